@@ -1,0 +1,71 @@
+"""Cuts: where a pipeline is divided between storage node and trainer, and in which codec the value crosses the link."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sophon.codec.codec import Codec, Payload
+from sophon.codec.table import CODECS, codec_named
+from sophon.errors import ConfigError
+from sophon.pipeline import Key, Pipeline, Value
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Cut:
+    """ops[:k] run near storage, and the result crosses the link in a codec."""
+
+    k: int
+    codec: str = "raw"
+
+    def __str__(self) -> str:
+        return f"{self.k}:{self.codec}"
+
+    @classmethod
+    def parse(cls, text: str) -> Cut:
+        """Return the cut that is written as ``2:webp``."""
+        k, _, codec = text.partition(":")
+        if not k.isdecimal() or not codec:
+            raise ConfigError(f"expected a cut as NUMBER:CODEC, for example 2:webp, got {text!r}")
+        return cls(int(k), codec_named(codec).name)
+
+
+RAW = Cut(0)
+
+
+def legal_cuts(pipeline: Pipeline, codecs: Iterable[str] = tuple(CODECS), *, allow_lossy: bool = False) -> list[Cut]:
+    """Return every cut that a pipeline can be divided at.
+
+    Args:
+        pipeline: What is to be divided.
+        codecs: Which codecs to consider, by name.
+        allow_lossy: Also consider codecs that change the value.
+    """
+    table = [codec_named(name) for name in codecs]
+    return [
+        Cut(k, codec.name)
+        for k in range(pipeline.max_cut + 1)
+        for codec in table
+        if (codec.exact or allow_lossy) and codec.fits(pipeline.specs[k])
+    ]
+
+
+def check_cut(pipeline: Pipeline, cut: Cut) -> Codec:
+    """Return the codec of a cut, or raise if the pipeline cannot be divided there."""
+    codec = codec_named(cut.codec)
+    if not 0 <= cut.k <= pipeline.max_cut or not codec.fits(pipeline.specs[cut.k]):
+        legal = ", ".join(map(str, legal_cuts(pipeline, allow_lossy=True)))
+        raise ConfigError(f"the pipeline cannot be cut at {cut}; it can at {legal}")
+    return codec
+
+
+def make_payload(pipeline: Pipeline, data: bytes, key: Key, cut: Cut) -> bytes:
+    """Do the storage node's part: run ops[:k] on the bytes of a file and encode the result."""
+    codec = check_cut(pipeline, cut)
+    return codec.encode(pipeline.run(data, key, 0, cut.k))
+
+
+def finish_payload(pipeline: Pipeline, payload: Payload, key: Key, cut: Cut) -> Value:
+    """Do the trainer's part: decode a payload and run ops[k:]."""
+    codec = check_cut(pipeline, cut)
+    return pipeline.run(codec.decode(payload, pipeline.specs[cut.k]), key, cut.k)

@@ -1,0 +1,29 @@
+"""The table of codecs: a new one is one file, one row here and one test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from sophon.codec.codec import Codec
+from sophon.codec.jpeg import Jpeg
+from sophon.codec.raw import Raw
+from sophon.codec.webp import Webp
+from sophon.codec.zstd import Zstd
+from sophon.errors import ConfigError
+
+CODECS: dict[str, Callable[..., Codec]] = {"raw": Raw, "zstd": Zstd, "webp": Webp, "jpeg": Jpeg}
+
+
+@lru_cache(maxsize=64)
+def codec_named(name: str) -> Codec:
+    """Return a codec by its name, which may carry one number: ``jpeg:90``."""
+    family, _, number = name.partition(":")
+    make = CODECS.get(family)
+    if make is None:
+        raise ConfigError(f"unknown codec {name[:40]!r}; known: {', '.join(CODECS)}")
+    if not number:
+        return make()
+    if family != "jpeg" or not number.isdecimal() or len(number) > 3:
+        raise ConfigError(f"expected a codec as jpeg:QUALITY or one of {', '.join(CODECS)}, got {name[:40]!r}")
+    return make(int(number))

@@ -1,0 +1,100 @@
+"""The exception tree.
+
+::
+
+Error:
+    ├── ConfigError            an argument, spec or pipeline that cannot work, found before any sample is touched
+    ├── ArtifactError          a saved file that is damaged, of another version or of another job
+    ├── OpError                an op failed on one sample; carries op, position and sample
+    └── TransportError         what happened between trainer and storage
+        ├── RetryableError     the same request may succeed later or elsewhere
+        └── ProtocolError      the other side sent what it must never send
+            └── PayloadError   a payload that its codec cannot decode
+
+Every message says what was found, what was expected and what to try.
+"""
+
+from __future__ import annotations
+
+
+class Error(Exception):
+    """Root of everything that sophon raises on purpose."""
+
+
+class ConfigError(Error, ValueError):
+    """A wrong argument, op spec or pipeline."""
+
+
+class ArtifactError(Error):
+    """A saved file that cannot be used."""
+
+
+class OpError(Error):
+    """An op failed on one sample.
+
+    Ops raise it knowing only what is wrong and what to try; the pipeline raises it again with the op, its
+    position and the sample filled in, so that one line is enough to find the file.
+
+    Args:
+        problem: What was found and what was expected.
+        remedy: What to try, as a full sentence.
+        op: Name of the op.
+        position: Index of the op in its pipeline.
+        sample: Index of the sample in its data set.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        remedy: str = "",
+        op: str | None = None,
+        position: int | None = None,
+        sample: int | None = None,
+    ) -> None:
+        self.problem = problem
+        self.remedy = remedy
+        self.op = op
+        self.position = position
+        self.sample = sample
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        where = []
+        if self.sample is not None:
+            where.append(f"sample {self.sample}")
+        if self.op is not None:
+            where.append(f"op {self.op}" if self.position is None else f"op {self.position} ({self.op})")
+        head = ", ".join(where)
+        text = f"{head}: {self.problem}" if head else self.problem
+        return f"{text} {self.remedy}" if self.remedy else text
+
+    def at(self, op: str, position: int, sample: int) -> OpError:
+        """Return the same error with its place filled in."""
+        return type(self)(self.problem, remedy=self.remedy, op=op, position=position, sample=sample)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exceptions cross process borders in torch's DataLoader workers; the default would drop the fields.
+        return (_rebuild, (type(self), self.problem, self.remedy, self.op, self.position, self.sample))
+
+
+def _rebuild(
+    cls: type[OpError], problem: str, remedy: str, op: str | None, position: int | None, sample: int | None
+) -> OpError:
+    return cls(problem, remedy=remedy, op=op, position=position, sample=sample)
+
+
+class TransportError(Error):
+    """Something went wrong between trainer and storage."""
+
+
+class RetryableError(TransportError):
+    """The same request may succeed later or on another node."""
+
+
+class ProtocolError(TransportError):
+    """The other side sent something that it must never send."""
+
+
+class PayloadError(ProtocolError):
+    """A payload that its codec cannot decode."""

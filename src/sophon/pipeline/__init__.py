@@ -1,0 +1,26 @@
+"""What is done to a sample: ops, the pipeline they form, and the randomness they share."""
+
+from sophon.pipeline import ops
+from sophon.pipeline.call import Call
+from sophon.pipeline.op import Op
+from sophon.pipeline.pipeline import Pipeline
+from sophon.pipeline.registry import OPS, op_from_spec, register
+from sophon.pipeline.rng import Key, Rng
+from sophon.pipeline.spec import ENCODED, Kind, Spec, Value, spec_of
+
+__all__ = [
+    "ENCODED",
+    "OPS",
+    "Call",
+    "Key",
+    "Kind",
+    "Op",
+    "Pipeline",
+    "Rng",
+    "Spec",
+    "Value",
+    "op_from_spec",
+    "ops",
+    "register",
+    "spec_of",
+]

@@ -1,0 +1,87 @@
+"""The contract of an op: a frozen dataclass that says what it does to a sample, and does it.
+
+If an op is inconsistent with the following, it is a bug:
+
+- Its fields are JSON values (numbers, strings, booleans, None, tuples of them, other ops) and are all that decides what
+  it does; `__post_init__` brings them into canonical form and raises `ConfigError` for anything that cannot work.
+- `output` is what `apply` returns, for every input that `output` accepts; it may say None for a dimension it cannot
+  know, and raises `ConfigError` for an input the op can never take.
+- `draw` uses the given `Rng` and the input's spec, never the pixels; so that the parameters of any future epoch can be
+  known before the picture is decoded. An op without randomness does not define it.
+- `apply` is a pure function of (value, params), gives the same bits on every machine, and never changes its input.
+- A change of any bit of any result comes with a new `version`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar, TypeAlias
+
+from sophon.errors import ConfigError
+from sophon.pipeline.rng import Rng
+from sophon.pipeline.spec import Kind, Spec, Value
+
+Params: TypeAlias = Any
+Json: TypeAlias = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Op:
+    """One preprocessing step."""
+
+    version: ClassVar[int] = 1
+    takes: ClassVar[Kind]
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name under which the op is registered."""
+        return cls.__name__
+
+    def output(self, spec: Spec) -> Spec:
+        """Return the spec of the result for an input of the given spec."""
+        raise NotImplementedError
+
+    def draw(self, rng: Rng, spec: Spec) -> Params:  # noqa: ARG002 - part of the contract
+        """Return the random parameters for an input of the given spec; None for an op without randomness."""
+        return None
+
+    def apply(self, value: Value, params: Params) -> Value:
+        """Return the result for the given parameters."""
+        raise NotImplementedError
+
+    @property
+    def random(self) -> bool:
+        """Whether the result depends on the epoch."""
+        return type(self).draw is not Op.draw
+
+    @property
+    def portable(self) -> bool:
+        """Whether the op can be sent to another machine as a spec."""
+        return True
+
+    def to_spec(self) -> dict[str, Json]:
+        """Return the op as JSON values."""
+        fields = {f.name: _to_json(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        return {"op": self.name(), "version": self.version, **fields}
+
+    def _where(self, field: str) -> str:
+        return f"{self.name()}.{field}"
+
+    def _set(self, **fields: object) -> None:
+        """Put canonical values in place, from `__post_init__` only."""
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    def _check_kind(self, spec: Spec) -> None:
+        """Raise unless the input has the kind this op takes (an unknown one is found out at run time)."""
+        if spec.kind not in (self.takes, Kind.OBJECT):
+            article = "a" if self.takes is Kind.TENSOR else "an"
+            raise ConfigError(f"{self.name()} takes {article} {self.takes.value}, but the op before it gives {spec}")
+
+
+def _to_json(value: object) -> Json:
+    if isinstance(value, Op):
+        return value.to_spec()
+    if isinstance(value, tuple):
+        return [_to_json(part) for part in value]
+    return value

@@ -1,0 +1,126 @@
+"""Ops made of other ops: apply some of them, or one of them, by chance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sophon.errors import ConfigError
+from sophon.pipeline import checks
+from sophon.pipeline.op import Op, Params
+from sophon.pipeline.rng import Rng
+from sophon.pipeline.spec import Spec, Value
+
+_MAX_OPS = 64
+
+
+def _check_ops(where: str, ops: Any) -> tuple[Op, ...]:
+    parts = checks.sequence(where, ops, range(1, _MAX_OPS + 1))
+    for part in parts:
+        if not isinstance(part, Op):
+            raise checks.fail(where, part, "an op")
+    return parts
+
+
+def _common(name: str, specs: Sequence[Spec]) -> Spec:
+    """Return what all possible results share; dimensions that may differ are unknown."""
+    first = specs[0]
+    if any((s.kind, s.dtype) != (first.kind, first.dtype) for s in specs):
+        raise ConfigError(f"{name}: its outcomes differ: " + " or ".join(sorted({str(s) for s in specs})))
+    shape = tuple(d if all(s.shape[i] == d for s in specs) else None for i, d in enumerate(first.shape))
+    return Spec(first.kind, shape, first.dtype)
+
+
+@dataclass(frozen=True)
+class _Choose(Op):
+    ops: tuple[Op, ...]
+
+    @property
+    def portable(self) -> bool:
+        """Whether all ops inside can be sent to another machine."""
+        return all(op.portable for op in self.ops)
+
+
+@dataclass(frozen=True)
+class RandomApply(_Choose):
+    """Apply some ops, one after the other, with probability p; or none of them.
+
+    Args:
+        ops: What to apply.
+        p: Probability.
+    """
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        self._set(ops=_check_ops(self._where("ops"), self.ops), p=checks.probability(self._where("p"), self.p))
+
+    def output(self, spec: Spec) -> Spec:
+        """Return what is certain of the result."""
+        result = spec
+        for op in self.ops:
+            result = op.output(result)
+        return _common(self.name(), (spec, result))
+
+    def draw(self, rng: Rng, spec: Spec) -> tuple[Params, ...] | None:
+        """Return the parameters of each op, or None to apply none."""
+        if not rng.chance(self.p):
+            return None
+        drawn = []
+        for op in self.ops:
+            drawn.append(op.draw(rng, spec))
+            spec = op.output(spec)
+        return tuple(drawn)
+
+    def apply(self, value: Value, params: tuple[Params, ...] | None) -> Value:
+        """Return the value after all ops, or as it was."""
+        if params is None:
+            return value
+        for op, drawn in zip(self.ops, params, strict=True):
+            value = op.apply(value, drawn)
+        return value
+
+
+@dataclass(frozen=True)
+class RandomChoice(_Choose):
+    """Apply one op out of several.
+
+    Args:
+        ops: The choices.
+        p: Their weights; equal if None.
+    """
+
+    p: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        ops = _check_ops(self._where("ops"), self.ops)
+        weights = self.p
+        if weights is not None:
+            where = self._where("p")
+            weights = tuple(checks.number(where, w, 0.0) for w in checks.sequence(where, weights, (len(ops),)))
+            if sum(weights) <= 0.0:
+                raise checks.fail(where, self.p, "weights that add up to more than 0")
+            if len(set(weights)) == 1:
+                weights = None
+        self._set(ops=ops, p=weights)
+
+    def output(self, spec: Spec) -> Spec:
+        """Return what all choices share."""
+        return _common(self.name(), [op.output(spec) for op in self.ops])
+
+    def draw(self, rng: Rng, spec: Spec) -> tuple[int, Params]:
+        """Return which op, and its parameters."""
+        weights = self.p or (1.0,) * len(self.ops)
+        point = rng.uniform(0.0, sum(weights))
+        chosen = 0
+        for chosen, weight in enumerate(weights):  # noqa: B007 - the last one is meant when rounding runs past the end
+            if point < weight:
+                break
+            point -= weight
+        return chosen, self.ops[chosen].draw(rng, spec)
+
+    def apply(self, value: Value, params: tuple[int, Params]) -> Value:
+        """Return the value after the chosen op."""
+        chosen, drawn = params
+        return self.ops[chosen].apply(value, drawn)

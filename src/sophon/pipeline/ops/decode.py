@@ -1,0 +1,94 @@
+"""Decode: from the bytes of a file to a picture, as torchvision's ImageFolder does it."""
+
+from __future__ import annotations
+
+import io
+import struct
+from dataclasses import dataclass
+from typing import ClassVar
+
+from PIL import Image, JpegImagePlugin, UnidentifiedImageError
+
+from sophon.errors import OpError
+from sophon.pipeline import checks
+from sophon.pipeline.op import Op, Params
+from sophon.pipeline.ops.picture import MAX_PIXELS
+from sophon.pipeline.spec import Kind, Spec, image
+
+_JPEG_START = b"\xff\xd8\xff"
+# What Pillow's plugins raise on files that are not what they claim; measured on damaged files of every format.
+_DAMAGE = (OSError, SyntaxError, ValueError, TypeError, IndexError, KeyError, EOFError, struct.error)
+_REMEDY = "Check that the file is complete and opens elsewhere, replace it, or leave it out."
+
+
+@dataclass(frozen=True)
+class Decode(Op):
+    """Decode an image file: ``Image.open(file).convert(mode)``; EXIF orientation and colour profiles are not applied.
+
+    Args:
+        mode: "RGB" (torchvision's ImageFolder) or "L" (gray).
+        max_pixels: A picture that declares more is refused before any pixel is decoded. Formats other than JPEG are
+            also bound by ``PIL.Image.MAX_IMAGE_PIXELS``, which is process-wide and yours to set.
+    """
+
+    mode: str = "RGB"
+    max_pixels: int = MAX_PIXELS
+    takes: ClassVar[Kind] = Kind.ENCODED
+
+    def __post_init__(self) -> None:
+        self._set(
+            mode=checks.choice(self._where("mode"), self.mode, ("RGB", "L")),
+            max_pixels=checks.integer(self._where("max_pixels"), self.max_pixels, 1, checks.MAX_SIDE**2),
+        )
+
+    def output(self, spec: Spec) -> Spec:
+        """Return an image of unknown size."""
+        self._check_kind(spec)
+        return image(None, None, len(self.mode))
+
+    def apply(self, value: bytes, params: Params = None) -> Image.Image:  # noqa: ARG002 - part of the contract
+        """Return the decoded picture."""
+        picture = self.open(value)
+        try:
+            picture.load()
+            # convert() would copy a picture that already has the right mode.
+            return picture if picture.mode == self.mode else picture.convert(self.mode)
+        except _DAMAGE as error:
+            raise OpError(f"{_name(picture)} is damaged: {error}.", remedy=_REMEDY) from error
+
+    def open(self, value: bytes) -> Image.Image:
+        """Return the picture with its size known and its pixels not yet decoded."""
+        try:
+            picture = _open(value)
+        except UnidentifiedImageError as error:
+            start = bytes(value[:12]).hex(" ")
+            raise OpError(
+                f"not an image: {len(value):,} bytes that start with {start or 'nothing'}.", remedy=_REMEDY
+            ) from error
+        except Image.DecompressionBombError as error:
+            raise OpError(
+                f"{error}", remedy="Raise PIL.Image.MAX_IMAGE_PIXELS and max_pixels if you trust the file."
+            ) from error
+        except _DAMAGE as error:
+            raise OpError(f"an image with a damaged header: {error}.", remedy=_REMEDY) from error
+        if picture.width * picture.height > self.max_pixels:
+            raise OpError(
+                f"{_name(picture)} declares {picture.width}×{picture.height} pixels, "
+                f"more than the limit of {self.max_pixels:,}.",
+                remedy="Raise Decode(max_pixels=…) if you trust the file.",
+            )
+        return picture
+
+
+def _open(value: bytes) -> Image.Image:
+    """Open a file; a JPEG without Pillow's process-wide pixel limit, which would overrule ours."""
+    if bytes(value[:3]) == _JPEG_START:
+        try:
+            return JpegImagePlugin.jpeg_factory(io.BytesIO(value))
+        except (SyntaxError, IndexError, TypeError, struct.error):
+            pass  # Image.open goes on to the other formats here, and so do we
+    return Image.open(io.BytesIO(value))
+
+
+def _name(picture: Image.Image) -> str:
+    return f"{picture.format or 'the'} image"

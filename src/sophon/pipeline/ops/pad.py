@@ -1,0 +1,87 @@
+"""Pad: a border around the picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from sophon.errors import OpError
+from sophon.pipeline import checks
+from sophon.pipeline.op import Params
+from sophon.pipeline.ops.picture import ImageOp, check_pixels
+from sophon.pipeline.spec import Spec, image
+
+PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
+
+
+@dataclass(frozen=True)
+class Pad(ImageOp):
+    """Pad a picture on all sides.
+
+    Args:
+        padding: One integer for all sides, (left and right, top and bottom) or (left, top, right, bottom).
+        fill: Colour of a constant border: one number or one per channel.
+        padding_mode: "constant", "edge", "reflect" or "symmetric".
+    """
+
+    padding: int | tuple[int, ...]
+    fill: checks.Fill = 0.0
+    padding_mode: str = "constant"
+
+    def __post_init__(self) -> None:
+        self._set(
+            padding=checks.padding(self._where("padding"), self.padding),
+            fill=checks.fill(self._where("fill"), self.fill),
+            padding_mode=checks.choice(self._where("padding_mode"), self.padding_mode, PADDING_MODES),
+        )
+
+    @property
+    def sides(self) -> tuple[int, int, int, int]:
+        """The padding as (left, top, right, bottom)."""
+        assert isinstance(self.padding, tuple)
+        left, top, right, bottom = self.padding
+        return left, top, right, bottom
+
+    def output(self, spec: Spec) -> Spec:
+        """Return an image grown by the padding."""
+        height, width, channels = self._input(spec).shape
+        left, top, right, bottom = self.sides
+        return image(
+            None if height is None else height + top + bottom,
+            None if width is None else width + left + right,
+            channels,
+        )
+
+    def apply(self, value: Image.Image, params: Params = None) -> Image.Image:  # noqa: ARG002 - part of the contract
+        """Return the padded picture."""
+        return pad(value, self.sides, self.fill, self.padding_mode)
+
+
+def pad(picture: Image.Image, sides: tuple[int, int, int, int], fill: checks.Fill, mode: str) -> Image.Image:
+    """Return the picture with a border of (left, top, right, bottom) pixels."""
+    left, top, right, bottom = sides
+    if not any(sides):
+        return picture
+    width, height = picture.width + left + right, picture.height + top + bottom
+    check_pixels("Pad", height, width)
+    if mode == "constant":
+        canvas = Image.new(picture.mode, (width, height), colour(fill, picture))
+        canvas.paste(picture, (left, top))
+        return canvas
+    around = ((top, bottom), (left, right), (0, 0))[: 3 if picture.mode == "RGB" else 2]
+    return Image.fromarray(np.pad(np.asarray(picture), around, mode=mode))  # type: ignore[call-overload]
+
+
+def colour(fill: checks.Fill, picture: Image.Image) -> int | tuple[int, ...]:
+    """Return a fill as Pillow wants it for this picture."""
+    bands = len(picture.getbands())
+    values = (fill,) * bands if isinstance(fill, float) else fill
+    if len(values) != bands:
+        raise OpError(
+            f"a fill of {len(values)} numbers does not fit a picture of {bands} channel(s).",
+            remedy="Give one number, or one per channel.",
+        )
+    whole = tuple(int(v) for v in values)
+    return whole if bands > 1 else whole[0]

@@ -1,0 +1,56 @@
+"""What all ops on pictures share: the base class, interpolation names and the bound on pixels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from PIL import Image
+
+from sophon.errors import ConfigError, OpError
+from sophon.pipeline.op import Op
+from sophon.pipeline.spec import Kind, Spec, image
+
+# Twice Pillow's warning level, which is where Pillow itself refuses: 178,956,970 pixels are 0.7 GB once decoded.
+MAX_PIXELS = 178_956_970
+
+INTERPOLATIONS = {
+    "nearest": Image.Resampling.NEAREST,
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "box": Image.Resampling.BOX,
+    "hamming": Image.Resampling.HAMMING,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+# Affine transforms interpolate between neighbours; Pillow has no area filters for them.
+AFFINE_INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
+
+
+@dataclass(frozen=True)
+class ImageOp(Op):
+    """An op from image to image that keeps the size unless it says otherwise."""
+
+    takes: ClassVar[Kind] = Kind.IMAGE
+
+    def output(self, spec: Spec) -> Spec:
+        """Return the spec of the result."""
+        return self._input(spec)
+
+    def _input(self, spec: Spec) -> Spec:
+        self._check_kind(spec)
+        return spec if spec.kind is Kind.IMAGE else image(None, None, None)
+
+
+def check_pixels(where: str, height: int, width: int) -> None:
+    """Refuse a result that would not fit in memory, before it is allocated."""
+    if height * width > MAX_PIXELS:
+        raise OpError(
+            f"{where} would make a picture of {width}×{height} pixels, more than {MAX_PIXELS:,}.",
+            remedy="Ask for a smaller size.",
+        )
+
+
+def check_size(where: str, size: tuple[int, int]) -> None:
+    """Refuse a fixed output size that would not fit in memory."""
+    if size[0] * size[1] > MAX_PIXELS:
+        raise ConfigError(f"{where}: expected at most {MAX_PIXELS:,} pixels, got {size[1]}×{size[0]}")

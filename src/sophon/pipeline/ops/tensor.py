@@ -1,0 +1,158 @@
+"""From picture to tensor: channels first, floats, normalised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from PIL import Image
+
+from sophon.errors import ConfigError
+from sophon.pipeline import checks
+from sophon.pipeline.op import Op, Params
+from sophon.pipeline.spec import Kind, Spec
+
+Tensor = np.ndarray[Any, np.dtype[Any]]
+_WHITE = np.float32(255)
+_TO_UNIT = np.float32(1.0 / 255)
+
+
+@dataclass(frozen=True)
+class _FromImage(Op):
+    takes: ClassVar[Kind] = Kind.IMAGE
+    _dtype: ClassVar[str]
+
+    def output(self, spec: Spec) -> Spec:
+        """Return a tensor with the channels first."""
+        self._check_kind(spec)
+        height, width, channels = spec.shape or (None, None, None)
+        return Spec(Kind.TENSOR, (channels, height, width), self._dtype)
+
+
+@dataclass(frozen=True)
+class PILToTensor(_FromImage):
+    """Put the channels first; values stay 0 … 255."""
+
+    _dtype: ClassVar[str] = "uint8"
+
+    def apply(self, value: Image.Image, params: Params = None) -> Tensor:  # noqa: ARG002 - part of the contract
+        """Return a uint8 tensor."""
+        return planes(value, np.uint8)
+
+
+@dataclass(frozen=True)
+class ToTensor(_FromImage):
+    """Put the channels first and divide by 255."""
+
+    _dtype: ClassVar[str] = "float32"
+
+    def apply(self, value: Image.Image, params: Params = None) -> Tensor:  # noqa: ARG002 - part of the contract
+        """Return a float32 tensor in 0 … 1."""
+        tensor = planes(value, np.float32)
+        tensor /= _WHITE
+        return tensor
+
+
+def planes(picture: Image.Image, dtype: type[np.generic]) -> Tensor:
+    """Return the picture's channels, one after the other."""
+    tensor = np.empty((len(picture.getbands()), picture.height, picture.width), dtype)
+    # Pillow separates channels faster than NumPy can gather every third byte.
+    for plane, channel in zip(tensor, picture.split(), strict=True):
+        plane[...] = np.asarray(channel)
+    return tensor
+
+
+@dataclass(frozen=True)
+class ToFloat(Op):
+    """Bring a uint8 tensor to 0 … 1 in float32.
+
+    Args:
+        by: "divide" by 255 as torchvision's v1 does, or "multiply" by 1/255 as its v2 does: not the same bits.
+    """
+
+    by: str = "divide"
+    takes: ClassVar[Kind] = Kind.TENSOR
+
+    def __post_init__(self) -> None:
+        self._set(by=checks.choice(self._where("by"), self.by, ("divide", "multiply")))
+
+    def output(self, spec: Spec) -> Spec:
+        """Return a float32 tensor of the same shape."""
+        self._check_kind(spec)
+        return Spec(Kind.TENSOR, spec.shape or (None, None, None), "float32")
+
+    def apply(self, value: Tensor, params: Params = None) -> Tensor:  # noqa: ARG002 - part of the contract
+        """Return the tensor as floats; one that has floats already stays as it is."""
+        if value.dtype == np.float32:
+            return value
+        tensor = value.astype(np.float32)
+        if self.by == "divide":
+            tensor /= _WHITE
+        else:
+            tensor *= _TO_UNIT
+        return tensor
+
+
+@dataclass(frozen=True)
+class Normalize(Op):
+    """Subtract a mean and divide by a standard deviation, channel by channel.
+
+    Args:
+        mean: One number per channel.
+        std: One number per channel, none of them 0.
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    takes: ClassVar[Kind] = Kind.TENSOR
+
+    def __post_init__(self) -> None:
+        counts = range(1, 65)
+        mean = checks.sequence(self._where("mean"), self.mean, counts)
+        std = checks.sequence(self._where("std"), self.std, counts)
+        self._set(
+            mean=tuple(checks.number(self._where("mean"), x) for x in mean),
+            std=tuple(checks.number(self._where("std"), x) for x in std),
+        )
+        if len(mean) != len(std):
+            raise ConfigError(
+                f"Normalize: expected as many means as standard deviations, got {len(mean)} and {len(std)}"
+            )
+        if not np.all(np.asarray(self.std, np.float32)):
+            raise checks.fail(self._where("std"), self.std, "numbers that are not 0 in float32")
+
+    def output(self, spec: Spec) -> Spec:
+        """Return a tensor of the same shape."""
+        self._check_kind(spec)
+        if spec.kind is Kind.OBJECT:
+            return Spec(Kind.TENSOR, (None, None, None), "float32")
+        if spec.dtype != "float32":
+            raise ConfigError(
+                f"Normalize takes float32, but the op before it gives {spec}; put ToTensor or ToFloat there"
+            )
+        if spec.channels is not None and len(self.mean) not in (1, spec.channels):
+            raise ConfigError(f"Normalize has {len(self.mean)} means for {spec.channels} channel(s)")
+        return spec
+
+    def apply(self, value: Tensor, params: Params = None) -> Tensor:  # noqa: ARG002 - part of the contract
+        """Return the normalised tensor."""
+        return self.finish(value - self._mean)
+
+    def apply_to(self, tensor: Tensor) -> Tensor:
+        """Normalise a tensor that nobody else holds, in place."""
+        tensor -= self._mean
+        return self.finish(tensor)
+
+    def finish(self, centred: Tensor) -> Tensor:
+        """Divide in place."""
+        centred /= self._column(self.std)
+        return centred
+
+    @property
+    def _mean(self) -> Tensor:
+        return self._column(self.mean)
+
+    @staticmethod
+    def _column(numbers: tuple[float, ...]) -> Tensor:
+        return np.asarray(numbers, np.float32)[:, None, None]

@@ -1,0 +1,130 @@
+"""Tone curves that are applied to the whole picture or not at all: invert, posterize, solarize, sharpen, stretch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from PIL import Image, ImageEnhance, ImageOps
+
+from sophon.pipeline import checks
+from sophon.pipeline.ops.picture import ImageOp
+from sophon.pipeline.rng import Rng
+from sophon.pipeline.spec import Spec
+
+invert: Callable[[Image.Image], Image.Image] = ImageOps.invert
+posterize: Callable[[Image.Image, int], Image.Image] = ImageOps.posterize
+autocontrast: Callable[[Image.Image], Image.Image] = ImageOps.autocontrast
+equalize: Callable[[Image.Image], Image.Image] = ImageOps.equalize
+
+
+def solarize(picture: Image.Image, threshold: float) -> Image.Image:
+    """Invert every value at or above the threshold."""
+    return ImageOps.solarize(picture, threshold)  # type: ignore[arg-type]  # a float threshold compares as well
+
+
+def sharpness(picture: Image.Image, factor: float) -> Image.Image:
+    """Blend with a smoothed picture; 1 leaves it as it is."""
+    return ImageEnhance.Sharpness(picture).enhance(factor)
+
+
+@dataclass(frozen=True)
+class _RandomTone(ImageOp):
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        self._set(p=checks.probability(self._where("p"), self.p))
+
+    def draw(self, rng: Rng, spec: Spec) -> bool:  # noqa: ARG002 - part of the contract
+        """Return whether to apply the curve."""
+        return rng.chance(self.p)
+
+    def apply(self, value: Image.Image, params: bool) -> Image.Image:
+        """Return the picture, changed or not."""
+        return self._curve(value) if params else value
+
+    def _curve(self, picture: Image.Image) -> Image.Image:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class RandomInvert(_RandomTone):
+    """Invert all values with probability p."""
+
+    def _curve(self, picture: Image.Image) -> Image.Image:
+        return invert(picture)
+
+
+@dataclass(frozen=True)
+class RandomAutocontrast(_RandomTone):
+    """Stretch every channel to 0 … 255 with probability p."""
+
+    def _curve(self, picture: Image.Image) -> Image.Image:
+        return autocontrast(picture)
+
+
+@dataclass(frozen=True)
+class RandomEqualize(_RandomTone):
+    """Equalize the histogram with probability p."""
+
+    def _curve(self, picture: Image.Image) -> Image.Image:
+        return equalize(picture)
+
+
+@dataclass(frozen=True)
+class RandomPosterize(_RandomTone):
+    """Keep the highest bits of every value with probability p.
+
+    Args:
+        p: Probability.
+        bits: Number of bits kept, 1 … 8.
+    """
+
+    bits: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set(bits=checks.integer(self._where("bits"), self.bits, 1, 8))
+
+    def _curve(self, picture: Image.Image) -> Image.Image:
+        return posterize(picture, self.bits)
+
+
+@dataclass(frozen=True)
+class RandomSolarize(_RandomTone):
+    """Invert values at or above a threshold with probability p.
+
+    Args:
+        p: Probability.
+        threshold: 0 … 256.
+    """
+
+    threshold: float = 128.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set(threshold=checks.number(self._where("threshold"), self.threshold, 0.0, 256.0))
+
+    def _curve(self, picture: Image.Image) -> Image.Image:
+        return solarize(picture, self.threshold)
+
+
+@dataclass(frozen=True)
+class RandomAdjustSharpness(_RandomTone):
+    """Blur or sharpen with probability p.
+
+    Args:
+        p: Probability.
+        sharpness_factor: 0 blurs, 1 changes nothing, 2 sharpens.
+    """
+
+    sharpness_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set(
+            sharpness_factor=checks.number(self._where("sharpness_factor"), self.sharpness_factor, 0.0, float("inf"))
+        )
+
+    def _curve(self, picture: Image.Image) -> Image.Image:
+        return sharpness(picture, self.sharpness_factor)

@@ -1,0 +1,96 @@
+"""What a value is, before it exists: its kind, shape and dtype.
+
+Ops declare their output as a `Spec`, so that a pipeline is checked when it is built, a payload's size is bounded
+before it is allocated, and random parameters can be drawn from a picture's size alone.
+
+====================  =========================================  =======================
+kind                  the value at run time                      shape
+====================  =========================================  =======================
+``Kind.ENCODED``      ``bytes`` of a file                        ``(bytes,)``
+``Kind.IMAGE``        ``PIL.Image.Image`` in mode RGB or L       ``(height, width, channels)``
+``Kind.TENSOR``       C-contiguous ``numpy.ndarray``             ``(channels, height, width)``
+``Kind.OBJECT``       whatever a trainer-only callable returned  ``()``
+====================  =========================================  =======================
+
+A dimension that is not known yet is None.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeAlias
+
+import numpy as np
+from PIL import Image
+
+from sophon.errors import ConfigError
+
+Value: TypeAlias = Any
+Shape: TypeAlias = tuple[int | None, ...]
+
+
+class Kind(Enum):
+    """The sorts of value that flow through a pipeline."""
+
+    ENCODED = "encoded"
+    IMAGE = "image"
+    TENSOR = "tensor"
+    OBJECT = "object"
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """Kind, shape and dtype of a value."""
+
+    kind: Kind
+    shape: Shape = ()
+    dtype: str = "uint8"
+
+    @property
+    def height(self) -> int:
+        """Height in pixels; only for images and tensors of known size."""
+        return self._known(self.shape[0 if self.kind is Kind.IMAGE else 1])
+
+    @property
+    def width(self) -> int:
+        """Width in pixels; only for images and tensors of known size."""
+        return self._known(self.shape[1 if self.kind is Kind.IMAGE else 2])
+
+    @property
+    def channels(self) -> int | None:
+        """Number of channels of an image or tensor."""
+        return self.shape[2 if self.kind is Kind.IMAGE else 0]
+
+    def _known(self, dimension: int | None) -> int:
+        if dimension is None:
+            raise ConfigError(
+                f"{self} has no size yet, so nothing can be drawn for it; "
+                "an op whose result has an unknown size must not stand before a random op inside RandomApply"
+            )
+        return dimension
+
+    def __str__(self) -> str:
+        size = "×".join("?" if d is None else str(d) for d in self.shape)
+        return f"{self.kind.value}[{size}] {self.dtype}" if size else self.kind.value
+
+
+ENCODED = Spec(Kind.ENCODED, (None,))
+OBJECT = Spec(Kind.OBJECT, (), "object")
+
+
+def image(height: int | None, width: int | None, channels: int | None) -> Spec:
+    """Return the spec of a uint8 image."""
+    return Spec(Kind.IMAGE, (height, width, channels))
+
+
+def spec_of(value: Value) -> Spec:
+    """Return the spec of a value that exists."""
+    if isinstance(value, Image.Image):
+        # Decode yields RGB or L only, and every op keeps to these two.
+        return Spec(Kind.IMAGE, (value.height, value.width, len(value.getbands())))
+    if isinstance(value, np.ndarray):
+        return Spec(Kind.TENSOR, value.shape, value.dtype.name)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return Spec(Kind.ENCODED, (len(value),))
+    return OBJECT
