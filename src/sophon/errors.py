@@ -5,6 +5,7 @@
 Error:
     ├── ConfigError            an argument, spec or pipeline that cannot work, found before any sample is touched
     ├── ArtifactError          a saved file that is damaged, of another version or of another job
+    ├── StoreError             a data set or sample that cannot be read
     ├── OpError                an op failed on one sample; carries op, position and sample
     └── TransportError         what happened between trainer and storage
         ├── RetryableError     the same request may succeed later or elsewhere
@@ -27,6 +28,10 @@ class ConfigError(Error, ValueError):
 
 class ArtifactError(Error):
     """A saved file that cannot be used."""
+
+
+class StoreError(Error):
+    """A data set or sample that cannot be read."""
 
 
 class OpError(Error):

@@ -125,6 +125,16 @@ def test_one_pass_gives_the_same_bits_as_two():
         assert value.tobytes() == pipeline.run(DATA, Key(3, 1, 4)).tobytes()
 
 
+def test_a_result_can_be_written_into_its_place_in_a_batch():
+    batch = np.full((2, 3, 64, 64), np.nan, np.float32)
+    result = RECIPE.run(DATA, Key(3, 1, 4), out=batch[1])
+    assert result.base is batch
+    assert batch[1].tobytes() == RECIPE.run(DATA, Key(3, 1, 4)).tobytes()
+    assert np.isnan(batch[0]).all()
+    with pytest.raises(ConfigError, match="expected room for a tensor of"):
+        RECIPE.run(DATA, Key(3, 1, 4), out=batch[1, :, 1:])
+
+
 def test_normalize_in_one_pass_never_writes_into_a_tensor_that_is_not_its_own():
     pipeline = Pipeline([ops.Decode(), ops.ToTensor(), lambda t: t, ops.ToFloat(), ops.Normalize(MEAN, STD)])
     tensor = np.full((3, 4, 4), 0.5, np.float32)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sophon.codec.codec import Codec, Payload
 from sophon.codec.table import CODECS, codec_named
 from sophon.errors import ConfigError
-from sophon.pipeline import Key, Pipeline, Value
+from sophon.pipeline import Key, Pipeline, Tensor, Value
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -65,7 +65,7 @@ def make_payload(pipeline: Pipeline, data: bytes, key: Key, cut: Cut) -> bytes:
     return codec.encode(pipeline.run(data, key, 0, cut.k))
 
 
-def finish_payload(pipeline: Pipeline, payload: Payload, key: Key, cut: Cut) -> Value:
-    """Do the trainer's part: decode a payload and run ops[k:]."""
+def finish_payload(pipeline: Pipeline, payload: Payload, key: Key, cut: Cut, out: Tensor | None = None) -> Value:
+    """Do the trainer's part: decode a payload and run ops[k:], into `out` where that saves a copy."""
     codec = check_cut(pipeline, cut)
-    return pipeline.run(codec.decode(payload, pipeline.specs[cut.k]), key, cut.k)
+    return pipeline.run(codec.decode(payload, pipeline.specs[cut.k]), key, cut.k, out=out)

@@ -3,6 +3,7 @@
 from sophon.pipeline import ops
 from sophon.pipeline.call import Call
 from sophon.pipeline.op import Op
+from sophon.pipeline.ops.tensor import Tensor
 from sophon.pipeline.pipeline import Pipeline
 from sophon.pipeline.registry import OPS, op_from_spec, register
 from sophon.pipeline.rng import Key, Rng
@@ -18,6 +19,7 @@ __all__ = [
     "Pipeline",
     "Rng",
     "Spec",
+    "Tensor",
     "Value",
     "op_from_spec",
     "ops",

@@ -1,6 +1,7 @@
 """Ops that stand beside each other and can be done in one pass, with the same bits.
 
-A fusion is only used where a run covers both ops: a pipeline cut between them runs each on its own.
+A fusion is only used where a run covers both ops: a pipeline cut between them runs each on its own. The result may be
+written where the caller wants it, for example into its place in a batch.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from sophon.pipeline.op import Op
-from sophon.pipeline.ops.tensor import Normalize, ToFloat, ToTensor
+from sophon.pipeline.ops.tensor import Normalize, Tensor, ToFloat, ToTensor
 from sophon.pipeline.spec import Value
 
-Fused = Callable[[Value], Value]
+Fused = Callable[[Value, Tensor | None], Value]
 
 
 def fuse(ops: Sequence[Op]) -> dict[int, Fused]:
@@ -24,9 +25,9 @@ def fuse(ops: Sequence[Op]) -> dict[int, Fused]:
 def _pair(first: Op, second: Op) -> Fused | None:
     if isinstance(first, ToTensor) and isinstance(second, Normalize):
         # The tensor is ours alone, so Normalize need not copy it: the same operations in the same order.
-        return lambda value: second.apply_to(first.apply(value))
+        return lambda value, out: second.apply_to(first.apply_into(value, out))
     if isinstance(first, ToFloat) and isinstance(second, Normalize):
-        return lambda value: _scale_and_normalize(value, first, second)
+        return lambda value, _: _scale_and_normalize(value, first, second)
     return None
 
 

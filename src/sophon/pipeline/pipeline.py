@@ -11,6 +11,7 @@ from sophon.errors import ConfigError, Error, OpError
 from sophon.pipeline.call import Call
 from sophon.pipeline.fuse import Fused, fuse
 from sophon.pipeline.op import Json, Op
+from sophon.pipeline.ops.tensor import Tensor
 from sophon.pipeline.registry import op_from_spec
 from sophon.pipeline.rng import Key, Rng
 from sophon.pipeline.spec import ENCODED, Spec, Value, spec_of
@@ -78,7 +79,7 @@ class Pipeline:
                 return position
         return len(self.ops)
 
-    def run(self, value: Value, key: Key, start: int = 0, stop: int | None = None) -> Value:
+    def run(self, value: Value, key: Key, start: int = 0, stop: int | None = None, out: Tensor | None = None) -> Value:
         """Run ops[start:stop] on a value that ops[:start] have given.
 
         Args:
@@ -86,6 +87,7 @@ class Pipeline:
             key: Which seed, epoch and sample; all that random ops depend on.
             start: The first op.
             stop: Behind the last op; by default all.
+            out: Room for the result. It is used where that saves a copy; otherwise the result is a value of its own.
 
         Raises:
             OpError: An op failed; says which one, on which sample and what to try.
@@ -99,7 +101,7 @@ class Pipeline:
             fused = self._fused.get(position) if position + 2 <= end else None
             try:
                 if fused is not None:
-                    value = fused(value)
+                    value = fused(value, out if position + 2 == end else None)
                     position += 2
                     continue
                 params = op.draw(Rng(key, position), spec_of(value)) if op.random else None

@@ -24,7 +24,6 @@ from sophon.pipeline import portable
 
 _WORDS = 8  # drawn at once; most ops need one to six
 _LIMIT = 1 << 64
-_local = threading.local()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,32 +49,30 @@ class Rng:
         position: Index of the op in its pipeline.
     """
 
-    __slots__ = ("_counter", "_key", "_next", "_words")
+    __slots__ = ("_block", "_next", "_stream", "_words")
 
     def __init__(self, key: Key, position: int) -> None:
-        self._key = (key.seed, key.epoch)
-        # Two counter words name the stream; the other two count its blocks of four words.
-        self._counter = [0, 0, position, key.sample]
-        self._words = self._draw(_WORDS)
+        self._stream = (key.seed, key.epoch, position, key.sample)
+        self._block = 0
+        self._words: list[int] = self._draw(_WORDS).tolist()
         self._next = 0
 
-    def _draw(self, count: int) -> list[int]:
-        words: list[int] = self._draw_array(count).tolist()
-        return words
-
-    def _draw_array(self, count: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-        philox, state = _philox()
-        state["state"]["key"] = np.array(self._key, np.uint64)
-        state["state"]["counter"] = np.array(self._counter, np.uint64)
-        philox.state = state  # type: ignore[assignment]  # NumPy types it more narrowly than it reads it
+    def _draw(self, count: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+        thread = _thread
+        key, counter = thread.key, thread.counter
+        # Two counter words name the stream; the lowest counts its blocks of four words.
+        key[0], key[1], counter[2], counter[3] = self._stream
+        counter[0] = self._block
+        thread.philox.state = thread.state
         blocks = -(-count // 4)
-        self._counter[0] += blocks
-        return philox.random_raw(blocks * 4)[:count]
+        self._block += blocks
+        words: np.ndarray[tuple[int], np.dtype[np.uint64]] = thread.philox.random_raw(blocks * 4)
+        return words[:count]
 
     def word(self) -> int:
         """Return 64 random bits."""
         if self._next == len(self._words):
-            self._words = self._draw(_WORDS)
+            self._words = self._draw(_WORDS).tolist()
             self._next = 0
         word = self._words[self._next]
         self._next += 1
@@ -107,19 +104,22 @@ class Rng:
 
     def normals(self, shape: tuple[int, ...]) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
         """Return standard normal numbers: the inverse distribution function of uniform ones."""
-        words = self._draw_array(math.prod(shape))
+        words = self._draw(math.prod(shape))
         uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
         return _normal_quantile(uniform).astype(np.float32).reshape(shape)
 
 
-def _philox() -> tuple[np.random.Philox, dict[str, Any]]:
-    """Return this thread's generator and a state whose buffer is empty, ready to be keyed."""
-    try:
-        return _local.philox, _local.state
-    except AttributeError:
-        _local.philox = np.random.Philox(0)
-        _local.state = dict(_local.philox.state)
-        return _local.philox, _local.state
+class _Thread(threading.local):
+    """One thread's generator, and the state with an empty buffer that keys it, whose arrays are written in place."""
+
+    def __init__(self) -> None:
+        self.philox = np.random.Philox(0)
+        self.state: Any = self.philox.state
+        self.key = self.state["state"]["key"] = np.zeros(2, np.uint64)
+        self.counter = self.state["state"]["counter"] = np.zeros(4, np.uint64)
+
+
+_thread = _Thread()
 
 
 # Wichura's algorithm AS 241 (Applied Statistics 37, 1988), about 16 digits: one rational function for the middle of the

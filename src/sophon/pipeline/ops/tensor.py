@@ -49,14 +49,21 @@ class ToTensor(_FromImage):
 
     def apply(self, value: Image.Image, params: Params = None) -> Tensor:  # noqa: ARG002 - part of the contract
         """Return a float32 tensor in 0 … 1."""
-        tensor = planes(value, np.float32)
+        return self.apply_into(value, None)
+
+    def apply_into(self, value: Image.Image, out: Tensor | None) -> Tensor:
+        """Return the tensor, written into `out` if that is given."""
+        tensor = planes(value, np.float32, out)
         tensor /= _WHITE
         return tensor
 
 
-def planes(picture: Image.Image, dtype: type[np.generic]) -> Tensor:
+def planes(picture: Image.Image, dtype: type[np.generic], out: Tensor | None = None) -> Tensor:
     """Return the picture's channels, one after the other."""
-    tensor = np.empty((len(picture.getbands()), picture.height, picture.width), dtype)
+    shape = (len(picture.getbands()), picture.height, picture.width)
+    tensor = np.empty(shape, dtype) if out is None else out
+    if tensor.shape != shape:
+        raise ConfigError(f"expected room for a tensor of {shape}, got {tensor.shape}")
     # Pillow separates channels faster than NumPy can gather every third byte.
     for plane, channel in zip(tensor, picture.split(), strict=True):
         plane[...] = np.asarray(channel)

@@ -1,0 +1,279 @@
+"""The messages between trainer and storage node.
+
+A request is JSON, since it is small and anyone can read it. A reply is a stream of Arrow record batches, one row per
+sample, since payloads must not be copied more than needed. Neither carries code: a pipeline travels as its JSON spec.
+
+Request (the ticket of a Flight DoGet)::
+
+    {"protocol": 1, "dataset": "train", "dataset_fingerprint": "…" | "", "pipeline": {…}, "seed": 0, "epoch": 3,
+     "samples": [17, 4, …], "cuts": ["0:raw", "2:webp"], "cut_of": [0, 1, …], "in_order": true, "patience_s": 5.0,
+     "columns": ["id"]}
+
+Reply columns: ``position`` in the request, ``cut`` really made, ``payload``, ``label`` (null if the data set has none),
+``cpu_s`` spent on ops and codec near storage, ``error`` (null, or JSON with type and message), ``columns`` (null, or
+JSON of the columns that were asked for).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sophon import errors
+from sophon.codec.codec import Payload
+from sophon.codec.cut import RAW, Cut
+from sophon.errors import ConfigError, Error, ProtocolError
+
+PROTOCOL = 1
+MAX_REQUEST_BYTES = 1 << 20
+MAX_SAMPLES = 8192  # in one request
+_MAX_CUTS = 256
+
+REPLY_SCHEMA = pa.schema(
+    [
+        ("position", pa.int32()),
+        ("cut", pa.string()),
+        ("payload", pa.binary()),
+        ("label", pa.int64()),
+        ("cpu_s", pa.float32()),
+        ("error", pa.string()),
+        ("columns", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """Which samples of which data set, each with its own cut.
+
+    Args:
+        dataset: Name of the data set.
+        pipeline: JSON spec of the pipeline, or of as many of its first ops as any cut needs.
+        seed: Of the run.
+        epoch: Of the run.
+        samples: Indexes into the data set.
+        cuts: One per sample.
+        dataset_fingerprint: What the trainer believes the data set to be; empty if it does not mind.
+        in_order: Replies come in the order of the request, not as they are finished.
+        patience_s: How long a sample may wait for a free core before it is sent as it is.
+        columns: Names of further columns to send along; "id" is the sample's id.
+    """
+
+    dataset: str
+    pipeline: dict[str, Any]
+    seed: int
+    epoch: int
+    samples: tuple[int, ...]
+    cuts: tuple[Cut, ...]
+    dataset_fingerprint: str = ""
+    in_order: bool = False
+    patience_s: float = 5.0
+    columns: tuple[str, ...] = ()
+
+    def to_bytes(self) -> bytes:
+        """Return the request as it is sent."""
+        table = list(dict.fromkeys(self.cuts))
+        number = {cut: i for i, cut in enumerate(table)}
+        return json.dumps(
+            {
+                "protocol": PROTOCOL,
+                "dataset": self.dataset,
+                "dataset_fingerprint": self.dataset_fingerprint,
+                "pipeline": self.pipeline,
+                "seed": self.seed,
+                "epoch": self.epoch,
+                "samples": self.samples,
+                "cuts": [str(cut) for cut in table],
+                "cut_of": [number[cut] for cut in self.cuts],
+                "in_order": self.in_order,
+                "patience_s": self.patience_s,
+                "columns": self.columns,
+            },
+            separators=(",", ":"),
+        ).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Request:
+        """Return the request that was sent; raise `ProtocolError` for anything else."""
+        message = parse_json(data)
+        if message.get("protocol") != PROTOCOL:
+            raise ProtocolError(
+                f"expected protocol {PROTOCOL}, got {message.get('protocol')!r}; "
+                "install the same sophon release on trainer and storage node"
+            )
+        samples = _integers(message, "samples", MAX_SAMPLES)
+        table = _strings(message, "cuts", _MAX_CUTS)
+        cut_of = _integers(message, "cut_of", MAX_SAMPLES)
+        if len(cut_of) != len(samples) or any(number >= len(table) for number in cut_of):
+            raise ProtocolError(f"expected a cut for each of {len(samples)} samples, got {len(cut_of)}")
+        if not isinstance(message.get("pipeline"), dict):
+            raise ProtocolError("expected a pipeline spec")
+        try:
+            cuts = [Cut.parse(text) for text in table]
+        except ConfigError as error:
+            raise ProtocolError(str(error)) from error
+        return cls(
+            dataset=_string(message, "dataset"),
+            dataset_fingerprint=_string(message, "dataset_fingerprint"),
+            pipeline=message["pipeline"],
+            seed=_integer(message, "seed"),
+            epoch=_integer(message, "epoch"),
+            samples=samples,
+            cuts=tuple(cuts[number] for number in cut_of),
+            in_order=message.get("in_order") is True,
+            patience_s=_seconds(message, "patience_s"),
+            columns=_strings(message, "columns", 64),
+        )
+
+
+@dataclass(slots=True)
+class Reply:
+    """One sample's answer."""
+
+    position: int
+    cut: Cut = RAW
+    payload: Payload = b""
+    label: int | None = None
+    cpu_s: float = 0.0
+    error: Error | None = None
+    columns: dict[str, Any] = field(default_factory=dict)
+
+
+def batch_of(replies: Sequence[Reply]) -> pa.RecordBatch:
+    """Return replies as one record batch."""
+    return pa.record_batch(
+        [
+            pa.array([r.position for r in replies], pa.int32()),
+            pa.array([str(r.cut) for r in replies], pa.string()),
+            _payloads([r.payload for r in replies]),
+            pa.array([r.label for r in replies], pa.int64()),
+            pa.array([r.cpu_s for r in replies], pa.float32()),
+            pa.array([None if r.error is None else error_to_json(r.error) for r in replies], pa.string()),
+            pa.array([json.dumps(r.columns) if r.columns else None for r in replies], pa.string()),
+        ],
+        schema=REPLY_SCHEMA,
+    )
+
+
+def _payloads(parts: list[Payload]) -> pa.Array:
+    """Return payloads as one column; one copy, where pyarrow's builder would grow its buffer again and again."""
+    offsets = np.zeros(len(parts) + 1, np.int32)
+    np.cumsum([len(part) for part in parts], out=offsets[1:])
+    return pa.Array.from_buffers(pa.binary(), len(parts), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))])
+
+
+def replies_of(batch: pa.RecordBatch) -> Iterator[Reply]:
+    """Return the replies of a record batch; payloads are views of its memory."""
+    if batch.schema != REPLY_SCHEMA:
+        raise ProtocolError(f"expected replies with columns {REPLY_SCHEMA.names}, got {batch.schema.names}")
+    positions, cuts, _, labels, cpu_s, problems, columns = (column.to_pylist() for column in _without_payload(batch))
+    for row, payload in enumerate(_views(batch.column("payload"))):
+        problem = problems[row]
+        yield Reply(
+            position=positions[row],
+            cut=_parse_cut(cuts[row]),
+            payload=payload,
+            label=labels[row],
+            cpu_s=cpu_s[row] or 0.0,
+            error=None if problem is None else error_from_json(problem),
+            columns={} if columns[row] is None else parse_json(columns[row].encode()),
+        )
+
+
+def _without_payload(batch: pa.RecordBatch) -> Iterable[pa.Array]:
+    return (pa.nulls(0) if name == "payload" else batch.column(name) for name in REPLY_SCHEMA.names)
+
+
+def _views(column: pa.Array) -> Iterator[memoryview]:
+    _, offsets_buffer, data_buffer = column.buffers()
+    if column.null_count or offsets_buffer is None:
+        raise ProtocolError("expected a payload in every reply")
+    offsets = np.frombuffer(offsets_buffer, np.int32)[column.offset : column.offset + len(column) + 1]
+    view = memoryview(data_buffer) if data_buffer is not None else memoryview(b"")
+    if len(offsets) and not (offsets[0] >= 0 and (np.diff(offsets) >= 0).all() and offsets[-1] <= len(view)):
+        raise ProtocolError("expected payloads inside their buffer")
+    for start, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+        yield view[start:end]
+
+
+def _parse_cut(text: str | None) -> Cut:
+    try:
+        return Cut.parse(text or "")
+    except ConfigError as error:
+        raise ProtocolError(f"a reply with an unknown cut: {error}") from error
+
+
+def error_to_json(error: Error) -> str:
+    """Return an error so that it can be raised on the other side."""
+    return json.dumps({"type": type(error).__name__, "message": str(error)})
+
+
+def error_from_json(text: str) -> Error:
+    """Return the error that the other side raised, as the same type where it is one of ours."""
+    message = parse_json(text.encode())
+    kind = getattr(errors, str(message.get("type")), None)
+    if not (isinstance(kind, type) and issubclass(kind, Error)):
+        kind = errors.TransportError
+    error: Error = kind(f"{message.get('message')}")
+    return error
+
+
+def parse_json(data: bytes) -> dict[str, Any]:
+    """Return a JSON object of bounded size; raise `ProtocolError` for anything else."""
+    if len(data) > MAX_REQUEST_BYTES:
+        raise ProtocolError(f"expected a message of at most {MAX_REQUEST_BYTES:,} bytes, got {len(data):,}")
+    try:
+        message = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"expected a JSON object, got something else: {error}") from error
+    if not isinstance(message, dict):
+        raise ProtocolError("expected a JSON object, got another JSON value")
+    return message
+
+
+def _integer(message: dict[str, Any], name: str) -> int:
+    value = message.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 64:
+        raise ProtocolError(f"{name}: expected an integer in 0 … 2**64 - 1, got {value!r:.80}")
+    return value
+
+
+def _integers(message: dict[str, Any], name: str, most: int) -> tuple[int, ...]:
+    values = message.get(name)
+    if not isinstance(values, list) or len(values) > most:
+        found = f"{len(values):,}" if isinstance(values, list) else repr(values)[:40]
+        raise ProtocolError(f"{name}: expected a list of at most {most:,} integers, got {found}")
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
+            raise ProtocolError(f"{name}: expected integers in 0 … 2**63 - 1, got {value!r:.80}")
+    return tuple(values)
+
+
+def _string(message: dict[str, Any], name: str) -> str:
+    value = message.get(name)
+    if not isinstance(value, str) or len(value) > 1024:
+        raise ProtocolError(f"{name}: expected a short text, got {value!r:.80}")
+    return value
+
+
+def _strings(message: dict[str, Any], name: str, most: int) -> tuple[str, ...]:
+    values = message.get(name)
+    if (
+        not isinstance(values, list)
+        or len(values) > most
+        or not all(isinstance(v, str) and len(v) < 1024 for v in values)
+    ):
+        raise ProtocolError(f"{name}: expected a list of at most {most} short texts")
+    return tuple(values)
+
+
+def _seconds(message: dict[str, Any], name: str) -> float:
+    value = message.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e6:
+        raise ProtocolError(f"{name}: expected seconds in 0 … 1,000,000, got {value!r:.80}")
+    return float(value)

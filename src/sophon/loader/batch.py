@@ -1,0 +1,92 @@
+"""Batches in the making: samples are written into their place as they are finished, in any order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import default_collate
+
+from sophon.codec.wire import Reply
+from sophon.loader.dataset import RemoteDataset, torch_value
+from sophon.pipeline import Tensor, Value
+
+Collate = Callable[[list[Any]], Any]
+
+
+class Batch:
+    """One batch being filled.
+
+    Where finished samples are tensors of one size and nobody wants them one by one, they are written straight into the
+    batch: the copy that collating would make is saved.
+
+    Args:
+        dataset: Whose samples.
+        size: How many.
+        collate: The user's own function, if any.
+    """
+
+    def __init__(self, dataset: RemoteDataset, size: int, collate: Collate | None) -> None:
+        self._dataset = dataset
+        self._collate = collate
+        self._values: list[Value] = [None] * size
+        self._targets: list[Any] = [None] * size
+        self._replies: list[Reply | None] = [None] * size
+        self._errors: dict[int, Exception] = {}
+        self._room: Tensor | None = None
+        self._lock = threading.Lock()
+
+    def place(self, slot: int) -> Tensor | None:
+        """Return where the sample of a slot may be written, if that is possible."""
+        known = self._dataset.room
+        if self._collate is not None or known is None:
+            return None
+        with self._lock:
+            if self._room is None:
+                shape, dtype = known
+                self._room = np.empty((len(self._values), *shape), dtype)
+            place: Tensor = self._room[slot]
+        return place
+
+    def put(self, slot: int, value: Value, target: Any, reply: Reply) -> int:
+        """Put a finished sample into its slot; return the bytes it holds."""
+        place = self.place(slot)
+        if place is not None:
+            # A result that was written into its place is a view of the batch already.
+            if not (isinstance(value, np.ndarray) and value.base is self._room):
+                place[...] = value
+            value = None
+        self._values[slot] = value
+        self._targets[slot] = target
+        self._replies[slot] = Reply(reply.position, reply.cut, b"", reply.label, columns=reply.columns)
+        size: int = getattr(place if place is not None else value, "nbytes", 0) or self._dataset.result_bytes
+        return size
+
+    def fail(self, slot: int, error: Exception) -> None:
+        """Note that the sample of a slot cannot be had."""
+        self._errors[slot] = error
+
+    def finish(self) -> Any:
+        """Return the batch as users see it; raise the error of its first bad sample."""
+        if self._errors:
+            raise self._errors[min(self._errors)]
+        dataset = self._dataset
+        if self._room is None:
+            rows = zip(self._values, self._targets, self._replies, strict=True)
+            items = [dataset.item(torch_value(value), target, reply or Reply(0)) for value, target, reply in rows]
+            return (self._collate or default_collate)(items)
+        parts: list[Any] = [torch.from_numpy(self._room)]
+        if dataset.opened.has_labels:
+            parts.append(_targets(self._targets))
+        if dataset.columns:
+            parts.append({n: [r.columns[n] for r in self._replies if r is not None] for n in dataset.columns})
+        return parts if len(parts) > 1 else parts[0]
+
+
+def _targets(targets: list[Any]) -> Any:
+    if all(isinstance(target, int) for target in targets):
+        return torch.tensor(targets, dtype=torch.int64)
+    return default_collate(targets)

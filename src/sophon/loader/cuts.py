@@ -1,0 +1,131 @@
+"""Which cut each sample gets, and what the handshake leaves of it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from sophon.codec.cut import RAW, Cut, check_cut
+from sophon.errors import ConfigError
+from sophon.loader.transport import Opened
+from sophon.pipeline import Kind, Pipeline
+from sophon.pipeline.probe import digests, versions
+
+Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class OffloadWarning(UserWarning):
+    """Ops that could run near storage stay on the trainer, because the bits might differ."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One cut per sample.
+
+    Args:
+        cuts: The cuts that occur, at most 256.
+        number_of: For each sample the number of its cut; None if all have the first.
+    """
+
+    cuts: tuple[Cut, ...] = (RAW,)
+    number_of: Numbers | None = None
+
+    def of(self, samples: Sequence[int]) -> tuple[Cut, ...]:
+        """Return the cuts of some samples."""
+        if self.number_of is None:
+            return (self.cuts[0],) * len(samples)
+        return tuple(self.cuts[number] for number in self.number_of[list(samples)].tolist())
+
+
+def assignment_for(pipeline: Pipeline, policy: str | Cut | None, plan: Any, samples: int) -> Assignment:
+    """Return the cuts that a policy or a plan gives.
+
+    Args:
+        pipeline: What is divided.
+        policy: "none", "all", "resize", or one cut for all samples; None for "none".
+        plan: A plan with `cuts` and `number_of`, or a sequence of one cut per sample; overrides the policy.
+        samples: How many there are.
+    """
+    if plan is not None:
+        assignment = _from_plan(plan)
+        if assignment.number_of is not None and len(assignment.number_of) != samples:
+            raise ConfigError(
+                f"the plan is for {len(assignment.number_of):,} samples, the data set has {samples:,}; plan anew"
+            )
+    else:
+        assignment = Assignment((_fixed_cut(pipeline, policy),))
+    for cut in assignment.cuts:
+        check_cut(pipeline, cut)
+    return assignment
+
+
+def _from_plan(plan: Any) -> Assignment:
+    if isinstance(plan, Assignment):
+        return plan
+    if hasattr(plan, "cuts") and hasattr(plan, "number_of"):
+        return Assignment(tuple(plan.cuts), np.asarray(plan.number_of, np.uint8))
+    cuts = [cut if isinstance(cut, Cut) else Cut.parse(cut) for cut in plan]
+    table = list(dict.fromkeys(cuts)) or [RAW]
+    if len(table) > 256:
+        raise ConfigError(f"expected at most 256 different cuts, got {len(table)}")
+    number = {cut: i for i, cut in enumerate(table)}
+    return Assignment(tuple(table), np.array([number[cut] for cut in cuts], np.uint8))
+
+
+def _fixed_cut(pipeline: Pipeline, policy: str | Cut | None) -> Cut:
+    if isinstance(policy, Cut):
+        return policy
+    if policy in (None, "none"):
+        return RAW
+    if policy == "all":
+        return Cut(pipeline.max_cut)
+    if policy == "resize":
+        for k, spec in enumerate(pipeline.specs[: pipeline.max_cut + 1]):
+            if spec.kind is Kind.IMAGE and None not in spec.shape:
+                return Cut(k)
+        raise ConfigError("policy 'resize' needs an op that gives pictures of one size, such as RandomResizedCrop")
+    if isinstance(policy, str) and ":" in policy:
+        return Cut.parse(policy)
+    raise ConfigError(f"expected policy none, all, resize or a cut such as 2:webp, got {policy!r}")
+
+
+def agreed_cut(pipeline: Pipeline, opened: Opened) -> int:
+    """Return how many ops give the same bits there as here; warn where it could be more."""
+    if opened.digests == ("here",) * pipeline.max_cut:
+        return pipeline.max_cut
+    ours, theirs = digests(pipeline), opened.digests
+    agreed = 0
+    for one, other in zip(ours, theirs, strict=False):
+        if one != other:
+            break
+        agreed += 1
+    if agreed == len(ours) == len(theirs) and versions() == opened.versions:
+        # Ops that fail on the built-in picture cannot be compared; the same versions must do.
+        agreed = opened.max_cut
+    if agreed < pipeline.max_cut:
+        op = pipeline.ops[agreed].name()
+        reason = opened.reason or f"the built-in picture comes out otherwise there ({_differences(opened)})"
+        warnings.warn(
+            f"{op} and what follows it stay on the trainer: {reason}. "
+            "Install the same versions on trainer and storage node to offload them.",
+            OffloadWarning,
+            stacklevel=4,
+        )
+    return min(agreed, pipeline.max_cut)
+
+
+def _differences(opened: Opened) -> str:
+    here = versions()
+    found = [f"{name} {opened.versions.get(name)} there, {here[name]} here" for name in here]
+    different = [text for text, name in zip(found, here, strict=True) if opened.versions.get(name) != here[name]]
+    return "; ".join(different or found)
+
+
+def within(assignment: Assignment, agreed: int) -> Assignment:
+    """Return an assignment in which cuts beyond the agreed one are replaced by raw bytes."""
+    cuts = tuple(cut if cut.k <= agreed else RAW for cut in assignment.cuts)
+    return Assignment(cuts, assignment.number_of)

@@ -1,0 +1,173 @@
+"""DataLoader: torch's arguments and meanings, with samples from a storage node or a path."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler
+from torch.utils.data import DataLoader as TorchDataLoader
+
+from sophon.codec.cut import Cut
+from sophon.errors import ConfigError
+from sophon.loader.dataset import RemoteDataset
+from sophon.loader.engine import Engine
+from sophon.loader.machine import MachineConfig
+from sophon.loader.order import epoch_order
+from sophon.loader.sampler import EpochSampler
+from sophon.loader.stats import Stats
+
+_WORKERS = ("threads", "processes")
+DEFAULT_BUFFER_BYTES = 1 << 30
+
+
+class DataLoader:
+    """Iterates over the batches of a data set; every pass is the next epoch.
+
+    The sequence of batches is a function of the data set, the pipeline, the batch size, the seed and the epoch:
+    workers, threads or processes, cuts and failures on the way change nothing of it.
+
+    Args:
+        data: Address ``grpc://host:port/dataset``, a path, or a `RemoteDataset`.
+        pipeline: A `Pipeline` or a torchvision transform; not with a `RemoteDataset`, which has its own.
+        batch_size: Samples in a batch.
+        shuffle: In random order, another one each epoch.
+        num_workers: Threads or processes that finish samples; 0 does it in the thread that iterates.
+        collate_fn: Makes a batch of a list of samples; by default as torch does.
+        pin_memory: Copy batches into pinned memory, if there is an accelerator.
+        drop_last: Leave out a last batch that is smaller.
+        seed: Of the order and of all random ops.
+        policy: Which cuts: "none", "all", "resize", or one such as "2:webp".
+        plan: One cut per sample; overrides the policy.
+        target_transform: Applied to labels.
+        columns: Further columns to bring along; "id" is the sample's id.
+        buffer_bytes: Bound on bytes of samples that are asked for and not yet handed out.
+        deadline_s: How long nothing may come before an error is raised.
+        workers: "threads", or "processes" where the pipeline has steps that hold Python's lock.
+        multiprocessing_context: For processes: "fork", "spawn" or "forkserver".
+        prefetch_factor: For processes: batches per worker that are made ahead, as in torch.
+        persistent_workers: For processes: keep them between epochs, as in torch.
+    """
+
+    def __init__(
+        self,
+        data: str | Path | RemoteDataset,
+        pipeline: Any = None,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        *,
+        seed: int = 0,
+        policy: str | Cut | None = None,
+        plan: Any = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        columns: Sequence[str] = (),
+        buffer_bytes: int = DEFAULT_BUFFER_BYTES,
+        deadline_s: float = 60.0,
+        workers: str = "threads",
+        multiprocessing_context: Any = None,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+    ) -> None:
+        _at_least("batch_size", batch_size, 1)
+        _at_least("num_workers", num_workers, 0)
+        _at_least("buffer_bytes", buffer_bytes, 1)
+        if workers not in _WORKERS:
+            raise ConfigError(f"workers: expected threads or processes, got {workers!r}")
+        if deadline_s <= 0:
+            raise ConfigError(f"deadline_s: expected seconds above 0, got {deadline_s!r}")
+        if isinstance(data, RemoteDataset):
+            if pipeline is not None:
+                raise ConfigError("a RemoteDataset has its own pipeline; give one of them")
+            self.dataset = data
+        else:
+            if pipeline is None:
+                raise ConfigError("pipeline: expected a Pipeline or a torchvision transform, got none")
+            self.dataset = RemoteDataset(
+                str(data),
+                pipeline,
+                seed=seed,
+                policy=policy,
+                plan=plan,
+                target_transform=target_transform,
+                columns=columns,
+                deadline_s=deadline_s,
+            )
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.num_workers = num_workers
+        self.collate_fn = collate_fn
+        self.drop_last = drop_last
+        self.pin_memory = _can_pin(pin_memory)
+        self.epoch = 0
+        self.stats = Stats()
+        self._config = MachineConfig(buffer_bytes=buffer_bytes, deadline_s=deadline_s)
+        self._torch_loader = None
+        if workers == "processes" and num_workers > 0:
+            self._sampler = EpochSampler(self.dataset, shuffle=shuffle, seed=self.dataset.seed)
+            self._torch_loader = TorchDataLoader(
+                self.dataset,
+                batch_sampler=BatchSampler(self._sampler, batch_size, drop_last),
+                num_workers=num_workers,
+                collate_fn=collate_fn,
+                multiprocessing_context=multiprocessing_context,
+                prefetch_factor=prefetch_factor,
+                persistent_workers=persistent_workers,
+                pin_memory=self.pin_memory,
+            )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go on with this epoch; otherwise every pass is the next one, from 0."""
+        _at_least("epoch", epoch, 0)
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        count = len(self.dataset)
+        return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch, self.epoch = self.epoch, self.epoch + 1
+        self.dataset.set_epoch(epoch)
+        if self._torch_loader is not None:
+            self._sampler.set_epoch(epoch)
+            return iter(self._torch_loader)
+        return self._run(epoch)
+
+    def _run(self, epoch: int) -> Iterator[Any]:
+        order = epoch_order(len(self.dataset), self.dataset.seed, epoch, shuffle=self.shuffle)
+        if self.drop_last:
+            order = order[: len(self) * self.batch_size]
+        engine = Engine(
+            self.dataset, order, epoch, self.batch_size, self._config, self.num_workers, self.collate_fn, self.stats
+        )
+        try:
+            for batch in engine.batches():
+                yield _pinned(batch) if self.pin_memory else batch
+        finally:
+            engine.close()
+
+
+def _at_least(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{name}: expected an integer of at least {least}, got {value!r}")
+
+
+def _can_pin(wanted: bool) -> bool:
+    if wanted and not torch.accelerator.is_available():
+        warnings.warn("pin_memory is set but there is no accelerator; batches are not pinned", stacklevel=3)
+        return False
+    return wanted
+
+
+def _pinned(batch: Any) -> Any:
+    if isinstance(batch, torch.Tensor):
+        return batch.pin_memory()
+    if isinstance(batch, list | tuple):
+        return type(batch)(_pinned(part) for part in batch)
+    return batch

@@ -1,0 +1,119 @@
+"""LocalServer: a real server process on loopback, for tests, notebooks and demos."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from sophon.errors import ConfigError, TransportError
+
+
+class LocalServer:
+    """Runs ``sophon serve`` on this machine while a ``with`` block lasts.
+
+    Args:
+        path: What to serve.
+        cores: CPU cores for ops.
+        name: Of the data set; the last part of the path by default.
+        port: 0 for any free one.
+        options: Further options of ``sophon serve``, as text.
+        start_s: How long to wait until it is ready.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        cores: float = 1,
+        *,
+        name: str = "data",
+        port: int = 0,
+        options: tuple[str, ...] = (),
+        start_s: float = 60.0,
+    ) -> None:
+        self._command = ["serve", str(path), "--name", name, "--cores", f"{cores:g}", *options]
+        self._name = name
+        self._start_s = start_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = port
+        self.metrics_port: int | None = None
+
+    @property
+    def url(self) -> str:
+        """Address of the data set."""
+        return f"grpc://127.0.0.1:{self.port}/{self._name}"
+
+    @property
+    def pid(self) -> int:
+        """Of the server process."""
+        if self._process is None:
+            raise ConfigError("the server is not running; use it in a with block or call start()")
+        return self._process.pid
+
+    def start(self) -> LocalServer:
+        """Start the process and wait until it accepts requests; again on the same port if it ran before."""
+        if self._process is not None:
+            raise ConfigError(f"the server runs already, at {self.url}")
+        with tempfile.TemporaryDirectory(prefix="sophon-") as folder:
+            ready_file, log = Path(folder, "ready.json"), Path(folder, "log")
+            command = [sys.executable, "-m", "sophon.cli.main", *self._command]
+            command += ["--port", str(self.port), "--ready-file", str(ready_file)]
+            with log.open("wb") as output:
+                self._process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+            try:
+                ready = self._wait(ready_file, log)
+            except BaseException:
+                self.kill()
+                raise
+        self.port, self.metrics_port = ready["port"], ready["metrics_port"]
+        return self
+
+    def _wait(self, ready_file: Path, log: Path) -> dict[str, Any]:
+        assert self._process is not None
+        end_s = time.monotonic() + self._start_s
+        while not ready_file.exists():
+            if self._process.poll() is not None:
+                raise TransportError(f"sophon serve ended at once: {log.read_text(errors='replace').strip()}")
+            if time.monotonic() > end_s:
+                raise TransportError(
+                    f"sophon serve was not ready after {self._start_s:g} s; its output: {log.read_text()}"
+                )
+            time.sleep(0.02)
+        message: dict[str, Any] = json.loads(ready_file.read_text())
+        return message
+
+    def stop(self, patience_s: float = 15.0) -> int:
+        """Let it end what it does, and return its exit code."""
+        return self._end(signal.SIGTERM, patience_s)
+
+    def kill(self) -> int:
+        """End it at once, as a power cut would."""
+        return self._end(signal.SIGKILL, 15.0)
+
+    def _end(self, how: signal.Signals, patience_s: float) -> int:
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, how)
+        try:
+            return process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+
+    def __enter__(self) -> LocalServer:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -1,0 +1,76 @@
+"""What a loader has done and where its time went."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from sophon.codec.cut import Cut
+from sophon.codec.wire import Reply
+
+
+@dataclass
+class Stats:
+    """Counts since the loader was made; `epoch_stats` of a loader has those of one epoch.
+
+    Args:
+        samples: Samples received.
+        link_bytes: Bytes of payload that crossed the link.
+        cuts: Samples by the cut really made.
+        smaller_cuts: Samples for which storage did less than it was asked to.
+        retries: Requests that failed and were tried again.
+        waited_s: Seconds that the consumer waited for batches.
+        consumer_s: Seconds that the consumer took between batches.
+        fetch_s: Seconds spent waiting for replies, summed over the fetching threads.
+        finish_cpu_s: CPU seconds spent on decoding payloads and running the rest of the ops.
+        collate_s: Seconds spent on making batches.
+        storage_cpu_s: CPU seconds that the storage node reports to have spent.
+    """
+
+    samples: int = 0
+    link_bytes: int = 0
+    cuts: Counter[str] = field(default_factory=Counter)
+    smaller_cuts: int = 0
+    retries: int = 0
+    waited_s: float = 0.0
+    consumer_s: float = 0.0
+    fetch_s: float = 0.0
+    finish_cpu_s: float = 0.0
+    collate_s: float = 0.0
+    storage_cpu_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def received(self, reply: Reply, asked: Cut) -> None:
+        """Count a reply."""
+        with self._lock:
+            self.samples += 1
+            self.link_bytes += len(reply.payload)
+            self.cuts[str(reply.cut)] += 1
+            self.smaller_cuts += reply.cut != asked
+            self.storage_cpu_s += reply.cpu_s
+
+    def add(self, **amounts: float) -> None:
+        """Add to some of the sums."""
+        with self._lock:
+            for name, amount in amounts.items():
+                setattr(self, name, getattr(self, name) + amount)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all counts as JSON values."""
+        with self._lock:
+            return {
+                name: dict(value) if isinstance(value, Counter) else value
+                for name, value in vars(self).items()
+                if not name.startswith("_")
+            }
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()

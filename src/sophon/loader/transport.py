@@ -1,0 +1,335 @@
+"""Ways to get at samples: over Arrow Flight, or straight from a store in this process.
+
+Concurrency: a transport may be used by several threads. Flight connections belong to the process that made them, since
+gRPC does not survive a fork (see `fork`): a child makes its own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from sophon.codec.cut import Cut, make_payload
+from sophon.codec.wire import Reply, Request, error_from_json, parse_json, replies_of
+from sophon.errors import ConfigError, Error, OpError, RetryableError, TransportError
+from sophon.loader import fork
+from sophon.pipeline import Key, Pipeline
+from sophon.store import Store, open_store
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What is known of a data set once it has been opened.
+
+    Args:
+        name: Of the data set.
+        samples: How many.
+        fingerprint: Of the data set.
+        classes: Names of the classes, maybe none.
+        has_labels: Whether samples have labels.
+        columns: Names of further columns.
+        max_cut: How many ops can run there, from the first.
+        digests: Of what each of these ops makes of the built-in picture there.
+        versions: Of the software there.
+        reason: Why not more ops can run there.
+    """
+
+    name: str
+    samples: int
+    fingerprint: str
+    classes: tuple[str, ...] = ()
+    has_labels: bool = True
+    columns: tuple[str, ...] = ()
+    max_cut: int = 0
+    digests: tuple[str, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
+    reason: str = ""
+
+
+class Fetch(ABC):
+    """The replies to one request, as they come."""
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Reply]: ...
+
+    def cancel(self) -> None:  # noqa: B027 - there is nothing to stop where nothing runs elsewhere
+        """Stop, from any thread; whoever iterates gets an error or the end."""
+
+
+class Transport(ABC):
+    """Where samples come from."""
+
+    address: str
+
+    @abstractmethod
+    def open(self, pipeline: Pipeline) -> Opened:
+        """Ask what the data set is and what can be done near it."""
+
+    @abstractmethod
+    def fetch(self, request: Request) -> Fetch:
+        """Ask for samples."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give up what is held."""
+
+
+def transport_to(address: str) -> Transport:
+    """Return the transport for ``grpc://host:port/dataset`` or a path."""
+    if "://" in address:
+        return FlightTransport(address)
+    return LocalTransport(open_store(address), address)
+
+
+class LocalTransport(Transport):
+    """A store in this process: no server, no copies, the same bits.
+
+    Args:
+        store: Where the samples lie.
+        address: What to call it in messages.
+    """
+
+    def __init__(self, store: Store, address: str) -> None:
+        self.store = store
+        self.address = address
+
+    def open(self, pipeline: Pipeline) -> Opened:
+        """Describe the store."""
+        manifest = self.store.manifest
+        return Opened(
+            name=self.store.name,
+            samples=len(self.store),
+            fingerprint=manifest.fingerprint,
+            classes=tuple(manifest.classes),
+            has_labels=manifest.labels is not None,
+            columns=("id", *manifest.columns.column_names),
+            max_cut=pipeline.max_cut,
+            digests=("here",) * pipeline.max_cut,
+        )
+
+    def fetch(self, request: Request) -> Fetch:
+        """Read samples, and make the cut that was asked for."""
+        return _LocalFetch(self.store, request)
+
+    def close(self) -> None:
+        """Close the store."""
+        self.store.close()
+
+
+class _LocalFetch(Fetch):
+    def __init__(self, store: Store, request: Request) -> None:
+        self._store = store
+        self._request = request
+
+    def __iter__(self) -> Iterator[Reply]:
+        request, manifest = self._request, self._store.manifest
+        pipeline = None
+        for position, (sample, cut) in enumerate(zip(request.samples, request.cuts, strict=True)):
+            reply = Reply(position)
+            try:
+                data = self._store.read(sample)
+                reply.payload = data
+                if cut.k or cut.codec != "raw":
+                    pipeline = pipeline or Pipeline.from_spec(request.pipeline)
+                    reply.payload = make_payload(pipeline, data, Key(request.seed, request.epoch, sample), cut)
+                    reply.cut = cut
+            except OpError:
+                reply.cut = Cut(0)  # the raw bytes are there already; the trainer meets the same trouble itself
+            except Error as error:
+                reply.error = error
+            if manifest.labels is not None:
+                reply.label = int(manifest.labels[sample])
+            for name in request.columns:
+                column = manifest.ids if name == "id" else manifest.columns.column(name)
+                reply.columns[name] = column[sample].as_py()
+            yield reply
+
+
+class FlightTransport(Transport):
+    """A storage node over Arrow Flight.
+
+    Args:
+        address: ``grpc://host:port/dataset``.
+        timeout_s: For opening; fetches are watched by their caller.
+    """
+
+    def __init__(self, address: str, timeout_s: float = 10.0) -> None:
+        parts = urlsplit(address)
+        try:
+            port = parts.port
+        except ValueError:
+            port = None
+        dataset = parts.path.strip("/")
+        if parts.scheme != "grpc" or not parts.hostname or port is None or not dataset or "/" in dataset:
+            raise ConfigError(f"expected an address as grpc://host:port/dataset, got {address!r}")
+        self.address = address
+        self.dataset = dataset
+        self._node = f"grpc://{parts.netloc}"
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._client: Any = None
+        self._pid = os.getpid()
+        self._busy = 0
+        fork.watch(self)
+
+    def open(self, pipeline: Pipeline) -> Opened:
+        """Ask the node what the data set is and what it can do with the pipeline."""
+        from pyarrow import flight
+
+        spec = pipeline.prefix(pipeline.max_cut).to_spec() if pipeline.max_cut else None
+        body = _json({"dataset": self.dataset, "pipeline": spec})
+        options = flight.FlightCallOptions(timeout=self._timeout_s)
+        with self._connection() as client, _typed_errors(self.address):
+            (result,) = client.do_action(flight.Action("open", body), options)
+            message = parse_json(result.body.to_pybytes())
+        try:
+            return Opened(
+                name=str(message["dataset"]),
+                samples=int(message["samples"]),
+                fingerprint=str(message["fingerprint"]),
+                classes=tuple(map(str, message["classes"])),
+                has_labels=bool(message["has_labels"]),
+                columns=tuple(map(str, message["columns"])),
+                max_cut=int(message.get("max_cut", 0)),
+                digests=tuple(map(str, message.get("digests", ()))),
+                versions={str(k): str(v) for k, v in message["versions"].items()},
+                reason=str(message.get("reason", "")),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise TransportError(f"{self.address} answered in a way this release does not know: {error!r}") from error
+
+    def fetch(self, request: Request) -> Fetch:
+        """Send a request; replies come as they are finished there."""
+        return _FlightFetch(self, request)
+
+    def close(self) -> None:
+        """Close this process's connection; the next use makes another."""
+        with self._lock:
+            client, self._client = self._client, None
+            if client is not None and self._pid == os.getpid():
+                client.close()
+
+    def _connection(self) -> _Connection:
+        return _Connection(self)
+
+    def acquire(self) -> Any:
+        """Return this process's client and count a user of it."""
+        from pyarrow import flight
+
+        with self._lock:
+            if self._pid != os.getpid():
+                fork.abandon(self._client)
+                self._client, self._pid, self._busy = None, os.getpid(), 0
+            if not fork.grpc_is_usable():
+                raise TransportError(
+                    f"this process was forked while {self.address} was being read, and gRPC does not work in it; "
+                    "use multiprocessing_context='spawn', or start the workers before the first batch"
+                )
+            if self._client is None:
+                # Unlimited message size: one record batch carries many samples, and the sender bounds it.
+                self._client = flight.connect(self._node, generic_options=[("grpc.max_receive_message_length", -1)])
+            self._busy += 1
+            return self._client
+
+    def release(self) -> None:
+        """Count a user of the client less."""
+        with self._lock:
+            self._busy -= 1
+
+    def before_fork(self) -> bool:
+        """Close an idle connection; return whether it is in use instead."""
+        if self._busy and self._pid == os.getpid():
+            return True
+        self.close()
+        return False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"address": self.address, "timeout_s": self._timeout_s}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]  # a spawned worker makes its own connection
+
+
+class _Connection:
+    def __init__(self, transport: FlightTransport) -> None:
+        self._transport = transport
+
+    def __enter__(self) -> Any:
+        return self._transport.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._transport.release()
+
+
+class _FlightFetch(Fetch):
+    def __init__(self, transport: FlightTransport, request: Request) -> None:
+        self._transport = transport
+        self._request = request
+        self._reader: Any = None
+        self._cancelled = False
+
+    def __iter__(self) -> Iterator[Reply]:
+        from pyarrow import flight
+
+        transport = self._transport
+        client = transport.acquire()
+        try:
+            with _typed_errors(transport.address):
+                self._reader = client.do_get(flight.Ticket(self._request.to_bytes()))
+                if self._cancelled:
+                    return
+                for chunk in self._reader:
+                    yield from replies_of(chunk.data)
+        finally:
+            self.cancel()
+            self._reader = None
+            transport.release()
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        reader = self._reader
+        if reader is not None:
+            reader.cancel()
+
+
+class _typed_errors:  # noqa: N801 - reads as a statement
+    """Turns Flight's errors into ours: what the node raised there, or what became of the connection."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        import pyarrow as pa
+        from pyarrow import flight
+
+        if isinstance(error, flight.FlightError) and error.extra_info:
+            raise error_from_json(error.extra_info.decode("utf-8", "replace")) from error
+        lost = (
+            flight.FlightUnavailableError,
+            flight.FlightTimedOutError,
+            flight.FlightCancelledError,
+            flight.FlightInternalError,
+            pa.ArrowIOError,
+        )
+        if isinstance(error, lost):
+            raise RetryableError(f"{self._address}: {_first_line(error)}") from error
+        if isinstance(error, flight.FlightError | pa.ArrowException):
+            raise TransportError(f"{self._address}: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).split("\n", 1)[0].split(". gRPC client debug context", 1)[0][:300]
+
+
+def _json(message: dict[str, Any]) -> bytes:
+    import json
+
+    return json.dumps(message).encode()

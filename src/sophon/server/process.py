@@ -1,0 +1,99 @@
+"""The life of a server process: open the data sets, listen, say so, drain when told to stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from sophon.errors import ConfigError
+from sophon.server.budget import CpuBudget
+from sophon.server.executor import Executor
+from sophon.server.limit import RateLimit
+from sophon.server.metrics import Metrics, serve_metrics
+from sophon.server.service import Service
+from sophon.store import Store
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """How a server runs.
+
+    Args:
+        host: Address to listen on.
+        port: 0 for any free one.
+        cores: CPU cores for ops; fractions allowed, 0 for none.
+        limit_bytes_per_s: Bound on what is sent, or None.
+        metrics_port: HTTP port for health and metrics, 0 for any free one, None for none.
+        ready_file: Written once requests are accepted: JSON with url, port, metrics_port and pid.
+        patience_s: Longest time a sample waits for a core before it is sent as it is.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 7077
+    cores: float = 1.0
+    limit_bytes_per_s: float | None = None
+    metrics_port: int | None = None
+    ready_file: Path | None = None
+    patience_s: float = 30.0
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Where a server can be reached."""
+
+    url: str
+    port: int
+    metrics_port: int | None
+    pid: int
+
+
+def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Callable[[Ready], None]) -> None:
+    """Serve until SIGTERM or SIGINT, then end what is under way and return."""
+    metrics = Metrics()
+    budget = CpuBudget(config.cores)
+    executor = Executor(stores, budget, config.patience_s)
+    limit = None if config.limit_bytes_per_s is None else RateLimit(config.limit_bytes_per_s)
+    try:
+        service = Service(f"grpc://{config.host}:{config.port}", executor, metrics, limit)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot listen on {config.host}:{config.port}: {error}; choose another --port") from error
+    metrics.backlog_s.set_function(lambda: budget.backlog_s)
+    executor.on_smaller_cut = lambda reason: metrics.smaller_cuts.labels(reason).inc()
+    http = None
+    if config.metrics_port is not None:
+        try:
+            http = serve_metrics(metrics, config.host, config.metrics_port, lambda: service.accepts)
+        except OSError as error:
+            raise ConfigError(f"cannot listen on --metrics-port {config.metrics_port}: {error}") from error
+    stop = threading.Event()
+
+    def on_signal(_: int, __: FrameType | None) -> None:
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+    metrics_port = None if http is None else http.server_port
+    ready = Ready(f"grpc://{config.host}:{service.port}", service.port, metrics_port, os.getpid())
+    if config.ready_file is not None:
+        _write(config.ready_file, ready)
+    on_ready(ready)
+    # The main thread waits for signals here; Flight's own threads do the work.
+    stop.wait()
+    service.drain()
+    budget.close()
+    if http is not None:
+        http.shutdown()
+    for store in stores.values():
+        store.close()
+
+
+def _write(path: Path, ready: Ready) -> None:
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(ready.__dict__) + "\n")
+    partial.replace(path)  # whoever waits for the file never sees half of it

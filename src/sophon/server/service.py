@@ -1,0 +1,133 @@
+"""The executor behind Arrow Flight.
+
+Concurrency: Flight calls every method on a thread of its own; a reply stream is pulled by the thread that sends it,
+which blocks while the trainer reads slowly. So what a request holds in memory is one record batch and the executor's
+lookahead.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from sophon.codec.wire import REPLY_SCHEMA, Reply, Request, batch_of, error_to_json, parse_json
+from sophon.errors import Error
+from sophon.server.executor import Executor
+from sophon.server.limit import RateLimit
+from sophon.server.metrics import Metrics
+
+_BATCH_BYTES = 4 << 20  # of payload in one record batch: half the CPU per byte of what 1 MB costs on both sides
+_BATCH_S = 0.05  # that a finished sample waits for others to be sent with it
+_PIECE_BYTES = 1 << 16  # paced at once under a rate limit
+
+
+class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
+    """Answers Flight calls.
+
+    - ``DoAction("open")``: JSON → JSON; what a data set is and what this node can do with a pipeline.
+    - ``DoAction("list")``: names of the data sets.
+    - ``DoGet``: a `Request` → record batches of replies.
+
+    Args:
+        location: Address to listen on.
+        executor: Does the work.
+        metrics: Counts it.
+        limit: Bound on bytes per second, if any.
+    """
+
+    def __init__(self, location: str, executor: Executor, metrics: Metrics, limit: RateLimit | None = None) -> None:
+        self._executor = executor
+        self._metrics = metrics
+        self._limit = limit
+        self._draining = threading.Event()
+        super().__init__(location)
+
+    @property
+    def accepts(self) -> bool:
+        """Whether new requests are answered."""
+        return not self._draining.is_set()
+
+    def drain(self) -> None:
+        """Refuse new requests, end those under way, and stop."""
+        self._draining.set()
+        self.shutdown()
+
+    def list_actions(self, _: flight.ServerCallContext) -> list[tuple[str, str]]:
+        """Tell generic clients what there is."""
+        return [("open", "describe a data set and check a pipeline (JSON)"), ("list", "names of the data sets")]
+
+    def do_action(self, _: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
+        """Answer with one JSON message."""
+        with _typed_errors(self._metrics):
+            if action.type == "list":
+                return [_json({"datasets": self._executor.names})]
+            if action.type == "open":
+                return [_json(self._executor.describe(parse_json(action.body.to_pybytes())))]
+        raise flight.FlightServerError(f"no action {action.type!r}; there is open and list")
+
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
+        """Answer a request with a stream of replies."""
+        if not self.accepts:
+            raise flight.FlightUnavailableError("this node is shutting down")
+        with _typed_errors(self._metrics):
+            request = Request.from_bytes(ticket.ticket)
+            replies = self._executor.replies(request)
+        self._metrics.requests.inc()
+        return flight.GeneratorStream(REPLY_SCHEMA, self._batches(context, request, replies))
+
+    def _batches(
+        self, context: flight.ServerCallContext, request: Request, replies: Iterator[Reply]
+    ) -> Iterator[pa.RecordBatch]:
+        gathered: list[Reply] = []
+        size_bytes, since_s = 0, time.monotonic()
+        with self._metrics.in_flight.track_inprogress():
+            for reply in replies:
+                if context.is_cancelled():
+                    return
+                full = size_bytes + len(reply.payload) > _BATCH_BYTES
+                if gathered and (full or time.monotonic() - since_s > _BATCH_S):
+                    yield self._send(request, gathered, size_bytes)
+                    gathered, size_bytes, since_s = [], 0, time.monotonic()
+                gathered.append(reply)
+                size_bytes += len(reply.payload)
+            if gathered:
+                yield self._send(request, gathered, size_bytes)
+
+    def _send(self, request: Request, replies: list[Reply], size_bytes: int) -> pa.RecordBatch:
+        if self._limit is not None:
+            for start in range(0, size_bytes, _PIECE_BYTES):
+                self._limit.take(min(_PIECE_BYTES, size_bytes - start))
+        self._metrics.payload_bytes.labels(request.dataset).inc(size_bytes)
+        self._metrics.op_cpu_s.labels(request.dataset).inc(sum(reply.cpu_s for reply in replies))
+        for cut, count in Counter(reply.cut for reply in replies if reply.error is None).items():
+            self._metrics.samples.labels(request.dataset, str(cut)).inc(count)
+        for reply in replies:
+            if reply.error is not None:
+                self._metrics.errors.labels(type(reply.error).__name__).inc()
+        return batch_of(replies)
+
+
+class _typed_errors:  # noqa: N801 - reads as a statement
+    """Turns our errors into Flight's, with the type beside the text so that the trainer raises the same."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Error):
+            self._metrics.errors.labels(type(error).__name__).inc()
+            raise flight.FlightServerError(str(error), extra_info=error_to_json(error).encode()) from error
+
+
+def _json(message: dict[str, Any]) -> bytes:
+    return json.dumps(message).encode()

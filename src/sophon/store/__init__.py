@@ -1,0 +1,21 @@
+"""Where raw samples lie: stores, and the manifest that lists what is in them."""
+
+from sophon.store.folder import IMAGE_SUFFIXES, FolderStore
+from sophon.store.manifest import NO_LABEL, Manifest
+from sophon.store.parquet import ParquetStore
+from sophon.store.store import Progress, Store
+from sophon.store.table import STORES, open_store
+from sophon.store.tar import TarStore
+
+__all__ = [
+    "IMAGE_SUFFIXES",
+    "NO_LABEL",
+    "STORES",
+    "FolderStore",
+    "Manifest",
+    "ParquetStore",
+    "Progress",
+    "Store",
+    "TarStore",
+    "open_store",
+]

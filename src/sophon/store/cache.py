@@ -1,0 +1,89 @@
+"""Manifests kept on disk, so that a data set is listed once.
+
+One file per data set, ``CACHE/manifests/KEY.arrow``, its key made of the real path. A manifest is used again while the
+store says that what it was made from is unchanged.
+
+Concurrency:
+    Files are replaced as a whole; processes that list the same data set at once write the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pyarrow as pa
+
+from sophon.errors import ArtifactError, ConfigError
+from sophon.store.manifest import FORMAT, Manifest
+
+# A folder that is changed twice within one tick of its file system's clock shows one time only. What was changed less
+# than this before it was listed is therefore not kept; FAT and old NFS, whose ticks are the longest, have 2 s.
+_TICK_S = 2.0
+
+
+class ManifestCache:
+    """A folder of manifests.
+
+    Args:
+        folder: Where to keep them; None for the user's cache folder, or nowhere if that cannot be written to.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
+        base = _user_folder() if folder is None else Path(folder)
+        self._folder = None if base is None else base / "manifests"
+        if self._folder is None:
+            return
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            writable = os.access(self._folder, os.W_OK | os.X_OK)
+        except OSError:
+            writable = False
+        if not writable:
+            if folder is not None:
+                raise ConfigError(f"cache folder {base} cannot be written to; choose another one or change its rights")
+            self._folder = None
+
+    def load(self, path: Path) -> Manifest | None:
+        """Return the manifest kept for a path, or None if there is none that can be used."""
+        file = self._file(path)
+        if file is None or not file.is_file():
+            return None
+        try:
+            return Manifest.load(file)
+        except ArtifactError:
+            return None  # it is only a cache: the data set is listed again and the file replaced
+
+    def keep(self, path: Path, manifest: Manifest, listed_at_s: float) -> None:
+        """Keep a manifest, unless what it was made from may have changed while it was made.
+
+        Args:
+            path: Where the data set lies.
+            manifest: What was found there.
+            listed_at_s: When listing began, as `time.time()` says.
+        """
+        file = self._file(path)
+        newest_s = max(manifest.sources["mtime_ns"].to_numpy(), default=0) / 1e9
+        if file is None or newest_s > listed_at_s - _TICK_S:
+            return
+        try:
+            manifest.save(file)
+        except (OSError, pa.ArrowException):
+            return  # a full disk, or a column that Arrow cannot write: the data set can be used all the same
+
+    def _file(self, path: Path) -> Path | None:
+        if self._folder is None:
+            return None
+        key = hashlib.sha256(f"{FORMAT}\n".encode() + os.fsencode(path.resolve())).hexdigest()[:32]
+        return self._folder / f"{key}.arrow"
+
+
+def _user_folder() -> Path | None:
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    if Path(named).is_absolute():  # the XDG specification: relative paths are to be ignored
+        return Path(named) / "sophon"
+    try:
+        return Path.home() / ".cache" / "sophon"
+    except RuntimeError:
+        return None  # nobody's home

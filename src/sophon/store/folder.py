@@ -1,0 +1,282 @@
+"""An image folder: class folders with pictures in torchvision's order, or pictures without labels.
+
+Concurrency:
+    Files are opened for each read and closed after it; there is nothing to share.
+
+Limits:
+    A cached manifest is trusted while no folder changes its time. A file that is overwritten in place does not change
+    its folder; reading it raises if its size differs and gives the new bytes if not.
+"""
+
+from __future__ import annotations
+
+import os
+import stat as stat_flags
+from array import array
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sophon.errors import StoreError
+from sophon.store.manifest import Int64Array, Manifest, decode_name, encode_name, sources_table
+from sophon.store.store import Progress, Store, describe
+
+# torchvision.datasets.folder.IMG_EXTENSIONS
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+_CHUNK = 16_384  # files per step: the only Python objects per file are those of one step
+_SHARD_SUFFIXES = (".tar", ".parquet")
+
+# How often one real folder may be listed in one class by way of links. Links that lead back to a folder above them are
+# found for themselves; but links across, as in /sys, make more paths than can ever be walked without being a loop.
+_MAX_VISITS = 8
+
+
+class FolderStore(Store):
+    """Pictures in files: ``root/CLASS/…/name.jpg``, or ``root/name.jpg`` where there are no class folders."""
+
+    kind = "folder"
+
+    @classmethod
+    def scan(cls, path: Path, on_progress: Progress | None = None) -> Manifest:
+        """Return the manifest of a folder: classes, order and labels are those of torchvision's ImageFolder."""
+        walk = _Walk(path, on_progress)
+        root = walk.list_folder("", walk.parents(), keep=False)
+        classes = root.folders
+        listings: list[_Listing] = []
+        counts = []
+        for name in classes:
+            start = walk.count
+            listings += walk.list_class(name, root)
+            counts.append(walk.count - start)
+        if not any(counts):
+            # Folders without any picture are not classes: pictures beside them are a flat data set.
+            if not root.images:
+                raise StoreError(walk.nothing())
+            walk.visits.clear()
+            return walk.manifest([walk.list_folder("", walk.parents())], None, ())
+        if not all(counts):
+            # As torchvision: an empty or hidden folder would silently shift the labels of all others.
+            empty = [name for name, count in zip(classes, counts, strict=True) if not count]
+            raise StoreError(
+                f"{path}: no picture in {len(empty)} of {len(classes)} class folders ({_some(empty)}); "
+                "remove those folders or move them elsewhere"
+            )
+        if root.images:
+            walk.notes.append(f"{root.images:,} pictures beside the class folders of {path} are left out")
+        return walk.manifest(listings, np.repeat(np.arange(len(classes)), counts), tuple(classes))
+
+    @classmethod
+    def unchanged(cls, path: Path, manifest: Manifest) -> bool:
+        """Return whether no folder of the tree was changed since: what is added or removed changes its folder."""
+        names, times = manifest.sources["name"], manifest.sources["mtime_ns"]
+        try:
+            return len(names) > 0 and all(
+                (path / decode_name(name.as_py())).stat().st_mtime_ns == time.as_py()
+                for name, time in zip(names, times, strict=True)
+            )
+        except OSError:
+            return False
+
+    def _read(self, index: int) -> bytes:
+        path = self._path(index)
+        try:
+            # Not to wait for ever where somebody puts a pipe in the place of a picture.
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError as error:
+            remedy = "Put it back, or open the data set again without it."
+            raise self._failure(index, "its file does not exist any more", remedy) from error
+        except OSError as error:
+            remedy = "Check that it exists and may be read."
+            raise self._failure(index, f"its file cannot be opened: {describe(error)}", remedy) from error
+        try:
+            return self._read_open(index, fd)
+        except OSError as error:
+            remedy = "Check the disk or the network file system."
+            raise self._failure(index, f"its file cannot be read: {describe(error)}", remedy) from error
+        finally:
+            os.close(fd)
+
+    def _read_open(self, index: int, fd: int) -> bytes:
+        stat = os.fstat(fd)
+        if not stat_flags.S_ISREG(stat.st_mode):
+            raise self._failure(index, "it is not a regular file", "Replace it by a picture.")
+        expected = int(self.manifest.sizes[index])
+        if stat.st_size != expected:
+            remedy = f"Run `touch {self._path(index).parent}` and open the data set again to have it listed anew."
+            problem = f"its file has {stat.st_size:,} bytes, and had {expected:,} when it was listed"
+            raise self._failure(index, problem, remedy)
+        data = os.read(fd, expected)
+        while len(data) < expected and (more := os.read(fd, expected - len(data))):
+            data += more
+        return data
+
+    def _path(self, index: int) -> Path:
+        if "path" in self.manifest.locations.column_names:
+            return self.path / decode_name(self.manifest.locations["path"][index].as_py())
+        return self.path / str(self.manifest.ids[index].as_py())
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """What one folder holds: pictures and folders, both in order."""
+
+    name: str  # relative to the root
+    identities: frozenset[tuple[int, int]]  # of this folder and all above it
+    paths: pa.LargeBinaryArray
+    sizes: Int64Array
+    images: int
+    folders: list[str]
+
+
+@dataclass
+class _Walk:
+    """One listing of a tree: what has been seen so far."""
+
+    root: Path
+    on_progress: Progress | None
+    count: int = 0
+    loops: int = 0
+    lost: int = 0
+    shards: int = 0
+    folders: list[str] = field(default_factory=list)
+    mtimes_ns: list[int] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    visits: Counter[tuple[int, int]] = field(default_factory=Counter)
+
+    def parents(self) -> frozenset[tuple[int, int]]:
+        """Return the identities of the folders above the root: a link to one of them leads back here."""
+        return frozenset(_identity(folder.stat()) for folder in self.root.resolve().parents)
+
+    def list_class(self, name: str, root: _Listing) -> list[_Listing]:
+        """Return the listings of a class folder and of all below it, in order of their paths as torchvision does."""
+        found = []
+        self.visits.clear()
+        waiting = [(name, root.identities)]
+        while waiting:
+            folder, above = waiting.pop()
+            listing = self.list_folder(folder, above)
+            waiting += [(f"{folder}/{inner}", listing.identities) for inner in reversed(listing.folders)]
+            found.append(listing)
+        return sorted(found, key=lambda listing: listing.name)
+
+    def list_folder(self, name: str, above: frozenset[tuple[int, int]], *, keep: bool = True) -> _Listing:
+        """List one folder; or, where its pictures are not to be kept, count them."""
+        path = self.root / name
+        try:
+            stat = path.stat()
+            identity = _identity(stat)
+            self.visits[identity] += 1
+            if identity in above or self.visits[identity] > _MAX_VISITS:
+                self.loops += 1
+                return _Listing(name, above, pa.array([], pa.large_binary()), np.empty(0, np.int64), 0, [])
+            # Its time is taken before its content: a change in between makes the manifest stale, not wrong.
+            self.folders.append(name)
+            self.mtimes_ns.append(stat.st_mtime_ns)
+            return self._scan(name, path, above | {identity}, keep)
+        except OSError as error:
+            raise StoreError(
+                f"cannot list {path}: {describe(error)}. Check that it may be read, or move it out of {self.root}."
+            ) from error
+
+    def _scan(self, name: str, path: Path, identities: frozenset[tuple[int, int]], keep: bool) -> _Listing:
+        prefix = f"{name}/" if name else ""
+        folders: list[str] = []
+        chunks: list[pa.Array] = []
+        names: list[bytes] = []
+        sizes = array("q")
+        images = 0
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if _is_folder(entry):
+                    folders.append(entry.name)
+                    continue
+                lower = entry.name.lower()
+                if not lower.endswith(IMAGE_SUFFIXES):
+                    self.shards += lower.endswith(_SHARD_SUFFIXES)
+                    continue
+                images += 1
+                if keep:
+                    names.append(encode_name(prefix + entry.name))
+                    sizes.append(self._size(entry))
+                if len(names) == _CHUNK:
+                    chunks.append(_flush(names))
+                    self._advance(_CHUNK)
+        self._advance(len(names))
+        chunks.append(_flush(names))
+        paths = pa.concat_arrays(chunks)
+        chunks.clear()  # before they are copied once more
+        # Bytes of UTF-8 sort as Python sorts strings. Equal prefixes do not change the order within a folder.
+        order = pc.sort_indices(paths)
+        sorted_sizes = np.frombuffer(sizes, np.int64)[order.to_numpy()]
+        return _Listing(name, identities, paths.take(order), sorted_sizes, images, sorted(folders))
+
+    def _advance(self, count: int) -> None:
+        self.count += count
+        if count and self.on_progress is not None:
+            self.on_progress(self.count, None)
+
+    def _size(self, entry: os.DirEntry[str]) -> int:
+        try:
+            return entry.stat().st_size
+        except OSError:
+            # A link to nothing. torchvision lists it, and indexes are to mean the same; reading it says what is wrong.
+            self.lost += 1
+            return 0
+
+    def nothing(self) -> str:
+        """Return why this is not a data set."""
+        hint = f"put pictures there ({', '.join(IMAGE_SUFFIXES)}), in one folder per class or without classes"
+        if self.shards:
+            hint = f"there are {self.shards} .tar or .parquet files below it; open the folder that holds them"
+        return f"no picture found in {self.root} and {len(self.folders) - 1} folders below it; {hint}"
+
+    def manifest(self, listings: list[_Listing], labels: Int64Array | None, classes: tuple[str, ...]) -> Manifest:
+        """Return the manifest of all that was listed."""
+        if self.loops:
+            self.notes.append(f"{self.loops:,} links in {self.root} go round in circles and are left out")
+        if self.lost:
+            self.notes.append(f"{self.lost:,} pictures in {self.root} are links to nothing; reading them will fail")
+        paths = pa.concat_arrays([listing.paths for listing in listings])
+        sizes = np.concatenate([listing.sizes for listing in listings])
+        listings.clear()  # a million paths in two places are what decides the peak of memory
+        locations = pa.table({})
+        try:
+            ids = paths.cast(pa.large_string())
+        except pa.ArrowInvalid:
+            # A name that is not UTF-8 is shown escaped; the file is opened by the path as it is.
+            ids = pa.array(map(_shown, paths), pa.large_string())
+            locations = pa.table({"path": paths})
+        sources = sources_table(self.folders, [-1] * len(self.folders), self.mtimes_ns)
+        return Manifest(
+            FolderStore.kind, ids, sizes, labels, classes, pa.table({}), locations, sources, tuple(self.notes)
+        )
+
+
+def _flush(names: list[bytes]) -> pa.Array:
+    chunk = pa.array(names, pa.large_binary())
+    names.clear()
+    return chunk
+
+
+def _shown(path: pa.Scalar) -> str:
+    return os.fsencode(decode_name(path.as_py())).decode("utf-8", "backslashreplace")
+
+
+def _identity(stat: os.stat_result) -> tuple[int, int]:
+    return stat.st_dev, stat.st_ino
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False  # as os.walk, which torchvision uses
+
+
+def _some(names: list[str], most: int = 5) -> str:
+    return ", ".join(map(repr, names[:most])) + (", …" if len(names) > most else "")

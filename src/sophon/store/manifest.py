@@ -1,0 +1,263 @@
+"""The manifest: one row per sample of a data set, held as NumPy and Arrow.
+
+File layout, one Arrow IPC file::
+
+    schema metadata   b"sophon.manifest"   JSON: format, kind, classes, notes, fingerprint, digest of the locations
+                      b"sophon.sources"    an Arrow IPC stream: what was listed, with sizes and times
+    columns           id                   large_string
+                      bytes                int64
+                      label                int64, absent where the data set has none
+                      column/NAME          one for each further column
+                      location/NAME        one for each location array
+
+Limits:
+    Everything is in memory: 16 bytes per sample plus its id, 8 for a label, and whatever the further columns hold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from sophon.errors import ArtifactError
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+
+FORMAT = 1
+NO_LABEL = -1  # of a sample without one among samples with; Hugging Face's data sets say it so too
+_META, _SOURCES = b"sophon.manifest", b"sophon.sources"
+_SOURCE_SCHEMA = pa.schema([("name", pa.large_binary()), ("bytes", pa.int64()), ("mtime_ns", pa.int64())])
+_REMEDY = "Delete the file; it is made again when the data set is opened."
+
+# What Arrow raises on bytes that are not what they claim to be; some of it is not an ArrowException.
+ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Manifest:
+    """What a data set consists of, in order. The position of a row is the index of its sample, everywhere.
+
+    Args:
+        kind: Which store listed it.
+        ids: Relative path or key of each sample, large_string.
+        sizes: Bytes of each sample.
+        labels: Label of each sample, -1 where it has none; None where no sample has one.
+        classes: Names of the classes, where they are known; a label is a position in them.
+        columns: Further columns that are not pictures, one row per sample; maybe with no column.
+        locations: Where each sample lies, for the store alone.
+        sources: The files or folders that were listed: name (bytes), bytes and mtime_ns.
+        notes: What a user should know about the listing, for example what was left out; shown as warnings.
+        fingerprint: 32 hex digits over ids, sizes and labels. Not over times: a copy of a data set has the same.
+    """
+
+    kind: str
+    ids: pa.LargeStringArray
+    sizes: Int64Array
+    labels: Int64Array | None = None
+    classes: tuple[str, ...] = ()
+    columns: pa.Table = field(default_factory=lambda: pa.table({}))
+    locations: pa.Table = field(default_factory=lambda: pa.table({}))
+    sources: pa.Table = field(default_factory=_SOURCE_SCHEMA.empty_table)
+    notes: tuple[str, ...] = ()
+    fingerprint: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        set_ = object.__setattr__
+        set_(self, "ids", _joined(self.ids).cast(pa.large_string()))
+        set_(self, "sizes", _frozen(self.sizes))
+        set_(self, "labels", None if self.labels is None else _frozen(self.labels))
+        self._check()
+        set_(self, "fingerprint", fingerprint_of(self.ids, self.sizes, self.labels))
+
+    def _check(self) -> None:
+        lengths = {"ids": len(self.ids), "sizes": len(self.sizes)}
+        if self.labels is not None:
+            lengths["labels"] = len(self.labels)
+        lengths |= {f"column {name!r}": len(self.columns[name]) for name in self.columns.column_names}
+        lengths |= {f"location {name!r}": len(self.locations[name]) for name in self.locations.column_names}
+        if len(set(lengths.values())) != 1:
+            raise ArtifactError(f"expected one row per sample everywhere, got {lengths}. {_REMEDY}")
+        if self.ids.null_count or (len(self.sizes) and self.sizes.min() < 0):
+            raise ArtifactError(f"expected an id and a size of at least 0 bytes for every sample. {_REMEDY}")
+        if self.sources.schema != _SOURCE_SCHEMA:
+            raise ArtifactError(
+                f"expected sources as {_SOURCE_SCHEMA.names}, got {self.sources.column_names}. {_REMEDY}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __repr__(self) -> str:
+        return f"Manifest({self.kind!r}, {len(self):,} samples, fingerprint {self.fingerprint})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Through the constructor, so that arrays are read-only in the other process too.
+        fields = (self.kind, self.ids, self.sizes, self.labels, self.classes)
+        return (type(self), (*fields, self.columns, self.locations, self.sources, self.notes))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the manifest to one file, which is there as a whole or not at all."""
+        target = Path(path)
+        # Beside the target, since a rename is atomic within one file system only.
+        draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+        table = self._to_table()
+        try:
+            with draft.open("xb") as file:
+                with pa.ipc.new_file(file, table.schema) as writer:
+                    writer.write_table(table)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(target)
+        finally:
+            draft.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the manifest in a file.
+
+        Raises:
+            ArtifactError: The file is missing, damaged, of another format or not a manifest.
+        """
+        try:
+            with pa.OSFile(os.fspath(path)) as file, pa.ipc.open_file(file) as reader:
+                table = reader.read_all()
+            # Arrow does not look at what it reads; an offset beyond its buffer would be read out of bounds later.
+            table.validate(full=True)
+            return cls._from_table(table)
+        except ArtifactError as error:
+            raise ArtifactError(f"{os.fspath(path)}: {error}") from error.__cause__
+        except ARROW_ERRORS as error:
+            raise ArtifactError(f"{os.fspath(path)} is not a readable manifest: {error}. {_REMEDY}") from error
+
+    def _to_table(self) -> pa.Table:
+        arrays: dict[str, Any] = {"id": self.ids, "bytes": self.sizes}
+        if self.labels is not None:
+            arrays["label"] = self.labels
+        arrays |= {f"column/{name}": self.columns[name] for name in self.columns.column_names}
+        arrays |= {f"location/{name}": self.locations[name] for name in self.locations.column_names}
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, _SOURCE_SCHEMA) as writer:
+            writer.write_table(self.sources)
+        meta = {
+            "format": FORMAT,
+            "kind": self.kind,
+            "classes": self.classes,
+            "notes": self.notes,
+            "fingerprint": self.fingerprint,
+            "locations": _digest(self.locations),
+        }
+        # Plain JSON escapes what is not ASCII: a class folder whose name is not UTF-8 survives.
+        metadata = {_META: json.dumps(meta).encode(), _SOURCES: sink.getvalue().to_pybytes()}
+        # An IPC file holds one dictionary per column, and each shard may have brought its own.
+        return pa.table(arrays).unify_dictionaries().replace_schema_metadata(metadata)
+
+    @classmethod
+    def _from_table(cls, table: pa.Table) -> Self:
+        metadata = table.schema.metadata or {}
+        if _META not in metadata or _SOURCES not in metadata:
+            raise ArtifactError(f"expected a manifest, got another Arrow file. {_REMEDY}")
+        meta = json.loads(metadata[_META])
+        if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+            found = meta.get("format") if isinstance(meta, dict) else None
+            raise ArtifactError(f"expected a manifest of format {FORMAT}, got {found!r}. {_REMEDY}")
+        with pa.ipc.open_stream(metadata[_SOURCES]) as reader:
+            sources = reader.read_all()
+        sources.validate(full=True)
+        labels = _int64(table["label"]) if "label" in table.column_names else None
+        manifest = cls(
+            kind=str(meta["kind"]),
+            ids=table["id"],
+            sizes=_int64(table["bytes"]),
+            labels=labels,
+            classes=tuple(map(str, meta["classes"])),
+            columns=_part(table, "column/"),
+            locations=_part(table, "location/"),
+            sources=sources,
+            notes=tuple(map(str, meta["notes"])),
+        )
+        if (manifest.fingerprint, _digest(manifest.locations)) != (meta["fingerprint"], meta["locations"]):
+            raise ArtifactError(f"its rows are not those that its fingerprint was made of. {_REMEDY}")
+        return manifest
+
+
+def sources_table(names: list[str], sizes: list[int], mtimes_ns: list[int]) -> pa.Table:
+    """Return the table of what was listed."""
+    columns = [[encode_name(name) for name in names], sizes, mtimes_ns]
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, _SOURCE_SCHEMA, strict=True)], _SOURCE_SCHEMA)
+
+
+def encode_name(name: str) -> bytes:
+    """Return a file name as bytes that sort as the name does, and that lose nothing where it is not UTF-8."""
+    return name.encode("utf-8", "surrogatepass")
+
+
+def decode_name(name: bytes) -> str:
+    """Return the file name that `encode_name` was given."""
+    return name.decode("utf-8", "surrogatepass")
+
+
+def fingerprint_of(ids: pa.LargeStringArray, sizes: Int64Array, labels: Int64Array | None) -> str:
+    """Return 32 hex digits over the rows: lengths of the ids, their bytes, sizes, labels, all little-endian."""
+    digest = hashlib.sha256(b"sophon manifest 1\n" + len(ids).to_bytes(8, "little"))
+    _add_texts(digest, ids)
+    digest.update(np.ascontiguousarray(sizes, "<i8").data)
+    if labels is not None:
+        digest.update(b"labels" + np.ascontiguousarray(labels, "<i8").tobytes())
+    return digest.hexdigest()[:32]
+
+
+def _add_texts(digest: Any, texts: pa.Array) -> None:
+    """Add the lengths of large strings or binaries, then their bytes, to a digest."""
+    if len(texts) == 0:
+        return
+    _, offsets_buffer, data = texts.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    digest.update(np.diff(offsets).astype("<i8", copy=False).data)
+    if data is not None:
+        digest.update(memoryview(data)[int(offsets[0]) : int(offsets[-1])])
+
+
+def _digest(locations: pa.Table) -> str:
+    # A wrong offset would give the bytes of another sample without anybody noticing; ids and sizes do not cover it.
+    digest = hashlib.sha256()
+    for name in locations.column_names:
+        column = _joined(locations[name])
+        digest.update(f"{name}:{column.type}:{len(column)}\n".encode())
+        if column.type == pa.large_binary():
+            _add_texts(digest, column)
+        else:
+            digest.update(_int64(column).data)
+    return digest.hexdigest()[:32]
+
+
+def _part(table: pa.Table, prefix: str) -> pa.Table:
+    names = [name for name in table.column_names if name.startswith(prefix)]
+    part = table.select(names).rename_columns([name.removeprefix(prefix) for name in names])
+    return part.replace_schema_metadata(None) if names else pa.table({})
+
+
+def _joined(column: Any) -> pa.Array:
+    if isinstance(column, pa.ChunkedArray):
+        return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    return column
+
+
+def _int64(column: Any) -> Int64Array:
+    if not pa.types.is_integer(column.type) or column.null_count:
+        raise ArtifactError(f"expected integers and no nulls, got {column.type}. {_REMEDY}")
+    return np.ascontiguousarray(column.to_numpy(), np.int64)
+
+
+def _frozen(values: Any) -> Int64Array:
+    array: Int64Array = np.ascontiguousarray(values, np.int64).view()
+    array.setflags(write=False)
+    return array

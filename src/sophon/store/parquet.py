@@ -1,0 +1,302 @@
+"""Parquet files with a column of pictures, read at random through a cache of row groups.
+
+Concurrency:
+    A shard is opened for each row group that is decoded and closed after it, without Arrow's threads: nothing is left
+    that a fork could break. The cache is bounded by `cache_bytes`, in every process by itself.
+
+Limits:
+    Parquet cannot give one row: a whole row group is decoded for the first sample read from it. Samples in random order
+    want small row groups (100 rows is Hugging Face's choice for pictures) or a cache that holds the data set. A row
+    group larger than the cache is read through in small steps for every sample: slow, but bounded in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from sophon.errors import StoreError
+from sophon.store.manifest import ARROW_ERRORS, NO_LABEL, Int64Array, Manifest
+from sophon.store.parquet_schema import Roles, roles_of
+from sophon.store.row_groups import RowGroupCache
+from sophon.store.shards import Shards, find_shards, shard_sources, shards_unchanged
+from sophon.store.store import Progress, Store, describe
+
+SUFFIX = ".parquet"
+CACHE_BYTES = 512_000_000
+_STEP = 64  # rows decoded at once while listing: some 10 MB of photos
+
+
+class ParquetStore(Store):
+    """Samples in the rows of Parquet shards.
+
+    Args:
+        path: The folder, file or pattern that was opened.
+        name: What the data set is called.
+        manifest: What `scan` found there.
+        cache_bytes: How much of decoded row groups to keep in memory.
+    """
+
+    kind = "parquet"
+
+    def __init__(self, path: Path, name: str, manifest: Manifest, cache_bytes: int = CACHE_BYTES) -> None:
+        super().__init__(path, name, manifest)
+        self._files = Shards(path, manifest.sources)
+        self._cache = RowGroupCache(cache_bytes)
+        self._roles: Roles | None = None
+        self._shards, self._groups, self._rows = (
+            manifest.locations[column].to_numpy() for column in ("shard", "group", "row")
+        )
+        self._group_bytes = _group_bytes(self._shards, self._groups, manifest.sizes)
+
+    @classmethod
+    def scan(cls, path: Path, on_progress: Progress | None = None) -> Manifest:
+        """Return the manifest of one file, of a folder of files in order of their names, or of a pattern.
+
+        Pictures are read through once for their sizes, which Parquet does not keep.
+        """
+        folder, names = find_shards(path, SUFFIX)
+        sources = shard_sources(folder, names)
+        shards: list[_Shard] = []
+        total = sum(_row_count(folder / name) for name in names)
+        seen = 0
+
+        def report(count: int) -> None:
+            if on_progress is not None:
+                on_progress(seen + count, total)
+
+        for name in names:
+            shards.append(_scan_shard(folder / name, report))
+            seen += shards[-1].row_count
+        if not any(len(shard.sizes) for shard in shards):
+            raise StoreError(
+                f"no picture found in the {total:,} rows of {path}; where the column holds paths only, embed the bytes"
+            )
+        return _manifest(path, names, shards, sources)
+
+    @classmethod
+    def unchanged(cls, path: Path, manifest: Manifest) -> bool:
+        """Return whether the shards are the same by name, size and time."""
+        return shards_unchanged(path, SUFFIX, manifest)
+
+    @property
+    def cache_bytes(self) -> int:
+        """How much of decoded row groups is kept in memory; may be set at any time."""
+        return self._cache.limit_bytes
+
+    @cache_bytes.setter
+    def cache_bytes(self, limit_bytes: int) -> None:
+        self._cache.limit_bytes = limit_bytes
+
+    def _read(self, index: int) -> bytes:
+        shard, group, row = int(self._shards[index]), int(self._groups[index]), int(self._rows[index])
+        try:
+            if self._group_bytes[shard, group] > self.cache_bytes:
+                value = self._one_row(shard, group, row)
+            else:
+                value = self._cache.get((shard, group), lambda: self._decode(shard, group))[row].as_py()
+        except ARROW_ERRORS as error:
+            problem = f"row group {group} of its shard {self._files.path(shard)} cannot be read: {describe(error)}"
+            raise self._failure(index, problem, "Copy the shard again, or open the data set again.") from error
+        return value if isinstance(value, bytes) else b""
+
+    def _decode(self, shard: int, group: int) -> pa.ChunkedArray:
+        with self._open(shard) as (file, roles):
+            table = file.read_row_group(group, columns=[roles.bytes_path], use_threads=False)
+            return _binary(table[roles.image])
+
+    def _one_row(self, shard: int, group: int, row: int) -> object:
+        with self._open(shard) as (file, roles):
+            for batch in file.iter_batches(_STEP, [group], [roles.bytes_path], use_threads=False):
+                if row < len(batch):
+                    return _binary(batch.column(roles.image))[row].as_py()
+                row -= len(batch)
+        return None
+
+    @contextmanager
+    def _open(self, shard: int) -> Iterator[tuple[pq.ParquetFile, Roles]]:
+        path = self._files.path(shard)
+        self._files.check(shard, path.stat())
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            if self._roles is None:  # the same in all shards: `scan` refuses them otherwise
+                self._roles = roles_of(file.schema_arrow, f"shard {path}")
+            yield file, self._roles
+
+    def close(self) -> None:
+        """Drop the cache."""
+        super().close()
+        self._cache.clear()
+
+    def _after_fork(self) -> None:
+        self._cache.renew_lock()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.path, self.name, self.manifest, self.cache_bytes))
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """What one shard holds, one row per picture."""
+
+    roles: Roles
+    row_count: int
+    ids: pa.LargeStringArray
+    sizes: Int64Array
+    groups: Int64Array
+    rows: Int64Array
+    labels: Int64Array | None
+    columns: pa.Table
+
+
+def _row_count(path: Path) -> int:
+    try:
+        return int(pq.read_metadata(path).num_rows)
+    except ARROW_ERRORS as error:
+        raise _unreadable(path, error) from error
+
+
+def _scan_shard(path: Path, on_count: Callable[[int], None]) -> _Shard:
+    try:
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            return _scan_file(file, path, on_count)
+    except ARROW_ERRORS as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> StoreError:
+    return StoreError(
+        f"shard {path} is not a readable Parquet file: {describe(error)}. Copy it again or take it out of the folder."
+    )
+
+
+def _scan_file(file: pq.ParquetFile, path: Path, on_count: Callable[[int], None]) -> _Shard:
+    roles = roles_of(file.schema_arrow, f"shard {path}")
+    leaves = [leaf for leaf in (roles.bytes_path, roles.name_path) if leaf is not None]
+    sizes, ids, groups, rows = [], [], [], []
+    count = 0
+    for group in range(file.num_row_groups):
+        row = 0
+        for batch in file.iter_batches(_STEP, [group], leaves, use_threads=False):
+            pictures = batch.column(roles.image)
+            lengths = pc.fill_null(pc.binary_length(_binary(pictures)), -1)
+            sizes.append(lengths.to_numpy().astype(np.int64))
+            ids.append(_ids(pictures, roles, path.name, count))
+            rows.append(np.arange(row, row + len(batch)))
+            groups.append(np.full(len(batch), group))
+            row += len(batch)
+            count += len(batch)
+            on_count(count)
+    all_sizes = _concatenated(sizes)
+    kept = all_sizes >= 0
+    mask = pa.array(kept)
+    columns = file.read([*roles.others], use_threads=False) if roles.others else pa.table({})
+    labels = None if roles.label is None else file.read([roles.label], use_threads=False)[roles.label]
+    if any(len(column) != count for column in [*columns.columns, *([] if labels is None else [labels])]):
+        raise ValueError("its columns have different numbers of rows")
+    return _Shard(
+        roles=roles,
+        row_count=count,
+        ids=pa.concat_arrays([pa.array([], pa.large_string()), *ids]).filter(mask),
+        sizes=all_sizes[kept],
+        groups=_concatenated(groups)[kept],
+        rows=_concatenated(rows)[kept],
+        labels=None if labels is None else pc.fill_null(labels.cast(pa.int64()), NO_LABEL).to_numpy()[kept],
+        columns=columns.filter(mask).replace_schema_metadata(None) if roles.others else columns,
+    )
+
+
+def _binary(pictures: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    return pc.struct_field(pictures, "bytes") if pa.types.is_struct(pictures.type) else pictures
+
+
+def _ids(pictures: pa.Array, roles: Roles, shard: str, start: int) -> pa.LargeStringArray:
+    """Return the file names of pictures where they have one, and shard and row where not."""
+    numbered = pa.array([f"{shard}#{row}" for row in range(start, start + len(pictures))], pa.large_string())
+    if roles.name_path is None:
+        return numbered
+    names = pc.struct_field(pictures, "path").cast(pa.large_string())
+    return pc.if_else(pc.fill_null(pc.greater(pc.utf8_length(names), 0), False), names, numbered)
+
+
+def _concatenated(parts: list[Int64Array]) -> Int64Array:
+    return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+def _manifest(path: Path, names: list[str], shards: list[_Shard], sources: pa.Table) -> Manifest:
+    first = shards[0].roles
+    for name, shard in zip(names, shards, strict=True):
+        if replace(shard.roles, others=()) != replace(first, others=()):
+            raise StoreError(
+                f"the shards of {path} have different layouts: {names[0]} has {first.describe()}, {name} has "
+                f"{shard.roles.describe()}; keep different data sets in different folders"
+            )
+    try:
+        columns = _join([shard.columns for shard in shards], [len(shard.sizes) for shard in shards])
+    except ARROW_ERRORS as error:
+        raise StoreError(
+            f"the shards of {path} have columns of different types: {describe(error)}. Write them with one schema."
+        ) from error
+    sizes = np.concatenate([shard.sizes for shard in shards])
+    numbers = np.repeat(np.arange(len(shards), dtype=np.int32), [len(shard.sizes) for shard in shards])
+    groups = np.concatenate([shard.groups for shard in shards]).astype(np.int32)
+    rows = np.concatenate([shard.rows for shard in shards])
+    labels = None
+    if first.label is not None:
+        labels = np.concatenate([shard.labels for shard in shards if shard.labels is not None])
+    left_out = sum(shard.row_count for shard in shards) - len(sizes)
+    return Manifest(
+        kind=ParquetStore.kind,
+        ids=pa.concat_arrays([shard.ids for shard in shards]),
+        sizes=sizes,
+        labels=labels,
+        classes=first.classes,
+        columns=columns,
+        locations=pa.table({"shard": numbers, "group": groups, "row": rows}),
+        sources=sources,
+        notes=tuple(_notes(path, left_out, labels, _group_bytes(numbers, groups, sizes))),
+    )
+
+
+def _join(tables: list[pa.Table], counts: list[int]) -> pa.Table:
+    """Return tables one below the other; a column that one of them lacks is null there."""
+    names = list(dict.fromkeys(name for table in tables for name in table.column_names))
+    if not names:
+        return pa.table({})
+    wide = [
+        pa.table({name: table[name] if name in table.column_names else pa.nulls(count) for name in names})
+        for table, count in zip(tables, counts, strict=True)
+    ]
+    return pa.concat_tables(wide, promote_options="permissive")
+
+
+def _group_bytes(
+    shards: npt.NDArray[np.int32], groups: npt.NDArray[np.int32], sizes: Int64Array
+) -> dict[tuple[int, int], int]:
+    """Return how many bytes of pictures each row group holds."""
+    keys, which = np.unique(shards.astype(np.int64) << 32 | groups, return_inverse=True)
+    totals = np.bincount(which, sizes, len(keys))
+    return {(key >> 32, key & 0xFFFFFFFF): int(total) for key, total in zip(keys.tolist(), totals, strict=True)}
+
+
+def _notes(path: Path, left_out: int, labels: Int64Array | None, group_bytes: dict[tuple[int, int], int]) -> list[str]:
+    notes = []
+    if left_out:
+        notes.append(f"{left_out:,} rows of {path} have no picture and are left out")
+    unlabelled = 0 if labels is None else int((labels == NO_LABEL).sum())
+    if labels is not None and 0 < unlabelled < len(labels):
+        notes.append(f"{unlabelled:,} of {len(labels):,} samples in {path} have no label and get {NO_LABEL}")
+    largest = max(group_bytes.values())
+    if largest > CACHE_BYTES:
+        notes.append(
+            f"row groups of {path} have up to {largest:,} bytes, more than the cache of {CACHE_BYTES:,}, and are "
+            "slow to read; write the files again with a row_group_size of 100"
+        )
+    return notes

@@ -1,0 +1,114 @@
+"""Which columns of a Parquet file are the picture, the label and the rest; the layout of Hugging Face's data sets."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from sophon.errors import StoreError
+
+_IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "picture")
+_LABEL_NAMES = ("label", "labels", "cls", "class", "class_id", "target", "fine_label", "coarse_label")
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What the columns of a file are for.
+
+    Args:
+        image: Column of the picture.
+        bytes_path: Where its bytes are: the column itself, or ``image.bytes`` of a struct.
+        name_path: Where its file name is, or None.
+        label: Column of the label, or None.
+        classes: Names of the classes, where the file says so.
+        others: Columns that are neither, without those that hold other pictures.
+    """
+
+    image: str
+    bytes_path: str
+    name_path: str | None
+    label: str | None
+    classes: tuple[str, ...]
+    others: tuple[str, ...]
+
+    def describe(self) -> str:
+        """Return the roles in words."""
+        classes = f" of {len(self.classes)} classes" if self.classes else ""
+        label = f"labels in {self.label!r}{classes}" if self.label else "no labels"
+        return f"pictures in {self.bytes_path!r} and {label}"
+
+
+def roles_of(schema: pa.Schema, where: str) -> Roles:
+    """Return the roles of a file's columns.
+
+    Raises:
+        StoreError: There is no column of pictures, or several that could be it.
+    """
+    if len(set(schema.names)) != len(schema.names):
+        raise StoreError(f"{where} has several columns of one name: {', '.join(schema.names)}; rename them")
+    pictures = [column for column in schema if _holds_bytes(column.type)]
+    image = _choose(pictures, _IMAGE_NAMES)
+    if image is None:
+        found = ", ".join(column.name for column in pictures) or "none"
+        raise StoreError(
+            f"{where}: expected one column of binary or struct{{bytes, path}}, or one named "
+            f"{', '.join(_IMAGE_NAMES[:3])}, found {found} among {', '.join(schema.names)}; "
+            "rename the column of pictures"
+        )
+    features = _features(schema)
+    # Names that begin with __ are pandas' index, an integer column that is no label.
+    integers = [column for column in schema if pa.types.is_integer(column.type) and not column.name.startswith("__")]
+    named = [column for column in integers if _class_names(features, column.name)]
+    label = named[0] if len(named) == 1 else _choose(integers, _LABEL_NAMES)
+    taken = {column.name for column in pictures} | ({label.name} if label is not None else set())
+    is_struct = pa.types.is_struct(image.type)
+    return Roles(
+        image=image.name,
+        bytes_path=f"{image.name}.bytes" if is_struct else image.name,
+        name_path=f"{image.name}.path" if is_struct and _has_path(image.type) else None,
+        label=None if label is None else label.name,
+        classes=() if label is None else _class_names(features, label.name),
+        others=tuple(name for name in schema.names if name not in taken),
+    )
+
+
+def _choose(columns: list[pa.Field], names: tuple[str, ...]) -> pa.Field | None:
+    by_name = {column.name.lower(): column for column in columns}
+    for name in names:
+        if name in by_name:
+            return by_name[name]
+    return columns[0] if len(columns) == 1 else None
+
+
+def _holds_bytes(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        at = kind.get_field_index("bytes")
+        return bool(at >= 0 and _is_binary(kind.field(at).type))
+    return _is_binary(kind)
+
+
+def _has_path(kind: pa.DataType) -> bool:
+    at = kind.get_field_index("path")
+    return bool(at >= 0 and kind.field(at).type in (pa.string(), pa.large_string()))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _features(schema: pa.Schema) -> dict[str, Any]:
+    try:
+        found: Any = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+        found = found["info"]["features"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _class_names(features: dict[str, Any], column: str) -> tuple[str, ...]:
+    feature = features.get(column)
+    names = feature.get("names") if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" else None
+    return tuple(map(str, names)) if isinstance(names, list) else ()

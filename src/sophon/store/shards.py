@@ -1,0 +1,174 @@
+"""Shards: data sets that are a few large files, given as one file, a folder or a pattern.
+
+Concurrency:
+    `ShardFiles` keeps a bounded number of files open and is read with `pread` only, so that threads and forked children
+    share no position. A file that falls out of the bound is closed when the last thread that reads from it is done.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections import OrderedDict
+from glob import has_magic
+from pathlib import Path
+
+import pyarrow as pa
+
+from sophon.errors import ConfigError, StoreError
+from sophon.store.manifest import Manifest, decode_name, sources_table
+from sophon.store.store import describe
+
+MAX_OPEN_FILES = 64  # far below the usual limit of 1,024 per process, which sockets need too
+_SPLIT = re.compile(r"(.+)-\d+-of-\d+\.\w+")  # train-00000-of-00042.parquet
+
+
+def find_shards(path: Path, suffix: str) -> tuple[Path, list[str]]:
+    """Return the folder in which shards lie, and their names in order.
+
+    Args:
+        path: One shard, a folder of shards, or a pattern such as ``train-*.tar``.
+        suffix: What the names of shards end with, in any case.
+
+    Raises:
+        StoreError: The folder cannot be listed.
+        ConfigError: The folder holds several splits, which nobody wants to train on at once.
+    """
+    if path.is_file():
+        return path.parent, [path.name]
+    folder, pattern = (path.parent, path.name) if is_pattern(path) else (path, "*")
+    try:
+        found = sorted(entry.name for entry in folder.glob(pattern) if _is_shard(entry, suffix))
+    except OSError as error:
+        raise StoreError(f"cannot list {folder}: {describe(error)}. Check that it may be read.") from error
+    splits = sorted({match[1] for match in map(_SPLIT.fullmatch, found) if match})
+    if pattern == "*" and len(splits) > 1:
+        raise ConfigError(
+            f"{folder} holds the splits {', '.join(splits)}, expected one; open {folder / (splits[0] + '-*' + suffix)}"
+        )
+    return folder, found
+
+
+def is_pattern(path: Path) -> bool:
+    """Return whether a path names several files by a pattern; a file of that very name comes first."""
+    return has_magic(path.name) and not path.exists()
+
+
+def _is_shard(path: Path, suffix: str) -> bool:
+    return path.name.lower().endswith(suffix) and not path.name.startswith(".") and path.is_file()
+
+
+def shard_sources(folder: Path, names: list[str]) -> pa.Table:
+    """Return names, sizes and times of shards."""
+    try:
+        stats = [(folder / name).stat() for name in names]
+    except OSError as error:
+        raise StoreError(f"cannot examine the shards in {folder}: {describe(error)}. Do they all exist?") from error
+    return sources_table(names, [s.st_size for s in stats], [s.st_mtime_ns for s in stats])
+
+
+def shards_unchanged(path: Path, suffix: str, manifest: Manifest) -> bool:
+    """Return whether the shards at a path are those of a manifest, by name, size and time."""
+    try:
+        return bool(shard_sources(*find_shards(path, suffix)).equals(manifest.sources))
+    except (StoreError, ConfigError):
+        return False
+
+
+class Shards:
+    """The shards of a manifest.
+
+    Args:
+        path: The folder, file or pattern that was opened.
+        sources: Names, sizes and times of the shards when they were listed.
+    """
+
+    def __init__(self, path: Path, sources: pa.Table) -> None:
+        self._folder = path if path.is_dir() else path.parent
+        self._sources = sources
+
+    def path(self, shard: int) -> Path:
+        """Return where a shard lies."""
+        return self._folder / decode_name(self._sources["name"][shard].as_py())
+
+    def check(self, shard: int, stat: os.stat_result) -> None:
+        """Raise OSError unless a file is the shard that was listed."""
+        listed = (self._sources["bytes"][shard].as_py(), self._sources["mtime_ns"][shard].as_py())
+        if (stat.st_size, stat.st_mtime_ns) != listed:
+            raise OSError("the shard was changed after it was listed")
+
+
+class ShardFiles(Shards):
+    """Shards that are kept open, opened when they are needed.
+
+    Args:
+        path: The folder, file or pattern that was opened.
+        sources: Names, sizes and times of the shards when they were listed.
+        max_open: How many to keep open.
+    """
+
+    def __init__(self, path: Path, sources: pa.Table, max_open: int = MAX_OPEN_FILES) -> None:
+        super().__init__(path, sources)
+        self._max_open = max_open
+        self._open: OrderedDict[int, _File] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def renew_lock(self) -> None:
+        """Forget who holds the lock; for a child process, in which nobody does."""
+        self._lock = threading.Lock()
+
+    def pread(self, shard: int, offset: int, size: int) -> bytes:
+        """Return bytes of a shard; fewer than asked for where it ends.
+
+        Raises:
+            OSError: The shard cannot be opened or read, or is not the file that was listed.
+        """
+        file = self._file(shard)  # holding it keeps it open, even if another thread drops it from the table
+        self.check(shard, os.fstat(file.fd))
+        return pread(file.fd, offset, size)
+
+    def _file(self, shard: int) -> _File:
+        with self._lock:
+            file = self._open.get(shard)
+            if file is not None:
+                self._open.move_to_end(shard)
+                return file
+        file = _File(self.path(shard))
+        with self._lock:
+            # Two threads may have opened it at once; the second file closes itself when its reader is done.
+            self._open.setdefault(shard, file)
+            while len(self._open) > self._max_open:
+                self._open.popitem(last=False)
+        return file
+
+    def close(self) -> None:
+        """Close all files that nobody is reading from."""
+        with self._lock:
+            self._open.clear()
+
+
+class _File:
+    """A file descriptor that is closed with the last reference to it."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, path: Path) -> None:
+        self.fd = -1
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+
+
+def pread(fd: int, offset: int, size: int) -> bytes:
+    """Return bytes of a file; fewer than asked for only where it ends."""
+    data = os.pread(fd, size, offset)
+    if len(data) == size or not data:
+        return data
+    parts = [data]  # Linux returns at most 2 GB at once, and network file systems less when they like
+    while data and (missing := size - sum(map(len, parts))):
+        data = os.pread(fd, missing, offset + size - missing)
+        parts.append(data)
+    return b"".join(parts)

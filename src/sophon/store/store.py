@@ -1,0 +1,133 @@
+"""The contract of a store: where raw samples lie, and how one is read.
+
+If a store is inconsistent with the following, it is a bug:
+
+- `scan` looks at a path once and returns its manifest. The same data give the same manifest, wherever they lie.
+- `unchanged` says whether a manifest still describes what lies at a path, and is much cheaper than `scan`.
+- `read(index)` returns the bytes of one sample or raises `StoreError`; never other bytes, never bytes of another length
+  than the manifest says.
+
+Concurrency:
+    `read` may be called from any number of threads, and in a child after fork: stores keep no file position, and make
+    their locks anew in the child. A store that is pickled for a spawned process takes its manifest along, so that both
+    processes mean the same sample by the same index.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Self, TypeAlias
+
+from sophon.errors import StoreError
+from sophon.store.manifest import Manifest
+
+Progress: TypeAlias = Callable[[int, int | None], None]
+"""Called while a data set is listed: samples found so far, and how many there will be where that is known."""
+
+
+class Store(ABC):
+    """One data set, opened.
+
+    Args:
+        path: The folder, file or pattern that was opened.
+        name: What the data set is called, for example in URLs.
+        manifest: What `scan` found there.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(self, path: Path, name: str, manifest: Manifest) -> None:
+        self.path = path
+        self.name = name
+        self.manifest = manifest
+        self._closed = False
+        _OPEN.add(self)
+
+    @classmethod
+    @abstractmethod
+    def scan(cls, path: Path, on_progress: Progress | None = None) -> Manifest:
+        """Return the manifest of what lies at a path."""
+
+    @classmethod
+    @abstractmethod
+    def unchanged(cls, path: Path, manifest: Manifest) -> bool:
+        """Return whether a manifest, made earlier, still describes what lies at a path."""
+
+    def read(self, index: int) -> bytes:
+        """Return the bytes of one sample.
+
+        Args:
+            index: Position in the manifest, 0 … len - 1.
+
+        Raises:
+            StoreError: There is no such sample, or it cannot be read; names it and says what to try.
+        """
+        index = operator.index(index)
+        if self._closed:
+            raise StoreError(f"data set {self.name!r} is closed; open it again to read sample {index}")
+        if not 0 <= index < len(self):
+            raise StoreError(f"data set {self.name!r} has samples 0 … {len(self) - 1}, got index {index}")
+        data = self._read(index)
+        expected = int(self.manifest.sizes[index])
+        if len(data) != expected:
+            problem = f"{len(data):,} bytes were found where {expected:,} were listed"
+            raise self._failure(index, problem, "Open the data set again when nothing writes to it.")
+        return data
+
+    @abstractmethod
+    def _read(self, index: int) -> bytes:
+        """Return the bytes of a sample that exists."""
+
+    def close(self) -> None:
+        """Give back what is held open; reads are refused from now on."""
+        self._closed = True
+
+    def _after_fork(self) -> None:  # noqa: B027 - a store without locks has nothing to do
+        """Make anew, in a child process, what cannot be shared with the parent."""
+
+    def _failure(self, index: int, problem: str, remedy: str) -> StoreError:
+        sample = self.manifest.ids[index].as_py()
+        return StoreError(f"data set {self.name!r}, sample {index} ({sample!r}): {problem}. {remedy}")
+
+    def __len__(self) -> int:
+        return len(self.manifest)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.path)!r}, {self.name!r}, {len(self):,} samples)"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.path, self.name, self.manifest))
+
+
+def describe(error: Exception) -> str:
+    """Return what went wrong in one line, without the path, which the message around it names already."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    lines = text.strip().splitlines()
+    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
+
+
+_OPEN: weakref.WeakSet[Store] = weakref.WeakSet()
+
+
+def _renew_all() -> None:
+    for store in list(_OPEN):
+        store._after_fork()
+
+
+# A lock that another thread holds at the moment of a fork would stay locked in the child for ever. Registered once for
+# all stores since such a hook cannot be taken back.
+os.register_at_fork(after_in_child=_renew_all)

@@ -1,0 +1,66 @@
+"""How much memory and time it takes to list many files, measured in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is measured on Linux")
+MB = 1_000_000
+# ru_maxrss of a child counts what its parent had before exec on Linux; the kernel's own high-water mark does not.
+_CHILD = """
+import json, re, sys, time
+from sophon.store import open_store
+def peak(): return int(re.search(r"VmHWM:\\s*(\\d+) kB", open("/proc/self/status").read())[1]) * 1024
+before, start = peak(), time.perf_counter()
+store = open_store(sys.argv[1], cache_dir=sys.argv[2])
+first, middle = time.perf_counter() - start, time.perf_counter()
+out = {"before_bytes": before, "peak_bytes": peak(), "first_s": first, "samples": len(store)}
+fingerprint = store.manifest.fingerprint
+del store
+again = open_store(sys.argv[1], cache_dir=sys.argv[2])
+assert again.manifest.fingerprint == fingerprint
+print(json.dumps(out | {"again_s": time.perf_counter() - middle, "again_peak_bytes": peak()}))
+"""
+
+
+def _make_empty_files(root: Path, classes: int, count: int) -> None:
+    """Make empty pictures named like ImageNet's, in class folders or, with no classes, in the root."""
+    for number in range(max(1, classes)):
+        folder = root / f"n{number:08d}" if classes else root
+        folder.mkdir(parents=True)
+        handle = os.open(folder, os.O_RDONLY)
+        for file in range(count):
+            os.close(os.open(f"n{number:08d}_{file}.JPEG", os.O_CREAT | os.O_WRONLY, 0o600, dir_fd=handle))
+        os.close(handle)
+    for folder in (root, *(path for path in root.iterdir() if path.is_dir())):
+        os.utime(folder, (1e9, 1e9))
+
+
+def _measure(root: Path, cache: Path) -> dict[str, float]:
+    run = [sys.executable, "-c", _CHILD, str(root), str(cache)]
+    return json.loads(subprocess.run(run, check=True, capture_output=True, text=True).stdout)
+
+
+@pytest.mark.parametrize(("classes", "count"), [(40, 500), (0, 20_000)])
+def test_twenty_thousand_files_take_few_bytes_each(tmp_path, classes, count):
+    _make_empty_files(tmp_path / "data", classes, count)
+    found = _measure(tmp_path / "data", tmp_path / "cache")
+    assert found["samples"] == 20_000
+    # A million files may take 300 MB, some 75 MB of which are Python, NumPy and Arrow: 225 bytes for each file, and
+    # 25 MB for what does not grow with their number (Arrow's functions, its allocator's first pages).
+    assert found["peak_bytes"] - found["before_bytes"] < 20_000 * 225 + 25 * MB
+    assert found["again_peak_bytes"] < found["peak_bytes"] + 20_000 * 225
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("classes", "count"), [(1000, 1000), (0, 1_000_000)])
+def test_a_million_files_are_listed_in_less_than_300_mb(tmp_path, classes, count):
+    _make_empty_files(tmp_path / "data", classes, count)
+    found = _measure(tmp_path / "data", tmp_path / "cache")
+    assert found["samples"] == 1_000_000
+    assert max(found["peak_bytes"], found["again_peak_bytes"]) < 300 * MB
+    assert found["again_s"] < found["first_s"] / 2
