@@ -17,9 +17,38 @@ if TYPE_CHECKING:
         PayloadError,
         ProtocolError,
         RetryableError,
+        StoreError,
         TransportError,
     )
+    from sophon.loader.dataset import RemoteDataset
+    from sophon.loader.loader import DataLoader
+    from sophon.loader.local_server import LocalServer
+    from sophon.loader.sampler import EpochSampler
     from sophon.pipeline import OPS, Key, Op, Pipeline, ops, register
+    from sophon.store import open_store
+
+# Rooms are entered when something of theirs is first used: `import sophon` costs next to nothing, and needs no torch.
+_ROOMS = {
+    "sophon.codec": ("CODECS", "Cut", "finish_payload", "legal_cuts", "make_payload"),
+    "sophon.errors": (
+        "ArtifactError",
+        "ConfigError",
+        "Error",
+        "OpError",
+        "PayloadError",
+        "ProtocolError",
+        "RetryableError",
+        "StoreError",
+        "TransportError",
+    ),
+    "sophon.loader.dataset": ("RemoteDataset",),
+    "sophon.loader.loader": ("DataLoader",),
+    "sophon.loader.local_server": ("LocalServer",),
+    "sophon.loader.sampler": ("EpochSampler",),
+    "sophon.pipeline": ("OPS", "Key", "Op", "Pipeline", "ops", "register"),
+    "sophon.store": ("open_store",),
+}
+_HOME = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
     "CODECS",
@@ -27,34 +56,34 @@ __all__ = [
     "ArtifactError",
     "ConfigError",
     "Cut",
+    "DataLoader",
+    "EpochSampler",
     "Error",
     "Key",
+    "LocalServer",
     "Op",
     "OpError",
     "PayloadError",
     "Pipeline",
     "ProtocolError",
+    "RemoteDataset",
     "RetryableError",
+    "StoreError",
     "TransportError",
     "__version__",
     "finish_payload",
     "legal_cuts",
     "make_payload",
+    "open_store",
     "ops",
     "register",
 ]
 
-_ROOMS = ("sophon.errors", "sophon.pipeline", "sophon.codec")
-
 
 def __getattr__(name: str) -> object:
-    # Rooms are entered when something of theirs is first used: `import sophon` costs next to nothing.
-    if name in __all__:
-        for room in _ROOMS:
-            module = importlib.import_module(room)
-            if hasattr(module, name):
-                return getattr(module, name)
-    raise AttributeError(f"module 'sophon' has no attribute {name!r}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'sophon' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:

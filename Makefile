@@ -1,0 +1,46 @@
+# `make demo` and `make test` need nothing but Python 3.11 or newer: each makes .venv and installs what it needs.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+PINS := --constraint requirements/pins.txt
+
+.PHONY: demo test test-slow lint check format clean
+
+demo: .venv/installed-demo
+	$(BIN)/sophon demo
+
+test: lint check
+
+check: .venv/installed-test
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: .venv/installed-test
+	$(BIN)/python -m pytest -m slow
+
+lint: .venv/installed-test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: .venv/installed-test
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.venv/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit("sophon needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv .venv
+
+.venv/installed-demo: .venv/bin/python pyproject.toml requirements/pins.txt
+	$(PIP) $(PINS) --editable .
+	touch $@
+
+# torch by itself first: torchvision is installed without its dependencies, which would ask for another build of torch.
+.venv/installed-test: .venv/installed-demo
+	$(PIP) $(PINS) torch==2.13.0
+	$(PIP) --no-deps torchvision==0.28.0
+	$(PIP) $(PINS) --editable ".[torch,test]"
+	touch $@
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} + -o -name '*.egg-info' -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Scenarios, the data they run on, and the harness that times them."""

@@ -1,0 +1,136 @@
+"""`sophon bench link`: raw samples over Flight on loopback, beside the same bytes over a bare socket."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sophon.bench.harness import OnStep, nothing
+from sophon.codec.cut import RAW
+from sophon.codec.wire import Request
+from sophon.loader.local_server import LocalServer
+from sophon.loader.transport import FlightTransport
+from sophon.pipeline import Pipeline, ops
+
+SAMPLE_BYTES = 100_000
+_SAMPLES = 1_000
+_REQUEST_SAMPLES = 64
+_GB = 1e9
+
+
+def bench_link(seconds: float, on_step: OnStep | None = None) -> dict[str, float]:
+    """Fetch 100 KB samples on one connection, in turns with a bare socket, and count CPU on both sides.
+
+    Args:
+        seconds: For all of it.
+        on_step: Called with the name of what runs next, its number and how many there are.
+
+    Returns:
+        ``{"flight_gb_per_s", "flight_cpu_s_per_gb", "socket_gb_per_s", "socket_cpu_s_per_gb"}``
+    """
+    report = on_step or nothing
+    report("preparing", 0, 1)
+    rounds = max(3, int(seconds / 1.5))
+    with tempfile.TemporaryDirectory(prefix="sophon-link-") as folder:
+        for i in range(_SAMPLES):
+            Path(folder, f"{i:06d}.jpg").write_bytes(np.random.default_rng(i).bytes(SAMPLE_BYTES))
+        with LocalServer(folder, cores=0, options=("--cache-dir", folder)) as server, _SocketServer(folder) as bare:
+            transport = FlightTransport(server.url)
+            contestants = {
+                "flight": (lambda: _flight_pass(transport), lambda: _cpu_of(server.pid)),
+                "socket": (bare.receive_all, lambda: _cpu_of(bare.pid)),
+            }
+            rows: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
+            for number in range(rounds + 1):
+                report(f"round {number}", number, rounds + 1)
+                for name, (run, server_cpu) in contestants.items():
+                    row = _measure(run, server_cpu)
+                    if number:  # the first round warms caches and connections
+                        rows[name].append(row)
+            transport.close()
+    return {
+        f"{name}_{what}": float(np.median([row[i] for row in values]))
+        for name, values in rows.items()
+        for i, what in enumerate(("gb_per_s", "cpu_s_per_gb"))
+    }
+
+
+def _measure(run: Callable[[], int], server_cpu: Callable[[], float]) -> tuple[float, float]:
+    here_s, there_s, start_s = time.process_time(), server_cpu(), time.monotonic()
+    size_gb = run() / _GB
+    wall_s = time.monotonic() - start_s
+    return size_gb / wall_s, (time.process_time() - here_s + server_cpu() - there_s) / size_gb
+
+
+def _flight_pass(transport: FlightTransport) -> int:
+    spec = Pipeline([ops.Decode()]).to_spec()
+    total = 0
+    for start in range(0, _SAMPLES, _REQUEST_SAMPLES):
+        samples = tuple(range(start, min(start + _REQUEST_SAMPLES, _SAMPLES)))
+        request = Request("data", spec, 0, 0, samples, (RAW,) * len(samples), in_order=True)
+        for reply in transport.fetch(request):
+            total += len(reply.payload)
+    return total
+
+
+class _SocketServer:
+    """Sends the files of a folder over a plain TCP connection, each time it is asked to."""
+
+    def __init__(self, folder: str) -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        self._port = listener.getsockname()[1]
+        context = multiprocessing.get_context("spawn")
+        self._process = context.Process(target=_send_files, args=(listener, folder), daemon=True)
+        self._process.start()
+        listener.close()
+        self._socket = socket.create_connection(("127.0.0.1", self._port))
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def receive_all(self) -> int:
+        self._socket.sendall(b"g")
+        # A fresh buffer per sample, as any user of the bytes would need.
+        for _ in range(_SAMPLES):
+            buffer = memoryview(bytearray(SAMPLE_BYTES))
+            got = 0
+            while got < SAMPLE_BYTES:
+                got += self._socket.recv_into(buffer[got:])
+        return _SAMPLES * SAMPLE_BYTES
+
+    def __enter__(self) -> _SocketServer:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._socket.close()
+        self._process.join(5)
+        if self._process.is_alive():
+            self._process.kill()
+
+
+def _send_files(listener: socket.socket, folder: str) -> None:
+    connection, _ = listener.accept()
+    paths = sorted(Path(folder).glob("*.jpg"))
+    while connection.recv(1):
+        for path in paths:
+            connection.sendall(path.read_bytes())
+
+
+def _cpu_of(pid: int) -> float:
+    """Return the CPU seconds that a process of ours has used."""
+    if pid == os.getpid():
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        return usage.ru_utime + usage.ru_stime
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

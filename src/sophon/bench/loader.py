@@ -1,0 +1,105 @@
+"""`sophon bench loader`: our loader in local mode beside torch's DataLoader with torchvision, on the same files.
+
+Both get the same recipe, batch size and number of workers; whole epochs take turns, and the figure is the median.
+torch's workers are kept alive between epochs, so that starting them does not count.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset
+
+from sophon.bench.harness import OnStep, nothing, one_torch_thread
+from sophon.bench.ops import MEAN, RECIPE, STD
+from sophon.bench.torchvision_import import import_torchvision
+from sophon.errors import ConfigError
+from sophon.loader.loader import DataLoader
+from sophon.store import open_store
+
+WORKERS = (0, 1, 2)
+_BATCH_SIZE = 64
+_MIN_ROUNDS = 3
+
+
+def bench_loader(folder: Path, seconds: float, on_step: OnStep | None = None) -> dict[str, Any]:
+    """Measure samples per second of both loaders with 0, 1 and 2 workers.
+
+    Args:
+        folder: Images, in class folders or not.
+        seconds: For all of it; at least three epochs of each.
+        on_step: Called with the name of what runs next, its number and how many there are.
+
+    Returns:
+        ``{"workers": {"0": {"sophon_per_s", "torch_per_s"}, …}, "samples": …}``
+    """
+    report = on_step or nothing
+    torchvision = import_torchvision()
+    if torchvision is None:
+        raise ConfigError(
+            "bench loader compares with torchvision, which is not installed here; pip install torchvision"
+        )
+    result: dict[str, Any] = {"workers": {}, "samples": 0}
+    with one_torch_thread(torch):
+        for number, workers in enumerate(WORKERS):
+            report(f"{workers} workers", number, len(WORKERS))
+            ours = DataLoader(folder, RECIPE, batch_size=_BATCH_SIZE, shuffle=True, num_workers=workers)
+            theirs = TorchDataLoader(
+                _Images(folder, torchvision),
+                batch_size=_BATCH_SIZE,
+                shuffle=True,
+                num_workers=workers,
+                persistent_workers=workers > 0,
+            )
+            result["samples"] = len(ours.dataset)
+            rates = _race({"sophon": ours, "torch": theirs}, len(ours.dataset), seconds / len(WORKERS))
+            result["workers"][str(workers)] = {f"{name}_per_s": rate for name, rate in rates.items()}
+    return result
+
+
+def _race(loaders: dict[str, Any], samples: int, seconds: float) -> dict[str, float]:
+    rates: dict[str, list[float]] = {name: [] for name in loaders}
+    end_s = time.monotonic() + seconds
+    first = True
+    while first or len(rates["torch"]) < _MIN_ROUNDS or time.monotonic() < end_s:
+        for name, loader in loaders.items():
+            start_s = time.monotonic()
+            for _ in loader:
+                pass
+            if not first:  # the first epoch fills the page cache and starts workers
+                rates[name].append(samples / (time.monotonic() - start_s))
+        first = False
+    return {name: statistics.median(values) for name, values in rates.items()}
+
+
+class _Images(Dataset[Any]):
+    """The files of a folder as torchvision users load them: ImageFolder's way, labels if there are any."""
+
+    def __init__(self, folder: Path, torchvision: Any) -> None:
+        manifest = open_store(folder).manifest
+        self._paths = [str(folder / name) for name in manifest.ids.to_pylist()]
+        self._labels = None if manifest.labels is None else manifest.labels.tolist()
+        transforms = torchvision.transforms
+        self._transform = transforms.Compose(
+            [
+                transforms.RandomResizedCrop(224),
+                transforms.RandomHorizontalFlip(),
+                transforms.ToTensor(),
+                transforms.Normalize(MEAN, STD),
+            ]
+        )
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, index: int) -> Any:
+        with Path(self._paths[index]).open("rb") as file:
+            picture = Image.open(file).convert("RGB")
+        value = self._transform(picture)
+        return value if self._labels is None else (value, self._labels[index])

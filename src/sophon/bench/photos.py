@@ -1,0 +1,209 @@
+"""Photos made from nothing that weigh and compress like those of ImageNet and OpenImages.
+
+A photo is a pure function of (kind, seed, index): the file size is drawn from the real distribution, dimensions and
+chroma sampling to go with it, a scene is painted, and the JPEG quality that gives the size is found by encoding a
+tenth of the blocks. The same versions of NumPy and Pillow give the same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+from PIL import Image
+
+from sophon.bench.canvas import Canvas
+from sophon.bench.scene import paint
+from sophon.bench.texture import F64, U8, Spectrum, build_bank
+from sophon.errors import ConfigError
+
+SAMPLINGS = ("4:4:4", "4:2:2", "4:2:0")
+
+QUALITIES = (20, 40, 60, 75, 82, 87, 90, 92, 94, 95, 96, 97, 98, 99, 100)
+"""Where the relation of quality and size is measured; denser where the size changes faster."""
+
+PROBE_QUALITY = 94
+"""Where a sample of every photo is measured; in the middle of what real files have."""
+
+CALIBRATION_PHOTOS = 24
+"""Photos on which that relation is measured; the error of the mean is then about 1 %."""
+
+HEADER_BYTES = {1: 328, 3: 623}
+"""Bytes of a JPEG file besides its blocks, by number of planes, as Pillow writes it."""
+
+GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+@dataclass(frozen=True)
+class PhotoKind:
+    """The figures of a data set that its made-up photos must share.
+
+    Args:
+        size_quantiles: (share of the files, bytes): that share of the files is at most so large.
+        sizes: (width, height, weight) in landscape orientation.
+        portrait_share: Share of photos standing upright.
+        gray_share: Share of photos with one channel.
+        sampling_shares: Shares of ``SAMPLINGS`` within each quarter of the files, smallest files first: cameras
+            and editors that keep all chroma also use high quality.
+        bits_per_px: Least and most bits per pixel; dimensions are chosen to stay between.
+        spectrum: Of the texture.
+        busy: Factor on the detail of a scene: its median; by how much its logarithm grows from the smallest files to
+            the largest; and the standard deviation of that logarithm for files of one size.
+    """
+
+    size_quantiles: tuple[tuple[float, int], ...]
+    sizes: tuple[tuple[int, int, float], ...]
+    portrait_share: float
+    gray_share: float
+    sampling_shares: tuple[tuple[float, float, float], ...]
+    bits_per_px: tuple[float, float]
+    spectrum: Spectrum
+    busy: tuple[float, float, float]
+
+
+KINDS = {
+    # Quantiles: the full sets' mean, median, p90 and share over 150,528 bytes; between them, shapes of samples.
+    "imagenet": PhotoKind(
+        size_quantiles=(
+            (0.0, 2_500), (0.02, 9_000), (0.05, 19_000), (0.1, 29_000), (0.25, 57_000), (0.5, 107_000),
+            (0.78, 150_528), (0.9, 189_000), (0.95, 218_000), (0.99, 290_000), (1.0, 440_000),
+        ),
+        sizes=(
+            (500, 375, 0.38), (500, 333, 0.20), (500, 334, 0.05), (500, 335, 0.03), (500, 332, 0.03),
+            (500, 400, 0.02), (500, 353, 0.02), (500, 345, 0.02), (500, 281, 0.02), (500, 500, 0.02),
+            (500, 433, 0.02), (445, 303, 0.02), (400, 300, 0.03), (320, 240, 0.04), (250, 206, 0.02),
+            (240, 161, 0.02), (150, 132, 0.01), (130, 98, 0.01), (600, 399, 0.02), (640, 480, 0.02),
+            (800, 533, 0.01), (800, 600, 0.01), (1024, 768, 0.01),
+        ),
+        portrait_share=0.24,
+        gray_share=0.03,
+        sampling_shares=((0.26, 0.0, 0.74), (0.84, 0.0, 0.16), (0.96, 0.0, 0.04), (0.96, 0.02, 0.02)),
+        bits_per_px=(1.0, 8.5),
+        spectrum=Spectrum(slope=2.0, lens_cutoff=1.0),
+        busy=(1.6, 1.0, 0.3),
+    ),
+    "openimages": PhotoKind(
+        size_quantiles=(
+            (0.0, 50_000), (0.05, 98_000), (0.1, 120_000), (0.2, 150_528), (0.25, 171_000), (0.5, 275_000),
+            (0.75, 421_000), (0.9, 615_000), (0.95, 715_000), (0.99, 880_000), (1.0, 1_100_000),
+        ),
+        sizes=(
+            (1024, 768, 0.36), (1024, 683, 0.26), (1024, 680, 0.06), (1024, 681, 0.06), (1024, 682, 0.04),
+            (1024, 685, 0.04), (1024, 576, 0.04), (1024, 1024, 0.03), (1024, 575, 0.02), (1024, 640, 0.02),
+            (1024, 758, 0.02), (1024, 821, 0.02), (1024, 613, 0.01), (1024, 531, 0.01), (1000, 768, 0.01),
+        ),
+        portrait_share=0.15,
+        gray_share=0.0,
+        sampling_shares=((0.08, 0.12, 0.80), (0.14, 0.34, 0.52), (0.30, 0.42, 0.28), (0.60, 0.28, 0.12)),
+        bits_per_px=(0.5, 12.0),
+        spectrum=Spectrum(slope=2.3, lens_cutoff=0.25),
+        busy=(1.55, 1.3, 0.12),
+    ),
+}  # fmt: skip
+
+
+class PhotoSource:
+    """Makes the photos of one (kind, seed).
+
+    Making one takes most of a second; after that photos come at some hundred a second and core. It never changes, so
+    threads may share it.
+
+    Args:
+        like: Which data set to resemble, a key of ``KINDS``.
+        seed: Another seed gives other photos.
+    """
+
+    def __init__(self, like: str, seed: int = 0) -> None:
+        if like not in KINDS:
+            raise ConfigError(f"found no kind of photos called {like!r}; expected one of: {', '.join(KINDS)}")
+        self._kind = KINDS[like]
+        self._name = f"{like} {seed}"
+        self._first_rank = Random(self._name).random()
+        self._bank = build_bank(np.random.default_rng(list(self._name.encode())), self._kind.spectrum)
+        self._curve = self._calibrate()
+
+    def photo(self, index: int) -> bytes:
+        """Return photo ``index`` as a baseline JPEG file."""
+        planes, sampling, target_bytes = self._paint("photo", index)
+        probe = _log_bits(_sample(planes), sampling, PROBE_QUALITY)
+        target_bits = 8 * (target_bytes - HEADER_BYTES[len(planes)])
+        wanted = math.log(target_bits / planes[0].size) - probe
+        quality = np.interp(wanted, (1.0, probe) @ self._curve, QUALITIES)
+        return _jpeg(planes, round(float(quality)), sampling)
+
+    def _paint(self, use: str, index: int) -> tuple[tuple[U8, ...], str, float]:
+        """Return the planes of a photo, its chroma sampling and the size that its file should have."""
+        kind = self._kind
+        # Random, since drawing single numbers is many times slower with NumPy's generators.
+        rng = Random(f"{self._name} {use} {index}")
+        # Steps of the golden ratio fill the range evenly, so that even a few photos have the sizes of the whole set.
+        rank = (self._first_rank + index * GOLDEN) % 1.0
+        shares, sizes = zip(*kind.size_quantiles, strict=True)
+        target_bytes = float(np.interp(rank, shares, sizes))
+        size = _dimensions(rng, kind, target_bytes)
+        (sampling,) = rng.choices(SAMPLINGS, kind.sampling_shares[int(4 * rank)])
+        gray = rng.random() < kind.gray_share
+        center, lean, spread = kind.busy
+        busy = center * math.exp(rng.gauss(lean * (rank - 0.5), spread))
+        canvas = Canvas(rng, self._bank, size, busy)
+        paint(canvas)
+        planes = canvas.finish(halved_chroma=sampling == "4:2:0")
+        return planes[:1] if gray else planes, sampling, target_bytes
+
+    def _calibrate(self) -> F64:
+        """Return the linear map from (1, p) to the logarithms of size at ``QUALITIES``, less p.
+
+        There p is the logarithm of bits per pixel of the sample of blocks at ``PROBE_QUALITY``.
+        """
+        rows, excess = [], []
+        for index in range(CALIBRATION_PHOTOS):
+            planes, sampling, _ = self._paint("calibration", index)
+            sample = _sample(planes)
+            rows.append([_log_bits(sample, sampling, quality) for quality in QUALITIES])
+            # Blocks taken out of their row cost a little more than in it.
+            excess.append(_log_bits(sample, sampling, PROBE_QUALITY) - _log_bits(planes, sampling, PROBE_QUALITY))
+        bits = np.array(rows)
+        probe = bits[:, [QUALITIES.index(PROBE_QUALITY)]]
+        curve: F64 = np.linalg.lstsq(np.hstack((np.ones_like(probe), probe)), bits - probe)[0]
+        curve[0] -= np.mean(excess)
+        return curve
+
+
+def _dimensions(rng: Random, kind: PhotoKind, size_bytes: float) -> tuple[int, int]:
+    """Draw width and height with which a file of that size is plausible."""
+    low_px, high_px = (8 * size_bytes / bits for bits in reversed(kind.bits_per_px))
+    fitting = [size for size in kind.sizes if low_px <= size[0] * size[1] <= high_px]
+    if not fitting:
+        fitting = [min(kind.sizes, key=lambda size: abs(math.log(size[0] * size[1] / math.sqrt(low_px * high_px))))]
+    ((width, height, _),) = rng.choices(fitting, [weight for _, _, weight in fitting])
+    return (height, width) if rng.random() < kind.portrait_share else (width, height)
+
+
+def _log_bits(planes: tuple[U8, ...], sampling: str, quality: int) -> float:
+    """Return the logarithm of the bits per pixel at that quality."""
+    blocks_bytes = len(_jpeg(planes, quality, sampling)) - HEADER_BYTES[len(planes)]
+    return math.log(8 * blocks_bytes / planes[0].size)
+
+
+def _sample(planes: tuple[U8, ...], most: int = 96) -> tuple[U8, ...]:
+    """Return up to ``most`` pieces of 16×32 px of every plane, evenly spread, side by side."""
+    height, width = planes[0].shape
+    rows, columns = height // 16, width // 32
+    chosen = np.linspace(0, rows * columns - 1, min(most, rows * columns)).astype(int)
+    sample = []
+    for plane in planes:
+        pieces = plane[: rows * 16, : columns * 32].reshape(rows, 16, columns, 32).swapaxes(1, 2)
+        row = pieces[chosen // columns, chosen % columns].swapaxes(0, 1)
+        sample.append(np.ascontiguousarray(row.reshape(16, -1)))
+    return tuple(sample)
+
+
+def _jpeg(planes: tuple[U8, ...], quality: int, sampling: str) -> bytes:
+    bands = [Image.fromarray(plane) for plane in planes]
+    image = bands[0] if len(bands) == 1 else Image.merge("YCbCr", bands)
+    out = io.BytesIO()
+    image.save(out, "JPEG", quality=quality, subsampling=sampling)
+    return out.getvalue()

@@ -1,0 +1,32 @@
+"""torchvision as a yardstick, where it is installed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def import_torchvision() -> Any:
+    """Return torchvision, or None where it is not installed.
+
+    A torchvision wheel built for another torch cannot load its compiled operators, and its import then fails on two
+    names that no transform uses; they are declared by hand and the import is tried again.
+    """
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return None
+    try:
+        import torchvision
+    except ModuleNotFoundError:
+        return None
+    except RuntimeError:
+        library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
+        for name in ("nms", "qnms"):
+            signature = f"{name}(Tensor boxes, Tensor scores, float threshold) -> Tensor"
+            library.define(signature)  # type: ignore[no-untyped-call]
+        _KEPT.append(library)
+        import torchvision
+    return torchvision
+
+
+_KEPT: list[Any] = []  # the declarations last as long as their library object

@@ -1,0 +1,39 @@
+"""The `sophon` command and how it ends."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from sophon.cli.bench import bench
+from sophon.cli.demo import demo
+from sophon.cli.serve import serve
+from sophon.cli.synth import synth
+from sophon.errors import ConfigError, Error
+from sophon.version import __version__
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="sophon")
+def cli() -> None:
+    """Move preprocessing next to the data, sample by sample, without changing one bit."""
+
+
+cli.add_command(serve)
+cli.add_command(synth)
+cli.add_command(bench)
+cli.add_command(demo)
+
+
+def main() -> None:
+    """Run the command; an error of ours is one line and no traceback."""
+    try:
+        cli()
+    except Error as error:
+        click.echo(f"sophon: {error}", err=True)
+        sys.exit(2 if isinstance(error, ConfigError) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Progress bars, on standard error so that what a command says can be piped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+
+@contextmanager
+def steps_bar(title: str) -> Iterator[Callable[[str, int, int], None]]:
+    """Show which step of how many is running; yields the function that moves the bar."""
+    with Progress(
+        TextColumn("{task.description:<28}"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    ) as progress:
+        task = progress.add_task(title, total=1)
+        yield lambda name, number, count: progress.update(task, description=name, completed=number, total=count)
+
+
+@contextmanager
+def count_bar(title: str) -> Iterator[Callable[[int, int | None], None]]:
+    """Show how many things are done, of how many if that is known; yields the function that moves the bar."""
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f}"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    ) as progress:
+        task = progress.add_task(title, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)

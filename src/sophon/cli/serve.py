@@ -1,0 +1,87 @@
+"""`sophon serve`: offer data sets to trainers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from sophon.cli.progress import count_bar
+from sophon.errors import ConfigError
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="[NAME=]PATH…")
+@click.option("--name", help="Name of the data set, if there is one PATH; its last part by default.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=7077, show_default=True, type=click.IntRange(0, 65535), help="0 for any free one.")
+@click.option(
+    "--cores",
+    default=float(os.cpu_count() or 1),
+    show_default="all",
+    type=click.FloatRange(0, 4096),
+    help="CPU cores for ops; fractions allowed, 0 for none. Reading and sending come on top and first.",
+)
+@click.option("--limit", metavar="RATE", help="Most bytes per second to send, e.g. 500mbit or 40MB/s.")
+@click.option(
+    "--patience",
+    default=30.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="Seconds that a sample may wait for a core before it is sent as it is.",
+)
+@click.option("--metrics-port", type=click.IntRange(0, 65535), help="HTTP port for /health and /metrics.")
+@click.option(
+    "--ready-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Written when ready: JSON with url, port and pid.",
+)
+@click.option("--cache-dir", type=click.Path(path_type=Path, file_okay=False), help="Where manifests are kept.")
+def serve(
+    paths: tuple[str, ...],
+    name: str | None,
+    host: str,
+    port: int,
+    cores: float,
+    limit: str | None,
+    patience: float,
+    metrics_port: int | None,
+    ready_file: Path | None,
+    cache_dir: Path | None,
+) -> None:
+    """Serve the samples of PATH: a folder of images, tar shards or Parquet files."""
+    from sophon.server.process import Ready, ServerConfig, run_server  # Flight takes a moment to load
+    from sophon.store import open_store
+    from sophon.units import parse_bandwidth
+
+    limit_bytes_per_s = None if limit is None else parse_bandwidth(limit)
+    stores = {}
+    for label, path in _named(paths, name):
+        with count_bar(f"listing {label}") as report:
+            stores[label] = open_store(path, label, cache_dir=cache_dir, on_progress=report)
+    config = ServerConfig(host, port, cores, limit_bytes_per_s, metrics_port, ready_file, patience)
+
+    def on_ready(ready: Ready) -> None:
+        for label, store in stores.items():
+            click.echo(f"sophon: serving {len(store):,} samples at {ready.url}/{label}")
+        if ready.metrics_port is not None:
+            click.echo(f"sophon: metrics at http://{host}:{ready.metrics_port}/metrics")
+        click.echo(f"sophon: ready, {cores:g} cores for ops")
+
+    run_server(stores, config, on_ready)
+    click.echo("sophon: stopped")
+
+
+def _named(paths: tuple[str, ...], name: str | None) -> list[tuple[str, Path]]:
+    if name is not None and len(paths) != 1:
+        raise ConfigError("--name goes with one PATH; write NAME=PATH where there are several")
+    named: dict[str, Path] = {}
+    for text in paths:
+        label, equals, rest = text.partition("=")
+        path = Path(rest) if equals and not Path(text).exists() else Path(text)
+        label = name or (label if path != Path(text) else path.resolve().name.split(".")[0]) or "data"
+        if "/" in label or label in named:
+            raise ConfigError(f"{label!r} cannot be the name of {path}: names are unique and without a slash")
+        named[label] = path
+    return list(named.items())

@@ -1,0 +1,33 @@
+"""`sophon synth`: make a folder of photos to try things on."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+import click
+
+from sophon.bench.photo_folder import write_photos
+from sophon.bench.photos import KINDS
+from sophon.cli.progress import steps_bar
+
+
+@click.command()
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--like", default="imagenet", show_default=True, metavar="|".join(KINDS), help="Which data set's photos.")
+@click.option("--count", default=256, show_default=True, help="How many photos.")
+@click.option("--seed", default=0, show_default=True, help="Another seed gives other photos.")
+@click.option("--classes", default=10, show_default=True, help="Class folders to spread them over; 0 for none.")
+@click.option("--force", is_flag=True, help="Write even if DIR holds other files; those are left alone.")
+def synth(folder: Path, like: str, count: int, seed: int, classes: int, force: bool) -> None:
+    """Fill DIR with made-up photos that weigh and compress like real ones."""
+    with steps_bar("preparing") as report:
+        written = write_photos(
+            folder, like, count, seed, classes, lambda done, total: report("making photos", done, total), force
+        )
+    sizes = written.sizes_bytes
+    click.echo(
+        f"wrote {len(sizes):,} photos like {like} to {written.folder}: {sum(sizes):,} bytes, "
+        f"mean {statistics.fmean(sizes):,.0f}, median {statistics.median(sizes):,.0f}; "
+        f"{len(sizes) / written.write_s:,.0f} images/s after {written.prepare_s:.1f} s of preparation"
+    )
