@@ -229,9 +229,12 @@ def test_a_loader_dropped_half_way_leaves_nothing_behind(server):
 
 
 def test_an_exception_in_the_training_loop_leaves_nothing_behind(server):
-    with pytest.raises(KeyError):
+    def train():
         for _ in sophon.DataLoader(server.url, RECIPE, batch_size=4, num_workers=2):
             raise KeyError("a bug of the user's")
+
+    with pytest.raises(KeyError):
+        train()
 
 
 def test_the_buffer_is_bounded(server):
@@ -286,7 +289,7 @@ def test_a_server_gone_for_good_is_an_error_within_the_deadline_that_says_what_t
 
 
 def test_a_server_that_never_was_is_an_error_at_once():
-    with pytest.raises(RetryableError, match="grpc://127.0.0.1:1/data"):
+    with pytest.raises(RetryableError, match=r"grpc://127\.0\.0\.1:1/data"):
         sophon.DataLoader("grpc://127.0.0.1:1/data", RECIPE)
 
 
@@ -340,9 +343,9 @@ def test_a_corrupt_sample_names_its_op_and_index_wherever_it_was_to_be_decoded(t
             lambda url: sophon.DataLoader(url.rsplit("/", 1)[0] + "/nowhere", RECIPE),
             "no data set 'nowhere' here; there is data",
         ),
-        (lambda url: sophon.DataLoader("grpc://host/data", RECIPE), "expected an address as grpc://host:port/dataset"),
+        (lambda _: sophon.DataLoader("grpc://host/data", RECIPE), "expected an address as grpc://host:port/dataset"),
         (
-            lambda url: sophon.DataLoader("http://host:1/data", RECIPE),
+            lambda _: sophon.DataLoader("http://host:1/data", RECIPE),
             "expected an address as grpc://host:port/dataset",
         ),
         (
@@ -357,7 +360,7 @@ def test_a_corrupt_sample_names_its_op_and_index_wherever_it_was_to_be_decoded(t
             "the plan is for 3 samples, the data set has 41",
         ),
         (lambda url: sophon.DataLoader(url, RECIPE, columns=("size",)), "no column 'size'"),
-        (lambda url: sophon.DataLoader(url), "expected a Pipeline or a torchvision transform"),
+        (sophon.DataLoader, "expected a Pipeline or a torchvision transform"),
         (lambda url: sophon.DataLoader(url, RECIPE, workers="fibers"), "expected threads or processes"),
         (lambda url: sophon.DataLoader(url, RECIPE, deadline_s=0), "deadline_s"),
         (lambda url: sophon.DataLoader(sophon.RemoteDataset(url, RECIPE), RECIPE), "has its own pipeline"),

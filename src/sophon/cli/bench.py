@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from sophon.cli.bench_plan import bench_plan
+from sophon.cli.output import json_option, show
 from sophon.cli.progress import steps_bar
 
 
@@ -19,19 +20,15 @@ def bench() -> None:
     """Measure, on this machine, in one run."""
 
 
-def write_json(result: dict[str, Any], path: Path | None) -> None:
-    """Write a result where --json says; its keys carry their units."""
-    if path is not None:
-        path.write_text(json.dumps(result, indent=2) + "\n")
-        click.echo(f"wrote {path}")
+bench.add_command(bench_plan)
 
 
 @bench.command("ops")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of images; made-up photos if left out.")
 @click.option("--count", default=48, show_default=True, type=click.IntRange(2, 10_000), help="How many images.")
 @click.option("--seconds", default=30.0, show_default=True, type=click.FloatRange(0.1), help="For the whole run.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write the result here.")
-def bench_ops_command(data: Path | None, count: int, seconds: float, json_path: Path | None) -> None:
+@json_option
+def bench_ops_command(data: Path | None, count: int, seconds: float, json_target: str | None) -> None:
     """CPU time of every op and codec on one core, beside torchvision's."""
     from sophon.bench.ops import bench_ops  # torch takes seconds to load; only this command needs it
     from sophon.bench.samples import load_samples
@@ -39,32 +36,27 @@ def bench_ops_command(data: Path | None, count: int, seconds: float, json_path: 
     with steps_bar("ops and codecs") as report:
         report("loading samples", 0, 1)
         result = bench_ops(load_samples(data, count), seconds, report)
-    _print_ops(result, Console())
-    write_json(result, json_path)
+    show(result, json_target, _print_ops)
 
 
 @bench.command("link")
 @click.option("--seconds", default=10.0, show_default=True, type=click.FloatRange(0.1), help="For the whole run.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write the result here.")
-def bench_link_command(seconds: float, json_path: Path | None) -> None:
+@json_option
+def bench_link_command(seconds: float, json_target: str | None) -> None:
     """Raw 100 KB samples over Flight on loopback, beside a bare socket."""
     from sophon.bench.link import bench_link
 
     with steps_bar("link") as report:
         result = bench_link(seconds, report)
-    table = Table("one connection, loopback", "GB/s", "CPU s per GB, both sides")
-    for name, title in (("flight", "Arrow Flight"), ("socket", "bare socket")):
-        table.add_row(title, f"{result[f'{name}_gb_per_s']:.2f}", f"{result[f'{name}_cpu_s_per_gb']:.2f}")
-    Console().print(table)
-    write_json(result, json_path)
+    show(result, json_target, _print_link)
 
 
 @bench.command("loader")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of images; made-up photos if left out.")
 @click.option("--count", default=512, show_default=True, type=click.IntRange(2), help="How many photos to make up.")
 @click.option("--seconds", default=60.0, show_default=True, type=click.FloatRange(0.1), help="For the whole run.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write the result here.")
-def bench_loader_command(data: Path | None, count: int, seconds: float, json_path: Path | None) -> None:
+@json_option
+def bench_loader_command(data: Path | None, count: int, seconds: float, json_target: str | None) -> None:
     """Our loader in local mode beside torch's DataLoader with torchvision."""
     from sophon.bench.loader import bench_loader
     from sophon.bench.photo_folder import write_photos
@@ -75,14 +67,23 @@ def bench_loader_command(data: Path | None, count: int, seconds: float, json_pat
                 Path(folder, "photos"), "imagenet", count, on_progress=lambda done, of: report("photos", done, of)
             )
         result = bench_loader(data or Path(folder, "photos"), seconds, report)
+    show(result, json_target, _print_loader)
+
+
+def _print_link(result: dict[str, Any], console: Console) -> None:
+    table = Table("one connection, loopback", "GB/s", "CPU s per GB, both sides")
+    for name, title in (("flight", "Arrow Flight"), ("socket", "bare socket")):
+        table.add_row(title, f"{result[f'{name}_gb_per_s']:.2f}", f"{result[f'{name}_cpu_s_per_gb']:.2f}")
+    console.print(table)
+
+
+def _print_loader(result: dict[str, Any], console: Console) -> None:
     table = Table("workers", "sophon samples/s", "torch samples/s", "sophon / torch")
     for workers, row in result["workers"].items():
         ours, theirs = row["sophon_per_s"], row["torch_per_s"]
         table.add_row(workers, f"{ours:,.0f}", f"{theirs:,.0f}", f"{ours / theirs:.2f}×")
-    console = Console()
-    console.print(f"{result['samples']:,} images, the ImageNet recipe, local files")
+    console.print(f"{result['samples']:,} images, the ImageNet recipe, local files", highlight=False)
     console.print(table)
-    write_json(result, json_path)
 
 
 def _print_ops(result: dict[str, Any], console: Console) -> None:

@@ -14,6 +14,7 @@ from sophon.errors import ConfigError
 from sophon.loader.transport import Opened
 from sophon.pipeline import Kind, Pipeline
 from sophon.pipeline.probe import digests, versions
+from sophon.plan.plan import Plan
 
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -47,7 +48,7 @@ def assignment_for(pipeline: Pipeline, policy: str | Cut | None, plan: Any, samp
     Args:
         pipeline: What is divided.
         policy: "none", "all", "resize", or one cut for all samples; None for "none".
-        plan: A plan with `cuts` and `number_of`, or a sequence of one cut per sample; overrides the policy.
+        plan: A `Plan`, or a sequence of one cut per sample; overrides the policy.
         samples: How many there are.
     """
     if plan is not None:
@@ -66,8 +67,8 @@ def assignment_for(pipeline: Pipeline, policy: str | Cut | None, plan: Any, samp
 def _from_plan(plan: Any) -> Assignment:
     if isinstance(plan, Assignment):
         return plan
-    if hasattr(plan, "cuts") and hasattr(plan, "number_of"):
-        return Assignment(tuple(plan.cuts), np.asarray(plan.number_of, np.uint8))
+    if isinstance(plan, Plan):
+        return Assignment(plan.cuts, plan.cut)
     cuts = [cut if isinstance(cut, Cut) else Cut.parse(cut) for cut in plan]
     table = list(dict.fromkeys(cuts)) or [RAW]
     if len(table) > 256:

@@ -1,0 +1,292 @@
+"""One way to save a versioned file: Parquet columns and one JSON header that says what they are.
+
+The header lies in the Parquet file's metadata under ``sophon`` with its CRC-32 beside it; pages carry
+Parquet's own checksums, so that a flipped bit is found instead of planned with. A file appears under its name
+only when it is whole (written beside it, synced, renamed). The same table and header give the same bytes:
+nothing here reads a clock.
+
+Limits:
+    Nothing in a file is trusted: its footer, header, column types, row count and row groups are checked
+    against the bounds below before columns are read. A lying page header can make Arrow reserve at most 2 GiB
+    for one page.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from sophon.errors import ArtifactError
+from sophon.version import __version__
+
+MAX_ROWS = 2**28  # 27 × the ten million samples that we plan for; a uint8 column of it is 256 MiB
+MAX_COLUMNS = 4096  # four columns for each of the 256 cuts that a uint8 can name, and as many to spare
+MAX_HEADER_BYTES = 2**22
+MAX_FOOTER_BYTES = 2**26
+_ROW_GROUP_ROWS = 2**20  # 4 MiB per float32 column: what load and save hold beside the table itself
+_MAX_ROW_GROUP_ROWS = 2**22
+_MAX_ROW_GROUPS = 2**12
+_MAGIC = b"PAR1"
+_KEY = b"sophon"
+_KEY_CRC = b"sophon.crc32"
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file is, where it comes from and what it belongs to.
+
+    Args:
+        format: Name of the format, such as ``profile``.
+        version: Version of that format; a reader takes exactly the one it knows.
+        fingerprints: What the content belongs to, such as ``pipeline`` and ``dataset``.
+        provenance: How it was made: a JSON object.
+        packages: Versions of the packages that wrote it.
+    """
+
+    format: str
+    version: int
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    packages: Mapping[str, str] = field(default_factory=dict)
+
+
+def package_versions() -> dict[str, str]:
+    """Return the versions of the packages that decide a file's bytes."""
+    return {"sophon": __version__, "numpy": metadata.version("numpy"), "pyarrow": metadata.version("pyarrow")}
+
+
+def save(path: str | os.PathLike[str], header: Header, columns: Mapping[str, NDArray[Any]]) -> None:
+    """Write `columns` under `header` to `path`, whole or not at all.
+
+    Args:
+        path: Where to; an existing file is replaced.
+        header: What it is; its `packages` are filled in when empty.
+        columns: One-dimensional arrays of equal length. Contiguous ones are not copied.
+    """
+    target = Path(path)
+    text = _encode(header)
+    table = pa.table({name: pa.array(array) for name, array in columns.items()})
+    partial = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.partial")
+    try:
+        with partial.open("xb") as file:
+            with pq.ParquetWriter(
+                file,
+                table.schema,
+                compression="zstd",
+                compression_level=1,
+                # Floats hardly repeat; a plan's few cuts do: three bits a sample instead of eight.
+                use_dictionary=[name for name in columns if columns[name].dtype == np.uint8],
+                write_statistics=False,
+                write_page_checksum=True,
+                store_schema=False,
+            ) as writer:
+                writer.write_table(table, row_group_size=_ROW_GROUP_ROWS)
+                writer.add_key_value_metadata({_KEY: text, _KEY_CRC: b"%08x" % zlib.crc32(text)})
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(target)
+    except OSError as error:
+        raise ArtifactError(
+            f"{target}: cannot be written ({error.strerror or error}); choose a folder that exists, is "
+            "writable and has room."
+        ) from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+class Artifact:
+    """An open file whose header has been checked; columns are read one at a time.
+
+    Attributes:
+        header: What the file says it is.
+        rows: How many rows every column has.
+        path: Where it lies.
+    """
+
+    def __init__(self, path: Path, file: pq.ParquetFile, header: Header) -> None:
+        self.path = path
+        self.header = header
+        self.rows: int = file.metadata.num_rows
+        self._file = file
+
+    def require_columns(self, types: Mapping[str, pa.DataType]) -> None:
+        """Raise unless the file has exactly these columns, of these types."""
+        found = {column.name: column.type for column in self._file.schema_arrow}
+        if len(found) != len(self._file.schema_arrow) or found != dict(types):
+            _refuse(
+                self.path,
+                f"its columns are {_listed(found)} where {_listed(types)} were expected",
+                "make the file again.",
+            )
+
+    def read(self, name: str, out: NDArray[Any]) -> None:
+        """Fill `out` (one-dimensional, `rows` long) with the column `name`."""
+        done = 0
+        with _translated(self.path):
+            for group in range(self._file.metadata.num_row_groups):
+                for chunk in self._file.read_row_group(group, columns=[name]).column(0).chunks:
+                    if chunk.null_count or done + len(chunk) > self.rows:
+                        _refuse(self.path, f"column {name} has holes or too many rows", "make the file again.")
+                    out[done : done + len(chunk)] = chunk.to_numpy(zero_copy_only=False)
+                    done += len(chunk)
+        if done != self.rows:
+            _refuse(self.path, f"column {name} has {done} rows of {self.rows}", "make the file again.")
+
+
+@contextmanager
+def load(path: str | os.PathLike[str], *, format: str, version: int) -> Iterator[Artifact]:  # noqa: A002 - the header's word
+    """Open a file written by `save` and check its header.
+
+    Args:
+        path: The file.
+        format: The format that it must have.
+        version: The version of the format that it must have.
+
+    Yields:
+        The open file; closed at the end of the block.
+
+    Raises:
+        ArtifactError: The file is missing, damaged, of another format or of another version.
+    """
+    source = Path(path)
+    try:
+        with source.open("rb") as file:
+            _check_frame(source, file.fileno())
+            with _translated(source):
+                parquet = pq.ParquetFile(
+                    file,
+                    page_checksum_verification=True,
+                    thrift_string_size_limit=2 * MAX_HEADER_BYTES,
+                    thrift_container_size_limit=2**20,
+                )
+                _check_shape(source, parquet.metadata)
+                header = _decode(source, parquet.metadata.metadata)
+            if header.format != format:
+                _refuse(source, f"it is a {header.format}", f"expected a {format}: give the right file.")
+            if header.version != version:
+                made = header.packages.get("sophon", "?")
+                _refuse(
+                    source,
+                    f"it is {format} version {header.version}, written by sophon {made}",
+                    f"this is sophon {__version__}, which reads version {version}: make the file again.",
+                )
+            yield Artifact(source, parquet, header)
+    except OSError as error:
+        raise ArtifactError(
+            f"{source}: cannot be read ({error.strerror or error}); check the path and its permissions."
+        ) from error
+
+
+def require_fingerprints(what: str, found: Mapping[str, str], expected: Mapping[str, str | None], remedy: str) -> None:
+    """Raise when a fingerprint differs from the expected one, with both shown.
+
+    Args:
+        what: What carries them, such as ``profile photos.parquet``.
+        found: The fingerprints that it carries.
+        expected: Those of the present job; a name whose value is None is not compared.
+        remedy: What to do about it, as a full sentence.
+    """
+    for name, value in expected.items():
+        if value is not None and found.get(name) != value:
+            raise ArtifactError(
+                f"{what} belongs to another {name}: it carries {found.get(name)!r}, this job has {value!r}. {remedy}"
+            )
+
+
+def _refuse(path: Path, found: str, remedy: str) -> NoReturn:
+    raise ArtifactError(f"{path}: {found}; {remedy}")
+
+
+def _listed(types: Mapping[str, pa.DataType]) -> str:
+    names = [f"{name[:40]} {kind}" for name, kind in types.items()]
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    # Arrow reports damage as ArrowInvalid (a ValueError), ArrowException, plain OSError or, for impossible
+    # sizes, MemoryError and OverflowError; to the user all of them mean one thing.
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError, KeyError, MemoryError, OverflowError) as error:
+        first = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise ArtifactError(f"{path}: the file is damaged ({first}); make it again or fetch a whole copy.") from error
+
+
+def _check_frame(path: Path, descriptor: int) -> None:
+    size = os.fstat(descriptor).st_size
+    tail = os.pread(descriptor, 8, max(0, size - 8))
+    if size < 12 or os.pread(descriptor, 4, 0) != _MAGIC or tail[4:] != _MAGIC:
+        _refuse(path, f"its {size} bytes are no whole Parquet file", "give a file that sophon saved.")
+    footer = int.from_bytes(tail[:4], "little")
+    if footer > min(size - 12, MAX_FOOTER_BYTES):
+        _refuse(path, f"its footer claims {footer} bytes", "the file is damaged: make it again.")
+
+
+def _check_shape(path: Path, shape: pq.FileMetaData) -> None:
+    if not 0 <= shape.num_rows <= MAX_ROWS or shape.num_columns > MAX_COLUMNS:
+        _refuse(
+            path,
+            f"it claims {shape.num_rows} rows × {shape.num_columns} columns",
+            f"at most {MAX_ROWS} × {MAX_COLUMNS} are read: split the data set.",
+        )
+    groups = [shape.row_group(index).num_rows for index in range(min(shape.num_row_groups, _MAX_ROW_GROUPS))]
+    if any(not 0 <= rows <= _MAX_ROW_GROUP_ROWS for rows in groups) or sum(groups) != shape.num_rows:
+        _refuse(path, "its row groups do not add up", "the file is damaged: make it again.")
+
+
+def _encode(header: Header) -> bytes:
+    fields = {
+        "format": header.format,
+        "version": header.version,
+        "fingerprints": dict(header.fingerprints),
+        "provenance": dict(header.provenance),
+        "packages": dict(header.packages) or package_versions(),
+    }
+    text = json.dumps(fields, sort_keys=True, allow_nan=False, separators=(",", ":")).encode()
+    if len(text) > MAX_HEADER_BYTES:
+        raise ArtifactError(
+            f"a header of {len(text)} bytes was to be saved; at most {MAX_HEADER_BYTES} can be read back: "
+            "shorten the provenance."
+        )
+    return text
+
+
+def _decode(path: Path, raw: Mapping[bytes, bytes] | None) -> Header:
+    text = (raw or {}).get(_KEY)
+    if text is None:
+        _refuse(path, "it is Parquet without a sophon header", "give a file that sophon saved.")
+    if len(text) > MAX_HEADER_BYTES or (raw or {}).get(_KEY_CRC) != b"%08x" % zlib.crc32(text):
+        _refuse(path, "its header does not match its checksum", "the file is damaged: make it again.")
+    try:
+        fields = json.loads(text)
+        header = Header(**fields)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ArtifactError(f"{path}: its header is not ours ({error}); give a file that sophon saved.") from error
+    shapes = (
+        isinstance(header.format, str),
+        isinstance(header.version, int),
+        isinstance(header.provenance, dict),
+        _is_text_map(header.fingerprints),
+        _is_text_map(header.packages),
+    )
+    if not all(shapes):
+        _refuse(path, "its header has fields of the wrong type", "give a file that sophon saved.")
+    return header
+
+
+def _is_text_map(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())

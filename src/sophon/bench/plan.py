@@ -1,0 +1,173 @@
+"""The scenario ``plan``: seconds and bytes of memory that planning takes, up to ten million samples.
+
+Every measurement runs in a process of its own, on one core, so that its peak is its own. The peak is that of
+the whole process (interpreter, libraries, the profile itself and the plan); the profile is generated block by
+block straight into its tables, so generating adds one block to it. Seconds are those of the policy alone.
+
+Concurrency: one child process at a time, pinned to one core where the system can.
+Limits: the peak is `VmHWM` on Linux; elsewhere `ru_maxrss`, which on some systems also counts the parent's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sophon.errors import ConfigError, Error
+from sophon.plan.cost import predict
+from sophon.plan.policies import DEFAULTS, policy
+from sophon.plan.resources import Resources
+from sophon.profile.table import Profile, read_cut
+from sophon.units import parse_bytes
+
+SAMPLES = (1_000_000, 3_000_000, 10_000_000)
+POLICY_NAMES = ("optimal", "sophon")
+CUTS = tuple(map(read_cut, ("0:raw", "0:window", "1:raw", "2:raw", "2:webp", "2:zstd", "3:raw", "5:raw")))
+# Link, storage and trainer all bind in the best plan under these: the hardest case.
+RESOURCES = Resources(link_bytes_per_s=1.25e9, storage_cores=16, trainer_cores=48)
+
+_BLOCK = 2**16
+_SEED = 4  # any; fixed so that every run plans the same
+
+
+def synthetic(samples: int, seed: int = _SEED) -> Profile:
+    """Return a profile like that of OpenImages (DESIGN 5): spread of sizes, CPU seconds and codec gains.
+
+    Args:
+        samples: How many samples.
+        seed: Of the generator; the same seed gives the same profile.
+    """
+    tables = [np.empty((samples, len(CUTS)), np.float32, order="F") for _ in range(3)]
+    rng = np.random.Generator(np.random.Philox(seed))
+    for low in range(0, samples, _BLOCK):
+        high = min(samples, low + _BLOCK)
+        for table, columns in zip(tables, _block(rng, high - low), strict=True):
+            for column, values in enumerate(columns):
+                table[low:high, column] = values
+    payload, storage, trainer = tables
+    return Profile(CUTS, payload, storage, trainer, pipeline="synthetic", dataset=f"synthetic-{seed}-{samples}")
+
+
+def _block(rng: np.random.Generator, n: int) -> tuple[list[Any], list[Any], list[Any]]:
+    raw = 270e3 * np.exp(0.6 * rng.standard_normal(n, np.float32))  # mean 323 KB
+    decode = 2.2e-8 * raw * (0.8 + 0.4 * rng.random(n, np.float32))  # mean 7.1 ms
+    resize = 1e-3 + 3.2e-3 * rng.random(n, np.float32)  # mean 2.6 ms
+    area = 0.15 + 0.75 * rng.random(n, np.float32)  # share of the picture in the crop
+    lossless = 0.25 + 0.45 * rng.random(n, np.float32)  # WebP's gain: 70 KB of 150,528
+    noise = 0.9 + 0.2 * rng.random((4, n), np.float32)
+    crop, tensor, finish = 150_528.0, 602_112.0, 4e-4
+    done = decode + resize
+    payload = [raw, raw * area, raw * 8, crop, crop * lossless, crop * (lossless + 0.2), crop, tensor]
+    storage = [
+        0.0,
+        2.2e-3 * area * noise[0],
+        decode,
+        done,
+        done + 2.3e-3 * noise[1],
+        done + 1.2e-3 * noise[2],
+        done + 2e-5,
+        done + finish,
+    ]
+    trainer = [
+        done + finish,
+        decode * area + resize + finish,
+        resize + finish,
+        finish,
+        finish + 1e-3 * noise[3],
+        finish + 1e-4 * noise[3],
+        finish - 2e-5,
+        2e-5,
+    ]
+    return payload, storage, trainer
+
+
+def run(
+    samples: Sequence[int] = SAMPLES,
+    policies: Sequence[str] = POLICY_NAMES,
+    progress: Callable[[str], None] = lambda _: None,
+) -> dict[str, list[dict[str, Any]]]:
+    """Measure every policy at every size.
+
+    Args:
+        samples: The numbers of samples.
+        policies: Names of the policies.
+        progress: Called with one line before each measurement.
+
+    Returns:
+        Per policy one row per size: samples, seconds, peak_bytes, and beside them cpu_seconds, profile_bytes,
+        epoch_s, bound_s.
+    """
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for name in policies:
+        policy(name)
+        rows[name] = []
+        for count in samples:
+            if count < 1:
+                raise ConfigError(f"{count} samples cannot be planned; give one or more.")
+            progress(f"{name}: {count:,} samples × {len(CUTS)} cuts")
+            rows[name].append(_in_child(name, count))
+    return rows
+
+
+def _in_child(name: str, samples: int) -> dict[str, Any]:
+    # A fresh interpreter finds the package as this one did, installed or not.
+    paths = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run(
+        [sys.executable, "-m", "sophon.bench.plan", name, str(samples)],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise Error(
+            f"planning {samples:,} samples with {name} ended with code {done.returncode}: "
+            f"{done.stderr.strip()[-400:]} Free some memory or give fewer --samples."
+        )
+    row: dict[str, Any] = json.loads(done.stdout)
+    return row
+
+
+def measure(name: str, samples: int) -> dict[str, Any]:
+    """Plan in this process, pinned to one core, and return the row of `run`."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    profile = synthetic(samples)
+    choose = policy(name)
+    wall, cpu = time.perf_counter(), time.process_time()
+    choice = choose(profile, RESOURCES, DEFAULTS)
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    peak = peak_bytes()
+    return {
+        "samples": samples,
+        "seconds": wall,
+        "peak_bytes": peak,
+        "cpu_seconds": cpu,
+        "profile_bytes": 3 * profile.payload_bytes.nbytes,
+        "epoch_s": predict(profile, choice.cut, RESOURCES).epoch_s,
+        "bound_s": choice.bound_s,
+    }
+
+
+def peak_bytes() -> int:
+    """Return the most memory that this process has ever had resident."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return parse_bytes(f"{line.split()[1]}KiB")  # the kernel writes kB and means KiB
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return parse_bytes(f"{peak}{'B' if sys.platform == 'darwin' else 'KiB'}")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(measure(sys.argv[1], int(sys.argv[2]))))

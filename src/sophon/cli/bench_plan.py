@@ -1,0 +1,57 @@
+"""``sophon bench plan``: how long planning takes and how much memory, on one core."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from sophon.bench.plan import POLICY_NAMES, SAMPLES, run
+from sophon.cli.output import json_option, show
+from sophon.plan.policies import POLICIES
+from sophon.units import format_bytes, format_seconds
+
+
+@click.command("plan")
+@click.option(
+    "--samples",
+    type=click.IntRange(min=1),
+    multiple=True,
+    default=SAMPLES,
+    show_default=True,
+    help="How many samples; give it again for more sizes.",
+)
+@click.option(
+    "--policy",
+    "policies",
+    type=click.Choice(list(POLICIES)),
+    multiple=True,
+    default=POLICY_NAMES,
+    show_default=True,
+    help="Which policies to time.",
+)
+@json_option
+def bench_plan(samples: tuple[int, ...], policies: tuple[str, ...], json_target: str | None) -> None:
+    """Time planning on synthetic profiles of 8 cuts, each in a process of its own on one core."""
+    rows = run(samples, policies, progress=lambda line: click.echo(line, err=True))
+    show(rows, json_target, _print_plan)
+
+
+def _print_plan(rows: dict[str, Any], console: Console) -> None:
+    table = Table(title="Planning on one core", title_justify="left")
+    table.add_column("policy")
+    for name in ("samples", "time", "per million", "peak memory", "of it profile"):
+        table.add_column(name, justify="right")
+    for policy, measured in rows.items():
+        for row in measured:
+            table.add_row(
+                policy,
+                f"{row['samples']:,}",
+                format_seconds(row["seconds"]),
+                format_seconds(row["seconds"] / row["samples"] * 1e6),
+                format_bytes(row["peak_bytes"]),
+                format_bytes(row["profile_bytes"]),
+            )
+    console.print(table)

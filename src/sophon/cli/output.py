@@ -1,0 +1,58 @@
+"""What the commands share: JSON to a file or to standard output."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+
+STDOUT = "-"
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def json_option(command: _Command) -> _Command:
+    """Add ``--json [FILE]``: alone it prints JSON instead of tables, with a file it also writes there."""
+    return click.option(
+        "--json",
+        "json_target",
+        is_flag=False,
+        flag_value=STDOUT,
+        default=None,
+        metavar="[FILE]",
+        help="Print JSON instead of tables, or write it to FILE.",
+    )(command)
+
+
+def write_json(target: str, data: object) -> None:
+    """Write `data` to the file `target`, or to standard output for ``-``; numbers without end become null."""
+    text = json.dumps(_plain(data), indent=2, allow_nan=False)
+    if target == STDOUT:
+        click.echo(text)
+        return
+    try:
+        Path(target).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"{target}: cannot be written ({error.strerror}).") from error
+
+
+def show(result: dict[str, Any], json_target: str | None, render: Callable[[dict[str, Any], Console], None]) -> None:
+    """Print a result as its tables, and write it where ``--json`` says; to standard output instead of the tables."""
+    if json_target is not None:
+        write_json(json_target, result)
+    if json_target != STDOUT:
+        render(result, Console())
+
+
+def _plain(data: object) -> object:
+    if isinstance(data, dict):
+        return {key: _plain(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_plain(value) for value in data]
+    if isinstance(data, float) and not math.isfinite(data):
+        return None
+    return data

@@ -1,0 +1,167 @@
+"""The plan: one cut per sample, what it is predicted to take, and where it comes from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from sophon import artifact
+from sophon.codec.cut import Cut
+from sophon.errors import ArtifactError, ConfigError
+from sophon.plan.cost import CutIndex, Prediction, predict
+from sophon.plan.policies import DEFAULT_POLICY, DEFAULTS, Options, policy
+from sophon.plan.policies.choice import untouched
+from sophon.plan.resources import Resources
+from sophon.profile.table import Profile, read_cut
+from sophon.units import format_bytes, format_seconds
+
+FORMAT = "plan"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """One cut per sample.
+
+    Args:
+        cut: Index into `cuts` per sample, one byte each.
+        cuts: The cuts that there were to choose from.
+        policy: Name of the policy that chose.
+        reason: Why it chose so, in one sentence.
+        prediction: What an epoch is predicted to take.
+        untouched: What it would take with nothing offloaded.
+        resources: The resources that were planned with.
+        options: What the policy was told.
+        fingerprints: Of the pipeline and data set.
+    """
+
+    cut: CutIndex
+    cuts: tuple[Cut, ...]
+    policy: str
+    reason: str
+    prediction: Prediction
+    untouched: Prediction
+    resources: Resources
+    options: Options
+    fingerprints: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        cut = np.asarray(self.cut, dtype=np.uint8).view()
+        if cut.ndim != 1 or len(cut) == 0 or int(cut.max()) >= len(self.cuts):
+            raise ConfigError(
+                f"a plan of shape {cut.shape} over {len(self.cuts)} cuts cannot be used; give one known cut per sample."
+            )
+        cut.flags.writeable = False
+        object.__setattr__(self, "cut", cut)
+
+    def __len__(self) -> int:
+        return len(self.cut)
+
+    def __getitem__(self, sample: int) -> Cut:
+        return self.cuts[int(self.cut[sample])]
+
+    def counts(self) -> dict[Cut, int]:
+        """Return how many samples have each cut, most frequent first."""
+        found = np.bincount(self.cut, minlength=len(self.cuts))
+        order = np.argsort(-found, kind="stable")
+        return {self.cuts[column]: int(found[column]) for column in order if found[column]}
+
+    def require(self, *, pipeline: str | None = None, dataset: str | None = None, samples: int | None = None) -> None:
+        """Raise `ArtifactError` when the plan is of another job, with both fingerprints shown."""
+        remedy = "Plan this job anew from its own profile."
+        expected = {"pipeline": pipeline, "dataset": dataset}
+        artifact.require_fingerprints("the plan", self.fingerprints, expected, remedy)
+        if samples is not None and samples != len(self):
+            raise ArtifactError(f"the plan is for {len(self)} samples, this job has {samples}. {remedy}")
+
+    def explain(self) -> str:
+        """Return what was decided and why, in words."""
+        now, before = self.prediction, self.untouched
+        shares = [f"{count / len(self):.1%} {cut}" for cut, count in self.counts().items()]
+        lines = [
+            f"Policy {self.policy}: {self.reason}.",
+            f"Cuts: {', '.join(shares)}.",
+            f"An epoch takes {format_seconds(now.epoch_s)}; the {now.bottleneck} decides (link "
+            f"{format_seconds(now.link_s)}, storage {format_seconds(now.storage_s)}, trainer "
+            f"{format_seconds(now.trainer_s)}, consumer {format_seconds(now.consumer_s)}).",
+            f"{format_bytes(now.link_bytes)} cross the link and {format_seconds(now.storage_cpu_s)} of CPU "
+            "are spent near storage.",
+            f"Without offloading: {format_seconds(before.epoch_s)}, the {before.bottleneck} decides, "
+            f"{format_bytes(before.link_bytes)} cross the link.",
+        ]
+        if now.bound_s is not None and np.isfinite(now.bound_s):
+            over = now.epoch_s / now.bound_s - 1 if now.bound_s > 0 else 0.0
+            least = format_seconds(now.bound_s)
+            proof = f"No plan can take less than {least}; this one is at most {100 * over:.2g} % above the best."
+            lines.append(proof if over > 1e-9 else "No plan can be faster.")
+        return "\n".join(lines)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan to a Parquet file; the same plan gives the same bytes."""
+        provenance = {
+            "cuts": [str(cut) for cut in self.cuts],
+            "policy": self.policy,
+            "reason": self.reason,
+            "prediction": self.prediction.to_json(),
+            "untouched": self.untouched.to_json(),
+            "resources": self.resources.to_json(),
+            "options": asdict(self.options),
+        }
+        header = artifact.Header(FORMAT, FORMAT_VERSION, self.fingerprints, provenance)
+        artifact.save(path, header, {"cut": self.cut})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Plan:
+        """Read a plan that `save` wrote.
+
+        Raises:
+            ArtifactError: The file is missing, damaged, or of another kind or version.
+        """
+        with artifact.load(path, format=FORMAT, version=FORMAT_VERSION) as file:
+            file.require_columns({"cut": pa.uint8()})
+            cut = np.empty(file.rows, np.uint8)
+            file.read("cut", cut)
+            said = file.header.provenance
+            try:
+                return cls(
+                    cut=cut,
+                    cuts=tuple(read_cut(text) for text in said["cuts"]),
+                    policy=str(said["policy"]),
+                    reason=str(said["reason"]),
+                    prediction=Prediction.from_json(said["prediction"]),
+                    untouched=Prediction.from_json(said["untouched"]),
+                    resources=Resources.from_json(said["resources"]),
+                    options=Options(**said["options"]),
+                    fingerprints=file.header.fingerprints,
+                )
+            except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+                raise ArtifactError(f"{path}: its header is no plan's ({error}); plan again.") from error
+
+
+def make_plan(
+    profile: Profile, resources: Resources, policy_name: str = DEFAULT_POLICY, options: Options = DEFAULTS
+) -> Plan:
+    """Return the plan that a policy makes: same profile and resources, same plan, byte for byte.
+
+    Args:
+        profile: What every sample costs at every cut.
+        resources: What there is to spend.
+        policy_name: One of `sophon.plan.policies.POLICIES`.
+        options: What the policy is told.
+    """
+    choice = policy(policy_name)(profile, resources, options)
+    return Plan(
+        cut=choice.cut,
+        cuts=profile.cuts,
+        policy=policy_name,
+        reason=choice.reason,
+        prediction=replace(predict(profile, choice.cut, resources), bound_s=choice.bound_s),
+        untouched=predict(profile, untouched(profile), resources),
+        resources=resources,
+        options=options,
+        fingerprints=profile.fingerprints,
+    )

@@ -1,0 +1,33 @@
+"""The policies: one file each, one row each in `POLICIES`.
+
+A policy is a pure function (profile, resources, options) → choice. Adding one is a file with `choose`, a row
+here and a test file.
+"""
+
+from __future__ import annotations
+
+from sophon.errors import ConfigError
+from sophon.plan.policies import all as all_
+from sophon.plan.policies import fastflow, none, optimal, resize, sophon
+from sophon.plan.policies.choice import DEFAULTS, Choice, Options, Policy
+
+POLICIES: dict[str, Policy] = {
+    "none": none.choose,
+    "all": all_.choose,
+    "resize": resize.choose,
+    "fastflow": fastflow.choose,
+    "sophon": sophon.choose,
+    "optimal": optimal.choose,
+}
+DEFAULT_POLICY = "optimal"
+
+
+def policy(name: str) -> Policy:
+    """Return the policy called `name`."""
+    try:
+        return POLICIES[name]
+    except KeyError:
+        raise ConfigError(f"no policy is called {name!r}; choose one of {', '.join(POLICIES)}.") from None
+
+
+__all__ = ["DEFAULTS", "DEFAULT_POLICY", "POLICIES", "Choice", "Options", "Policy", "policy"]

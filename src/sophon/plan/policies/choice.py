@@ -1,0 +1,84 @@
+"""What a policy is given and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from sophon.codec.cut import RAW
+from sophon.errors import ConfigError
+from sophon.plan.cost import CutIndex
+from sophon.plan.resources import Resources
+from sophon.profile.table import Profile
+
+_LOSSY = "jpeg"  # codecs whose names begin so change the tensors that the model sees
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user may tell a policy.
+
+    Args:
+        resize_k: How many ops `resize` runs near storage; 2 is Decode and RandomResizedCrop, the paper's
+            Resize-Off.
+        allow_lossy: Whether `optimal` may choose codecs that change the tensors.
+    """
+
+    resize_k: int = 2
+    allow_lossy: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.resize_k, bool) or not isinstance(self.resize_k, int) or self.resize_k < 0:
+            raise ConfigError(f"resize_k is {self.resize_k!r}; give how many ops run near storage, such as 2.")
+        if not isinstance(self.allow_lossy, bool):
+            raise ConfigError(f"allow_lossy is {self.allow_lossy!r}; give True or False.")
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """The cut that a policy gives every sample.
+
+    Args:
+        cut: Column of the profile per sample.
+        reason: Why, in one sentence.
+        bound_s: No plan at all takes fewer seconds; None when the policy does not know.
+    """
+
+    cut: CutIndex
+    reason: str
+    bound_s: float | None = None
+
+
+Policy = Callable[[Profile, Resources, Options], Choice]
+DEFAULTS = Options()
+
+
+def exact_columns(profile: Profile, options: Options) -> tuple[int, ...]:
+    """Return the columns that may be chosen: all but lossy codecs, or all when those are allowed."""
+    return tuple(
+        column for column, cut in enumerate(profile.cuts) if options.allow_lossy or not cut.codec.startswith(_LOSSY)
+    )
+
+
+def uniform(profile: Profile, k: int) -> CutIndex:
+    """Return the plan that runs ops[:k] of every sample near storage and sends the result raw.
+
+    A sample that cannot have that cut gets the next smaller one that it can have, as a server would answer.
+    """
+    wanted = [column for column in profile.raw_columns() if profile.cuts[column].k <= k]
+    if not wanted or profile.cuts[wanted[-1]].k != k:
+        known = ", ".join(str(profile.cuts[column].k) for column in profile.raw_columns())
+        raise ConfigError(f"no raw cut after {k} ops was profiled; choose k from {known}, or profile it.")
+    cut = np.full(len(profile), wanted[-1], np.uint8)
+    for column, smaller in zip(wanted[::-1], wanted[-2::-1], strict=False):
+        if profile.has_illegal(column):
+            stuck = (cut == column) & np.isinf(profile.payload_bytes[:, column])
+            cut[stuck] = smaller
+    return cut
+
+
+def untouched(profile: Profile) -> CutIndex:
+    """Return the plan that sends every sample's raw bytes."""
+    return np.full(len(profile), profile.column(RAW), np.uint8)

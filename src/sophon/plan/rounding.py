@@ -1,0 +1,224 @@
+"""From a mixture of plans to one plan, losing less than one sample.
+
+A mixture gives a sample on which its plans differ a share of each of their cuts. Four such samples can be
+shifted against each other so that all three resource times stay as they are (three equations, four unknowns)
+until one of them is whole; so at most three samples per merged plan stay divided, and those few are tried in
+every combination.
+
+Why that costs at most one sample's worth: among the divided samples there is a best division with at most two
+of them divided (a vertex of the linear program), or one divided in three. Rounding each to its larger share
+moves every resource by at most ½ + ½ (or ⅔) of what one sample takes, and that rounding is among the
+combinations tried. `tests/plan/test_rounding.py` and the MILP oracle in `tests/plan/test_optimal.py` hold
+this down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sophon.plan.cost import CutIndex, sum_chosen
+from sophon.plan.game import Matrix, Vector
+from sophon.plan.pricing import LINK, STORAGE, Costs
+
+_BLOCK = 2**16  # samples shifted at a time: a few MiB of temporaries
+_SPREAD_LEAST = 2**10
+_CHANGES = 100  # that `polish` makes at most; it starts within one sample's worth of the best
+_WHOLE = 1e-12
+
+
+def rank_of(times: Vector, floor_s: float) -> tuple[float, float, float]:
+    """Return what makes times better: a shorter epoch (down to the consumer's), less storage, fewer bytes."""
+    return max(float(times.max()), floor_s), float(times[STORAGE]), float(times[LINK])
+
+
+def round_mixture(costs: Costs, plans: Sequence[CutIndex], weights: Vector, floor_s: float) -> CutIndex:
+    """Return one plan that takes what the mixture takes, but for less than one sample's worth.
+
+    Args:
+        costs: The samples.
+        plans: Up to three plans.
+        weights: The share of each, summing to 1.
+        floor_s: Seconds below which a shorter epoch is worth nothing.
+    """
+    cut = plans[0].copy()
+    held = float(weights[0])
+    shares: dict[int, dict[int, float]] = {}
+    for plan, weight in zip(plans[1:], map(float, weights[1:]), strict=True):
+        if weight <= 0:
+            continue
+        share = weight / (held + weight)
+        held += weight
+        differ = np.flatnonzero(cut != plan)
+        for sample, parts in shares.items():
+            for column in parts:
+                parts[column] *= 1 - share
+            parts[int(plan[sample])] = parts.get(int(plan[sample]), 0.0) + share
+        differ = differ[~np.isin(differ, np.fromiter(shares, np.intp, len(shares)))]
+        taken, divided = _make_whole(costs, differ, cut, plan, share)
+        for sample, part in divided:
+            shares[sample] = {int(cut[sample]): 1 - part, int(plan[sample]): part}
+        cut[taken] = plan[taken]
+    return _try_all(costs, cut, shares, floor_s)
+
+
+def _make_whole(
+    costs: Costs, differ: NDArray[np.intp], old: CutIndex, new: CutIndex, share: float
+) -> tuple[NDArray[np.intp], list[tuple[int, float]]]:
+    # Returns the samples that take the new cut wholly and those few that stay divided, with their part of the new.
+    def steps(index: NDArray[np.intp]) -> Matrix:
+        return costs.times(index, new[index]) - costs.times(index, old[index])
+
+    part = np.full(len(differ), share)
+    for low in range(0, len(differ) - _SPREAD_LEAST, _BLOCK):
+        block = slice(low, low + _BLOCK)
+        part[block] = _spread(steps(differ[block]), share)
+    taken = [differ[part >= 1 - _WHOLE]]
+    open_ = (part > _WHOLE) & (part < 1 - _WHOLE)
+    index, part = differ[open_], part[open_]
+    while True:
+        # Each block leaves three samples or fewer; these form the blocks of the next round.
+        indices, parts = [index[:0]], [part[:0]]
+        for low in range(0, len(index), _BLOCK):
+            block = slice(low, low + _BLOCK)
+            whole, few, few_part = _shift(index[block], part[block], steps(index[block]))
+            taken.append(whole)
+            indices.append(few)
+            parts.append(few_part)
+        index, part = np.concatenate(indices), np.concatenate(parts)
+        if len(indices) <= 2:
+            return np.concatenate(taken), list(zip(map(int, index), map(float, part), strict=True))
+
+
+def _spread(steps: Matrix, share: float) -> Vector:
+    # Makes most samples whole at once, evenly spread. One in sixteen (fewer where the share is near 0 or 1) starts half
+    # and half, and those that weigh most stay divided; these take up what the rest changes, by least squares weighted
+    # with the room they have. Only saves time: where they cannot, all stay divided as they were.
+    # Long sums go through einsum: a BLAS adds up in another order with another number of threads, and plans are pure.
+    n = len(steps)
+    size = np.abs(steps).sum(axis=0)
+    steps = steps / np.where(size > 0, size, 1.0)
+    strength, axes = np.linalg.eigh(np.einsum("ij,ik->jk", steps, steps))
+    if strength[-1] <= 0:
+        return np.zeros(n)  # both cuts take the same of everything
+    real = strength > 1e-12 * strength[-1]
+    spread = steps @ (axes[:, real] / np.sqrt(strength[real]))  # columns at right angles, of length 1
+    heavy = np.einsum("ij,ij->i", spread, spread) > 16 * 3 / n
+    half = (np.arange(n) % int(max(16, np.ceil(1 / max(min(share, 1 - share), 1e-9)))) == 0) & ~heavy
+    open_ = heavy | half
+    place = np.arange(n - int(open_.sum()))
+    rest = np.clip((share * (n - heavy.sum()) - 0.5 * half.sum()) / max(len(place), 1), 0.0, 1.0)
+    part = np.full(n, share)
+    part[half] = 0.5
+    part[~open_] = np.floor((place + 1) * rest) - np.floor(place * rest)
+    few = spread[open_]
+    room = np.minimum(part[open_], 1 - part[open_])[:, None] ** 2
+    gain, changed = np.einsum("ij,ik->jk", few, room * few), np.einsum("i,ij->j", part - share, spread)
+    part[open_] -= (room * few) @ np.linalg.lstsq(gain, changed)[0]
+    fits = bool((part[open_] > 0).all() and (part[open_] < 1).all())
+    if not fits or np.abs(np.einsum("i,ij->j", part - share, steps)).max() > 1e-11:
+        part[:] = share
+    return part
+
+
+def _shift(index: NDArray[np.intp], part: Vector, steps: Matrix) -> tuple[NDArray[np.intp], NDArray[np.intp], Vector]:
+    # Shifts samples against each other, four by four, until at most three are divided. Returns the samples that took
+    # the new cut, and those that are divided with their parts.
+    taken = [index[:0]]
+    while len(index) >= 4:
+        groups = len(index) // 4
+        head = slice(0, groups * 4)
+        moved = _move(steps[head].reshape(groups, 4, 3), part[head].reshape(groups, 4)).reshape(-1)
+        part = np.concatenate([moved, part[groups * 4 :]])
+        taken.append(index[part >= 1 - _WHOLE])
+        open_ = (part > _WHOLE) & (part < 1 - _WHOLE)
+        index, part, steps = index[open_], part[open_], steps[open_]
+    return np.concatenate(taken), index, part
+
+
+def _move(steps: Matrix, part: Matrix) -> Matrix:
+    # steps [groups, 4, 3]: what the three resources gain as a sample goes over; part [groups, 4] in (0, 1).
+    # Moves each group along a direction that changes no resource until one of its samples is whole.
+    way = _null(steps)
+    with np.errstate(divide="ignore"):
+        room = np.where(way > _WHOLE, (1 - part) / way, np.where(way < -_WHOLE, part / -way, np.inf))
+    first = room.argmin(axis=1)
+    groups = np.arange(len(part))
+    step = room[groups, first]
+    moved: Matrix = np.clip(part + step[:, None] * way, 0.0, 1.0)
+    moved[groups, first] = np.where(way[groups, first] > 0, 1.0, 0.0)
+    return moved
+
+
+def _null(steps: Matrix) -> Matrix:
+    # A vector at right angles to three others in four dimensions, also where those depend on each other
+    # (samples alike): Gram-Schmidt, then the axis that is furthest from their span, less its part in the
+    # span.
+    basis: list[Matrix] = []
+    for resource in range(3):
+        row = steps[:, :, resource].copy()
+        length = np.sqrt(np.einsum("gk,gk->g", row, row))
+        for _ in range(2):  # twice is enough (Kahan)
+            for unit in basis:
+                row -= np.einsum("gk,gk->g", unit, row)[:, None] * unit
+        left = np.sqrt(np.einsum("gk,gk->g", row, row))
+        usable = left > 1e-11 * length
+        basis.append(np.where(usable[:, None], row / np.where(usable, left, 1.0)[:, None], 0.0))
+    spread = 1 - sum(unit**2 for unit in basis)
+    axis = np.asarray(spread).argmax(axis=1)
+    groups = np.arange(len(steps))
+    way = np.zeros(steps.shape[:2])
+    way[groups, axis] = 1.0
+    for unit in basis:
+        way -= unit[groups, axis][:, None] * unit
+    return way
+
+
+def _try_all(costs: Costs, cut: CutIndex, shares: dict[int, dict[int, float]], floor_s: float) -> CutIndex:
+    if not shares:
+        return cut
+    samples = np.fromiter(shares, np.intp, len(shares))
+    options = [sorted(shares[int(sample)]) for sample in samples]
+    kept = sum_chosen(costs.tables, cut) * costs.scale - costs.times(samples, cut[samples]).sum(axis=0)
+    best = min(
+        product(*options),
+        key=lambda columns: rank_of(kept + costs.times(samples, np.array(columns, np.uint8)).sum(axis=0), floor_s),
+    )
+    cut[samples] = best
+    return cut
+
+
+def polish(costs: Costs, cut: CutIndex, floor_s: float) -> CutIndex:
+    """Return the plan after the best single changes of a cut, one after another, while any improves it.
+
+    Only worth its time on small tables, where one sample counts: it looks at every sample and cut for every
+    change.
+    """
+    cut = cut.copy()
+    n = len(costs)
+    everyone = np.arange(n)
+    with np.errstate(invalid="ignore"):  # 0 × inf where there are no storage cores; overwritten below
+        table = np.stack([costs.times(everyone, np.full(n, column, np.uint8)) for column in costs.columns], axis=1)
+    if not costs.storage:
+        table[costs.storage_s[:, costs.columns] > 0] = np.inf
+    for _ in range(_CHANGES):
+        now = costs.times(everyone, cut)
+        times = now.sum(axis=0)
+        after = times - now[:, None, :] + table
+        epoch = np.maximum(after.max(axis=2), floor_s)
+        best = epoch == epoch.min()
+        for resource in (STORAGE, LINK):
+            best &= after[..., resource] == after[..., resource].min(where=best, initial=np.inf)
+        sample, place = divmod(int(best.argmax()), len(costs.columns))
+        # A change must be worth more than the rounding of the sums, or two plans could take turns for ever.
+        old, new = np.array(rank_of(times, floor_s)), np.array(rank_of(after[sample, place], floor_s))
+        better = old - new > 1e-12 * np.maximum(np.abs(old), 1e-300)
+        worse = new - old > 1e-12 * np.maximum(np.abs(old), 1e-300)
+        changed = better | worse
+        if not changed.any() or not better[int(changed.argmax())]:
+            return cut
+        cut[sample] = costs.columns[place]
+    return cut

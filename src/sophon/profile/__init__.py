@@ -1,0 +1,1 @@
+"""What a sample costs: the table, and the two stages that measure it."""

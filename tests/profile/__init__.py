@@ -1,0 +1,1 @@
+# ruff: noqa: A005 - the room that is tested has this name
