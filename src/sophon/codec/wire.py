@@ -194,7 +194,8 @@ def _views(column: pa.Array) -> Iterator[memoryview]:
     if column.null_count or offsets_buffer is None:
         raise ProtocolError("expected a payload in every reply")
     offsets = np.frombuffer(offsets_buffer, np.int32)[column.offset : column.offset + len(column) + 1]
-    view = memoryview(data_buffer) if data_buffer is not None else memoryview(b"")
+    # Arrow's buffers export signed bytes, in which a payload would not equal itself.
+    view = memoryview(b"") if data_buffer is None else memoryview(data_buffer).cast("B")
     if len(offsets) and not (offsets[0] >= 0 and (np.diff(offsets) >= 0).all() and offsets[-1] <= len(view)):
         raise ProtocolError("expected payloads inside their buffer")
     for start, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):

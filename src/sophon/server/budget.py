@@ -20,7 +20,7 @@ from sophon.errors import ConfigError
 T = TypeVar("T")
 
 _NICE = 10
-_BURST_S = 0.1  # of CPU time that may be used at once after a pause
+_BURST_S = 0.1  # of the share that may be used at once after a pause
 _FIRST_GUESS_S = 0.005  # per task, until one has been measured: decode and crop of a photo
 _SMOOTHING = 0.05
 
@@ -40,7 +40,7 @@ class CpuBudget:
         self._lock = threading.Lock()
         self._waiting = 0
         self._task_s = _FIRST_GUESS_S
-        self._credit_s = _BURST_S
+        self._credit_s = _BURST_S * cores
         self._credited_at_s = time.monotonic()
 
     @property
@@ -73,7 +73,7 @@ class CpuBudget:
             with self._lock:
                 now_s = time.monotonic()
                 earned_s = (now_s - self._credited_at_s) * self.cores
-                self._credit_s = min(self._credit_s + earned_s, _BURST_S)
+                self._credit_s = min(self._credit_s + earned_s, _BURST_S * self.cores)
                 self._credited_at_s = now_s
                 missing_s = -self._credit_s
             if missing_s <= 0:

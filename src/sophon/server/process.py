@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+import pyarrow as pa
+
 from sophon.errors import ConfigError
 from sophon.server.budget import CpuBudget
 from sophon.server.executor import Executor
@@ -61,8 +63,8 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
     limit = None if config.limit_bytes_per_s is None else RateLimit(config.limit_bytes_per_s)
     try:
         service = Service(f"grpc://{config.host}:{config.port}", executor, metrics, limit)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot listen on {config.host}:{config.port}: {error}; choose another --port") from error
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise ConfigError(f"cannot listen on {config.host}:{config.port}: {error}; choose another --host or --port") from error
     metrics.backlog_s.set_function(lambda: budget.backlog_s)
     executor.on_smaller_cut = lambda reason: metrics.smaller_cuts.labels(reason).inc()
     http = None

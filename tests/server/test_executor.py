@@ -1,0 +1,165 @@
+"""Invariant 3: the server may always do less than asked, and says what it did."""
+
+import threading
+
+import pytest
+
+from sophon.codec import RAW, Cut
+from sophon.codec.wire import Request
+from sophon.errors import ConfigError, ProtocolError, StoreError
+from sophon.pipeline import Pipeline, ops
+from sophon.pipeline.probe import digests, versions
+from sophon.server.budget import CpuBudget
+from sophon.server.executor import Executor
+from sophon.store import open_store
+from tests.support.servers import RECIPE, make_images
+
+
+@pytest.fixture
+def store(tmp_path):
+    return open_store(make_images(tmp_path / "train", 9), "train")
+
+
+@pytest.fixture
+def make(store):
+    budgets = []
+
+    def executor(cores=1, **settings):
+        budgets.append(CpuBudget(cores))
+        made = Executor({"train": store}, budgets[-1], **settings)
+        made.reasons = []
+        made.on_smaller_cut = made.reasons.append
+        return made
+
+    yield executor
+    for budget in budgets:
+        budget.close()
+
+
+def _request(samples=range(9), cut="2:webp", **changes):
+    samples = tuple(samples)
+    cuts = (Cut.parse(cut),) * len(samples)
+    return Request(
+        **{"dataset": "train", "pipeline": RECIPE.to_spec(), "seed": 1, "epoch": 2, "samples": samples, "cuts": cuts}
+        | changes
+    )
+
+
+def test_replies_in_order_come_in_order(make):
+    replies = list(make().replies(_request([5, 3, 8, 3], in_order=True)))
+    assert [reply.position for reply in replies] == [0, 1, 2, 3]
+    assert {str(reply.cut) for reply in replies} == {"2:webp"}
+    assert all(reply.cpu_s > 0 for reply in replies)
+    assert replies[1].payload == replies[3].payload
+
+
+def test_replies_as_they_finish_are_all_there(make):
+    replies = list(make(2).replies(_request()))
+    assert sorted(reply.position for reply in replies) == list(range(9))
+
+
+def test_raw_samples_do_not_wait_for_ops(make):
+    cuts = tuple(Cut.parse("1:webp") if i % 2 else RAW for i in range(9))
+    replies = list(make().replies(_request(cuts=cuts)))
+    assert [r.position for r in replies if r.cut == RAW] == [0, 2, 4, 6, 8]
+    assert all(r.cpu_s == 0 for r in replies if r.cut == RAW)
+
+
+def test_labels_and_columns_come_along(make, store):
+    for reply in make().replies(_request(columns=("id",))):
+        assert reply.label == store.manifest.labels[reply.position]
+        assert reply.columns["id"] == store.manifest.ids[reply.position].as_py()
+
+
+def test_without_cores_everything_is_answered_raw_and_counted(make, store):
+    executor = make(0)
+    for reply in executor.replies(_request()):
+        assert reply.cut == RAW
+        assert reply.payload == store.read(reply.position)
+    assert executor.reasons == ["overload"] * 9
+
+
+def test_an_overloaded_node_answers_raw(make):
+    executor = make(1)
+    gate = threading.Event()
+    blocked = executor.submit(gate.wait, 10)
+    replies = list(executor.replies(_request(patience_s=0.0)))
+    gate.set()
+    blocked.result()
+    assert all(reply.cut == RAW for reply in replies)
+    assert executor.reasons == ["overload"] * 9
+
+
+@pytest.mark.parametrize("broken", [{"op": "Unheard", "version": 1}, {"op": "RandomHorizontalFlip", "version": 9}])
+def test_an_op_that_is_not_known_bounds_the_cut(make, broken):
+    spec = RECIPE.to_spec()
+    spec["ops"][2] = broken
+    executor = make()
+    assert {r.cut for r in executor.replies(_request(pipeline=spec, cut="2:webp"))} == {Cut(2, "webp")}
+    assert {r.cut for r in executor.replies(_request(pipeline=spec, cut="3:webp"))} == {RAW}
+    spec["ops"][0] = broken
+    assert {r.cut for r in executor.replies(_request(pipeline=spec, cut="2:webp"))} == {RAW}
+    assert executor.reasons == ["unknown_op"] * 18
+
+
+def test_a_picture_that_an_op_fails_on_is_answered_raw(make, store, tmp_path):
+    name = store.manifest.ids[4].as_py()
+    path = tmp_path / "train" / name
+    path.write_bytes(b"x" * path.stat().st_size)
+    executor = make()
+    replies = {reply.position: reply for reply in executor.replies(_request())}
+    assert replies[4].cut == RAW
+    assert replies[4].payload == b"x" * path.stat().st_size
+    assert [replies[i].cut for i in range(9) if i != 4] == [Cut(2, "webp")] * 8
+    assert executor.reasons == ["op_failed"]
+
+
+def test_the_nodes_own_pixel_limit_bounds_the_cut(make):
+    executor = make(max_pixels=4000)
+    cuts = {str(reply.cut) for reply in executor.replies(_request())}
+    assert cuts == {"0:raw", "2:webp"}
+
+
+def test_a_sample_that_cannot_be_read_is_an_error_of_its_own(make, store, tmp_path):
+    (tmp_path / "train" / store.manifest.ids[2].as_py()).unlink()
+    for cut in ("0:raw", "2:raw"):
+        replies = {reply.position: reply for reply in make().replies(_request(cut=cut))}
+        assert isinstance(replies[2].error, StoreError)
+        assert sum(reply.error is None for reply in replies.values()) == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"dataset": "test"}, ConfigError, "no data set 'test' here; there is train"),
+        ({"samples": (9,), "cuts": (RAW,)}, ConfigError, "has 9 samples; there is no sample 9"),
+        ({"dataset_fingerprint": "0" * 32}, ConfigError, "the files have changed"),
+        ({"columns": ("size",)}, ConfigError, "has no column 'size'"),
+        ({"pipeline": {"ops": 3}}, ProtocolError, "expected a pipeline spec"),
+    ],
+)
+def test_requests_that_cannot_be_answered_are_refused_before_anything_is_read(make, changes, error, message):
+    with pytest.raises(error, match=message):
+        make().replies(_request(**changes))
+
+
+def test_a_trainer_learns_what_the_node_can_do(make, store):
+    answer = make(0.5).describe({"dataset": "train", "pipeline": RECIPE.to_spec()})
+    assert answer["samples"] == 9
+    assert answer["fingerprint"] == store.manifest.fingerprint
+    assert answer["max_cut"] == 5
+    assert answer["digests"] == digests(RECIPE)
+    assert answer["versions"] == versions()
+    assert answer["cores"] == 0.5
+    spec = RECIPE.to_spec()
+    spec["ops"][3]["version"] = 2
+    answer = make().describe({"dataset": "train", "pipeline": spec})
+    assert answer["max_cut"] == 3
+    assert "ToTensor version 2 is not known here" in answer["reason"]
+
+
+def test_digests_tell_pipelines_apart_and_stop_where_an_op_cannot_be_probed():
+    other = Pipeline([*RECIPE.ops[:3], ops.ToTensor(), ops.Normalize((0.5,), (0.5,))])
+    assert digests(other)[:4] == digests(RECIPE)[:4]
+    assert digests(other)[4] != digests(RECIPE)[4]
+    assert len(digests(Pipeline([ops.Decode(), ops.RandomCrop(1000), ops.ToTensor()]))) == 1
