@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from sophon.codec import CODECS, RAW, Cut, finish_payload, legal_cuts, make_payload
-from sophon.errors import ConfigError
+from sophon.errors import ConfigError, OpError
 from sophon.pipeline import Key, Pipeline, ops
 from tests.support.pictures import FORMS, encode, photos, scene
 
@@ -78,7 +78,11 @@ def assert_same_bits_at_every_cut(pipeline: Pipeline, data: bytes, key: Key) -> 
     assert cuts[0] == RAW
     assert {cut.k for cut in cuts} == set(range(pipeline.max_cut + 1))
     for cut in cuts:
-        payload = make_payload(pipeline, data, key, cut)
+        try:
+            payload = make_payload(pipeline, data, key, cut)
+        except OpError:
+            assert cut.codec == "window"  # where the same bits cannot be promised, the raw file is sent instead
+            continue
         assert bits(finish_payload(pipeline, payload, key, cut)) == whole, cut
 
 
@@ -110,7 +114,7 @@ def test_a_trainer_only_step_bounds_the_cuts():
 
 def test_the_legal_cuts_of_the_imagenet_recipe():
     assert [str(cut) for cut in legal_cuts(RECIPE)] == [
-        "0:raw", "0:zstd",
+        "0:raw", "0:zstd", "0:window",
         "1:raw", "1:zstd", "1:webp",
         "2:raw", "2:zstd", "2:webp",
         "3:raw", "3:zstd", "3:webp",

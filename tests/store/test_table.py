@@ -47,6 +47,14 @@ def test_nothing_at_the_path(tmp_path):
             open_store(path)
 
 
+def test_a_path_that_cannot_be_looked_at_and_a_link_to_itself(tmp_path):
+    with pytest.raises(StoreError, match=r"cannot look at .*: OSError: File name too long\. Check the path"):
+        open_store(tmp_path / ("x" * 5000 + ".tar"))
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(ConfigError, match="there is nothing at"):
+        open_store(tmp_path / "loop")
+
+
 @pytest.mark.parametrize("path", ["", "a\0b"])
 def test_what_is_no_path_is_refused(path):
     with pytest.raises(ConfigError, match="expected the path of a data set"):

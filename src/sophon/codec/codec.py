@@ -13,7 +13,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar, TypeAlias
 
-from sophon.pipeline import Spec, Value
+from sophon.errors import ConfigError
+from sophon.pipeline import Key, Part, Pipeline, Spec, Value
 
 Payload: TypeAlias = bytes | memoryview
 
@@ -41,3 +42,30 @@ class Codec(ABC):
     @abstractmethod
     def decode(self, payload: Payload, spec: Spec) -> Value:
         """Return the value of a payload, which must be of the given spec."""
+
+
+class AheadCodec(Codec):
+    """A codec that looks ahead: it encodes only as much of a file as the ops behind Decode need.
+
+    It stands at the beginning of a pipeline (k is 0), and what it decodes to is what `Decode` would give, as a `Part`.
+    """
+
+    @abstractmethod
+    def looks_ahead(self, pipeline: Pipeline) -> bool:
+        """Return whether the ops of a pipeline need less than all of a file."""
+
+    @abstractmethod
+    def encode_ahead(self, data: Payload, pipeline: Pipeline, key: Key) -> bytes:
+        """Return the payload for one pass of a sample; raise `OpError` where the same bits cannot be promised."""
+
+    @abstractmethod
+    def decode_ahead(self, payload: Payload, pipeline: Pipeline) -> Part:
+        """Return the part of the picture that a payload holds."""
+
+    def encode(self, value: Value) -> bytes:  # noqa: ARG002 - part of the contract
+        """Refuse: without the ops that follow there is nothing to leave out."""
+        raise ConfigError(f"{self.name} needs the pipeline and the key; use make_payload")
+
+    def decode(self, payload: Payload, spec: Spec) -> Value:  # noqa: ARG002 - part of the contract
+        """Refuse, as `encode` does."""
+        raise ConfigError(f"{self.name} needs the pipeline; use finish_payload")

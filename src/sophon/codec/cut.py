@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sophon.codec.codec import Codec, Payload
+from sophon.codec.codec import AheadCodec, Codec, Payload
 from sophon.codec.table import CODECS, codec_named
+from sophon.codec.window.codec import cut_down
 from sophon.errors import ConfigError
 from sophon.pipeline import Key, Pipeline, Tensor, Value
 
@@ -46,14 +47,20 @@ def legal_cuts(pipeline: Pipeline, codecs: Iterable[str] = tuple(CODECS), *, all
         Cut(k, codec.name)
         for k in range(pipeline.max_cut + 1)
         for codec in table
-        if (codec.exact or allow_lossy) and codec.fits(pipeline.specs[k])
+        if (codec.exact or allow_lossy) and _fits(pipeline, k, codec)
     ]
+
+
+def _fits(pipeline: Pipeline, k: int, codec: Codec) -> bool:
+    if isinstance(codec, AheadCodec) and (k > 0 or not codec.looks_ahead(pipeline)):
+        return False
+    return codec.fits(pipeline.specs[k])
 
 
 def check_cut(pipeline: Pipeline, cut: Cut) -> Codec:
     """Return the codec of a cut, or raise if the pipeline cannot be divided there."""
     codec = codec_named(cut.codec)
-    if not 0 <= cut.k <= pipeline.max_cut or not codec.fits(pipeline.specs[cut.k]):
+    if not 0 <= cut.k <= pipeline.max_cut or not _fits(pipeline, cut.k, codec):
         legal = ", ".join(map(str, legal_cuts(pipeline, allow_lossy=True)))
         raise ConfigError(f"the pipeline cannot be cut at {cut}; it can at {legal}")
     return codec
@@ -62,10 +69,19 @@ def check_cut(pipeline: Pipeline, cut: Cut) -> Codec:
 def make_payload(pipeline: Pipeline, data: bytes, key: Key, cut: Cut) -> bytes:
     """Do the storage node's part: run ops[:k] on the bytes of a file and encode the result."""
     codec = check_cut(pipeline, cut)
+    if isinstance(codec, AheadCodec):
+        return codec.encode_ahead(data, pipeline, key)
     return codec.encode(pipeline.run(data, key, 0, cut.k))
 
 
 def finish_payload(pipeline: Pipeline, payload: Payload, key: Key, cut: Cut, out: Tensor | None = None) -> Value:
-    """Do the trainer's part: decode a payload and run ops[k:], into `out` where that saves a copy."""
+    """Do the trainer's part: decode a payload and run ops[k:], into `out` where that saves a copy.
+
+    Of a whole JPEG file, too, only the part is decoded that the next crop needs.
+    """
     codec = check_cut(pipeline, cut)
+    if isinstance(codec, AheadCodec):
+        return pipeline.run(codec.decode_ahead(payload, pipeline), key, 1, out=out)
+    if cut == RAW and (part := cut_down(payload, pipeline, key)) is not None:
+        return pipeline.run(part, key, 1, out=out)
     return pipeline.run(codec.decode(payload, pipeline.specs[cut.k]), key, cut.k, out=out)

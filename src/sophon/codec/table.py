@@ -9,10 +9,11 @@ from sophon.codec.codec import Codec
 from sophon.codec.jpeg import Jpeg
 from sophon.codec.raw import Raw
 from sophon.codec.webp import Webp
+from sophon.codec.window.codec import WindowCodec
 from sophon.codec.zstd import Zstd
 from sophon.errors import ConfigError
 
-CODECS: dict[str, Callable[..., Codec]] = {"raw": Raw, "zstd": Zstd, "webp": Webp, "jpeg": Jpeg}
+CODECS: dict[str, Callable[..., Codec]] = {"raw": Raw, "zstd": Zstd, "webp": Webp, "jpeg": Jpeg, "window": WindowCodec}
 
 
 @lru_cache(maxsize=64)

@@ -18,6 +18,7 @@ import dataclasses
 from typing import Any, ClassVar, TypeAlias
 
 from sophon.errors import ConfigError
+from sophon.pipeline.part import Box
 from sophon.pipeline.rng import Rng
 from sophon.pipeline.spec import Kind, Spec, Value
 
@@ -48,6 +49,20 @@ class Op:
     def apply(self, value: Value, params: Params) -> Value:
         """Return the result for the given parameters."""
         raise NotImplementedError
+
+    def box_needed(self, spec: Spec, params: Params) -> Box | None:  # noqa: ARG002 - part of the contract
+        """Return the box of the input that all of the output is made of; None if that is all of it.
+
+        An op that returns a box also takes a `Part` that holds it.
+        """
+        return None
+
+    def box_before(self, box: Box, spec: Spec, params: Params) -> Box | None:  # noqa: ARG002 - part of the contract
+        """Return the box of the input that a box of the output is made of; None if that is all of it.
+
+        An op that returns a box also gives a `Part` for a `Part`.
+        """
+        return None
 
     @property
     def random(self) -> bool:

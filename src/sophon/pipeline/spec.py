@@ -25,6 +25,7 @@ import numpy as np
 from PIL import Image
 
 from sophon.errors import ConfigError
+from sophon.pipeline.part import Part
 
 Value: TypeAlias = Any
 Shape: TypeAlias = tuple[int | None, ...]
@@ -89,6 +90,8 @@ def spec_of(value: Value) -> Spec:
     if isinstance(value, Image.Image):
         # Decode yields RGB or L only, and every op keeps to these two.
         return Spec(Kind.IMAGE, (value.height, value.width, len(value.getbands())))
+    if isinstance(value, Part):  # to an op it is the whole picture
+        return Spec(Kind.IMAGE, (value.height, value.width, len(value.picture.getbands())))
     if isinstance(value, np.ndarray):
         return Spec(Kind.TENSOR, value.shape, value.dtype.name)
     if isinstance(value, bytes | bytearray | memoryview):

@@ -64,7 +64,9 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
     try:
         service = Service(f"grpc://{config.host}:{config.port}", executor, metrics, limit)
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise ConfigError(f"cannot listen on {config.host}:{config.port}: {error}; choose another --host or --port") from error
+        raise ConfigError(
+            f"cannot listen on {config.host}:{config.port}: {error}; choose another --host or --port"
+        ) from error
     metrics.backlog_s.set_function(lambda: budget.backlog_s)
     executor.on_smaller_cut = lambda reason: metrics.smaller_cuts.labels(reason).inc()
     http = None

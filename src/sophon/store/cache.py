@@ -75,7 +75,8 @@ class ManifestCache:
     def _file(self, path: Path) -> Path | None:
         if self._folder is None:
             return None
-        key = hashlib.sha256(f"{FORMAT}\n".encode() + os.fsencode(path.resolve())).hexdigest()[:32]
+        real = os.path.realpath(path)  # not Path.resolve, which raises on a link to itself
+        key = hashlib.sha256(f"{FORMAT}\n".encode() + os.fsencode(real)).hexdigest()[:32]
         return self._folder / f"{key}.arrow"
 
 

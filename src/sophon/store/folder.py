@@ -14,6 +14,7 @@ import os
 import stat as stat_flags
 from array import array
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,6 +41,11 @@ class FolderStore(Store):
     """Pictures in files: ``root/CLASS/…/name.jpg``, or ``root/name.jpg`` where there are no class folders."""
 
     kind = "folder"
+
+    def __init__(self, path: Path, name: str, manifest: Manifest) -> None:
+        super().__init__(path, name, manifest)
+        self._root = f"{path}/"  # text, since a Path for every read takes as long as opening the file
+        self._odd_paths = manifest.locations["path"] if "path" in manifest.locations.column_names else None
 
     @classmethod
     def scan(cls, path: Path, on_progress: Progress | None = None) -> Manifest:
@@ -107,7 +113,7 @@ class FolderStore(Store):
             raise self._failure(index, "it is not a regular file", "Replace it by a picture.")
         expected = int(self.manifest.sizes[index])
         if stat.st_size != expected:
-            remedy = f"Run `touch {self._path(index).parent}` and open the data set again to have it listed anew."
+            remedy = f"Run `touch {Path(self._path(index)).parent}` and open the data set again to have it listed anew."
             problem = f"its file has {stat.st_size:,} bytes, and had {expected:,} when it was listed"
             raise self._failure(index, problem, remedy)
         data = os.read(fd, expected)
@@ -115,10 +121,10 @@ class FolderStore(Store):
             data += more
         return data
 
-    def _path(self, index: int) -> Path:
-        if "path" in self.manifest.locations.column_names:
-            return self.path / decode_name(self.manifest.locations["path"][index].as_py())
-        return self.path / str(self.manifest.ids[index].as_py())
+    def _path(self, index: int) -> str:
+        if self._odd_paths is not None:
+            return f"{self._root}{decode_name(self._odd_paths[index].as_py())}"
+        return f"{self._root}{self.manifest.ids[index].as_py()}"
 
 
 @dataclass(frozen=True)
@@ -150,7 +156,11 @@ class _Walk:
 
     def parents(self) -> frozenset[tuple[int, int]]:
         """Return the identities of the folders above the root: a link to one of them leads back here."""
-        return frozenset(_identity(folder.stat()) for folder in self.root.resolve().parents)
+        found = set()
+        for folder in self.root.resolve().parents:
+            with suppress(OSError):  # one that may not be looked at cannot be walked through either
+                found.add(_identity(folder.stat()))
+        return frozenset(found)
 
     def list_class(self, name: str, root: _Listing) -> list[_Listing]:
         """Return the listings of a class folder and of all below it, in order of their paths as torchvision does."""
@@ -238,7 +248,10 @@ class _Walk:
     def manifest(self, listings: list[_Listing], labels: Int64Array | None, classes: tuple[str, ...]) -> Manifest:
         """Return the manifest of all that was listed."""
         if self.loops:
-            self.notes.append(f"{self.loops:,} links in {self.root} go round in circles and are left out")
+            self.notes.append(
+                f"{self.loops:,} links in {self.root} go round in circles, or to one folder more than {_MAX_VISITS} "
+                "times in a class, and are left out"
+            )
         if self.lost:
             self.notes.append(f"{self.lost:,} pictures in {self.root} are links to nothing; reading them will fail")
         paths = pa.concat_arrays([listing.paths for listing in listings])
@@ -253,7 +266,14 @@ class _Walk:
             locations = pa.table({"path": paths})
         sources = sources_table(self.folders, [-1] * len(self.folders), self.mtimes_ns)
         return Manifest(
-            FolderStore.kind, ids, sizes, labels, classes, pa.table({}), locations, sources, tuple(self.notes)
+            kind=FolderStore.kind,
+            ids=ids,
+            sizes=sizes,
+            labels=labels,
+            classes=classes,
+            locations=locations,
+            sources=sources,
+            notes=tuple(self.notes),
         )
 
 

@@ -135,9 +135,6 @@ class ParquetStore(Store):
         super().close()
         self._cache.clear()
 
-    def _after_fork(self) -> None:
-        self._cache.renew_lock()
-
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.path, self.name, self.manifest, self.cache_bytes))
 
@@ -150,7 +147,7 @@ class _Shard:
     row_count: int
     ids: pa.LargeStringArray
     sizes: Int64Array
-    groups: Int64Array
+    groups: npt.NDArray[np.int32]
     rows: Int64Array
     labels: Int64Array | None
     columns: pa.Table
@@ -180,23 +177,21 @@ def _unreadable(path: Path, error: Exception) -> StoreError:
 def _scan_file(file: pq.ParquetFile, path: Path, on_count: Callable[[int], None]) -> _Shard:
     roles = roles_of(file.schema_arrow, f"shard {path}")
     leaves = [leaf for leaf in (roles.bytes_path, roles.name_path) if leaf is not None]
-    sizes, ids, groups, rows = [], [], [], []
+    sizes, ids, starts = [], [], []
     count = 0
     for group in range(file.num_row_groups):
-        row = 0
+        starts.append(count)
         for batch in file.iter_batches(_STEP, [group], leaves, use_threads=False):
             pictures = batch.column(roles.image)
             lengths = pc.fill_null(pc.binary_length(_binary(pictures)), -1)
             sizes.append(lengths.to_numpy().astype(np.int64))
             ids.append(_ids(pictures, roles, path.name, count))
-            rows.append(np.arange(row, row + len(batch)))
-            groups.append(np.full(len(batch), group))
-            row += len(batch)
             count += len(batch)
             on_count(count)
-    all_sizes = _concatenated(sizes)
+    all_sizes = np.concatenate([np.empty(0, np.int64), *sizes])
     kept = all_sizes >= 0
     mask = pa.array(kept)
+    group_rows = np.diff([*starts, count])
     columns = file.read([*roles.others], use_threads=False) if roles.others else pa.table({})
     labels = None if roles.label is None else file.read([roles.label], use_threads=False)[roles.label]
     if any(len(column) != count for column in [*columns.columns, *([] if labels is None else [labels])]):
@@ -206,8 +201,8 @@ def _scan_file(file: pq.ParquetFile, path: Path, on_count: Callable[[int], None]
         row_count=count,
         ids=pa.concat_arrays([pa.array([], pa.large_string()), *ids]).filter(mask),
         sizes=all_sizes[kept],
-        groups=_concatenated(groups)[kept],
-        rows=_concatenated(rows)[kept],
+        groups=np.repeat(np.arange(len(starts), dtype=np.int32), group_rows)[kept],
+        rows=(np.arange(count) - np.repeat(np.array(starts, np.int64), group_rows))[kept],
         labels=None if labels is None else pc.fill_null(labels.cast(pa.int64()), NO_LABEL).to_numpy()[kept],
         columns=columns.filter(mask).replace_schema_metadata(None) if roles.others else columns,
     )
@@ -226,10 +221,6 @@ def _ids(pictures: pa.Array, roles: Roles, shard: str, start: int) -> pa.LargeSt
     return pc.if_else(pc.fill_null(pc.greater(pc.utf8_length(names), 0), False), names, numbered)
 
 
-def _concatenated(parts: list[Int64Array]) -> Int64Array:
-    return np.concatenate([np.empty(0, np.int64), *parts])
-
-
 def _manifest(path: Path, names: list[str], shards: list[_Shard], sources: pa.Table) -> Manifest:
     first = shards[0].roles
     for name, shard in zip(names, shards, strict=True):
@@ -246,7 +237,7 @@ def _manifest(path: Path, names: list[str], shards: list[_Shard], sources: pa.Ta
         ) from error
     sizes = np.concatenate([shard.sizes for shard in shards])
     numbers = np.repeat(np.arange(len(shards), dtype=np.int32), [len(shard.sizes) for shard in shards])
-    groups = np.concatenate([shard.groups for shard in shards]).astype(np.int32)
+    groups = np.concatenate([shard.groups for shard in shards])
     rows = np.concatenate([shard.rows for shard in shards])
     labels = None
     if first.label is not None:

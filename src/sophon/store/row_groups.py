@@ -19,6 +19,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from sophon.errors import ConfigError
+from sophon.store.fork import renew_after_fork
 
 Key: TypeAlias = tuple[int, int]
 
@@ -36,6 +37,7 @@ class RowGroupCache:
         self._held_bytes = 0
         self._lock = threading.Lock()
         self.limit_bytes = limit_bytes
+        renew_after_fork(self)
 
     @property
     def limit_bytes(self) -> int:
@@ -89,8 +91,8 @@ class RowGroupCache:
             self._groups.clear()
             self._held_bytes = 0
 
-    def renew_lock(self) -> None:
-        """Forget who holds the lock and who decodes; for a child process, in which nobody does."""
+    def renew(self) -> None:
+        """Forget, in a forked child, who holds the lock and who decodes."""
         self._lock = threading.Lock()
         self._loading = {}
         # The parent may have been between two steps of changing the table.

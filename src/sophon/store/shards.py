@@ -17,6 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from sophon.errors import ConfigError, StoreError
+from sophon.store.fork import renew_after_fork
 from sophon.store.manifest import Manifest, decode_name, sources_table
 from sophon.store.store import describe
 
@@ -85,17 +86,17 @@ class Shards:
     """
 
     def __init__(self, path: Path, sources: pa.Table) -> None:
-        self._folder = path if path.is_dir() else path.parent
-        self._sources = sources
+        folder = path if path.is_dir() else path.parent
+        self._paths = [folder / decode_name(name) for name in sources["name"].to_pylist()]
+        self._listed = list(zip(sources["bytes"].to_pylist(), sources["mtime_ns"].to_pylist(), strict=True))
 
     def path(self, shard: int) -> Path:
         """Return where a shard lies."""
-        return self._folder / decode_name(self._sources["name"][shard].as_py())
+        return self._paths[shard]
 
     def check(self, shard: int, stat: os.stat_result) -> None:
         """Raise OSError unless a file is the shard that was listed."""
-        listed = (self._sources["bytes"][shard].as_py(), self._sources["mtime_ns"][shard].as_py())
-        if (stat.st_size, stat.st_mtime_ns) != listed:
+        if (stat.st_size, stat.st_mtime_ns) != self._listed[shard]:
             raise OSError("the shard was changed after it was listed")
 
 
@@ -113,9 +114,10 @@ class ShardFiles(Shards):
         self._max_open = max_open
         self._open: OrderedDict[int, _File] = OrderedDict()
         self._lock = threading.Lock()
+        renew_after_fork(self)
 
-    def renew_lock(self) -> None:
-        """Forget who holds the lock; for a child process, in which nobody does."""
+    def renew(self) -> None:
+        """Make the lock anew in a forked child."""
         self._lock = threading.Lock()
 
     def pread(self, shard: int, offset: int, size: int) -> bytes:

@@ -16,8 +16,6 @@ Concurrency:
 from __future__ import annotations
 
 import operator
-import os
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -47,7 +45,6 @@ class Store(ABC):
         self.name = name
         self.manifest = manifest
         self._closed = False
-        _OPEN.add(self)
 
     @classmethod
     @abstractmethod
@@ -88,9 +85,6 @@ class Store(ABC):
         """Give back what is held open; reads are refused from now on."""
         self._closed = True
 
-    def _after_fork(self) -> None:  # noqa: B027 - a store without locks has nothing to do
-        """Make anew, in a child process, what cannot be shared with the parent."""
-
     def _failure(self, index: int, problem: str, remedy: str) -> StoreError:
         sample = self.manifest.ids[index].as_py()
         return StoreError(f"data set {self.name!r}, sample {index} ({sample!r}): {problem}. {remedy}")
@@ -118,16 +112,3 @@ def describe(error: Exception) -> str:
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     lines = text.strip().splitlines()
     return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
-
-
-_OPEN: weakref.WeakSet[Store] = weakref.WeakSet()
-
-
-def _renew_all() -> None:
-    for store in list(_OPEN):
-        store._after_fork()
-
-
-# A lock that another thread holds at the moment of a fork would stay locked in the child for ever. Registered once for
-# all stores since such a hook cannot be taken back.
-os.register_at_fork(after_in_child=_renew_all)

@@ -10,6 +10,7 @@ from pathlib import Path
 from sophon.errors import ConfigError, StoreError
 from sophon.store.cache import ManifestCache
 from sophon.store.folder import IMAGE_SUFFIXES, FolderStore
+from sophon.store.manifest import Manifest
 from sophon.store.parquet import ParquetStore
 from sophon.store.shards import find_shards, is_pattern
 from sophon.store.store import Progress, Store, describe
@@ -44,19 +45,27 @@ def open_store(
     if not text or "\0" in text:
         raise ConfigError(f"expected the path of a data set, got {text!r}")
     place = Path(text).absolute()
-    title = _title(place) if name is None else name
-    if not title or "/" in title or not title.isprintable():
-        raise ConfigError(f"expected the name of a data set without slashes, got {title!r}")
-    cache = ManifestCache(cache_dir)
-    manifest = cache.load(place)
-    if manifest is None or manifest.kind not in STORES or not STORES[manifest.kind].unchanged(place, manifest):
-        kind = recognise(place)
-        listed_at_s = time.time()
-        manifest = STORES[kind].scan(place, on_progress)
-        cache.keep(place, manifest, listed_at_s)
+    if name is not None and (not name or "/" in name or not name.isprintable()):
+        raise ConfigError(f"expected the name of a data set without slashes, got {name!r}")
+    try:
+        title = _title(place) if name is None else name
+        manifest = _manifest(place, ManifestCache(cache_dir), on_progress)
+    except OSError as error:
+        raise StoreError(f"cannot look at {place}: {describe(error)}. Check the path and its rights.") from error
     for note in manifest.notes:
         warnings.warn(note, stacklevel=2)
     return STORES[manifest.kind](place, title, manifest)
+
+
+def _manifest(path: Path, cache: ManifestCache, on_progress: Progress | None) -> Manifest:
+    manifest = cache.load(path)
+    if manifest is not None and manifest.kind in STORES and STORES[manifest.kind].unchanged(path, manifest):
+        return manifest
+    store = STORES[recognise(path)]
+    listed_at_s = time.time()
+    manifest = store.scan(path, on_progress)
+    cache.keep(path, manifest, listed_at_s)
+    return manifest
 
 
 def recognise(path: Path) -> str:

@@ -73,9 +73,6 @@ class TarStore(Store):
         super().close()
         self._files.close()
 
-    def _after_fork(self) -> None:
-        self._files.renew_lock()
-
 
 def _manifest(path: Path, names: list[str], shards: list[ShardSamples], sources: pa.Table) -> Manifest:
     keys = pa.concat_arrays([shard.keys for shard in shards])

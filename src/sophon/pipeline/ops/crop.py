@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from PIL import Image
 
@@ -13,17 +12,20 @@ from sophon.pipeline import checks
 from sophon.pipeline.op import Params
 from sophon.pipeline.ops.pad import PADDING_MODES, pad
 from sophon.pipeline.ops.picture import INTERPOLATIONS, ImageOp, check_size
+from sophon.pipeline.part import Box, Part
 from sophon.pipeline.rng import Rng
 from sophon.pipeline.spec import Spec, image
-
-Box: TypeAlias = tuple[int, int, int, int]  # top, left, height, width, in torchvision's order
 
 _TRIES = 10  # torchvision's number of attempts at a box that fits
 
 
-def crop(picture: Image.Image, box: Box) -> Image.Image:
+def crop(picture: Image.Image | Part, box: Box) -> Image.Image:
     """Return the part of the picture inside the box."""
     top, left, height, width = box
+    if isinstance(picture, Part):
+        if not picture.holds(box):
+            raise OpError(f"a box of {width}×{height} at ({left}, {top}) is not in the part that was decoded.")
+        top, left, picture = top - picture.top, left - picture.left, picture.picture
     if (top, left, height, width) == (0, 0, picture.height, picture.width):
         return picture
     return picture.crop((left, top, left + width, top + height))
@@ -52,14 +54,23 @@ class CenterCrop(ImageOp):
         """Return an image of the crop's size."""
         return image(*self._size, self._input(spec).channels)
 
-    def apply(self, value: Image.Image, params: Params = None) -> Image.Image:  # noqa: ARG002 - part of the contract
-        """Return the centre of the picture."""
+    def box_needed(self, spec: Spec, params: Params) -> Box | None:  # noqa: ARG002 - part of the contract
+        """Return the box in the middle, if the picture is large enough."""
         height, width = self._size
-        missing_x, missing_y = max(0, width - value.width), max(0, height - value.height)
-        sides = (missing_x // 2, missing_y // 2, (missing_x + 1) // 2, (missing_y + 1) // 2)
-        value = pad(value, sides, 0.0, "constant")
-        top, left = round((value.height - height) / 2.0), round((value.width - width) / 2.0)
-        return crop(value, (top, left, height, width))
+        return self._box(spec.height, spec.width) if height <= spec.height and width <= spec.width else None
+
+    def apply(self, value: Image.Image | Part, params: Params = None) -> Image.Image:  # noqa: ARG002
+        """Return the centre of the picture."""
+        if isinstance(value, Image.Image):
+            height, width = self._size
+            missing_x, missing_y = max(0, width - value.width), max(0, height - value.height)
+            sides = (missing_x // 2, missing_y // 2, (missing_x + 1) // 2, (missing_y + 1) // 2)
+            value = pad(value, sides, 0.0, "constant")
+        return crop(value, self._box(value.height, value.width))
+
+    def _box(self, height: int, width: int) -> Box:
+        crop_height, crop_width = self._size
+        return round((height - crop_height) / 2.0), round((width - crop_width) / 2.0), crop_height, crop_width
 
 
 @dataclass(frozen=True)
@@ -110,10 +121,15 @@ class RandomCrop(ImageOp):
             )
         return rng.below(spare_y + 1), rng.below(spare_x + 1)
 
-    def apply(self, value: Image.Image, params: tuple[int, int]) -> Image.Image:
+    def box_needed(self, spec: Spec, params: tuple[int, int]) -> Box | None:
+        """Return the box at the drawn place, if nothing is to be padded."""
+        return None if self._borders(spec.height, spec.width) else (*params, *self._size)
+
+    def apply(self, value: Image.Image | Part, params: tuple[int, int]) -> Image.Image:
         """Return the part of the picture at the drawn place."""
-        for sides in self._borders(value.height, value.width):
-            value = pad(value, sides, self.fill, self.padding_mode)
+        if isinstance(value, Image.Image):
+            for sides in self._borders(value.height, value.width):
+                value = pad(value, sides, self.fill, self.padding_mode)
         return crop(value, (*params, *self._size))
 
     def _padded(self, height: int, width: int) -> tuple[int, int]:
@@ -188,7 +204,11 @@ class RandomResizedCrop(ImageOp):
             w = round(height * self.ratio[1])
         return (height - h) // 2, (width - w) // 2, h, w
 
-    def apply(self, value: Image.Image, params: Box) -> Image.Image:
+    def box_needed(self, spec: Spec, params: Box) -> Box | None:  # noqa: ARG002 - part of the contract
+        """Return the box to cut out."""
+        return params
+
+    def apply(self, value: Image.Image | Part, params: Box) -> Image.Image:
         """Return the part inside the box, resized.
 
         Pillow's ``resize(box=…)`` would save a copy, but its filter reads pixels outside the box: other bits.
