@@ -1,8 +1,8 @@
 """The executor behind Arrow Flight.
 
 Concurrency: Flight calls every method on a thread of its own; a reply stream is pulled by the thread that sends it,
-which blocks while the trainer reads slowly, and the next record batch is made meanwhile. So what a request holds in
-memory is two record batches and the executor's lookahead.
+which blocks while the trainer reads slowly. So what a request holds in memory is one record batch and the executor's
+lookahead.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from pyarrow import flight
 
 from sophon.codec.wire import REPLY_SCHEMA, Reply, Request, batch_of, error_to_json, parse_json
 from sophon.errors import Error
-from sophon.server.ahead import one_ahead
 from sophon.server.executor import Executor
 from sophon.server.limit import RateLimit
 from sophon.server.metrics import Metrics
@@ -81,8 +80,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
             request = Request.from_bytes(ticket.ticket)
             replies = self._executor.replies(request)
         self._metrics.requests.inc()
-        batches = one_ahead(self._batches(context, request, replies))
-        return flight.GeneratorStream(REPLY_SCHEMA, batches)
+        return flight.GeneratorStream(REPLY_SCHEMA, self._batches(context, request, replies))
 
     def _batches(
         self, context: flight.ServerCallContext, request: Request, replies: Iterator[Reply]
@@ -91,10 +89,10 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         size_bytes, since_s = 0, time.monotonic()
         with self._metrics.in_flight.track_inprogress():
             for reply in replies:
-                if context.is_cancelled():
-                    return
                 full = size_bytes + len(reply.payload) > _BATCH_BYTES
                 if gathered and (full or time.monotonic() - since_s > _BATCH_S):
+                    if context.is_cancelled():  # polls the connection: too slow to ask for every sample
+                        return
                     yield self._send(request, gathered, size_bytes)
                     gathered, size_bytes, since_s = [], 0, time.monotonic()
                 gathered.append(reply)

@@ -111,11 +111,9 @@ class Manifest:
         draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
         table = self._to_table()
         try:
-            with draft.open("xb") as file:
-                with pa.ipc.new_file(file, table.schema) as writer:
-                    writer.write_table(table)
-                file.flush()
-                os.fsync(file.fileno())
+            # Not synced to the disk, which can take seconds on a busy one: what a power cut leaves is found by `load`.
+            with draft.open("xb") as file, pa.ipc.new_file(file, table.schema) as writer:
+                writer.write_table(table)
             draft.replace(target)
         finally:
             draft.unlink(missing_ok=True)
