@@ -142,11 +142,8 @@ class _LocalFetch(Fetch):
                 reply.cut = Cut(0)  # the raw bytes are there already; the trainer meets the same trouble itself
             except Error as error:
                 reply.error = error
-            if manifest.labels is not None:
-                reply.label = int(manifest.labels[sample])
-            for name in request.columns:
-                column = manifest.ids if name == "id" else manifest.columns.column(name)
-                reply.columns[name] = column[sample].as_py()
+            reply.label = manifest.label(sample)
+            reply.columns = manifest.values(sample, request.columns)
             yield reply
 
 

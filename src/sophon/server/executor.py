@@ -232,10 +232,5 @@ class _Work:
 
     def _reply(self, position: int, cut: Cut, payload: bytes) -> Reply:
         sample, manifest = self._request.samples[position], self._store.manifest
-        reply = Reply(position, cut, payload)
-        if manifest.labels is not None:
-            reply.label = int(manifest.labels[sample])
-        for name in self._request.columns:
-            column = manifest.ids if name == "id" else manifest.columns.column(name)
-            reply.columns[name] = column[sample].as_py()
-        return reply
+        columns = manifest.values(sample, self._request.columns) if self._request.columns else {}
+        return Reply(position, cut, payload, manifest.label(sample), columns=columns)

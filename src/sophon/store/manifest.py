@@ -20,6 +20,7 @@ import hashlib
 import json
 import os
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, TypeAlias
@@ -95,6 +96,14 @@ class Manifest:
 
     def __len__(self) -> int:
         return len(self.sizes)
+
+    def label(self, index: int) -> int | None:
+        """Return the label of one sample, None where the data set has none."""
+        return None if self.labels is None else int(self.labels[index])
+
+    def values(self, index: int, names: Sequence[str]) -> dict[str, Any]:
+        """Return some further columns of one sample; "id" is its id."""
+        return {name: (self.ids if name == "id" else self.columns.column(name))[index].as_py() for name in names}
 
     def __repr__(self) -> str:
         return f"Manifest({self.kind!r}, {len(self):,} samples, fingerprint {self.fingerprint})"

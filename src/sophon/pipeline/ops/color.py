@@ -9,7 +9,7 @@ from PIL import Image, ImageEnhance
 
 from sophon.pipeline import checks
 from sophon.pipeline.op import Params
-from sophon.pipeline.ops.picture import ImageOp
+from sophon.pipeline.ops.picture import ChanceOp, ImageOp
 from sophon.pipeline.rng import Rng
 from sophon.pipeline.spec import Spec, image
 
@@ -77,21 +77,13 @@ class Grayscale(ImageOp):
 
 
 @dataclass(frozen=True)
-class RandomGrayscale(ImageOp):
+class RandomGrayscale(ChanceOp):
     """Turn a picture gray with probability p; the number of channels stays."""
 
     p: float = 0.1
 
-    def __post_init__(self) -> None:
-        self._set(p=checks.probability(self._where("p"), self.p))
-
-    def draw(self, rng: Rng, spec: Spec) -> bool:  # noqa: ARG002 - part of the contract
-        """Return whether to turn gray."""
-        return rng.chance(self.p)
-
-    def apply(self, value: Image.Image, params: bool) -> Image.Image:
-        """Return the picture, gray or not."""
-        return gray(value, len(value.getbands())) if params else value
+    def _changed(self, picture: Image.Image) -> Image.Image:
+        return gray(picture, len(picture.getbands()))
 
 
 @dataclass(frozen=True)

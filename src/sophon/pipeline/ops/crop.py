@@ -32,13 +32,7 @@ def crop(picture: Image.Image | Part, box: Box) -> Image.Image:
 
 
 @dataclass(frozen=True)
-class CenterCrop(ImageOp):
-    """Cut the centre out of a picture; a smaller picture is padded with black first.
-
-    Args:
-        size: An integer for a square, or (height, width).
-    """
-
+class _SizedCrop(ImageOp):
     size: int | tuple[int, int]
 
     def __post_init__(self) -> None:
@@ -51,8 +45,17 @@ class CenterCrop(ImageOp):
         return self.size
 
     def output(self, spec: Spec) -> Spec:
-        """Return an image of the crop's size."""
+        """Return an image of the given size."""
         return image(*self._size, self._input(spec).channels)
+
+
+@dataclass(frozen=True)
+class CenterCrop(_SizedCrop):
+    """Cut the centre out of a picture; a smaller picture is padded with black first.
+
+    Args:
+        size: An integer for a square, or (height, width).
+    """
 
     def box_needed(self, spec: Spec, params: Params) -> Box | None:  # noqa: ARG002 - part of the contract
         """Return the box in the middle, if the picture is large enough."""
@@ -74,7 +77,7 @@ class CenterCrop(ImageOp):
 
 
 @dataclass(frozen=True)
-class RandomCrop(ImageOp):
+class RandomCrop(_SizedCrop):
     """Cut a random place out of a picture.
 
     Args:
@@ -85,30 +88,19 @@ class RandomCrop(ImageOp):
         padding_mode: "constant", "edge", "reflect" or "symmetric".
     """
 
-    size: int | tuple[int, int]
     padding: int | tuple[int, ...] | None = None
     pad_if_needed: bool = False
     fill: checks.Fill = 0.0
     padding_mode: str = "constant"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._set(
-            size=checks.size(self._where("size"), self.size),
             padding=None if self.padding is None else checks.padding(self._where("padding"), self.padding),
             pad_if_needed=checks.flag(self._where("pad_if_needed"), self.pad_if_needed),
             fill=checks.fill(self._where("fill"), self.fill),
             padding_mode=checks.choice(self._where("padding_mode"), self.padding_mode, PADDING_MODES),
         )
-        check_size(self._where("size"), self._size)
-
-    @property
-    def _size(self) -> tuple[int, int]:
-        assert isinstance(self.size, tuple)
-        return self.size
-
-    def output(self, spec: Spec) -> Spec:
-        """Return an image of the crop's size."""
-        return image(*self._size, self._input(spec).channels)
 
     def draw(self, rng: Rng, spec: Spec) -> tuple[int, int]:
         """Return (top, left) within the padded picture."""
@@ -153,7 +145,7 @@ class RandomCrop(ImageOp):
 
 
 @dataclass(frozen=True)
-class RandomResizedCrop(ImageOp):
+class RandomResizedCrop(_SizedCrop):
     """Cut a part of random area, shape and place out of a picture and resize it.
 
     Args:
@@ -163,30 +155,19 @@ class RandomResizedCrop(ImageOp):
         interpolation: "nearest", "bilinear", "bicubic", "box", "hamming" or "lanczos".
     """
 
-    size: int | tuple[int, int]
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3.0 / 4.0, 4.0 / 3.0)
     interpolation: str = "bilinear"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._set(
-            size=checks.size(self._where("size"), self.size),
             scale=checks.interval(self._where("scale"), self.scale, 0.0),
             ratio=checks.interval(self._where("ratio"), self.ratio, 1e-6, 1e6),
             interpolation=checks.choice(self._where("interpolation"), self.interpolation, list(INTERPOLATIONS)),
         )
-        check_size(self._where("size"), self._size)
         if self.scale[1] <= 0.0:
             raise ConfigError(f"{self._where('scale')}: expected a largest share above 0, got {self.scale!r}")
-
-    @property
-    def _size(self) -> tuple[int, int]:
-        assert isinstance(self.size, tuple)
-        return self.size
-
-    def output(self, spec: Spec) -> Spec:
-        """Return an image of the given size."""
-        return image(*self._size, self._input(spec).channels)
 
     def draw(self, rng: Rng, spec: Spec) -> Box:
         """Return the box to cut out; after ten misses the largest central one of a legal shape."""

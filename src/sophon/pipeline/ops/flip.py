@@ -7,24 +7,14 @@ from typing import ClassVar
 
 from PIL import Image
 
-from sophon.pipeline import checks
-from sophon.pipeline.ops.picture import ImageOp
+from sophon.pipeline.ops.picture import ChanceOp
 from sophon.pipeline.part import Box, Part
-from sophon.pipeline.rng import Rng
 from sophon.pipeline.spec import Spec
 
 
 @dataclass(frozen=True)
-class _RandomFlip(ImageOp):
-    p: float = 0.5
+class _RandomFlip(ChanceOp):
     _transpose: ClassVar[Image.Transpose]
-
-    def __post_init__(self) -> None:
-        self._set(p=checks.probability(self._where("p"), self.p))
-
-    def draw(self, rng: Rng, spec: Spec) -> bool:  # noqa: ARG002 - part of the contract
-        """Return whether to flip."""
-        return rng.chance(self.p)
 
     def box_before(self, box: Box, spec: Spec, params: bool) -> Box | None:
         """Return the mirrored box."""
@@ -32,14 +22,12 @@ class _RandomFlip(ImageOp):
 
     def apply(self, value: Image.Image | Part, params: bool) -> Image.Image | Part:
         """Return the picture, flipped or not."""
-        if not params:
-            return value
-        if isinstance(value, Part):
+        if params and isinstance(value, Part):
             piece = value.picture
             box = (value.top, value.left, piece.height, piece.width)
             top, left, _, _ = self._mirrored(box, value.height, value.width)
             return Part(piece.transpose(self._transpose), top, left, value.height, value.width)
-        return value.transpose(self._transpose)
+        return value.transpose(self._transpose) if params and isinstance(value, Image.Image) else value
 
     def _mirrored(self, box: Box, height: int, width: int) -> Box:
         raise NotImplementedError

@@ -8,8 +8,10 @@ from typing import ClassVar
 from PIL import Image
 
 from sophon.errors import ConfigError, OpError
+from sophon.pipeline import checks
 from sophon.pipeline.op import Op
-from sophon.pipeline.spec import Kind, Spec, image
+from sophon.pipeline.rng import Rng
+from sophon.pipeline.spec import Kind, Spec, Value, image
 
 # Twice Pillow's warning level, which is where Pillow itself refuses: 178,956,970 pixels are 0.7 GB once decoded.
 MAX_PIXELS = 178_956_970
@@ -39,6 +41,27 @@ class ImageOp(Op):
     def _input(self, spec: Spec) -> Spec:
         self._check_kind(spec)
         return spec if spec.kind is Kind.IMAGE else image(None, None, None)
+
+
+@dataclass(frozen=True)
+class ChanceOp(ImageOp):
+    """An op that changes the picture with probability p and else leaves it as it is."""
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        self._set(p=checks.probability(self._where("p"), self.p))
+
+    def draw(self, rng: Rng, spec: Spec) -> bool:  # noqa: ARG002 - part of the contract
+        """Return whether to change the picture."""
+        return rng.chance(self.p)
+
+    def apply(self, value: Value, params: bool) -> Value:
+        """Return the picture, changed or not."""
+        return self._changed(value) if params else value
+
+    def _changed(self, picture: Image.Image) -> Image.Image:
+        raise NotImplementedError
 
 
 def check_pixels(where: str, height: int, width: int) -> None:

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from PIL import Image, ImageEnhance, ImageOps
 
 from sophon.pipeline import checks
-from sophon.pipeline.ops.picture import ImageOp
-from sophon.pipeline.rng import Rng
-from sophon.pipeline.spec import Spec
+from sophon.pipeline.ops.picture import ChanceOp
 
 invert: Callable[[Image.Image], Image.Image] = ImageOps.invert
 posterize: Callable[[Image.Image, int], Image.Image] = ImageOps.posterize
@@ -29,50 +27,31 @@ def sharpness(picture: Image.Image, factor: float) -> Image.Image:
 
 
 @dataclass(frozen=True)
-class _RandomTone(ImageOp):
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        self._set(p=checks.probability(self._where("p"), self.p))
-
-    def draw(self, rng: Rng, spec: Spec) -> bool:  # noqa: ARG002 - part of the contract
-        """Return whether to apply the curve."""
-        return rng.chance(self.p)
-
-    def apply(self, value: Image.Image, params: bool) -> Image.Image:
-        """Return the picture, changed or not."""
-        return self._curve(value) if params else value
-
-    def _curve(self, picture: Image.Image) -> Image.Image:
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class RandomInvert(_RandomTone):
+class RandomInvert(ChanceOp):
     """Invert all values with probability p."""
 
-    def _curve(self, picture: Image.Image) -> Image.Image:
+    def _changed(self, picture: Image.Image) -> Image.Image:
         return invert(picture)
 
 
 @dataclass(frozen=True)
-class RandomAutocontrast(_RandomTone):
+class RandomAutocontrast(ChanceOp):
     """Stretch every channel to 0 … 255 with probability p."""
 
-    def _curve(self, picture: Image.Image) -> Image.Image:
+    def _changed(self, picture: Image.Image) -> Image.Image:
         return autocontrast(picture)
 
 
 @dataclass(frozen=True)
-class RandomEqualize(_RandomTone):
+class RandomEqualize(ChanceOp):
     """Equalize the histogram with probability p."""
 
-    def _curve(self, picture: Image.Image) -> Image.Image:
+    def _changed(self, picture: Image.Image) -> Image.Image:
         return equalize(picture)
 
 
 @dataclass(frozen=True)
-class RandomPosterize(_RandomTone):
+class RandomPosterize(ChanceOp):
     """Keep the highest bits of every value with probability p.
 
     Args:
@@ -86,12 +65,12 @@ class RandomPosterize(_RandomTone):
         super().__post_init__()
         self._set(bits=checks.integer(self._where("bits"), self.bits, 1, 8))
 
-    def _curve(self, picture: Image.Image) -> Image.Image:
+    def _changed(self, picture: Image.Image) -> Image.Image:
         return posterize(picture, self.bits)
 
 
 @dataclass(frozen=True)
-class RandomSolarize(_RandomTone):
+class RandomSolarize(ChanceOp):
     """Invert values at or above a threshold with probability p.
 
     Args:
@@ -105,12 +84,12 @@ class RandomSolarize(_RandomTone):
         super().__post_init__()
         self._set(threshold=checks.number(self._where("threshold"), self.threshold, 0.0, 256.0))
 
-    def _curve(self, picture: Image.Image) -> Image.Image:
+    def _changed(self, picture: Image.Image) -> Image.Image:
         return solarize(picture, self.threshold)
 
 
 @dataclass(frozen=True)
-class RandomAdjustSharpness(_RandomTone):
+class RandomAdjustSharpness(ChanceOp):
     """Blur or sharpen with probability p.
 
     Args:
@@ -126,5 +105,5 @@ class RandomAdjustSharpness(_RandomTone):
             sharpness_factor=checks.number(self._where("sharpness_factor"), self.sharpness_factor, 0.0, float("inf"))
         )
 
-    def _curve(self, picture: Image.Image) -> Image.Image:
+    def _changed(self, picture: Image.Image) -> Image.Image:
         return sharpness(picture, self.sharpness_factor)
