@@ -72,7 +72,8 @@ def test_same_batches_for_every_policy_and_number_of_threads(server, expected, p
     )
     assert _two_epochs(loader) == expected
     assert loader.stats.samples == 82
-    assert loader.stats.smaller_cuts == 0
+    # No window can be cut from a PNG: the random plan asks for some, and gets the raw file.
+    assert (loader.stats.smaller_cuts > 0) == (policy == "random plan")
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # four workers are more than this machine has cores
