@@ -134,6 +134,11 @@ def available() -> bool:
     return kernel is not None
 
 
+def fingerprint(data: Data) -> int:
+    """Return a hash of a file, by which its index is found."""
+    return int(kernel.fingerprint(data))
+
+
 def build_index(data: Data, header: Header | None = None) -> Index:
     """Walk a file once and note where windows can begin.
 
