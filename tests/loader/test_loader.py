@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 import sophon
 from sophon.errors import ConfigError, OpError, RetryableError, StoreError
+from sophon.loader.cuts import OffloadWarning
 from sophon.loader.order import epoch_order
 from sophon.pipeline import Key, Pipeline, ops
 from tests.support.servers import RECIPE, digest, make_images, serve
@@ -289,9 +290,23 @@ def test_a_server_gone_for_good_is_an_error_within_the_deadline_that_says_what_t
     assert "deadline_s" in text
 
 
-def test_a_server_that_never_was_is_an_error_at_once():
-    with pytest.raises(RetryableError, match=r"grpc://127\.0\.0\.1:1/data"):
-        sophon.DataLoader("grpc://127.0.0.1:1/data", RECIPE)
+def test_a_server_that_never_was_is_an_error_within_the_deadline():
+    start_s = time.monotonic()
+    with pytest.raises(RetryableError, match=r"tries.*grpc://127\.0\.0\.1:1/data.*Is `sophon serve` running"):
+        sophon.DataLoader("grpc://127.0.0.1:1/data", RECIPE, deadline_s=1.0)
+    assert 1.0 <= time.monotonic() - start_s < 4.0
+
+
+def test_a_trainer_may_start_before_its_server(images):
+    with serve(images) as server:
+        pass  # its port is known and free now
+    starter = threading.Timer(0.5, server.start)
+    starter.start()
+    try:
+        assert len(sophon.DataLoader(server.url, RECIPE, batch_size=41)) == 1
+    finally:
+        starter.join()
+        server.stop()
 
 
 def test_a_stopped_server_is_waited_for(images, expected):
@@ -314,6 +329,76 @@ def test_sigterm_ends_what_is_under_way_and_then_the_server(images):
     assert server.stop() == 0
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_server_that_falls_silent_is_an_error_within_the_deadline(images, workers):
+    with serve(images) as server:
+        loader = sophon.DataLoader(server.url, RECIPE, 4, num_workers=workers, deadline_s=1.5, buffer_bytes=1)
+        batches = iter(loader)
+        next(batches)
+        os.kill(server.pid, signal.SIGSTOP)
+        start_s = time.monotonic()
+        try:
+            with pytest.raises(RetryableError, match="no answer for"):
+                list(batches)
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        assert time.monotonic() - start_s < 1.5 + 4
+
+
+def test_a_server_with_a_client_that_does_not_read_still_ends(images):
+    server = serve(images).start()
+    loader = sophon.DataLoader(server.url, RECIPE, batch_size=2, num_workers=1, buffer_bytes=1)
+    batches = iter(loader)
+    next(batches)
+    assert server.stop() in (0, 1)
+    del batches
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("where", ["server", "local"])
+def test_the_window_policy_sends_windows(server, images, where, workers):
+    url = server.url if where == "server" else str(images)
+    loader = sophon.DataLoader(url, RECIPE, batch_size=8, num_workers=workers, policy="0:window")
+    plain = sophon.DataLoader(images, RECIPE, batch_size=8)
+    with pytest.warns(OffloadWarning, match="samples as raw files instead of making the cut"):
+        assert digest(loader) == digest(plain)
+    assert loader.stats.cuts["0:window"] > 10
+    assert loader.stats.cuts["0:window"] + loader.stats.cuts["0:raw"] == 41
+
+
+def _noisy(tensor):
+    return tensor + torch.rand(1)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_callable_and_a_training_loop_that_both_draw_do_not_disturb_each_other(images, workers):
+    pipeline = Pipeline([*RECIPE.ops, _noisy])
+    torch.manual_seed(3)
+    batches, drawn = [], []
+    for batch in sophon.DataLoader(images, pipeline, batch_size=4, num_workers=workers):
+        batches.append(batch)
+        drawn += [torch.rand(1).item() for _ in range(50)]
+    torch.manual_seed(3)
+    assert drawn == [torch.rand(1).item() for _ in range(len(drawn))]
+    store = sophon.open_store(images)
+    expected = [pipeline.run(store.read(i), Key(0, 0, i)) for i in range(4)]
+    assert batches[0][0].numpy().tobytes() == np.stack(expected).tobytes()
+
+
+def test_batches_have_the_same_types_in_threads_and_processes(tmp_path):
+    folder = make_images(tmp_path / "train", 6)
+    kinds = []
+    for settings in ({}, {"num_workers": 1}, {"num_workers": 1, "workers": "processes"}):
+        loader = sophon.DataLoader(folder, RECIPE, 6, columns=("id",), target_transform=_is_first, **settings)
+        ((images, labels, columns),) = list(loader)
+        kinds.append((images.dtype, labels.dtype, {name: type(values) for name, values in columns.items()}))
+    assert kinds[0] == kinds[1] == kinds[2]
+
+
+def _is_first(label):
+    return label == 0
+
+
 def test_a_sample_deleted_under_the_server_is_a_typed_error_and_the_server_lives_on(tmp_path):
     folder = make_images(tmp_path / "train", 6)
     with serve(folder) as server:
@@ -333,7 +418,7 @@ def test_a_corrupt_sample_names_its_op_and_index_wherever_it_was_to_be_decoded(t
     (folder / "class_0" / "0003.jpg").write_bytes(b"\xff\xd8\xff not a picture")
     with serve(folder) as server:
         for policy in ("none", "resize"):
-            with pytest.raises(OpError, match=r"sample 3, op 0 \(Decode\): not an image"):
+            with pytest.raises(OpError, match=r"sample 3, op 0 \(Decode\): class_0/0003\.jpg: not an image"):
                 list(sophon.DataLoader(server.url, RECIPE, batch_size=6, policy=policy))
 
 

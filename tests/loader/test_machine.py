@@ -89,7 +89,7 @@ def test_a_reply_that_ends_early_is_a_failure():
     assert machine.ask(1.0).positions == ask.positions
 
 
-def test_the_deadline_counts_from_the_first_failure_and_names_tries_and_cause():
+def test_the_deadline_counts_from_the_first_question_and_names_tries_and_cause():
     machine = _machine(deadline_s=5.0, first_pause_s=0.0)
     for now_s in (1.0, 2.0, 5.9):
         machine.failed(machine.ask(now_s).request, DOWN, now_s)
@@ -107,10 +107,18 @@ def test_progress_starts_the_deadline_anew():
     ask = machine.ask(5.0)
     machine.reply(ask.request, 0, 50, 5.0)
     machine.failed(ask.request, DOWN, 5.5)
-    machine.check(10.0)
+    machine.check(9.9)
     assert machine.fatal is None
-    machine.check(10.5)
+    machine.check(10.0)
     assert machine.fatal is not None
+
+
+def test_a_failure_before_a_long_pause_of_the_consumer_is_tried_again_before_it_is_fatal():
+    machine = _machine(deadline_s=5.0, first_pause_s=0.0)
+    machine.failed(machine.ask(0.0).request, DOWN, 0.0)
+    machine.resume()
+    assert machine.ask(1000.0) is not None
+    assert machine.fatal is None
 
 
 def test_a_connection_that_stands_and_says_nothing_is_given_up_too():

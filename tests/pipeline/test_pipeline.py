@@ -227,6 +227,10 @@ def test_wrong_parameters_are_refused(make, message):
 # --- specs from the network -------------------------------------------------------------------------------------------
 
 
+def _nested(depth):
+    return [_nested(depth - 1)] if depth else 1
+
+
 def _spec(**changes):
     return {"format": 1, "ops": [ops.Decode().to_spec(), {"op": "Resize", "version": 1, "size": 8} | changes]}
 
@@ -243,6 +247,7 @@ def _spec(**changes):
         (_spec(size="big"), "Resize.size"),
         (_spec(size={"op": "Resize"}), "Resize version None"),
         (_spec(size=[[1, 2], 3]), "Resize.size"),
+        (_spec(size=_nested(50)), "nested at most 8 deep"),
         ({"format": 1, "ops": [{"op": "Resize", "version": 1}]}, "missing 1 required positional argument: 'size'"),
         ({"format": 2, "ops": []}, "expected pipeline format 1, got 2"),
         ({"format": 1, "ops": {}}, "expected a pipeline as"),

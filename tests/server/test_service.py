@@ -123,6 +123,7 @@ def test_several_data_sets_at_once(tmp_path):
         (["nowhere"], "nowhere"),
         ([".", "--limit", "fast"], "is not a bandwidth"),
         ([".", "--host", "256.1.1.1"], "cannot listen on"),
+        ([".", "--ready-file", "/nowhere/ready"], "there is no folder /nowhere"),
         (["a=.", "a=.", "--name", "x"], "--name goes with one PATH"),
     ],
 )

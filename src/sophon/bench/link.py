@@ -25,6 +25,7 @@ from sophon.pipeline import Pipeline, ops
 SAMPLE_BYTES = 100_000
 _SAMPLES = 1_000
 _REQUEST_SAMPLES = 64
+_TIMEOUT_S = 60.0
 _SPEC = Pipeline([ops.Decode()]).to_spec()
 _GB = 1e9
 
@@ -86,7 +87,7 @@ def _flight_pass(transport: FlightTransport, pool: ThreadPoolExecutor) -> int:
 def _fetch(transport: FlightTransport, start: int) -> int:
     samples = tuple(range(start, min(start + _REQUEST_SAMPLES, _SAMPLES)))
     request = Request("data", _SPEC, 0, 0, samples, (RAW,) * len(samples))
-    return sum(len(reply.payload) for reply in transport.fetch(request))
+    return sum(len(reply.payload) for reply in transport.fetch(request, _TIMEOUT_S))
 
 
 class _SocketServer:

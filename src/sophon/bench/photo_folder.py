@@ -27,12 +27,14 @@ class WrittenPhotos:
         sizes_bytes: Size of every file, in order.
         prepare_s: Seconds before the first photo.
         write_s: Seconds for all photos.
+        replaced: Photos of an earlier run that were removed first.
     """
 
     folder: Path
     sizes_bytes: tuple[int, ...]
     prepare_s: float
     write_s: float
+    replaced: int = 0
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,8 @@ def write_photos(
         if on_progress is not None:
             on_progress(index + 1, count)
     write_s = time.perf_counter() - prepared_s
-    return WrittenPhotos(folder, tuple(sizes_bytes), prepared_s - started_s, write_s)
+    replaced = 0 if earlier is None else earlier.count
+    return WrittenPhotos(folder, tuple(sizes_bytes), prepared_s - started_s, write_s, replaced)
 
 
 def _earlier_run(folder: Path, force: bool) -> _Record | None:

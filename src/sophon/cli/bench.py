@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from rich.console import Console
@@ -13,6 +14,14 @@ from rich.table import Table
 from sophon.cli.bench_plan import bench_plan
 from sophon.cli.output import json_option, show
 from sophon.cli.progress import steps_bar
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def seconds_option(default: float) -> Callable[[_Command], _Command]:
+    """Add ``--seconds``."""
+    text = "About how long to measure; at least three rounds."
+    return click.option("--seconds", default=default, show_default=True, type=click.FloatRange(0.1), help=text)
 
 
 @click.group()
@@ -26,7 +35,13 @@ bench.add_command(bench_plan)
 @bench.command("ops")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of images; made-up photos if left out.")
 @click.option("--count", default=48, show_default=True, type=click.IntRange(2, 10_000), help="How many images.")
-@click.option("--seconds", default=30.0, show_default=True, type=click.FloatRange(0.1), help="For the whole run.")
+@click.option(
+    "--seconds",
+    default=30.0,
+    show_default=True,
+    type=click.FloatRange(0.1),
+    help="About how long to measure; at least three rounds.",
+)
 @json_option
 def bench_ops_command(data: Path | None, count: int, seconds: float, json_target: str | None) -> None:
     """CPU time of every op and codec on one core, beside torchvision's."""
@@ -40,7 +55,13 @@ def bench_ops_command(data: Path | None, count: int, seconds: float, json_target
 
 
 @bench.command("link")
-@click.option("--seconds", default=10.0, show_default=True, type=click.FloatRange(0.1), help="For the whole run.")
+@click.option(
+    "--seconds",
+    default=10.0,
+    show_default=True,
+    type=click.FloatRange(0.1),
+    help="About how long to measure; at least three rounds.",
+)
 @json_option
 def bench_link_command(seconds: float, json_target: str | None) -> None:
     """Raw 100 KB samples over Flight on loopback, beside a bare socket."""
@@ -54,7 +75,13 @@ def bench_link_command(seconds: float, json_target: str | None) -> None:
 @bench.command("loader")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of images; made-up photos if left out.")
 @click.option("--count", default=512, show_default=True, type=click.IntRange(2), help="How many photos to make up.")
-@click.option("--seconds", default=60.0, show_default=True, type=click.FloatRange(0.1), help="For the whole run.")
+@click.option(
+    "--seconds",
+    default=60.0,
+    show_default=True,
+    type=click.FloatRange(0.1),
+    help="About how long to measure; at least three rounds.",
+)
 @json_option
 def bench_loader_command(data: Path | None, count: int, seconds: float, json_target: str | None) -> None:
     """Our loader in local mode beside torch's DataLoader with torchvision."""
@@ -88,9 +115,10 @@ def _print_loader(result: dict[str, Any], console: Console) -> None:
 
 def _print_ops(result: dict[str, Any], console: Console) -> None:
     console.print(f"{result['data']}, {result['mean_file_bytes']:,.0f} bytes on average; CPU time on one core")
-    table = Table("op", "samples/s", "ours ms", "torchvision ms", "ours / torchvision")
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = Table("op", "samples/s", "ours ms", "torchvision ms", "ratio")
+    for column in table.columns:
+        column.no_wrap = True
+        column.justify = "left" if column is table.columns[0] else "right"
     rows = {**result["ops"], "ImageNet recipe": result["recipe"]}
     for name, row in rows.items():
         ours, theirs = row["ours_ms"], row["torchvision_ms"]

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import click
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -23,7 +24,6 @@ _LIKE = {"imagenet": "ImageNet", "openimages": "OpenImages"}
 def demo(data: Path | None, count: int) -> None:
     """Cut the ImageNet recipe at every place and compare bytes, CPU time and bits."""
     console = Console()
-    console.print("The pipeline:\n" + RECIPE.describe() + "\n", highlight=False)
     results: dict[str, CutsResult] = {}
     with steps_bar("making photos") as report:
         for like in _LIKE if data is None else ("your images",):
@@ -34,6 +34,7 @@ def demo(data: Path | None, count: int) -> None:
                 samples,
                 on_sample=lambda done, total, title=title: report(title, done, total),  # type: ignore[misc]
             )
+    console.print("The pipeline:\n" + RECIPE.describe() + "\n", highlight=False)
     for title, result in results.items():
         console.print(_table(title, result))
     tensors = sum(r.tensors for r in results.values())
@@ -51,7 +52,7 @@ def demo(data: Path | None, count: int) -> None:
 
 
 def _table(title: str, result: CutsResult) -> Table:
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("ops near storage", no_wrap=True)
     table.add_column("codec", no_wrap=True)
     for name in ("KB", "gain", "storage ms", "trainer ms", "best for"):

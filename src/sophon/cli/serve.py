@@ -67,7 +67,7 @@ def serve(
             click.echo(f"sophon: serving {len(store):,} samples at {ready.url}/{label}")
         if ready.metrics_port is not None:
             click.echo(f"sophon: metrics at http://{host}:{ready.metrics_port}/metrics")
-        click.echo(f"sophon: ready, {cores:g} cores for ops")
+        click.echo(f"sophon: ready, {cores:g} core{'' if cores == 1 else 's'} for ops")
 
     run_server(stores, config, on_ready)
     click.echo("sophon: stopped")

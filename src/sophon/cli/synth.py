@@ -26,6 +26,8 @@ def synth(folder: Path, like: str, count: int, seed: int, classes: int, force: b
             folder, like, count, seed, classes, lambda done, total: report("making photos", done, total), force
         )
     sizes = written.sizes_bytes
+    if written.replaced:
+        click.echo(f"replaced the {written.replaced:,} photos of an earlier run there")
     click.echo(
         f"wrote {len(sizes):,} photos like {like} to {written.folder}: {sum(sizes):,} bytes, "
         f"mean {statistics.fmean(sizes):,.0f}, median {statistics.median(sizes):,.0f}; "

@@ -74,14 +74,16 @@ def make_payload(pipeline: Pipeline, data: bytes, key: Key, cut: Cut) -> bytes:
     return codec.encode(pipeline.run(data, key, 0, cut.k))
 
 
-def finish_payload(pipeline: Pipeline, payload: Payload, key: Key, cut: Cut, out: Tensor | None = None) -> Value:
-    """Do the trainer's part: decode a payload and run ops[k:], into `out` where that saves a copy.
+def finish_payload(
+    pipeline: Pipeline, payload: Payload, key: Key, cut: Cut, stop: int | None = None, out: Tensor | None = None
+) -> Value:
+    """Do the trainer's part: decode a payload and run ops[k:stop], into `out` where that saves a copy.
 
     Of a whole JPEG file, too, only the part is decoded that the next crop needs.
     """
     codec = check_cut(pipeline, cut)
     if isinstance(codec, AheadCodec):
-        return pipeline.run(codec.decode_ahead(payload, pipeline), key, 1, out=out)
-    if cut == RAW and (part := cut_down(payload, pipeline, key)) is not None:
-        return pipeline.run(part, key, 1, out=out)
-    return pipeline.run(codec.decode(payload, pipeline.specs[cut.k]), key, cut.k, out=out)
+        return pipeline.run(codec.decode_ahead(payload, pipeline), key, 1, stop, out)
+    if cut == RAW and stop != 0 and (part := cut_down(payload, pipeline, key)) is not None:
+        return pipeline.run(part, key, 1, stop, out)
+    return pipeline.run(codec.decode(payload, pipeline.specs[cut.k]), key, cut.k, stop, out)

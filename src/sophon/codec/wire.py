@@ -167,19 +167,34 @@ def _payloads(parts: list[Payload]) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(parts), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))])
 
 
-def replies_of(batch: pa.RecordBatch) -> Iterator[Reply]:
-    """Return the replies of a record batch; payloads are views of its memory."""
+def replies_of(batch: pa.RecordBatch, request: Request) -> Iterator[Reply]:
+    """Return the replies of a record batch, checked against the request; payloads are views of its memory.
+
+    The other side is not trusted: offsets, texts and nulls are validated before anything is read, a position must be
+    one that was asked for, and a cut the one that was asked for or none at all.
+    """
     if batch.schema != REPLY_SCHEMA:
         raise ProtocolError(f"expected replies with columns {REPLY_SCHEMA.names}, got {batch.schema.names}")
+    try:
+        batch.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise ProtocolError(f"a damaged record batch: {error}") from error
+    if any(batch.column(name).null_count for name in ("position", "cut", "payload", "cpu_s")):
+        raise ProtocolError("expected position, cut, payload and CPU seconds in every reply")
     positions, cuts, _, labels, cpu_s, problems, columns = (column.to_pylist() for column in _without_payload(batch))
     for row, payload in enumerate(_views(batch.column("payload"))):
-        problem = problems[row]
+        position, problem = positions[row], problems[row]
+        if not 0 <= position < len(request.samples):
+            raise ProtocolError(f"a reply to position {position} of {len(request.samples)}")
+        cut = _parse_cut(cuts[row])
+        if problem is None and cut not in (request.cuts[position], RAW):
+            raise ProtocolError(f"asked for {request.cuts[position]} or less, got {cut}")
         yield Reply(
-            position=positions[row],
-            cut=_parse_cut(cuts[row]),
+            position=position,
+            cut=cut,
             payload=payload,
             label=labels[row],
-            cpu_s=cpu_s[row] or 0.0,
+            cpu_s=cpu_s[row],
             error=None if problem is None else error_from_json(problem),
             columns={} if columns[row] is None else parse_json(columns[row].encode()),
         )
@@ -191,8 +206,8 @@ def _without_payload(batch: pa.RecordBatch) -> Iterable[pa.Array]:
 
 def _views(column: pa.Array) -> Iterator[memoryview]:
     _, offsets_buffer, data_buffer = column.buffers()
-    if column.null_count or offsets_buffer is None:
-        raise ProtocolError("expected a payload in every reply")
+    if offsets_buffer is None:
+        return
     offsets = np.frombuffer(offsets_buffer, np.int32)[column.offset : column.offset + len(column) + 1]
     # Arrow's buffers export signed bytes, in which a payload would not equal itself.
     view = memoryview(b"") if data_buffer is None else memoryview(data_buffer).cast("B")
@@ -224,10 +239,10 @@ def error_from_json(text: str) -> Error:
     return error
 
 
-def parse_json(data: bytes) -> dict[str, Any]:
+def parse_json(data: bytes, max_bytes: int = MAX_REQUEST_BYTES) -> dict[str, Any]:
     """Return a JSON object of bounded size; raise `ProtocolError` for anything else."""
-    if len(data) > MAX_REQUEST_BYTES:
-        raise ProtocolError(f"expected a message of at most {MAX_REQUEST_BYTES:,} bytes, got {len(data):,}")
+    if len(data) > max_bytes:
+        raise ProtocolError(f"expected a message of at most {max_bytes:,} bytes, got {len(data):,}")
     try:
         message = json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -12,7 +12,7 @@ from torch.utils.data import default_collate
 
 from sophon.codec.wire import Reply
 from sophon.loader.dataset import RemoteDataset, torch_value
-from sophon.pipeline import Tensor, Value
+from sophon.pipeline import Key, Tensor, Value
 
 Collate = Callable[[list[Any]], Any]
 
@@ -35,6 +35,7 @@ class Batch:
         self._values: list[Value] = [None] * size
         self._targets: list[Any] = [None] * size
         self._replies: list[Reply | None] = [None] * size
+        self._keys: list[Key | None] = [None] * size
         self._errors: dict[int, Exception] = {}
         self._room: Tensor | None = None
         self._lock = threading.Lock()
@@ -51,8 +52,9 @@ class Batch:
             place: Tensor = self._room[slot]
         return place
 
-    def put(self, slot: int, value: Value, target: Any, reply: Reply) -> int:
+    def put(self, slot: int, value: Value, target: Any, reply: Reply, key: Key) -> int:
         """Put a finished sample into its slot; return the bytes it holds."""
+        self._keys[slot] = key
         place = self.place(slot)
         if place is not None:
             # A result that was written into its place is a view of the batch already.
@@ -75,18 +77,26 @@ class Batch:
             raise self._errors[min(self._errors)]
         dataset = self._dataset
         if self._room is None:
-            rows = zip(self._values, self._targets, self._replies, strict=True)
-            items = [dataset.item(torch_value(value), target, reply or Reply(0)) for value, target, reply in rows]
+            values = [torch_value(self._called(slot)) for slot in range(len(self._values))]
+            rows = zip(values, self._targets, self._replies, strict=True)
+            items = [dataset.item(value, target, reply or Reply(0)) for value, target, reply in rows]
             return (self._collate or default_collate)(items)
         parts: list[Any] = [torch.from_numpy(self._room)]
         if dataset.opened.has_labels:
             parts.append(_targets(self._targets))
         if dataset.columns:
-            parts.append({n: [r.columns[n] for r in self._replies if r is not None] for n in dataset.columns})
+            parts.append(default_collate([reply.columns for reply in self._replies if reply is not None]))
         return parts if len(parts) > 1 else parts[0]
+
+    def _called(self, slot: int) -> Value:
+        """Return the value of a slot after the user's own steps, which run here, in the consumer's thread."""
+        key = self._keys[slot]
+        if not self._dataset.has_calls or key is None:
+            return self._values[slot]
+        return self._dataset.run_calls(self._values[slot], key)
 
 
 def _targets(targets: list[Any]) -> Any:
-    if all(isinstance(target, int) for target in targets):
+    if all(type(target) is int for target in targets):
         return torch.tensor(targets, dtype=torch.int64)
     return default_collate(targets)

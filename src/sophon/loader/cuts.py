@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,7 +21,7 @@ Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class OffloadWarning(UserWarning):
-    """Ops that could run near storage stay on the trainer, because the bits might differ."""
+    """Less runs near storage than was asked for; the tensors are the same."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def assignment_for(pipeline: Pipeline, policy: str | Cut | None, plan: Any, samp
     Args:
         pipeline: What is divided.
         policy: "none", "all", "resize", or one cut for all samples; None for "none".
-        plan: A `Plan`, or a sequence of one cut per sample; overrides the policy.
+        plan: A `Plan`, the path of one, or a sequence of one cut per sample; overrides the policy.
         samples: How many there are.
     """
     if plan is not None:
@@ -69,6 +70,10 @@ def _from_plan(plan: Any) -> Assignment:
         return plan
     if isinstance(plan, Plan):
         return Assignment(plan.cuts, plan.cut)
+    if isinstance(plan, str | PathLike):
+        return _from_plan(Plan.load(plan))
+    if not isinstance(plan, Iterable):
+        raise ConfigError(f"plan: expected a Plan, the path of one, or one cut per sample, got {plan!r}")
     cuts = [cut if isinstance(cut, Cut) else Cut.parse(cut) for cut in plan]
     table = list(dict.fromkeys(cuts)) or [RAW]
     if len(table) > 256:

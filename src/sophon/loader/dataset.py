@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from sophon.codec.cut import Cut, finish_payload
-from sophon.codec.wire import Reply, Request
-from sophon.errors import ConfigError, Error
+from sophon.codec.cut import RAW, Cut, finish_payload
+from sophon.codec.wire import MAX_SAMPLES, Reply, Request
+from sophon.errors import ConfigError, Error, OpError, ProtocolError, RetryableError
 from sophon.loader.cuts import Assignment, agreed_cut, assignment_for, within
 from sophon.loader.machine import Machine, MachineConfig
-from sophon.loader.stats import Stats
-from sophon.loader.transport import Transport, transport_to
+from sophon.loader.transport import Opened, Transport, transport_to
 from sophon.pipeline import Key, Kind, Pipeline, Tensor, Value
 
 _DEFAULT_SAMPLE_BYTES = 1 << 20  # a guess for pipelines whose result has no fixed size
@@ -35,7 +35,7 @@ class RemoteDataset(Dataset[Any]):
 
     Args:
         url: Address of the data set, or a path for local mode.
-        pipeline: A `Pipeline`, or a torchvision transform.
+        pipeline: A `Pipeline`, a list of ops, or a torchvision transform.
         seed: Of all randomness.
         policy: "none", "all", "resize" or a cut such as "2:webp" for all samples.
         plan: One cut per sample; overrides the policy.
@@ -58,13 +58,13 @@ class RemoteDataset(Dataset[Any]):
         transport: Transport | None = None,
     ) -> None:
         self.url = str(url)
-        self.pipeline = pipeline if isinstance(pipeline, Pipeline) else Pipeline.from_torchvision(pipeline)
+        self.pipeline = as_pipeline(pipeline)
         self.seed = Key(seed, 0, 0).seed
         self.target_transform = target_transform
         self.columns = tuple(columns)
         self.deadline_s = deadline_s
         self.transport = transport or transport_to(self.url)
-        self.opened = self.transport.open(self.pipeline)
+        self.opened = self._open()
         unknown = set(self.columns) - set(self.opened.columns)
         if unknown:
             raise ConfigError(f"no column {min(unknown)!r} in {self.url}; there is {', '.join(self.opened.columns)}")
@@ -73,10 +73,27 @@ class RemoteDataset(Dataset[Any]):
         offloads = any(cut.k for cut in wanted.cuts)
         self.agreed_cut = agreed_cut(self.pipeline, self.opened) if offloads else 0
         self.assignment = within(wanted, self.agreed_cut)
-        self._spec = self.pipeline.prefix(max(1, *(cut.k for cut in self.assignment.cuts))).to_spec()
+        # All ops that can run elsewhere, since a codec may look ahead at those behind its cut.
+        reach = self.pipeline.max_cut
+        self._spec: dict[str, Any] = self.pipeline.prefix(reach).to_spec() if reach else {"ops": []}
         # Shared with worker processes, forked or spawned, also persistent ones.
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
-        self.stats = Stats()
+
+    def _open(self) -> Opened:
+        """Open the data set, trying again until the deadline: a trainer may start before its server."""
+        config = MachineConfig(deadline_s=self.deadline_s)
+        machine = Machine(1, 1, config, 0, time.monotonic())
+        while True:
+            ask = machine.ask(time.monotonic())
+            if machine.fatal:
+                raise explain(machine.fatal, self.transport.address)
+            if ask is None:
+                time.sleep(min(0.05, machine.wait_s(time.monotonic())))
+                continue
+            try:
+                return self.transport.open(self.pipeline)
+            except RetryableError as error:
+                machine.failed(ask.request, error, time.monotonic())
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -106,7 +123,7 @@ class RemoteDataset(Dataset[Any]):
     def room(self) -> tuple[tuple[int, ...], str] | None:
         """Shape and dtype of a finished sample, if it is a tensor of known size."""
         spec = self.pipeline.specs[-1]
-        if spec.kind is not Kind.TENSOR or None in spec.shape:
+        if self.has_calls or spec.kind is not Kind.TENSOR or None in spec.shape:
             return None
         return tuple(d or 0 for d in spec.shape), spec.dtype
 
@@ -125,6 +142,7 @@ class RemoteDataset(Dataset[Any]):
             part = [samples[i] for i in places]
             for position, reply in self._fetch_all(epoch, part):
                 value, target = self.finish(reply, epoch, part[position])
+                value = self.run_calls(value, Key(self.seed, epoch, part[position]))
                 items[places[position]] = self.item(torch_value(value), target, reply)
         return items
 
@@ -150,7 +168,9 @@ class RemoteDataset(Dataset[Any]):
 
     def _fetch_all(self, epoch: int, samples: list[int]) -> Any:
         """Yield (position, reply) for all samples, trying again what fails, until the deadline."""
-        config = MachineConfig(deadline_s=self.deadline_s, request_samples=len(samples), request_bytes=1 << 62)
+        config = MachineConfig(
+            deadline_s=self.deadline_s, request_samples=min(len(samples), MAX_SAMPLES), request_bytes=1 << 62
+        )
         machine = Machine(len(samples), len(samples) or 1, config, 0, time.monotonic())
         remaining = len(samples)
         while remaining:
@@ -161,8 +181,9 @@ class RemoteDataset(Dataset[Any]):
                 time.sleep(machine.wait_s(time.monotonic()))
                 continue
             try:
-                for reply in self.transport.fetch(self.request(epoch, [samples[p] for p in ask.positions])):
-                    position = ask.positions[reply.position] if 0 <= reply.position < len(ask.positions) else -1
+                request = self.request(epoch, [samples[p] for p in ask.positions])
+                for reply in self.transport.fetch(request, self.deadline_s):
+                    position = ask.positions[reply.position]
                     if machine.reply(ask.request, position, len(reply.payload), time.monotonic()):
                         remaining -= 1
                         yield position, reply
@@ -171,14 +192,43 @@ class RemoteDataset(Dataset[Any]):
                 machine.failed(ask.request, error, time.monotonic())
 
     def finish(self, reply: Reply, epoch: int, sample: int, out: Tensor | None = None) -> tuple[Value, Any]:
-        """Run what is left of the pipeline on a reply; return the value and the target."""
+        """Run what is left of the pipeline on a reply, up to the user's own code; return the value and the target."""
         if reply.error is not None:
             raise reply.error
-        value = finish_payload(self.pipeline, reply.payload, Key(self.seed, epoch, sample), reply.cut, out)
+        if self.opened.has_labels and reply.label is None:
+            raise ProtocolError(f"{self.url}: a reply without a label from a data set that has labels")
+        key, stop = Key(self.seed, epoch, sample), self.pipeline.max_cut
+        try:
+            value = finish_payload(self.pipeline, reply.payload, key, reply.cut, stop, out)
+        except OpError as error:
+            raise self._named(error, sample) from error.__cause__
         target = reply.label
         if self.target_transform is not None and self.opened.has_labels:
             target = self.target_transform(target)
         return value, target
+
+    def _named(self, error: OpError, sample: int) -> OpError:
+        """Return the error of a sample with the name of its file, which is what people look for."""
+        request = replace(self.request(0, [sample]), cuts=(RAW,), columns=("id",))
+        try:
+            (reply,) = self.transport.fetch(request, self.deadline_s)
+        except (Error, ValueError):
+            return error
+        problem = f"{reply.columns.get('id')}: {error.problem}"
+        return OpError(problem, remedy=error.remedy, op=error.op, position=error.position, sample=error.sample)
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether the pipeline has steps of the user's own."""
+        return self.pipeline.max_cut < len(self.pipeline)
+
+    def run_calls(self, value: Value, key: Key) -> Value:
+        """Run the user's own steps and what is behind them.
+
+        They may draw from the global generators, which the training loop uses too: so they run in the thread that
+        iterates, or in a worker process, and never in a worker thread.
+        """
+        return self.pipeline.run(value, key, self.pipeline.max_cut)
 
     def item(self, value: Any, target: Any, reply: Reply) -> Any:
         """Return a sample as users see it."""
@@ -187,8 +237,14 @@ class RemoteDataset(Dataset[Any]):
             parts.append(reply.columns)
         return tuple(parts) if len(parts) > 1 else parts[0]
 
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"stats": Stats()}
+
+def as_pipeline(pipeline: Any) -> Pipeline:
+    """Return a pipeline, given one, a list of ops or a torchvision transform."""
+    if isinstance(pipeline, Pipeline):
+        return pipeline
+    if isinstance(pipeline, list | tuple):
+        return Pipeline(pipeline)
+    return Pipeline.from_torchvision(pipeline)
 
 
 def torch_value(value: Value) -> Any:
@@ -201,4 +257,6 @@ def torch_value(value: Value) -> Any:
 def explain(error: Error, address: str) -> Error:
     """Return the error that ends an epoch, with what to do."""
     text = str(error) if address in str(error) else f"{address}: {error}"
+    if not isinstance(error, RetryableError):
+        return type(error)(text)
     return type(error)(f"{text}. Is `sophon serve` running there and reachable? Raise deadline_s to wait longer.")

@@ -22,6 +22,7 @@ from sophon.loader.machine import Ask, Machine, MachineConfig
 from sophon.loader.order import Order
 from sophon.loader.stats import Stats
 from sophon.loader.transport import Fetch
+from sophon.pipeline import Key
 
 
 class Engine:
@@ -53,10 +54,12 @@ class Engine:
         self._order = order
         self._epoch = epoch
         self._batch_size = batch_size
+        self._deadline_s = config.deadline_s
         self._collate = collate
         self._stats = stats
         self._machine = Machine(len(order), batch_size, config, dataset.result_bytes, time.monotonic())
-        self._lock = threading.Lock()
+        # Reentrant, since an abandoned iterator may be closed by the garbage collector in any thread, at any moment.
+        self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)  # the machine may have something to ask or to hand out
         self._work = threading.Condition(self._lock)  # a reply waits to be finished
         self._received: list[tuple[int, Reply]] = []
@@ -97,8 +100,9 @@ class Engine:
             fetches = list(self._fetches.values())
         for fetch in fetches:
             fetch.cancel()
-        for thread in self._threads:
-            thread.join()
+        if threading.current_thread() not in self._threads:
+            for thread in self._threads:
+                thread.join()
         self._threads = []
 
     # --- in the consumer's thread -------------------------------------------------------------------------------------
@@ -114,6 +118,7 @@ class Engine:
             return self._batches.pop(number)
 
     def _make(self, number: int) -> Batch:
+        self._machine.resume()
         while self._machine.ready <= number:
             ask = self._machine.ask(time.monotonic())
             self._raise_if_over()
@@ -152,7 +157,7 @@ class Engine:
         """Yield the wanted replies to a request, and tell the machine how it went."""
         samples = [int(self._order[position]) for position in ask.positions]
         request = self._dataset.request(self._epoch, samples)
-        fetch = self._dataset.transport.fetch(request)
+        fetch = self._dataset.transport.fetch(request, self._deadline_s)
         with self._lock:
             self._fetches[ask.request] = fetch
         try:
@@ -160,7 +165,7 @@ class Engine:
             for reply in fetch:
                 now_s = time.monotonic()
                 self._stats.add(fetch_s=now_s - before_s)
-                position = ask.positions[reply.position] if 0 <= reply.position < len(ask.positions) else -1
+                position = ask.positions[reply.position]
                 with self._lock:
                     wanted = self._machine.reply(ask.request, position, len(reply.payload), now_s)
                 if wanted:
@@ -201,8 +206,9 @@ class Engine:
         start_s = time.thread_time()
         held_bytes = 0
         try:
-            value, target = self._dataset.finish(reply, self._epoch, int(self._order[position]), batch.place(slot))
-            held_bytes = batch.put(slot, value, target, reply)
+            sample = int(self._order[position])
+            value, target = self._dataset.finish(reply, self._epoch, sample, batch.place(slot))
+            held_bytes = batch.put(slot, value, target, reply, Key(self._dataset.seed, self._epoch, sample))
         except Exception as error:  # noqa: BLE001 - it is raised where its batch is handed out
             batch.fail(slot, error)
         self._stats.add(finish_cpu_s=time.thread_time() - start_s)

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from sophon.codec.cut import Cut
 from sophon.errors import ConfigError
+from sophon.loader.cuts import OffloadWarning
 from sophon.loader.dataset import RemoteDataset
 from sophon.loader.engine import Engine
 from sophon.loader.machine import MachineConfig
@@ -22,6 +23,7 @@ from sophon.loader.stats import Stats
 
 _WORKERS = ("threads", "processes")
 DEFAULT_BUFFER_BYTES = 1 << 30
+_MANY = 0.1  # of an epoch's samples with a smaller cut than asked for are worth a warning
 
 
 class DataLoader:
@@ -32,7 +34,7 @@ class DataLoader:
 
     Args:
         data: Address ``grpc://host:port/dataset``, a path, or a `RemoteDataset`.
-        pipeline: A `Pipeline` or a torchvision transform; not with a `RemoteDataset`, which has its own.
+        pipeline: A `Pipeline`, a list of ops or a torchvision transform; not with a `RemoteDataset`, which has its own.
         batch_size: Samples in a batch.
         shuffle: In random order, another one each epoch.
         num_workers: Threads or processes that finish samples; 0 does it in the thread that iterates.
@@ -106,6 +108,7 @@ class DataLoader:
         self.drop_last = drop_last
         self.pin_memory = _can_pin(pin_memory)
         self.epoch = 0
+        self._warned = False
         self.stats = Stats()
         self._config = MachineConfig(buffer_bytes=buffer_bytes, deadline_s=deadline_s)
         self._torch_loader = None
@@ -143,6 +146,7 @@ class DataLoader:
         order = epoch_order(len(self.dataset), self.dataset.seed, epoch, shuffle=self.shuffle)
         if self.drop_last:
             order = order[: len(self) * self.batch_size]
+        before = (self.stats.samples, self.stats.smaller_cuts)  # the engine's threads count from its first moment
         engine = Engine(
             self.dataset, order, epoch, self.batch_size, self._config, self.num_workers, self.collate_fn, self.stats
         )
@@ -151,6 +155,18 @@ class DataLoader:
                 yield _pinned(batch) if self.pin_memory else batch
         finally:
             engine.close()
+        self._warn_of_smaller_cuts(self.stats.samples - before[0], self.stats.smaller_cuts - before[1])
+
+    def _warn_of_smaller_cuts(self, samples: int, smaller: int) -> None:
+        if smaller > _MANY * samples and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"{self.dataset.url} sent {smaller:,} of {samples:,} samples as raw files instead of making the cut "
+                "that was asked for (overload, or files that cannot be cut so); the tensors are the same. "
+                "sophon_smaller_cuts_total on its --metrics-port counts the reasons.",
+                OffloadWarning,
+                stacklevel=3,
+            )
 
 
 def _at_least(name: str, value: Any, least: int) -> None:

@@ -67,7 +67,10 @@ class LocalServer:
             command = [sys.executable, "-m", "sophon.cli.main", *self._command]
             command += ["--port", str(self.port), "--ready-file", str(ready_file)]
             with log.open("wb") as output:
-                self._process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+                # A session of its own: Ctrl-C in a notebook or shell is meant for the training, not for the server.
+                self._process = subprocess.Popen(
+                    command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+                )
             try:
                 ready = self._wait(ready_file, log)
             except BaseException:

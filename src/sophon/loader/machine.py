@@ -16,9 +16,8 @@ If the implementation is inconsistent with the following, it is a bug:
 - Batches become ready in order.
 - The bytes held for positions between ask and taken stay within `buffer_bytes`, except that the batch to be delivered
   next may always be completed.
-- As long as nothing is received, a failure is followed by the next try after a growing pause, and by `fatal` once
-  `deadline_s` has passed since the first of these failures, or since the last progress if nothing fails and nothing
-  comes.
+- A failure is followed by the next try after a pause that grows as long as nothing is received, and by `fatal` once
+  `deadline_s` has passed since something was asked for or received, while something is still owed.
 """
 
 from __future__ import annotations
@@ -104,9 +103,8 @@ class Machine:
         self._next_ready = 0
         self._taken = 0
         self._retry_at_s = now_s
-        self._first_failure_s: float | None = None
         self._last_failure: Error | None = None
-        self._progress_s = now_s
+        self._waiting_since_s: float | None = None  # for an answer; None while nothing is owed to us
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
@@ -118,8 +116,8 @@ class Machine:
         positions = self._choose()
         if not positions:
             return None
-        if not self._requests:
-            self._progress_s = now_s  # nothing was owed to us until now
+        if self._waiting_since_s is None:
+            self._waiting_since_s = now_s
         self._request_number += 1
         self._requests[self._request_number] = _Request(set(positions))
         for position in positions:
@@ -159,9 +157,8 @@ class Machine:
         asked.positions.discard(position)
         self._state[position] = _RECEIVED
         self._hold(position, max(size_bytes, self._held[position]))
-        self._progress_s = now_s
+        self._waiting_since_s = now_s
         self.tries = 0
-        self._first_failure_s = None
         return True
 
     def ended(self, request: int, now_s: float) -> None:
@@ -172,6 +169,13 @@ class Machine:
             self.failed(request, RetryableError(f"the reply ended {missing} samples early"), now_s)
         else:
             self._requests.pop(request, None)
+            if not self._requests and not self._again:
+                self._waiting_since_s = None
+
+    def resume(self) -> None:
+        """Start the deadline anew, for a driver that only drives while its consumer waits."""
+        if not self._requests:
+            self._waiting_since_s = None
 
     def failed(self, request: int, error: Error, now_s: float) -> None:
         """Take note that a request has failed; what it still owes is asked for again, unless the error is final."""
@@ -187,8 +191,6 @@ class Machine:
         pause_s = min(self._config.first_pause_s * 2.0 ** min(self.tries, 30), self._config.longest_pause_s)
         self.tries += 1
         self._last_failure = error
-        if self._first_failure_s is None:
-            self._first_failure_s = now_s
         self._retry_at_s = max(self._retry_at_s, now_s + pause_s * self._random.uniform(0.5, 1.0))
         self.check(now_s)
 
@@ -197,12 +199,13 @@ class Machine:
         if self.fatal:
             return
         deadline_s = self._config.deadline_s
-        if self._first_failure_s is not None and now_s - self._first_failure_s >= deadline_s:
-            self.fatal = RetryableError(
-                f"no answer for {deadline_s:g} s, after {self.tries} tries; the last one: {self._last_failure}"
-            )
-        elif self._requests and self._first_failure_s is None and now_s - self._progress_s >= deadline_s:
-            self.fatal = RetryableError(f"no answer for {deadline_s:g} s, though the connection stands")
+        if self._waiting_since_s is None or now_s - self._waiting_since_s < deadline_s:
+            return
+        if self.tries:
+            text = f"no answer for {deadline_s:g} s, after {self.tries} tries; the last one: {self._last_failure}"
+        else:
+            text = f"no answer for {deadline_s:g} s, though the connection stands"
+        self.fatal = RetryableError(text)
 
     # --- what happens to samples and batches --------------------------------------------------------------------------
 

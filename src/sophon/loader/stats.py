@@ -13,7 +13,7 @@ from sophon.codec.wire import Reply
 
 @dataclass
 class Stats:
-    """Counts since the loader was made; `epoch_stats` of a loader has those of one epoch.
+    """Counts since the loader was made, of what the threads of this process did.
 
     Args:
         samples: Samples received.

@@ -14,12 +14,17 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from sophon.codec.codec import MAX_VALUE_BYTES
 from sophon.codec.cut import Cut, make_payload
 from sophon.codec.wire import Reply, Request, error_from_json, parse_json, replies_of
 from sophon.errors import ConfigError, Error, OpError, RetryableError, TransportError
 from sophon.loader import fork
 from sophon.pipeline import Key, Pipeline
 from sophon.store import Store, open_store
+
+# One record batch: the largest value that a payload may hold, and what comes with it.
+_MAX_MESSAGE_BYTES = MAX_VALUE_BYTES + (64 << 20)
+_MAX_ANSWER_BYTES = 64 << 20  # of JSON: a million class names
 
 
 @dataclass(frozen=True)
@@ -71,8 +76,8 @@ class Transport(ABC):
         """Ask what the data set is and what can be done near it."""
 
     @abstractmethod
-    def fetch(self, request: Request) -> Fetch:
-        """Ask for samples."""
+    def fetch(self, request: Request, timeout_s: float) -> Fetch:
+        """Ask for samples; iterating fails after the timeout, also where the other side is silent."""
 
     @abstractmethod
     def close(self) -> None:
@@ -112,7 +117,7 @@ class LocalTransport(Transport):
             digests=("here",) * pipeline.max_cut,
         )
 
-    def fetch(self, request: Request) -> Fetch:
+    def fetch(self, request: Request, timeout_s: float) -> Fetch:  # noqa: ARG002 - reading files is not timed
         """Read samples, and make the cut that was asked for."""
         return _LocalFetch(self.store, request)
 
@@ -138,7 +143,7 @@ class _LocalFetch(Fetch):
                     pipeline = pipeline or Pipeline.from_spec(request.pipeline)
                     reply.payload = make_payload(pipeline, data, Key(request.seed, request.epoch, sample), cut)
                     reply.cut = cut
-            except OpError:
+            except (OpError, ConfigError):
                 reply.cut = Cut(0)  # the raw bytes are there already; the trainer meets the same trouble itself
             except Error as error:
                 reply.error = error
@@ -183,7 +188,7 @@ class FlightTransport(Transport):
         options = flight.FlightCallOptions(timeout=self._timeout_s)
         with self._connection() as client, _typed_errors(self.address):
             (result,) = client.do_action(flight.Action("open", body), options)
-            message = parse_json(result.body.to_pybytes())
+            message = parse_json(result.body.to_pybytes(), _MAX_ANSWER_BYTES)
         try:
             return Opened(
                 name=str(message["dataset"]),
@@ -197,12 +202,12 @@ class FlightTransport(Transport):
                 versions={str(k): str(v) for k, v in message["versions"].items()},
                 reason=str(message.get("reason", "")),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise TransportError(f"{self.address} answered in a way this release does not know: {error!r}") from error
 
-    def fetch(self, request: Request) -> Fetch:
+    def fetch(self, request: Request, timeout_s: float) -> Fetch:
         """Send a request; replies come as they are finished there."""
-        return _FlightFetch(self, request)
+        return _FlightFetch(self, request, timeout_s)
 
     def close(self) -> None:
         """Close this process's connection; the next use makes another."""
@@ -228,8 +233,8 @@ class FlightTransport(Transport):
                     "use multiprocessing_context='spawn', or start the workers before the first batch"
                 )
             if self._client is None:
-                # Unlimited message size: one record batch carries many samples, and the sender bounds it.
-                self._client = flight.connect(self._node, generic_options=[("grpc.max_receive_message_length", -1)])
+                options = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES)]
+                self._client = flight.connect(self._node, generic_options=options)
             self._busy += 1
             return self._client
 
@@ -264,9 +269,10 @@ class _Connection:
 
 
 class _FlightFetch(Fetch):
-    def __init__(self, transport: FlightTransport, request: Request) -> None:
+    def __init__(self, transport: FlightTransport, request: Request, timeout_s: float) -> None:
         self._transport = transport
         self._request = request
+        self._timeout_s = timeout_s
         self._reader: Any = None
         self._cancelled = False
 
@@ -277,11 +283,13 @@ class _FlightFetch(Fetch):
         client = transport.acquire()
         try:
             with _typed_errors(transport.address):
-                self._reader = client.do_get(flight.Ticket(self._request.to_bytes()))
+                # do_get itself waits for the first word of the answer, where nothing can be cancelled yet.
+                options = flight.FlightCallOptions(timeout=self._timeout_s)
+                self._reader = client.do_get(flight.Ticket(self._request.to_bytes()), options)
                 if self._cancelled:
                     return
                 for chunk in self._reader:
-                    yield from replies_of(chunk.data)
+                    yield from replies_of(chunk.data, self._request)
         finally:
             self.cancel()
             self._reader = None

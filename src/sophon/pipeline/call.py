@@ -4,8 +4,8 @@ The callable sees what torchvision would give it (a PIL image, or a torch tensor
 Python's, NumPy's or torch's global generators: these are seeded from (seed, epoch, sample, position) before each call
 and put back after it, so that its result depends on the sample and not on the worker or the order.
 
-Concurrency: the global generators are shared by all threads of a process, so calls take turns under one lock. Use
-worker processes where such a step is slow.
+Concurrency: the global generators are shared by all threads of a process, so calls take turns under one lock, and
+loaders run them in the thread that iterates or in worker processes. Use worker processes where such a step is slow.
 Limits: a cut is never behind a Call; the callable is never sent anywhere.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import os
 import random
 import sys
 import threading
@@ -27,7 +28,19 @@ from sophon.pipeline.op import Json, Op
 from sophon.pipeline.rng import Rng
 from sophon.pipeline.spec import OBJECT, Kind, Spec, Value
 
-_lock = threading.Lock()
+
+class _Turn:
+    """The lock under which calls take turns; made anew in a forked child, where its holder does not exist."""
+
+    def __init__(self) -> None:
+        self.renew()
+        os.register_at_fork(after_in_child=self.renew)
+
+    def renew(self) -> None:
+        self.lock = threading.RLock()  # a callable may run a pipeline of its own
+
+
+_turn = _Turn()
 
 
 @dataclass(frozen=True)
@@ -62,7 +75,7 @@ class Call(Op):
         if torch is not None and isinstance(value, np.ndarray):
             # A callable may write into its tensor; the array may be a read-only view of a payload.
             value = torch.from_numpy(value if value.flags.writeable else value.copy())
-        with _lock, _seeded(params, torch):
+        with _turn.lock, _seeded(params, torch):
             result = self.function(value)
         if torch is not None and isinstance(result, torch.Tensor):
             result = result.detach().cpu().contiguous().numpy()

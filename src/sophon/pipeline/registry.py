@@ -58,6 +58,8 @@ def op_from_spec(spec: Json, depth: int = 0) -> Op:
 
 
 def _from_json(value: Json, depth: int) -> object:
+    if depth > _MAX_DEPTH:
+        raise ConfigError(f"expected lists nested at most {_MAX_DEPTH} deep")
     if isinstance(value, dict):
         return op_from_spec(value, depth + 1)
     if isinstance(value, list):

@@ -15,7 +15,7 @@ from typing import Any
 
 from sophon.codec.cut import RAW, Cut, check_cut, make_payload
 from sophon.codec.wire import Reply, Request
-from sophon.errors import ConfigError, Error, OpError, ProtocolError
+from sophon.errors import ConfigError, Error, ProtocolError
 from sophon.pipeline import Key, Pipeline
 from sophon.pipeline.ops.decode import Decode
 from sophon.pipeline.probe import digests, versions
@@ -216,7 +216,7 @@ class _Work:
             return Reply(position, error=error)
         try:
             payload = make_payload(self._pipeline, data, Key(request.seed, request.epoch, sample), cut)
-        except (OpError, ConfigError):
+        except Exception:  # noqa: BLE001 - decoders, codecs and plug-in ops may raise anything
             # The trainer will meet the same trouble, with the file at hand and the user's policy for bad samples.
             self._executor.count("op_failed")
             return self._reply(position, RAW, data)

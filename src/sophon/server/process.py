@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ class ServerConfig:
         metrics_port: HTTP port for health and metrics, 0 for any free one, None for none.
         ready_file: Written once requests are accepted: JSON with url, port, metrics_port and pid.
         patience_s: Longest time a sample waits for a core before it is sent as it is.
+        drain_s: Longest time to end what is under way after SIGTERM.
     """
 
     host: str = "127.0.0.1"
@@ -43,6 +45,7 @@ class ServerConfig:
     metrics_port: int | None = None
     ready_file: Path | None = None
     patience_s: float = 30.0
+    drain_s: float = 30.0
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class Ready:
 
 def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Callable[[Ready], None]) -> None:
     """Serve until SIGTERM or SIGINT, then end what is under way and return."""
+    _check_place(config)
     metrics = Metrics()
     budget = CpuBudget(config.cores)
     executor = Executor(stores, budget, config.patience_s)
@@ -78,6 +82,8 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
     stop = threading.Event()
 
     def on_signal(_: int, __: FrameType | None) -> None:
+        if stop.is_set():
+            os._exit(1)  # asked twice: at once
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -89,12 +95,30 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
     on_ready(ready)
     # The main thread waits for signals here; Flight's own threads do the work.
     stop.wait()
-    service.drain()
+    drain = threading.Thread(target=service.drain, daemon=True)
+    drain.start()
+    drain.join(config.drain_s)
+    if drain.is_alive():
+        os._exit(1)  # a trainer that does not read its replies would keep us for ever
     budget.close()
     if http is not None:
         http.shutdown()
     for store in stores.values():
         store.close()
+
+
+def _check_place(config: ServerConfig) -> None:
+    """Find out what gRPC would only say in its log: that the address is taken or is not ours."""
+    try:
+        family = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0][0]
+        with socket.create_server((config.host, config.port), family=family):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {config.host}:{config.port}: {error}; choose another --host or --port"
+        ) from error
+    if config.ready_file is not None and not config.ready_file.parent.is_dir():
+        raise ConfigError(f"--ready-file: there is no folder {config.ready_file.parent}")
 
 
 def _write(path: Path, ready: Ready) -> None:

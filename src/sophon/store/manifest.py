@@ -102,8 +102,9 @@ class Manifest:
         return None if self.labels is None else int(self.labels[index])
 
     def values(self, index: int, names: Sequence[str]) -> dict[str, Any]:
-        """Return some further columns of one sample; "id" is its id."""
-        return {name: (self.ids if name == "id" else self.columns.column(name))[index].as_py() for name in names}
+        """Return some further columns of one sample; "id" is its id. What JSON does not have becomes text."""
+        found = {name: (self.ids if name == "id" else self.columns.column(name))[index].as_py() for name in names}
+        return {name: value if _is_json(value) else str(value) for name, value in found.items()}
 
     def __repr__(self) -> str:
         return f"Manifest({self.kind!r}, {len(self):,} samples, fingerprint {self.fingerprint})"
@@ -194,6 +195,14 @@ class Manifest:
         if (manifest.fingerprint, _digest(manifest.locations)) != (meta["fingerprint"], meta["locations"]):
             raise ArtifactError(f"its rows are not those that its fingerprint was made of. {_REMEDY}")
         return manifest
+
+
+def _is_json(value: object) -> bool:
+    if isinstance(value, list):
+        return all(_is_json(part) for part in value)
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_json(part) for key, part in value.items())
+    return value is None or isinstance(value, str | int | float)
 
 
 def sources_table(names: list[str], sizes: list[int], mtimes_ns: list[int]) -> pa.Table:

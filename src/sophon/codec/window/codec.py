@@ -96,7 +96,8 @@ def _box(pipeline: Pipeline, key: Key, header: Header) -> Box | None:
     decode = pipeline.ops[0]
     if isinstance(decode, Decode) and header.width * header.height > decode.max_pixels:
         raise NotWindowable("more pixels than the limit")
-    return needed_box(pipeline, key, header.height, header.width)
+    box = needed_box(pipeline, key, header.height, header.width)
+    return None if box is None or 0 in box[2:] else box  # of an empty box the op itself has something to say
 
 
 def _cut(data: Payload, header: Header, box: Box, index: Index | None) -> Window:
