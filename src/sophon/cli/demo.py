@@ -55,7 +55,7 @@ def _table(title: str, result: CutsResult) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("ops near storage", no_wrap=True)
     table.add_column("codec", no_wrap=True)
-    for name in ("KB", "gain", "storage ms", "trainer ms", "best for"):
+    for name in ("KB", "gain", "storage ms", "trainer ms", "best"):
         table.add_column(name, justify="right", no_wrap=True)
     last_k = -1
     for row in result.rows:
