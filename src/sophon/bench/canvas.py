@@ -2,7 +2,8 @@
 
 Regions are numbers on a map, drawn by Pillow, and a table of what each number looks like. To finish, the map is looked
 up plane by plane (luma, chroma, amount of detail) and the textures of the bank are laid over the whole at once, scaled
-by the amount of detail: NumPy on whole arrays of small integers, which is what makes it quick.
+by the amount of detail. All of it is NumPy on arrays of small integers that lie in memory without gaps and are no
+larger than the map, so that they stay in the processor's cache: that is what makes it quick.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from random import Random
 import numpy as np
 from PIL import Image, ImageDraw
 
-from sophon.bench.texture import GRAIN, GRASS, LEAVES, TILE_PX, TUFTS, U8, Bank
+from sophon.bench.texture import I8, I16, U8, Bank, piece
 
 Box = tuple[int, int, int, int]
 """Left, top, right and bottom; right and bottom are outside."""
 
-MOST_DETAIL = 220
-"""Upper bound of detail: with it, colour plus tint cannot leave a byte (190 + 3 * TINT_STD * 281 / 256 < 256)."""
+MOST_DETAIL = 110
+"""Upper bound of detail: with it, colour plus tint cannot leave a byte (190 + 3 * MOST_TINT_STD * 141 / 128 < 256), nor
+32 times luma plus texture an int16 (2 * 16 * 255 + 4 * TILE_STD * 111, and less than 5,000 for light)."""
 
-LEAST_TINT = 60
+LEAST_TINT = 30
 """Added to detail for chroma: colour is never even, be it only for the noise of the sensor."""
 
-TEXTURES = ((GRAIN, LEAVES), (TUFTS, LEAVES), (TUFTS, GRASS), (GRAIN, LEAVES), (TUFTS, LEAVES))
-"""Pairs of textures that a photo is made with: one rather even, one rather busy."""
+BLACK, WHITE = np.int16(0), np.int16(255)
 
 
 @dataclass(frozen=True)
@@ -61,33 +62,31 @@ class Canvas:
 
     def __init__(self, rng: Random, bank: Bank, size: tuple[int, int], busy: float = 1.0) -> None:
         self.rng = rng
+        self.texture = rng.choice(bank.textures)
         self._bank = bank
         self._busy = busy
         self._size = size
-        # Photos of a thousand pixels are soft at the pixel: half a map has all their edges, at a quarter of the cost.
-        self._scale = 2 if max(size) > 640 else 1
-        self.width, self.height = (-(-side // self._scale) for side in size)
-        self._map = Image.new("L", (self.width, self.height))
+        self.width, self.height = (-(-side // bank.scale) for side in size)
+        self._regions = bytearray(self.width * self.height)
+        self._map = Image.frombuffer("L", (self.width, self.height), self._regions, "raw", "L", 0, 1)
+        self._map.readonly = 0  # or else Pillow would draw on a copy of the bytes
         self._draw = ImageDraw.Draw(self._map)
         # Luma, blue and red difference, and detail of region n at offset n. Detail is odd where the busier of the
         # photo's two textures is laid.
         self._tables = tuple(bytearray(256) for _ in range(4))
-        self._regions = 0
+        self._count = 0
 
     def _region(self, material: Material) -> int:
         """Return the number of a new region made of that material."""
         rng = self.rng
-        detail = 2 * round(rng.uniform(*material.detail) * self._busy)
-        values = (
-            _within(0, rng.uniform(*material.luma), 255),
-            _within(66, rng.gauss(material.blue, material.tint), 190),
-            _within(66, rng.gauss(material.red, material.tint), 190),
-            _within(0, detail, MOST_DETAIL) + (rng.random() < material.busy),
-        )
-        number = self._regions
-        self._regions += 1  # scenes have some fifty; a bytearray refuses the 257th
-        for table, value in zip(self._tables, values, strict=True):
-            table[number] = value
+        detail = _within(0, rng.uniform(*material.detail) * self._busy, MOST_DETAIL)
+        number = self._count
+        self._count += 1  # scenes have some fifty; a bytearray refuses the 257th
+        luma_table, blue_table, red_table, detail_table = self._tables
+        luma_table[number] = _within(0, rng.uniform(*material.luma), 255)
+        blue_table[number] = _within(66, rng.gauss(material.blue, material.tint), 190)
+        red_table[number] = _within(66, rng.gauss(material.red, material.tint), 190)
+        detail_table[number] = detail - detail % 2 + (rng.random() < material.busy)
         return number
 
     def fill(self, material: Material, *boxes: Box) -> None:
@@ -98,115 +97,111 @@ class Canvas:
 
     def hills(self, material: Material, level: float, rough: float) -> None:
         """Fill all below a skyline at ``level`` (share of the height) that is ``rough`` high."""
-        waves = np.arange(1, 65)
-        phase = 2 * np.pi * np.array([self.rng.random() for _ in waves])
-        line = np.fft.irfft(np.concatenate(([0], np.exp(1j * phase) / waves)), 256)[:128]
-        line *= rough / np.abs(line).max()
-        x = np.linspace(0, self.width, line.size)
-        skyline = np.stack((x, (level + line) * self.height), 1).ravel().tolist()
-        corners = (self.width, self.height, 0, self.height)
-        self._draw.polygon((*skyline, *corners), fill=self._region(material))
+        region = self._region(material)
+        middle, most = level * self.height, rough * self.height
+        skyline = [(self.width * x, middle + most * y) for x, y in self.rng.choice(self._bank.skylines)]
+        # Pillow's time for a polygon goes with its corners times its rows: a flat one and a box cost less.
+        foot = int(middle + most) + 1
+        self._draw.polygon([*skyline, (self.width, foot), (0, foot)], fill=region)
+        self._draw.rectangle((0, foot, self.width, max(foot, self.height)), fill=region)
 
     def patches(self, material: Material, share: float) -> None:
         """Fill ragged patches that cover about ``share`` of the canvas."""
-        piece = self._bank.patches[_piece(self.rng, self._map.size)]
-        mask = Image.fromarray(piece < np.uint8(255 * share))
+        ranks = piece(self._bank.patches, self._corner(), self._map.size)
+        mask = Image.fromarray(ranks < np.uint8(255 * share))
         self._map.paste(self._region(material), (0, 0, self.width, self.height), mask)
 
     def thing(self, material: Material, box: Box) -> None:
         """Fill one rounded or angular shape."""
         left, top, right, bottom = box
-        corners = self.rng.choice(self._bank.outlines) * (right - left, bottom - top) + (left, top)
-        self._draw.polygon(corners.ravel().tolist(), fill=self._region(material))
+        width, height = right - left, bottom - top
+        corners = [(left + width * x, top + height * y) for x, y in self.rng.choice(self._bank.outlines)]
+        self._draw.polygon(corners, fill=self._region(material))
 
-    def finish(self, halved_chroma: bool) -> tuple[U8, U8, U8]:
-        """Lay texture and light over the regions; return luma and the two chroma planes.
+    def finish(self) -> tuple[U8, U8, U8]:
+        """Lay texture and light over the regions; return luma and the two chroma planes."""
+        # translate of a bytearray takes half the time of that of bytes, and gives what may be changed.
+        luma, blue, red, detail = (
+            np.frombuffer(self._regions.translate(table), np.uint8).reshape(self.height, self.width)
+            for table in self._tables
+        )
+        corner = self._corner()
+        amount = detail.astype(np.int16)
+        luma = self._textured(self._lit(luma), amount, np.negative(detail & np.uint8(1)).view(np.int8), corner)
+        amount += LEAST_TINT
+        for plane, tile in zip((blue, red), self.texture.tints, strict=True):
+            tint = piece(tile, corner, self._map.size).astype(np.int16)
+            tint *= amount
+            tint >>= 7
+            # Bytes wrap around, but MOST_DETAIL and LEAST_TINT keep the sum within one.
+            np.add(plane, tint.astype(np.uint8), out=plane)
+        if self._bank.scale == 2:
+            blue, red = _enlarged(blue), _enlarged(red)
+        width, height = self._size
+        luma, blue, red = (np.ascontiguousarray(plane[:height, :width]) for plane in (luma, blue, red))
+        return luma, blue, red
+
+    def _lit(self, luma: U8) -> I16:
+        """Return 16 times the luma of the regions under uneven light."""
+        lit = piece(self._bank.light, self._corner(), self._map.size).astype(np.int16)
+        lit *= np.int16(self.rng.uniform(2, 13))
+        lit += self.rng.choice(self._bank.ramps)[: self.height]
+        lit += luma * np.int16(16)
+        return lit
+
+    def _textured(self, lit: I16, amount: I16, busy: I8, corner: int) -> U8:
+        """Return luma with texture, at the size of the photo.
 
         Args:
-            halved_chroma: The file will keep one chroma pixel of four, so none need be put between.
+            lit: 16 times luma without it.
+            amount: How much texture.
+            busy: Which: 0 or -1.
+            corner: Where in the tiles.
         """
-        bank, (luma_table, blue_table, red_table, detail_table) = self._bank, self._tables
-        even, busy = self.rng.choice(TEXTURES)
-        place = _piece(self.rng, self._size)
-        regions = self._map.tobytes()
 
-        def looked_up(table: bytearray) -> U8:
-            # Quicker than Image.point, which goes through the table in Python, and than NumPy's indexing.
-            return np.frombuffer(regions.translate(table), np.uint8).reshape(self.height, self.width)
+        def phase(number: int, twice_lit: I16) -> I16:
+            texture = piece(self.texture.change[number], corner, self._map.size) & busy
+            texture ^= piece(self.texture.even[number], corner, self._map.size)
+            luma = texture.astype(np.int16)
+            luma *= amount
+            luma += twice_lit
+            luma >>= 5
+            return luma.clip(BLACK, WHITE, out=luma)
 
-        amounts = looked_up(detail_table)
-        detail = self._enlarged(amounts)
-        mixed = bank.luma[even][place] ^ bank.luma[busy][place]
-        mixed &= np.negative(detail & 1).view(np.int8)
-        mixed ^= bank.luma[even][place]
-        luma = mixed.astype(np.int16)
-        luma *= detail.astype(np.int16)
-        luma >>= 6
-        luma += self._smoothed(self._lit(looked_up(luma_table)))
-        np.clip(luma, 0, 255, out=luma)
+        # Pixels lie between those of the map, so that edges are as soft as a lens makes them.
+        right = _with_next(lit, axis=1)
+        lower_right = _with_next(right, axis=0)
+        lower_right >>= 1
+        if self._bank.scale == 1:
+            return phase(0, lower_right).astype(np.uint8)
+        pairs = np.empty((self.height, 2, self.width), "<i2")
+        for y, halves in enumerate(((lit + lit, right), (_with_next(lit, axis=0), lower_right))):
+            first, second = (phase(2 * y + x, half) for x, half in enumerate(halves))
+            # Two bytes made as one 16-bit number: far quicker than writing to every other column.
+            second <<= 8
+            np.bitwise_or(first, second, out=pairs[:, y])
+        return pairs.view(np.uint8).reshape(2 * self.height, 2 * self.width)
 
-        chroma_detail = amounts.astype(np.int16)
-        chroma_detail += LEAST_TINT
-        chroma = []
-        for table, tile in zip((blue_table, red_table), bank.chroma[busy], strict=True):
-            tint = tile[place][: self.height, : self.width].astype(np.int16)
-            tint *= chroma_detail
-            tint >>= 8
-            # Bytes wrap around, but MOST_DETAIL and LEAST_TINT keep the sum within one.
-            colour = looked_up(table) + tint.astype(np.int8).view(np.uint8)
-            coarse = halved_chroma or self._scale == 1
-            chroma.append(self._enlarged(colour) if coarse else self._smoothed(colour))
-        return luma.astype(np.uint8), chroma[0], chroma[1]
-
-    def _lit(self, luma: U8) -> U8:
-        """Return luma of the regions under uneven light."""
-        rng = self.rng
-        light = self._bank.light[_piece(rng, self._map.size)].astype(np.int16)
-        light *= np.int16(rng.uniform(8, 48))
-        light >>= 6
-        light += np.linspace(rng.gauss(0, 15), rng.gauss(0, 15), self.height).astype(np.int16)[:, None]
-        light += luma
-        return np.clip(light, 0, 255).astype(np.uint8)
-
-    def _enlarged(self, plane: U8) -> U8:
-        """Return a plane of the map at the size of the photo."""
-        if self._scale == 2:
-            # A byte times 257 is that byte twice: far quicker than np.repeat along rows.
-            plane = np.repeat((plane.astype(np.uint16) * np.uint16(257)).view(np.uint8), 2, axis=0)
-        return plane[: self._size[1], : self._size[0]]
-
-    def _smoothed(self, plane: U8) -> U8:
-        """Return a plane of the map at the size of the photo, with edges no harder than a lens makes them."""
-        plane = _doubled(plane) if self._scale == 2 else _blurred(plane)
-        return plane[: self._size[1], : self._size[0]]
+    def _corner(self) -> int:
+        """Return the number of any pixel of a tile."""
+        return self.rng.randrange(self._bank.light.shape[1] ** 2)
 
 
-def _blurred(plane: U8) -> U8:
-    """Average diagonal neighbours."""
-    soft: U8 = plane >> np.uint8(1)
-    soft[1:, 1:] += plane[:-1, :-1] >> 1
-    soft[:1] = plane[:1]
-    soft[:, :1] = plane[:, :1]
-    return soft
+def _with_next(plane: I16, axis: int) -> I16:
+    """Add to every pixel the next one along an axis, and to the last itself."""
+    total = np.empty_like(plane)
+    pixels, totals = (plane, total) if axis == 0 else (plane.T, total.T)
+    np.add(pixels[:-1], pixels[1:], out=totals[:-1])
+    np.add(pixels[-1], pixels[-1], out=totals[-1])
+    return total
 
 
-def _doubled(plane: U8) -> U8:
-    """Return a plane twice as large, with averages between."""
-    between = plane.copy()
-    between[:, :-1] = (plane[:, :-1] >> 1) + (plane[:, 1:] >> 1)
-    # Pairs of bytes made as 16-bit numbers: far quicker than writing to every other column.
-    wide = (plane.astype("<u2") | between.astype("<u2") << np.uint16(8)).view(np.uint8)
-    tall = np.empty((2 * len(wide), wide.shape[1]), np.uint8)
-    tall[::2] = wide
-    tall[1:-1:2] = (wide[:-1] >> 1) + (wide[1:] >> 1)
-    tall[-1] = wide[-1]
-    return tall
-
-
-def _piece(rng: Random, size: tuple[int, int]) -> tuple[slice, slice]:
-    """Return rows and columns of a piece of a tile, anywhere."""
-    top, left = rng.randrange(TILE_PX), rng.randrange(TILE_PX)
-    return np.s_[top : top + size[1], left : left + size[0]]
+def _enlarged(plane: U8) -> U8:
+    """Return a plane twice as wide and high, every pixel four times."""
+    # A byte times 257 is that byte twice: far quicker than np.repeat along rows.
+    wide = plane.astype(np.uint16)
+    wide *= np.uint16(257)
+    return np.repeat(wide.view(np.uint8), 2, axis=0)
 
 
 def _within(low: int, value: float, high: int) -> int:
