@@ -21,6 +21,7 @@ from sophon.codec.wire import Request
 from sophon.loader.local_server import LocalServer
 from sophon.loader.transport import FlightTransport
 from sophon.pipeline import Pipeline, ops
+from sophon.store import open_store
 
 SAMPLE_BYTES = 100_000
 _SAMPLES = 1_000
@@ -30,11 +31,12 @@ _SPEC = Pipeline([ops.Decode()]).to_spec()
 _GB = 1e9
 
 
-def bench_link(seconds: float, on_step: OnStep | None = None) -> dict[str, float]:
-    """Fetch 100 KB samples on one connection, in turns with a bare socket, and count CPU on both sides.
+def bench_link(seconds: float, folder: Path | None = None, on_step: OnStep | None = None) -> dict[str, float]:
+    """Fetch raw samples on one connection, in turns with a bare socket, and count CPU on both sides.
 
     Args:
         seconds: For all of it.
+        folder: Images to fetch; 1,000 files of 100 KB if left out.
         on_step: Called with the name of what runs next, its number and how many there are.
 
     Returns:
@@ -43,17 +45,20 @@ def bench_link(seconds: float, on_step: OnStep | None = None) -> dict[str, float
     report = on_step or nothing
     report("preparing", 0, 1)
     rounds = max(3, int(seconds / 1.5))
-    with tempfile.TemporaryDirectory(prefix="sophon-link-") as folder:
-        for i in range(_SAMPLES):
-            Path(folder, f"{i:06d}.jpg").write_bytes(np.random.default_rng(i).bytes(SAMPLE_BYTES))
+    with tempfile.TemporaryDirectory(prefix="sophon-link-") as made:
+        if folder is None:
+            for i in range(_SAMPLES):
+                Path(made, f"{i:06d}.jpg").write_bytes(np.random.default_rng(i).bytes(SAMPLE_BYTES))
+        manifest = open_store(folder or made, cache_dir=Path(made)).manifest
+        paths = [str(Path(folder or made, name)) for name in manifest.ids.to_pylist()]
         with (
-            LocalServer(folder, cores=0, options=("--cache-dir", folder)) as server,
-            _SocketServer(folder) as bare,
+            LocalServer(folder or made, cores=0, options=("--cache-dir", made)) as server,
+            _SocketServer(paths, manifest.sizes.tolist()) as bare,
             ThreadPoolExecutor(2) as pool,
         ):
             transport = FlightTransport(server.url)
             contestants = {
-                "flight": (lambda: _flight_pass(transport, pool), lambda: _cpu_of(server.pid)),
+                "flight": (lambda: _flight_pass(transport, pool, len(paths)), lambda: _cpu_of(server.pid)),
                 "socket": (bare.receive_all, lambda: _cpu_of(bare.pid)),
             }
             rows: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
@@ -78,26 +83,26 @@ def _measure(run: Callable[[], int], server_cpu: Callable[[], float]) -> tuple[f
     return size_gb / wall_s, (time.process_time() - here_s + server_cpu() - there_s) / size_gb
 
 
-def _flight_pass(transport: FlightTransport, pool: ThreadPoolExecutor) -> int:
+def _flight_pass(transport: FlightTransport, pool: ThreadPoolExecutor, count: int) -> int:
     """Fetch all samples; as in the loader two requests share the connection, so that no side waits for the other."""
-    starts = range(0, _SAMPLES, _REQUEST_SAMPLES)
-    return sum(pool.map(lambda start: _fetch(transport, start), starts))
+    parts = [range(start, min(start + _REQUEST_SAMPLES, count)) for start in range(0, count, _REQUEST_SAMPLES)]
+    return sum(pool.map(lambda part: _fetch(transport, tuple(part)), parts))
 
 
-def _fetch(transport: FlightTransport, start: int) -> int:
-    samples = tuple(range(start, min(start + _REQUEST_SAMPLES, _SAMPLES)))
+def _fetch(transport: FlightTransport, samples: tuple[int, ...]) -> int:
     request = Request("data", _SPEC, 0, 0, samples, (RAW,) * len(samples))
     return sum(len(reply.payload) for reply in transport.fetch(request, _TIMEOUT_S))
 
 
 class _SocketServer:
-    """Sends the files of a folder over a plain TCP connection, each time it is asked to."""
+    """Sends some files over a plain TCP connection, each time it is asked to."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, paths: list[str], sizes: list[int]) -> None:
+        self._sizes = sizes
         listener = socket.create_server(("127.0.0.1", 0))
         self._port = listener.getsockname()[1]
         context = multiprocessing.get_context("spawn")
-        self._process = context.Process(target=_send_files, args=(listener, folder), daemon=True)
+        self._process = context.Process(target=_send_files, args=(listener, paths), daemon=True)
         self._process.start()
         listener.close()
         self._socket = socket.create_connection(("127.0.0.1", self._port))
@@ -110,12 +115,12 @@ class _SocketServer:
     def receive_all(self) -> int:
         self._socket.sendall(b"g")
         # A fresh buffer per sample, as any user of the bytes would need.
-        for _ in range(_SAMPLES):
-            buffer = memoryview(bytearray(SAMPLE_BYTES))
+        for size in self._sizes:
+            buffer = memoryview(bytearray(size))
             got = 0
-            while got < SAMPLE_BYTES:
+            while got < size:
                 got += self._socket.recv_into(buffer[got:])
-        return _SAMPLES * SAMPLE_BYTES
+        return sum(self._sizes)
 
     def __enter__(self) -> _SocketServer:
         return self
@@ -127,12 +132,11 @@ class _SocketServer:
             self._process.kill()
 
 
-def _send_files(listener: socket.socket, folder: str) -> None:
+def _send_files(listener: socket.socket, paths: list[str]) -> None:
     connection, _ = listener.accept()
-    paths = sorted(Path(folder).glob("*.jpg"))
     while connection.recv(1):
         for path in paths:
-            connection.sendall(path.read_bytes())
+            connection.sendall(Path(path).read_bytes())
 
 
 def _cpu_of(pid: int) -> float:

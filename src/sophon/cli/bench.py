@@ -62,13 +62,14 @@ def bench_ops_command(data: Path | None, count: int, seconds: float, json_target
     type=click.FloatRange(0.1),
     help="About how long to measure; at least three rounds.",
 )
+@click.option("--data", type=click.Path(path_type=Path), help="Folder of images; files of 100 KB if left out.")
 @json_option
-def bench_link_command(seconds: float, json_target: str | None) -> None:
-    """Raw 100 KB samples over Flight on loopback, beside a bare socket."""
+def bench_link_command(seconds: float, data: Path | None, json_target: str | None) -> None:
+    """Raw samples over Flight on loopback, beside a bare socket."""
     from sophon.bench.link import bench_link
 
     with steps_bar("link") as report:
-        result = bench_link(seconds, report)
+        result = bench_link(seconds, data, report)
     show(result, json_target, _print_link)
 
 
