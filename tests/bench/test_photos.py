@@ -2,11 +2,13 @@ import io
 import math
 from collections import Counter
 from functools import cache
+from random import Random
 
 import numpy as np
 import pytest
 from PIL import Image, JpegImagePlugin
 
+from sophon.bench.canvas import Canvas, Material
 from sophon.bench.photos import KINDS, PhotoSource
 from sophon.errors import ConfigError
 
@@ -147,6 +149,15 @@ def test_photos_have_smooth_and_busy_places(like):
         low, high = np.percentile(blocks, [5, 95])
         spreads.append(high / (low + 0.1))
     assert np.median(spreads) > 4
+
+
+def test_a_hundred_regions_of_one_brightness_get_numbers_of_their_own_that_are_close():
+    canvas = Canvas(Random(0), source("imagenet")._bank, (80, 60))
+    gray = Material(luma=(120, 135), blue=128, red=128, tint=0, detail=(0, 0))
+    numbers = [canvas._region(gray) for _ in range(100)]
+    assert len(set(numbers)) == 100
+    assert min(numbers) > 128 - 100
+    assert max(numbers) < 128 + 100
 
 
 @BOTH

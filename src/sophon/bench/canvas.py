@@ -1,9 +1,9 @@
 """A canvas for made-up photos: regions first, then texture and light over all of them.
 
-Regions are numbers on a map, drawn by Pillow, and a table of what each number looks like. To finish, the map is looked
-up plane by plane (luma, chroma, amount of detail) and the textures of the bank are laid over the whole at once, scaled
-by the amount of detail. All of it is NumPy on arrays of small integers that lie in memory without gaps and are no
-larger than the map, so that they stay in the processor's cache: that is what makes it quick.
+Regions are numbers on a map, drawn by Pillow; the number is the region's luma, and tables say what else each number
+looks like (chroma, amount of detail). To finish, the map is looked up plane by plane, and light and the textures of the
+bank are laid over the whole at once, scaled by the amount of detail. All of it is NumPy on arrays of small integers
+that have no gaps and are no larger than the map, and so stay in the processor's cache: that is what makes it quick.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Box = tuple[int, int, int, int]
 """Left, top, right and bottom; right and bottom are outside."""
 
 MOST_DETAIL = 110
-"""Upper bound of detail: with it, colour plus tint cannot leave a byte (190 + 3 * MOST_TINT_STD * 141 / 128 < 256), nor
-32 times luma plus texture an int16 (2 * 16 * 255 + 4 * TILE_STD * 111, and less than 5,000 for light)."""
+"""Upper bound of detail: with it, not even red paint with its tint leaves a byte (198 + 3 * MOST_TINT_STD * 141 / 128 <
+256), nor 32 times luma with texture an int16 (32 * 255 + 4 * TILE_STD * 111, and less than 5,000 for light)."""
 
 LEAST_TINT = 30
 """Added to detail for chroma: colour is never even, be it only for the noise of the sensor."""
@@ -37,7 +37,7 @@ class Material:
         luma: Darkest and brightest mean luma.
         blue: Mean of the blue-difference channel.
         red: Mean of the red-difference channel.
-        tint: How far the colour strays from that, in chroma steps.
+        tint: How far the colour strays from that at most, in chroma steps.
         detail: Least and most contrast of the texture (standard deviation in luma steps).
         busy: Chance of the busier of the photo's two textures.
     """
@@ -45,7 +45,7 @@ class Material:
     luma: tuple[int, int]
     blue: int
     red: int
-    tint: float
+    tint: int
     detail: tuple[float, float]
     busy: float = 0.0
 
@@ -67,25 +67,28 @@ class Canvas:
         self._busy = busy
         self._size = size
         self.width, self.height = (-(-side // bank.scale) for side in size)
-        self._regions = bytearray(self.width * self.height)
-        self._map = Image.frombuffer("L", (self.width, self.height), self._regions, "raw", "L", 0, 1)
-        self._map.readonly = 0  # or else Pillow would draw on a copy of the bytes
-        self._draw = ImageDraw.Draw(self._map)
-        # Luma, blue and red difference, and detail of region n at offset n. Detail is odd where the busier of the
-        # photo's two textures is laid.
-        self._tables = tuple(bytearray(256) for _ in range(4))
-        self._count = 0
+        self._map_size = self.width, self.height
+        self._map = bytearray(self.width * self.height)
+        image = Image.frombuffer("L", self._map_size, self._map, "raw", "L", 0, 1)
+        image.readonly = 0  # or else Pillow would draw on a copy of the bytes
+        self._draw = ImageDraw.Draw(image)
+        # Blue and red difference, and detail of region n at offset n. Detail is odd where the busier of the photo's two
+        # textures is laid.
+        self._tables = (bytearray(256), bytearray(256), bytearray(256))
+        self._numbers: set[int] = set()
 
     def _region(self, material: Material) -> int:
-        """Return the number of a new region made of that material."""
+        """Return the number of a new region made of that material: its luma, or the nearest that is still free."""
         rng = self.rng
-        detail = _within(0, rng.uniform(*material.detail) * self._busy, MOST_DETAIL)
-        number = self._count
-        self._count += 1  # scenes have some fifty; a bytearray refuses the 257th
-        luma_table, blue_table, red_table, detail_table = self._tables
-        luma_table[number] = _within(0, rng.uniform(*material.luma), 255)
-        blue_table[number] = _within(66, rng.gauss(material.blue, material.tint), 190)
-        red_table[number] = _within(66, rng.gauss(material.red, material.tint), 190)
+        number = rng.randint(*material.luma)
+        step = 1 if number < 128 else -1
+        while number in self._numbers:  # ends within a byte: scenes have some fifty regions, and it has room for 128
+            number += step
+        self._numbers.add(number)
+        detail = min(int(rng.uniform(*material.detail) * self._busy), MOST_DETAIL)
+        blue_table, red_table, detail_table = self._tables
+        blue_table[number] = material.blue + int(material.tint * rng.uniform(-1, 1))
+        red_table[number] = material.red + int(material.tint * rng.uniform(-1, 1))
         detail_table[number] = detail - detail % 2 + (rng.random() < material.busy)
         return number
 
@@ -107,9 +110,8 @@ class Canvas:
 
     def patches(self, material: Material, share: float) -> None:
         """Fill ragged patches that cover about ``share`` of the canvas."""
-        ranks = piece(self._bank.patches, self._corner(), self._map.size)
-        mask = Image.fromarray(ranks < np.uint8(255 * share))
-        self._map.paste(self._region(material), (0, 0, self.width, self.height), mask)
+        ranks = piece(self._bank.patches, self._corner(), self._map_size)
+        np.copyto(self._plane(self._map), self._region(material), where=ranks < np.uint8(255 * share))
 
     def thing(self, material: Material, box: Box) -> None:
         """Fill one rounded or angular shape."""
@@ -121,16 +123,15 @@ class Canvas:
     def finish(self) -> tuple[U8, U8, U8]:
         """Lay texture and light over the regions; return luma and the two chroma planes."""
         # translate of a bytearray takes half the time of that of bytes, and gives what may be changed.
-        luma, blue, red, detail = (
-            np.frombuffer(self._regions.translate(table), np.uint8).reshape(self.height, self.width)
-            for table in self._tables
-        )
+        blue, red, detail = (self._plane(self._map.translate(table)) for table in self._tables)
         corner = self._corner()
         amount = detail.astype(np.int16)
-        luma = self._textured(self._lit(luma), amount, np.negative(detail & np.uint8(1)).view(np.int8), corner)
+        detail &= np.uint8(1)
+        np.negative(detail, out=detail)
+        luma = self._textured(self._lit(), amount, detail.view(np.int8), corner)
         amount += LEAST_TINT
         for plane, tile in zip((blue, red), self.texture.tints, strict=True):
-            tint = piece(tile, corner, self._map.size).astype(np.int16)
+            tint = piece(tile, corner, self._map_size).astype(np.int16)
             tint *= amount
             tint >>= 7
             # Bytes wrap around, but MOST_DETAIL and LEAST_TINT keep the sum within one.
@@ -141,12 +142,16 @@ class Canvas:
         luma, blue, red = (np.ascontiguousarray(plane[:height, :width]) for plane in (luma, blue, red))
         return luma, blue, red
 
-    def _lit(self, luma: U8) -> I16:
+    def _plane(self, pixels: bytearray) -> U8:
+        """Return bytes of the size of the map as rows and columns."""
+        return np.frombuffer(pixels, np.uint8).reshape(self.height, self.width)
+
+    def _lit(self) -> I16:
         """Return 16 times the luma of the regions under uneven light."""
-        lit = piece(self._bank.light, self._corner(), self._map.size).astype(np.int16)
+        lit = piece(self._bank.light, self._corner(), self._map_size).astype(np.int16)
         lit *= np.int16(self.rng.uniform(2, 13))
         lit += self.rng.choice(self._bank.ramps)[: self.height]
-        lit += luma * np.int16(16)
+        lit += self._plane(self._map) * np.int16(16)
         return lit
 
     def _textured(self, lit: I16, amount: I16, busy: I8, corner: int) -> U8:
@@ -160,8 +165,8 @@ class Canvas:
         """
 
         def phase(number: int, twice_lit: I16) -> I16:
-            texture = piece(self.texture.change[number], corner, self._map.size) & busy
-            texture ^= piece(self.texture.even[number], corner, self._map.size)
+            texture = piece(self.texture.change[number], corner, self._map_size) & busy
+            texture ^= piece(self.texture.even[number], corner, self._map_size)
             luma = texture.astype(np.int16)
             luma *= amount
             luma += twice_lit
@@ -169,13 +174,13 @@ class Canvas:
             return luma.clip(BLACK, WHITE, out=luma)
 
         # Pixels lie between those of the map, so that edges are as soft as a lens makes them.
-        right = _with_next(lit, axis=1)
-        lower_right = _with_next(right, axis=0)
+        right = _with_right(lit)
+        lower_right = _with_lower(right)
         lower_right >>= 1
         if self._bank.scale == 1:
             return phase(0, lower_right).astype(np.uint8)
         pairs = np.empty((self.height, 2, self.width), "<i2")
-        for y, halves in enumerate(((lit + lit, right), (_with_next(lit, axis=0), lower_right))):
+        for y, halves in enumerate(((lit + lit, right), (_with_lower(lit), lower_right))):
             first, second = (phase(2 * y + x, half) for x, half in enumerate(halves))
             # Two bytes made as one 16-bit number: far quicker than writing to every other column.
             second <<= 8
@@ -187,12 +192,20 @@ class Canvas:
         return self.rng.randrange(self._bank.light.shape[1] ** 2)
 
 
-def _with_next(plane: I16, axis: int) -> I16:
-    """Add to every pixel the next one along an axis, and to the last itself."""
+def _with_right(plane: I16) -> I16:
+    """Add to every pixel the one to the right of it, and to the last of a row itself."""
     total = np.empty_like(plane)
-    pixels, totals = (plane, total) if axis == 0 else (plane.T, total.T)
-    np.add(pixels[:-1], pixels[1:], out=totals[:-1])
-    np.add(pixels[-1], pixels[-1], out=totals[-1])
+    pixels = plane.reshape(-1)  # in one row, since NumPy takes its time to go from row to row
+    np.add(pixels[:-1], pixels[1:], out=total.reshape(-1)[:-1])
+    np.add(plane[:, -1], plane[:, -1], out=total[:, -1])
+    return total
+
+
+def _with_lower(plane: I16) -> I16:
+    """Add to every pixel the one below it, and to the last of a column itself."""
+    total = np.empty_like(plane)
+    np.add(plane[:-1], plane[1:], out=total[:-1])
+    np.add(plane[-1], plane[-1], out=total[-1])
     return total
 
 
@@ -202,7 +215,3 @@ def _enlarged(plane: U8) -> U8:
     wide = plane.astype(np.uint16)
     wide *= np.uint16(257)
     return np.repeat(wide.view(np.uint8), 2, axis=0)
-
-
-def _within(low: int, value: float, high: int) -> int:
-    return min(max(int(value), low), high)

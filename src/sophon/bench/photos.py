@@ -94,7 +94,7 @@ KINDS = {
         sampling_shares=((0.26, 0.0, 0.74), (0.84, 0.0, 0.16), (0.96, 0.0, 0.04), (0.96, 0.02, 0.02)),
         bits_per_px=(1.0, 8.5),
         spectrum=Spectrum(slope=2.0, lens_cutoff=1.0), tint_std=17.0,
-        scale=1, busy=(1.6, 1.0, 0.3),
+        scale=1, busy=(1.66, 1.0, 0.3),
     ),
     "openimages": PhotoKind(
         size_quantiles=(
@@ -136,7 +136,7 @@ class _Painting:
 class PhotoSource:
     """Makes the photos of one (kind, seed).
 
-    Making one takes about a second; after that a core makes 150 photos a second like OpenImages, or 300 like ImageNet,
+    Making one takes about a second; after that a core makes some 140 photos a second like OpenImages or 300 like ImageNet,
     two thirds and half of the time being Pillow's JPEG encoder. It never changes, so threads may share it.
 
     Args:
@@ -149,7 +149,8 @@ class PhotoSource:
             raise ConfigError(f"found no kind of photos called {like!r}; expected one of: {', '.join(KINDS)}")
         self._kind = KINDS[like]
         self._name = f"{like} {seed}"
-        self._quantiles = np.array(self._kind.size_quantiles).T
+        shares, sizes_bytes = zip(*self._kind.size_quantiles, strict=True)
+        self._targets_bytes = np.interp(np.linspace(0, 1, 5000), shares, sizes_bytes).tolist()
         self._first_rank = Random(self._name).random()
         rng = np.random.default_rng(list(self._name.encode()))
         self._bank = build_bank(rng, self._kind.spectrum, self._kind.tint_std, self._kind.scale)
@@ -171,7 +172,7 @@ class PhotoSource:
         rng = Random(f"{self._name} {use} {index}")
         # Steps of the golden ratio fill the range evenly, so that even a few photos have the sizes of the whole set.
         rank = (self._first_rank + index * GOLDEN) % 1.0
-        target_bytes = float(np.interp(rank, *self._quantiles))
+        target_bytes = self._targets_bytes[int(rank * len(self._targets_bytes))]
         size = _dimensions(rng, kind, target_bytes)
         (sampling,) = rng.choices(SAMPLINGS, kind.sampling_shares[int(4 * rank)])
         gray = rng.random() < kind.gray_share

@@ -9,18 +9,18 @@ from sophon.bench.canvas import Box, Canvas, Material
 
 # Colours and contrasts of common things by eye; together they give the chroma spread and the mix of smooth and busy
 # places that photos have (tests/bench/test_photos.py).
-SKY = Material((160, 240), 138, 118, 6, (1.2, 5.0))
-HAZE = Material((90, 190), 131, 126, 4, (3.0, 14.0))
-LEAF = Material((40, 115), 114, 122, 4, (20.0, 40.0), busy=0.8)
-TURF = Material((60, 150), 110, 122, 4, (14.0, 30.0), busy=0.3)
-EARTH = Material((50, 190), 118, 135, 4, (8.0, 30.0), busy=0.4)
-STONE = Material((40, 215), 127, 129, 2, (5.0, 26.0), busy=0.4)
-FUR = Material((25, 200), 120, 133, 4, (12.0, 34.0), busy=0.5)
-WALL = Material((70, 235), 124, 131, 5, (2.5, 12.0), busy=0.1)
-SHADE = Material((6, 45), 128, 128, 2, (2.5, 12.0), busy=0.4)
-RED_PAINT = Material((45, 115), 112, 182, 10, (2.0, 12.0), busy=0.2)
-BLUE_PAINT = Material((35, 130), 160, 112, 10, (2.0, 12.0), busy=0.2)
-YELLOW_PAINT = Material((130, 205), 78, 144, 10, (2.0, 12.0), busy=0.2)
+SKY = Material((160, 240), 138, 118, 10, (1.2, 5.0))
+HAZE = Material((90, 190), 131, 126, 7, (3.0, 14.0))
+LEAF = Material((40, 115), 114, 122, 7, (20.0, 40.0), busy=0.8)
+TURF = Material((60, 150), 110, 122, 7, (14.0, 30.0), busy=0.3)
+EARTH = Material((50, 190), 118, 135, 7, (8.0, 30.0), busy=0.4)
+STONE = Material((40, 215), 127, 129, 3, (5.0, 26.0), busy=0.4)
+FUR = Material((25, 200), 120, 133, 7, (12.0, 34.0), busy=0.5)
+WALL = Material((70, 235), 124, 131, 8, (2.5, 12.0), busy=0.1)
+SHADE = Material((6, 45), 128, 128, 3, (2.5, 12.0), busy=0.4)
+RED_PAINT = Material((45, 115), 112, 182, 16, (2.0, 12.0), busy=0.2)
+BLUE_PAINT = Material((35, 130), 160, 112, 16, (2.0, 12.0), busy=0.2)
+YELLOW_PAINT = Material((130, 205), 78, 144, 16, (2.0, 12.0), busy=0.2)
 
 THINGS = (RED_PAINT, BLUE_PAINT, YELLOW_PAINT, WALL, WALL, STONE, STONE, FUR, FUR, SHADE, SHADE, LEAF)
 
@@ -107,9 +107,8 @@ def _windows(canvas: Canvas, wall: Box) -> list[Box]:
 def _box_within(rng: Random, outer: Box, least: float, most: float) -> Box:
     """Return a box inside another, of ``least`` to ``most`` times its width and height."""
     left, top, right, bottom = outer
-    w, h, x, y = (rng.random() for _ in range(4))
-    width = max(4, int((right - left) * (least + (most - least) * w)))
-    height = max(4, int((bottom - top) * (least + (most - least) * h)))
-    left += int(x * max(0, right - left - width))
-    top += int(y * max(0, bottom - top - height))
+    width = max(4, int((right - left) * rng.uniform(least, most)))
+    height = max(4, int((bottom - top) * rng.uniform(least, most)))
+    left += int(rng.random() * max(0, right - left - width))
+    top += int(rng.random() * max(0, bottom - top - height))
     return left, top, left + width, top + height

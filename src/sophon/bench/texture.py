@@ -202,7 +202,7 @@ def _tints(one: F32, other: F32, std: float) -> tuple[tuple[I8, I8], float]:
 def _outline(rng: np.random.Generator) -> Corners:
     """Return the corners of something rounded (three in five) or angular."""
     if rng.random() < 0.6:
-        around = np.linspace(0, 2 * np.pi, 30, endpoint=False)
+        around = np.linspace(0, 2 * np.pi, 24, endpoint=False)
         radius = np.ones(around.size)
         for wave in range(2, 7):
             radius += rng.normal(0, 0.22) / (wave - 1) * np.cos(wave * around + rng.uniform(0, 2 * np.pi))
