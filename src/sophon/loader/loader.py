@@ -52,6 +52,10 @@ class DataLoader:
         multiprocessing_context: For processes: "fork", "spawn" or "forkserver".
         prefetch_factor: For processes: batches per worker that are made ahead, as in torch.
         persistent_workers: For processes: keep them between epochs, as in torch.
+        token: Shown to the storage node, as are the next three: see `RemoteDataset`.
+        tls_ca: PEM file of who vouches for the node.
+        tls_cert: PEM file of this trainer's certificate.
+        tls_key: PEM file of its key.
     """
 
     def __init__(
@@ -76,6 +80,10 @@ class DataLoader:
         multiprocessing_context: Any = None,
         prefetch_factor: int | None = None,
         persistent_workers: bool = False,
+        token: str | None = None,
+        tls_ca: str | Path | None = None,
+        tls_cert: str | Path | None = None,
+        tls_key: str | Path | None = None,
     ) -> None:
         _at_least("batch_size", batch_size, 1)
         _at_least("num_workers", num_workers, 0)
@@ -100,6 +108,10 @@ class DataLoader:
                 target_transform=target_transform,
                 columns=columns,
                 deadline_s=deadline_s,
+                token=token,
+                tls_ca=tls_ca,
+                tls_cert=tls_cert,
+                tls_key=tls_key,
             )
         self.batch_size = batch_size
         self.shuffle = shuffle

@@ -15,10 +15,11 @@ from typing import Any
 
 from sophon.codec.cut import RAW, Cut, check_cut, make_payload
 from sophon.codec.wire import Reply, Request
-from sophon.errors import ConfigError, Error, ProtocolError
+from sophon.errors import AccessError, ConfigError, Error, ProtocolError
 from sophon.pipeline import Key, Pipeline
 from sophon.pipeline.ops.decode import Decode
 from sophon.pipeline.probe import digests, versions
+from sophon.server.access import EVERYTHING, Rights
 from sophon.server.budget import CpuBudget
 from sophon.store import Store
 
@@ -48,14 +49,13 @@ class Executor:
         self._lock = threading.Lock()
         self.on_smaller_cut: Callable[[str], None] = lambda _: None
 
-    @property
-    def names(self) -> list[str]:
-        """Names of the data sets."""
-        return list(self._stores)
+    def names(self, rights: Rights = EVERYTHING) -> list[str]:
+        """Names of the data sets that a caller may read."""
+        return rights.readable(self._stores)
 
-    def describe(self, message: dict[str, Any]) -> dict[str, Any]:
+    def describe(self, message: dict[str, Any], rights: Rights = EVERYTHING) -> dict[str, Any]:
         """Answer a trainer that introduces itself: the data set, the versions here, and what ops give here."""
-        store = self._store(str(message.get("dataset", "")))
+        store = self._store(str(message.get("dataset", "")), rights)
         answer: dict[str, Any] = {
             "dataset": store.name,
             "samples": len(store),
@@ -73,9 +73,13 @@ class Executor:
             answer["reason"] = reason
         return answer
 
-    def replies(self, request: Request) -> Iterator[Reply]:
-        """Return one reply per sample, in the order asked for; the CPU seconds each took are in it."""
-        store = self._store(request.dataset)
+    def replies(self, request: Request, rights: Rights = EVERYTHING) -> Iterator[Reply]:
+        """Return one reply per sample; the CPU seconds each took are in it.
+
+        A request can name nothing but samples of a manifest: what cannot be answered is refused here, before any data
+        is read.
+        """
+        store = self._store(request.dataset, rights)
         found = store.manifest.fingerprint
         if request.dataset_fingerprint not in ("", found):
             raise ConfigError(
@@ -105,11 +109,15 @@ class Executor:
         """How many samples of one request may be queued."""
         return _LOOKAHEAD + 2 * int(self._budget.cores)
 
-    def _store(self, name: str) -> Store:
-        store = self._stores.get(name)
-        if store is None:
-            raise ConfigError(f"no data set {name[:80]!r} here; there is {', '.join(self._stores)}")
-        return store
+    def _store(self, name: str, rights: Rights) -> Store:
+        names = self.names(rights)
+        if name in names:
+            return self._stores[name]
+        there_is = ", ".join(names) or "none"
+        if rights.datasets is None:
+            raise ConfigError(f"no data set {name[:80]!r} here; there is {there_is}")
+        # The same words whether it exists or not: a token tells nothing about what it does not open.
+        raise AccessError(f"this token opens no data set {name[:80]!r}; it opens {there_is}")
 
     def _pipeline(self, request: Request) -> Pipeline | None:
         """Return the ops that are known here; None if not even the first is."""
