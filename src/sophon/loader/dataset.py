@@ -45,7 +45,7 @@ class RemoteDataset(Dataset[Any]):
         columns: Further columns to bring along; "id" is the sample's id.
         deadline_s: How long nothing may come before an error is raised.
         token: Shown to the storage node; SOPHON_TOKEN by default.
-        tls_ca: PEM file of who vouches for the node, with ``grpc+tls://``; SOPHON_TLS_CA, then the system's, by default.
+        tls_ca: PEM file of who vouches for a ``grpc+tls://`` node; SOPHON_TLS_CA, else the system's, by default.
         tls_cert: PEM file of this trainer's certificate, for mutual TLS; SOPHON_TLS_CERT by default.
         tls_key: PEM file of its key; SOPHON_TLS_KEY by default.
     """

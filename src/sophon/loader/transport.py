@@ -171,9 +171,7 @@ class FlightTransport(Transport):
         dataset = parts.path.strip("/")
         fine = parts.scheme in ("grpc", "grpc+tls") and parts.hostname and port is not None
         if not fine or not dataset or "/" in dataset or "@" in parts.netloc:
-            raise ConfigError(
-                f"expected an address as grpc://host:port/dataset or grpc+tls://host:port/dataset, got {_shown(parts)!r}"
-            )
+            raise ConfigError(f"expected an address as grpc://host:port/dataset, or grpc+tls://…, got {_shown(parts)!r}")
         self.address = address
         self.dataset = dataset
         self._node = f"{parts.scheme}://{parts.netloc}"

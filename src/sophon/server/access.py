@@ -6,8 +6,8 @@ A token file has one line per token; so has the variable SOPHON_TOKENS::
     5f2c9c0e8b7d4a61b0f4a7d3e2c1905f                 train val
     sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f…   *
 
-A line may hold the SHA-256 of a token instead of the token, so that the file is worth nothing to who reads it. Of a token
-only its SHA-256 is kept in memory; none is ever part of a message, a log or a metric.
+A line may hold the SHA-256 of a token instead of the token, so that the file is worth nothing to who reads it. Only the
+SHA-256 of a token is kept in memory; none is ever part of a message, a log or a metric.
 """
 
 from __future__ import annotations

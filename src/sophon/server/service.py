@@ -143,8 +143,8 @@ class _typed_errors:  # noqa: N801 - reads as a statement
             raise _flight_error(error)(str(error), extra_info=error_to_json(error).encode()) from error
 
 
-def _flight_error(error: Error) -> type[flight.FlightError]:
-    """Return what clients that are not ours understand."""
+def _flight_error(error: Error) -> Any:
+    """Return the class of error that clients that are not ours understand."""
     if isinstance(error, AccessError):
         return flight.FlightUnauthorizedError
     return flight.FlightUnavailableError if isinstance(error, RetryableError) else flight.FlightServerError
