@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from sophon.cli.limits import limit_options, limits_from
 from sophon.cli.progress import count_bar
 from sophon.errors import ConfigError
 
@@ -50,6 +51,15 @@ TOKENS_VARIABLE = "SOPHON_TOKENS"
     help="PEM file of who vouches for trainers: then each needs a certificate (mutual TLS).",
 )
 @click.option("--insecure", is_flag=True, help="Listen on a public address although anybody may read.")
+@click.option(
+    "--isolation",
+    type=click.Choice(["process", "thread"]),
+    default="process",
+    show_default=True,
+    help="Where ops run: in worker processes, which may fall, or in threads of the server, which save a copy.",
+)
+@click.option("--import", "modules", multiple=True, metavar="MODULE", help="Python module that registers ops.")
+@limit_options
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="HTTP port for /health and /metrics.")
 @click.option(
     "--metrics-host", default="127.0.0.1", show_default=True, help="Address for it; whoever reaches it may read it."
@@ -73,10 +83,13 @@ def serve(
     tls_key: Path | None,
     tls_client_ca: Path | None,
     insecure: bool,
+    isolation: str,
+    modules: tuple[str, ...],
     metrics_port: int | None,
     metrics_host: str,
     ready_file: Path | None,
     cache_dir: Path | None,
+    **limits: Any,
 ) -> None:
     """Serve the samples of PATH: a folder of images, tar shards or Parquet files."""
     from sophon.server.access import Access
@@ -104,6 +117,9 @@ def serve(
         ready_file,
         patience,
         access=access,
+        limits=limits_from(limits),
+        isolation=isolation,
+        modules=modules,
         metrics_host=metrics_host,
     )
 

@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import Dataset
 
 from sophon.codec.cut import RAW, Cut, finish_payload
-from sophon.codec.wire import MAX_SAMPLES, Reply, Request
+from sophon.codec.wire import Reply, Request
 from sophon.errors import ConfigError, Error, OpError, ProtocolError, RetryableError
 from sophon.loader.credentials import Credentials
 from sophon.loader.cuts import Assignment, agreed_cut, assignment_for, within
@@ -179,7 +179,9 @@ class RemoteDataset(Dataset[Any]):
     def _fetch_all(self, epoch: int, samples: list[int]) -> Any:
         """Yield (position, reply) for all samples, trying again what fails, until the deadline."""
         config = MachineConfig(
-            deadline_s=self.deadline_s, request_samples=min(len(samples), MAX_SAMPLES), request_bytes=1 << 62
+            deadline_s=self.deadline_s,
+            request_samples=min(len(samples), self.opened.max_samples),
+            request_bytes=1 << 62,
         )
         machine = Machine(len(samples), len(samples) or 1, config, 0, time.monotonic())
         remaining = len(samples)

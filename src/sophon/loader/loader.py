@@ -122,7 +122,8 @@ class DataLoader:
         self.epoch = 0
         self._warned = False
         self.stats = Stats()
-        self._config = MachineConfig(buffer_bytes=buffer_bytes, deadline_s=deadline_s)
+        most = min(MachineConfig.request_samples, self.dataset.opened.max_samples)
+        self._config = MachineConfig(buffer_bytes=buffer_bytes, deadline_s=deadline_s, request_samples=most)
         self._torch_loader = None
         if workers == "processes" and num_workers > 0:
             self._sampler = EpochSampler(self.dataset, shuffle=shuffle, seed=self.dataset.seed)

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from sophon.codec.codec import MAX_VALUE_BYTES
 from sophon.codec.cut import Cut, make_payload
-from sophon.codec.wire import Reply, Request, error_from_json, parse_json, replies_of
+from sophon.codec.wire import MAX_SAMPLES, Reply, Request, error_from_json, parse_json, replies_of
 from sophon.errors import AccessError, ConfigError, Error, OpError, RetryableError, TransportError
 from sophon.loader import fork
 from sophon.loader.credentials import Credentials, certificate_problem, connection_hint
@@ -43,6 +43,7 @@ class Opened:
         digests: Of what each of these ops makes of the built-in picture there.
         versions: Of the software there.
         reason: Why not more ops can run there.
+        max_samples: That one request may name.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Opened:
     digests: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     reason: str = ""
+    max_samples: int = MAX_SAMPLES
 
 
 class Fetch(ABC):
@@ -171,7 +173,7 @@ class FlightTransport(Transport):
         dataset = parts.path.strip("/")
         fine = parts.scheme in ("grpc", "grpc+tls") and parts.hostname and port is not None
         if not fine or not dataset or "/" in dataset or "@" in parts.netloc:
-            raise ConfigError(f"expected an address as grpc://host:port/dataset, or grpc+tls://…, got {_shown(parts)!r}")
+            raise ConfigError(f"expected an address as grpc://host:port/dataset (or grpc+tls:), got {_shown(parts)!r}")
         self.address = address
         self.dataset = dataset
         self._node = f"{parts.scheme}://{parts.netloc}"
@@ -206,6 +208,7 @@ class FlightTransport(Transport):
                 digests=tuple(map(str, message.get("digests", ()))),
                 versions={str(k): str(v) for k, v in message["versions"].items()},
                 reason=str(message.get("reason", "")),
+                max_samples=min(max(1, int(message.get("max_samples", MAX_SAMPLES))), MAX_SAMPLES),
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise TransportError(f"{self.address} answered in a way this release does not know: {error!r}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -19,7 +20,10 @@ from sophon.server.access import Access
 from sophon.server.budget import CpuBudget
 from sophon.server.executor import Executor
 from sophon.server.limit import RateLimit
+from sophon.server.limits import Limits
+from sophon.server.maker import Threads
 from sophon.server.metrics import Metrics, serve_metrics
+from sophon.server.processes import Processes
 from sophon.server.service import Service
 from sophon.store import Store
 
@@ -38,6 +42,9 @@ class ServerConfig:
         patience_s: Longest time a sample waits for a core before it is sent as it is.
         drain_s: Longest time to end what is under way after SIGTERM.
         access: Who may read, and how the line is protected.
+        limits: What a request and a sample may take.
+        isolation: Where ops run: "process" or "thread".
+        modules: Python modules to import; they register ops.
         metrics_host: Address for health and metrics, which anybody who reaches it may read.
     """
 
@@ -50,6 +57,9 @@ class ServerConfig:
     patience_s: float = 30.0
     drain_s: float = 30.0
     access: Access = field(default_factory=Access)
+    limits: Limits = field(default_factory=Limits)
+    isolation: str = "process"
+    modules: tuple[str, ...] = ()
     metrics_host: str = "127.0.0.1"
 
 
@@ -67,8 +77,10 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
     """Serve until SIGTERM or SIGINT, then end what is under way and return."""
     _check_place(config)
     metrics = Metrics()
+    _import(config.modules)
     budget = CpuBudget(config.cores)
-    executor = Executor(stores, budget, config.patience_s)
+    maker = Threads() if config.isolation == "thread" else Processes(budget.slots, config.limits, config.modules)
+    executor = Executor(stores, budget, config.patience_s, config.limits, maker)
     limit = None if config.limit_bytes_per_s is None else RateLimit(config.limit_bytes_per_s)
     try:
         service = Service(_url(config, config.port), executor, metrics, limit, config.access)
@@ -107,10 +119,19 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
     if drain.is_alive():
         os._exit(1)  # a trainer that does not read its replies would keep us for ever
     budget.close()
+    maker.close()
     if http is not None:
         http.shutdown()
     for store in stores.values():
         store.close()
+
+
+def _import(modules: tuple[str, ...]) -> None:
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # a module of the user's may raise anything
+            raise ConfigError(f"--import {name}: {type(error).__name__}: {error}") from error
 
 
 def _url(config: ServerConfig, port: int) -> str:

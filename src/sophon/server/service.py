@@ -25,6 +25,7 @@ from sophon.server.gate import NAME as GATE
 from sophon.server.gate import Gate, rights_of
 from sophon.server.limit import RateLimit
 from sophon.server.metrics import Metrics
+from sophon.server.room import Room, Seat
 
 _BATCH_BYTES = 4 << 20  # of payload in one record batch: half the CPU per byte of what 1 MB costs on both sides
 _BATCH_S = 0.05  # that a finished sample waits for others to be sent with it
@@ -58,6 +59,9 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         self._executor = executor
         self._metrics = metrics
         self._limit = limit
+        self._room = Room(executor.limits)
+        metrics.in_flight.set_function(lambda: self._room.requests)
+        metrics.in_flight_bytes.set_function(lambda: self._room.held_bytes)
         self._draining = threading.Event()
         gate = Gate(access.tokens, metrics)
         super().__init__(location, middleware={GATE: gate}, **access.tls_options())
@@ -91,28 +95,32 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         if not self.accepts:
             raise flight.FlightUnavailableError("this node is shutting down")
         with _typed_errors(self._metrics):
+            seat = self._room.enter()
             request = Request.from_bytes(ticket.ticket)
-            replies = self._executor.replies(request, rights_of(context))
+            replies = self._executor.replies(request, rights_of(context), seat)
         self._metrics.requests.inc()
-        return flight.GeneratorStream(REPLY_SCHEMA, self._batches(context, request, replies))
+        return flight.GeneratorStream(REPLY_SCHEMA, self._batches(context, request, replies, seat))
 
     def _batches(
-        self, context: flight.ServerCallContext, request: Request, replies: Iterator[Reply]
+        self, context: flight.ServerCallContext, request: Request, replies: Iterator[Reply], seat: Seat
     ) -> Iterator[pa.RecordBatch]:
         gathered: list[Reply] = []
         size_bytes, since_s = 0, time.monotonic()
-        with self._metrics.in_flight.track_inprogress():
+        try:
             for reply in replies:
                 full = size_bytes + len(reply.payload) > _BATCH_BYTES
                 if gathered and (full or time.monotonic() - since_s > _BATCH_S):
                     if context.is_cancelled():  # polls the connection: too slow to ask for every sample
                         return
                     yield self._send(request, gathered, size_bytes)
+                    seat.hold(-size_bytes)
                     gathered, size_bytes, since_s = [], 0, time.monotonic()
                 gathered.append(reply)
                 size_bytes += len(reply.payload)
             if gathered:
                 yield self._send(request, gathered, size_bytes)
+        finally:
+            seat.leave()
 
     def _send(self, request: Request, replies: list[Reply], size_bytes: int) -> pa.RecordBatch:
         if self._limit is not None:

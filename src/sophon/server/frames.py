@@ -1,0 +1,92 @@
+"""The messages between a server and its worker processes, over a pair of sockets.
+
+Not pickles: a worker runs decoders and plug-in ops on bytes that nobody vouches for, so what comes back from it is
+nothing but bytes, a number and a length that is bounded before it is allocated.
+
+A frame, little-endian::
+
+    0    kind    uint8
+    1    note    uint32  length of a short note, at most MAX_NOTE_BYTES
+    5    data    uint64  length of the data
+    13   the note, then the data
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+
+from sophon.codec.codec import MAX_VALUE_BYTES, Payload
+
+_HEAD = struct.Struct("<BIQ")
+MAKE = struct.Struct("<32s3Q")  # fingerprint of the pipeline, seed, epoch, sample; then the cut as text
+CPU_S = struct.Struct("<d")
+MAX_NOTE_BYTES = 1 << 20
+MAX_DATA_BYTES = MAX_VALUE_BYTES + (1 << 20)
+_WORTH_JOINING_BYTES = 1 << 12
+
+
+class Kind(IntEnum):
+    """What a frame is for."""
+
+    PIPELINE = 1  # to a worker: data is the spec; it is kept under its fingerprint
+    MAKE = 2  # to a worker: data is a file
+    PROBE = 3  # to a worker: note is the fingerprint of a pipeline
+    PAYLOAD = 4  # from a worker: note is its CPU seconds
+    FAILED = 5  # from a worker: an op or codec raised; note is its CPU seconds
+    DIGEST = 6  # from a worker: data is the digest of one more op
+    END = 7  # from a worker: there are no more digests
+
+
+class Broken(Exception):  # noqa: N818 - a state of the line, and never shown to a user
+    """The line ended, fell silent or carried what it must not."""
+
+
+def send(line: socket.socket, kind: Kind, note: bytes = b"", data: Payload = b"") -> None:
+    """Send one frame."""
+    parts: list[Payload] = [_HEAD.pack(kind, len(note), len(data)) + note, data]
+    if len(data) < _WORTH_JOINING_BYTES:
+        parts = [b"".join(parts)]
+    try:
+        _send_all(line, parts)
+    except OSError as error:
+        raise Broken(str(error)) from error
+
+
+def _send_all(line: socket.socket, parts: Sequence[Payload]) -> None:
+    left = [memoryview(part) for part in parts if len(part)]
+    while left:
+        sent = line.sendmsg(left)
+        while left and sent >= len(left[0]):
+            sent -= len(left.pop(0))
+        if sent:
+            left[0] = left[0][sent:]
+
+
+def receive(line: socket.socket) -> tuple[Kind, bytes, memoryview]:
+    """Return the next frame: its kind, note and data."""
+    kind, note_bytes, data_bytes = _HEAD.unpack(_exactly(line, _HEAD.size))
+    if note_bytes > MAX_NOTE_BYTES or data_bytes > MAX_DATA_BYTES:
+        raise Broken(f"a frame that claims {note_bytes:,} and {data_bytes:,} bytes")
+    try:
+        kind = Kind(kind)
+    except ValueError as error:
+        raise Broken(str(error)) from error
+    body = _exactly(line, note_bytes + data_bytes)
+    return kind, bytes(body[:note_bytes]), body[note_bytes:]
+
+
+def _exactly(line: socket.socket, count: int) -> memoryview:
+    body = memoryview(bytearray(count))
+    done = 0
+    while done < count:
+        try:
+            got = line.recv_into(body[done:])
+        except OSError as error:
+            raise Broken(str(error)) from error
+        if got == 0:
+            raise Broken("the other side is gone")
+        done += got
+    return body
