@@ -1,8 +1,6 @@
 """CPU for ops: a number of cores that is never exceeded, given to samples in turn, refused when the queue is too long.
 
-Concurrency: one thread per core, each with a queue of its own, so that a sample can be worked on where it was worked on
-in the epoch before (see `Processes`); a thread with nothing to do takes from the longest queue. The threads run at a
-lower priority than those that read and send, so that raw bytes always come first.
+Concurrency: one thread per core, of lower priority than those that read and send, so that raw bytes always come first.
 Limits: `cores` may be a fraction; then the threads pause as long as the CPU time they have used is ahead of the share.
 """
 
@@ -56,16 +54,16 @@ class CpuBudget:
             raise ConfigError(f"cores: expected a number in 0 … 4096, got {cores!r}")
         self.cores = cores
         self._lock = threading.Lock()
-        self._idle: dict[int, threading.Condition] = {}  # threads with nothing to do, and what wakes them
+        self._changed = threading.Condition(self._lock)
         self._closed = False
         self._waiting = 0
         self._task_s = _FIRST_GUESS_S
         self._credit_s = _BURST_S * cores
         self._credited_at_s = time.monotonic()
-        self._queues: list[deque[tuple[Task[Any], Future[Any]]]] = [deque() for _ in range(math.ceil(cores))]
+        self._queue: deque[tuple[Task[Any], Future[Any]]] = deque()
         self._threads = [
             threading.Thread(target=self._loop, args=(number,), name=f"sophon-op-{number}", daemon=True)
-            for number in range(len(self._queues))
+            for number in range(math.ceil(cores))
         ]
         for thread in self._threads:
             thread.start()
@@ -73,43 +71,33 @@ class CpuBudget:
     @property
     def slots(self) -> int:
         """How many tasks run at once."""
-        return len(self._queues)
+        return len(self._threads)
 
     @property
     def backlog_s(self) -> float:
         """How long a task would wait that is submitted now."""
         return math.inf if self.cores == 0 else self._waiting * self._task_s / self.cores
 
-    def submit(self, task: Task[T], patience_s: float, near: int = 0) -> Future[tuple[T, float]] | None:
-        """Queue a task; its result comes with the CPU seconds it took. None if it would wait longer than that.
-
-        Args:
-            task: What to run.
-            patience_s: How long it may wait.
-            near: Tasks with the same number run in the same slot, unless another one has nothing to do.
-        """
+    def submit(self, task: Task[T], patience_s: float) -> Future[tuple[T, float]] | None:
+        """Queue a task; its result comes with the CPU seconds it took. None if it would wait longer than that."""
         future: Future[tuple[T, float]] = Future()
         with self._lock:
-            if not self._queues or self._closed or self.backlog_s > patience_s:
+            if not self._threads or self._closed or self.backlog_s > patience_s:
                 return None
             self._waiting += 1
-            number = near % len(self._queues)
-            self._queues[number].append((task, future))
-            if self._idle:
-                self._idle.pop(number if number in self._idle else next(iter(self._idle))).notify()
+            self._queue.append((task, future))
+            self._changed.notify()
         return future
 
     def _loop(self, number: int) -> None:
         _be_nice()
-        woken = threading.Condition(self._lock)
         while True:
             with self._lock:
-                while not self._closed and not any(self._queues):
-                    self._idle[number] = woken
-                    woken.wait()
+                while not self._closed and not self._queue:
+                    self._changed.wait()
                 if self._closed:
                     return
-                task, future = (self._queues[number] or max(self._queues, key=len)).popleft()
+                task, future = self._queue.popleft()
             if future.set_running_or_notify_cancel():
                 self._run(task, future, Slot(number))
             with self._lock:
@@ -150,12 +138,9 @@ class CpuBudget:
         """Let running tasks end and drop the rest."""
         with self._lock:
             self._closed = True
-            dropped = [future for queue in self._queues for _, future in queue]
-            for queue in self._queues:
-                queue.clear()
-            for woken in self._idle.values():
-                woken.notify()
-        for future in dropped:
+            dropped, self._queue = self._queue, deque()
+            self._changed.notify_all()
+        for _, future in dropped:
             future.cancel()
         for thread in self._threads:
             thread.join()

@@ -133,9 +133,9 @@ class Executor:
         """Note that a smaller cut was made than asked for."""
         self.on_smaller_cut(reason)
 
-    def submit(self, task: Callable[[Slot], Reply], patience_s: float, sample: int = 0) -> _Task | None:
+    def submit(self, task: Callable[[Slot], Reply], patience_s: float) -> _Task | None:
         """Queue work on a sample, or return None if it would wait too long."""
-        return self._budget.submit(task, min(patience_s, self._patience_s), near=sample)
+        return self._budget.submit(task, min(patience_s, self._patience_s))
 
     def _check_size(self, store: Store, request: Request) -> None:
         limits = self.limits
@@ -279,7 +279,7 @@ class _Work:
             check_cut(self._pipeline, cut)
         except ConfigError:
             return self._raw(position, "unknown_op")
-        task = executor.submit(lambda slot: self._process(slot, position, cut), self._request.patience_s, sample)
+        task = executor.submit(lambda slot: self._process(slot, position, cut), self._request.patience_s)
         return self._raw(position, "overload") if task is None else (position, task)
 
     def _result(self, started: Reply | tuple[int, _Task]) -> Reply:

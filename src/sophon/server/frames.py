@@ -65,7 +65,7 @@ def _send_all(line: socket.socket, parts: Sequence[Payload]) -> None:
             left[0] = left[0][sent:]
 
 
-def receive(line: socket.socket) -> tuple[Kind, bytes, memoryview]:
+def receive(line: socket.socket) -> tuple[Kind, bytes, bytes]:
     """Return the next frame: its kind, note and data."""
     kind, note_bytes, data_bytes = _HEAD.unpack(_exactly(line, _HEAD.size))
     if note_bytes > MAX_NOTE_BYTES or data_bytes > MAX_DATA_BYTES:
@@ -74,19 +74,25 @@ def receive(line: socket.socket) -> tuple[Kind, bytes, memoryview]:
         kind = Kind(kind)
     except ValueError as error:
         raise Broken(str(error)) from error
-    body = _exactly(line, note_bytes + data_bytes)
-    return kind, bytes(body[:note_bytes]), body[note_bytes:]
+    return kind, _exactly(line, note_bytes), _exactly(line, data_bytes)
 
 
-def _exactly(line: socket.socket, count: int) -> memoryview:
-    body = memoryview(bytearray(count))
-    done = 0
-    while done < count:
+def _exactly(line: socket.socket, count: int) -> bytes:
+    parts: list[bytes] = []
+    while count:
         try:
-            got = line.recv_into(body[done:])
-        except OSError as error:
+            part = line.recv(count, socket.MSG_WAITALL)
+        except OSError as error:  # also where the line was silent for too long
             raise Broken(str(error)) from error
-        if got == 0:
+        if not part:
             raise Broken("the other side is gone")
-        done += got
-    return body
+        parts.append(part)
+        count -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def set_timeout(line: socket.socket, seconds: float) -> None:
+    """Bound each wait of a line that stays blocking, so that one call to the kernel gets a whole payload."""
+    whole = int(seconds)
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        line.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", whole, int((seconds - whole) * 1e6)))

@@ -2,8 +2,12 @@
 
 Concurrency: each worker belongs to one thread of the budget at a time; a lock keeps it so.
 Limits: processes are started anew and never forked from the server, in which gRPC's threads run. A worker has as much
-memory and as much CPU time per sample as `Limits` says. The indexes of the `window` codec are kept per worker, each
-with its share of the room, and a sample goes to the worker that has seen it before, unless that one is busy.
+memory and as much CPU time per sample as `Limits` says.
+
+What needs no worker is done in the server's threads: a window of a JPEG, as long as every op is our own. Nothing of
+Pillow or of a plug-in runs for it, only Python and Cython with bounds checks; its time and memory are bounded by the
+file; and with an index it takes so little that the way to a worker and back would cost half as much again (`sophon
+bench isolation`). So its indexes are in one place, too.
 """
 
 from __future__ import annotations
@@ -21,8 +25,9 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sophon.codec.codec import Payload
-from sophon.codec.cut import Cut
+from sophon.codec.codec import AheadCodec, Payload
+from sophon.codec.cut import Cut, make_payload
+from sophon.codec.table import codec_named
 from sophon.codec.window.indexes import DEFAULT_MAX_BYTES
 from sophon.errors import OpError
 from sophon.pipeline import Key, Pipeline
@@ -64,7 +69,9 @@ class Processes(Maker):
         return [worker.pid for worker in self._workers if worker.pid]
 
     def make(self, slot: Slot, pipeline: Pipeline, data: bytes, key: Key, cut: Cut) -> Payload:
-        """Run in the worker of a slot."""
+        """Run in the worker of a slot, or right here if that is as safe."""
+        if _is_safe(pipeline, cut):
+            return make_payload(pipeline, data, key, cut)
         payload, cpu_s = self._workers[slot.number].make(pipeline, data, key, cut)
         slot.elsewhere_s += cpu_s
         if payload is None:
@@ -79,6 +86,12 @@ class Processes(Maker):
         """End all of them."""
         for worker in self._workers:
             worker.close()
+
+
+def _is_safe(pipeline: Pipeline, cut: Cut) -> bool:
+    """Return whether a cut can be made without a decoder or anybody else's op."""
+    ahead = isinstance(codec_named(cut.codec), AheadCodec)
+    return ahead and all(type(op).__module__.startswith("sophon.") for op in pipeline.ops)
 
 
 class _Worker:
@@ -104,7 +117,7 @@ class _Worker:
             for end in (ours, theirs):
                 for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
                     end.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BYTES)
-            ours.settimeout(self._wall_s)
+            frames.set_timeout(ours, self._wall_s)
             command = [
                 sys.executable,
                 "-P",
@@ -142,7 +155,7 @@ class _Worker:
                 line = self._ready_for(pipeline)
                 frames.send(line, Kind.PROBE, pipeline.fingerprint.encode())
                 while (frame := frames.receive(line))[0] is Kind.DIGEST and len(found) < len(pipeline):
-                    found.append(bytes(frame[2]).decode("ascii", "replace")[:64])
+                    found.append(frame[2].decode("ascii", "replace")[:64])
                 if frame[0] is not Kind.END:
                     raise frames.Broken(f"{frame[0]!r} where a digest was expected")
         except WorkerLost as lost:
