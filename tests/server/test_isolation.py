@@ -14,7 +14,7 @@ from sophon.codec import RAW, Cut
 from sophon.codec.wire import Request
 from sophon.errors import OpError
 from sophon.loader.cuts import OffloadWarning
-from sophon.pipeline import Key, Pipeline, ops
+from sophon.pipeline import Key, Pipeline, Trace, ops
 from sophon.server import frames
 from sophon.server.budget import CpuBudget, Slot
 from sophon.server.crashes import Crashes
@@ -67,9 +67,12 @@ def test_a_worker_makes_the_same_payload_and_counts_its_cpu(processes, cut):
         pytest.skip("the window codec is not built")
     slot, cut = Slot(0), Cut.parse(cut)
     for data in (PICTURE, VICTIM):
-        expected = Threads().make(slot, RECIPE, data, KEY, cut)
+        here, there = Trace(len(RECIPE)), Trace(len(RECIPE))
+        expected = Threads().make(slot, RECIPE, data, KEY, cut, here)
         assert slot.elsewhere_s == 0
-        assert processes().make(slot, RECIPE, data, KEY, cut) == expected
+        assert processes().make(slot, RECIPE, data, KEY, cut, there) == expected
+        assert there.size == here.size != (0, 0)
+        assert [seconds > 0 for seconds in there.op_s] == [seconds > 0 for seconds in here.op_s]
         assert slot.elsewhere_s == 0 if cut.codec == "window" else 0 < slot.elsewhere_s < 5
         slot.elsewhere_s = 0
 
@@ -191,6 +194,19 @@ class _Line:
 def test_what_a_worker_must_not_send_breaks_the_line_before_anything_is_allocated(data):
     with pytest.raises(frames.Broken):
         frames.receive(_Line(data))
+
+
+@pytest.mark.parametrize("note", [b"", b"x" * 15, b"x" * 17, b"x" * (16 + 8 * 6)])
+def test_a_note_of_the_wrong_length_breaks_the_line(note):
+    with pytest.raises(frames.Broken):
+        frames.Costs.parse(note, 5)
+
+
+def test_costs_that_make_no_sense_count_as_nothing():
+    sane = frames.Costs(0.5, (3, 4), (0.25, 0.125))
+    assert frames.Costs.parse(sane.pack(), 5) == sane
+    for odd in (float("nan"), float("inf"), -1.0):
+        assert frames.Costs.parse(frames.Costs(odd, (3, 4), (odd,)).pack(), 5) == frames.Costs(0.0, (3, 4), (0.0,))
 
 
 # --- what that means for requests -------------------------------------------------------------------------------------

@@ -17,9 +17,10 @@ from typing import Any
 
 from sophon.codec.codec import Payload
 from sophon.codec.cut import RAW, Cut, check_cut
+from sophon.codec.table import offered
 from sophon.codec.wire import Reply, Request
 from sophon.errors import AccessError, ConfigError, Error, ProtocolError, StoreError
-from sophon.pipeline import Key, Kind, Pipeline
+from sophon.pipeline import Key, Kind, Pipeline, Trace
 from sophon.pipeline.ops.decode import Decode
 from sophon.pipeline.probe import versions
 from sophon.server.access import EVERYTHING, Rights
@@ -82,6 +83,7 @@ class Executor:
             "columns": ["id", *store.manifest.columns.column_names],
             "cores": self._budget.cores,
             "max_samples": self.limits.request_samples,
+            "codecs": offered(),
             "versions": versions(),
         }
         if isinstance(message.get("pipeline"), dict):
@@ -302,27 +304,37 @@ class _Work:
             data = self._store.read(sample)
         except Error as error:
             return Reply(position, error=error)
+        trace = Trace(len(self._pipeline))
         try:
             key = Key(request.seed, request.epoch, sample)
-            payload = executor.maker.make(slot, self._pipeline, data, key, cut)
+            payload = executor.maker.make(slot, self._pipeline, data, key, cut, trace)
         except WorkerLost as lost:
             executor.crashes.fell(work, (self._store.name, sample))
-            executor.count(lost.reason)
-            return self._reply(position, RAW, data)
+            return self._smaller(position, data, lost.reason)
         except Exception:  # noqa: BLE001 - decoders, codecs and plug-in ops may raise anything
             # The trainer will meet the same trouble, with the file at hand and the user's policy for bad samples.
-            executor.count("op_failed")
-            return self._reply(position, RAW, data)
+            return self._smaller(position, data, "op_failed")
         executor.crashes.stood(work)
-        return self._reply(position, cut, payload)
+        reply = self._reply(position, cut, payload)
+        reply.op_s, reply.raw_bytes, reply.size = tuple(trace.op_s[: cut.k]), len(data), trace.size
+        return reply
+
+    def _smaller(self, position: int, data: bytes, reason: str) -> Reply:
+        """Answer with the file itself."""
+        self._executor.count(reason)
+        reply = self._reply(position, RAW, data)
+        reply.reason = reason
+        return reply
 
     def _raw(self, position: int, reason: str | None = None) -> Reply:
         if reason is not None:
             self._executor.count(reason)
         try:
-            return self._reply(position, RAW, self._store.read(self._request.samples[position]))
+            reply = self._reply(position, RAW, self._store.read(self._request.samples[position]))
         except Error as error:
             return Reply(position, error=error)
+        reply.reason = reason
+        return reply
 
     def _reply(self, position: int, cut: Cut, payload: Payload) -> Reply:
         sample, manifest = self._request.samples[position], self._store.manifest

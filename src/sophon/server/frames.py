@@ -13,16 +13,18 @@ A frame, little-endian::
 
 from __future__ import annotations
 
+import math
 import socket
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 
 from sophon.codec.codec import MAX_VALUE_BYTES, Payload
 
 _HEAD = struct.Struct("<BIQ")
 MAKE = struct.Struct("<32s3Q")  # fingerprint of the pipeline, seed, epoch, sample; then the cut as text
-CPU_S = struct.Struct("<d")
+_COSTS = struct.Struct("<d2I")  # CPU seconds of all, height and width of the picture; then those of each op
 MAX_NOTE_BYTES = 1 << 20
 MAX_DATA_BYTES = MAX_VALUE_BYTES + (1 << 20)
 _WORTH_JOINING_BYTES = 1 << 12
@@ -34,10 +36,43 @@ class Kind(IntEnum):
     PIPELINE = 1  # to a worker: data is the spec; it is kept under its fingerprint
     MAKE = 2  # to a worker: data is a file
     PROBE = 3  # to a worker: note is the fingerprint of a pipeline
-    PAYLOAD = 4  # from a worker: note is its CPU seconds
-    FAILED = 5  # from a worker: an op or codec raised; note is its CPU seconds
+    PAYLOAD = 4  # from a worker: note is what it took
+    FAILED = 5  # from a worker: an op or codec raised; note is what it took
     DIGEST = 6  # from a worker: data is the digest of one more op
     END = 7  # from a worker: there are no more digests
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a sample took in a worker.
+
+    Args:
+        cpu_s: CPU seconds, with what it took to get the file.
+        size: Height and width of the picture.
+        op_s: CPU seconds of each op that ran.
+    """
+
+    cpu_s: float
+    size: tuple[int, int] = (0, 0)
+    op_s: tuple[float, ...] = ()
+
+    def pack(self) -> bytes:
+        """Return the note of a frame."""
+        return _COSTS.pack(self.cpu_s, *self.size) + struct.pack(f"<{len(self.op_s)}d", *self.op_s)
+
+    @classmethod
+    def parse(cls, note: bytes, most_ops: int) -> Costs:
+        """Return what a note says; numbers that make no sense become 0."""
+        count, rest = divmod(len(note) - _COSTS.size, 8)
+        if not 0 <= count <= most_ops or rest:
+            raise Broken(f"a note of {len(note)} bytes")
+        cpu_s, height, width = _COSTS.unpack_from(note)
+        op_s = struct.unpack_from(f"<{count}d", note, _COSTS.size)
+        return cls(_seconds(cpu_s), (height, width), tuple(map(_seconds, op_s)))
+
+
+def _seconds(value: float) -> float:
+    return value if math.isfinite(value) and value > 0 else 0.0
 
 
 class Broken(Exception):  # noqa: N818 - a state of the line, and never shown to a user

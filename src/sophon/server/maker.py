@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 from sophon.codec.codec import Payload
 from sophon.codec.cut import Cut, make_payload
-from sophon.pipeline import Key, Pipeline
+from sophon.pipeline import Key, Pipeline, Trace
 from sophon.pipeline.probe import digests
 from sophon.server.budget import Slot
 
@@ -27,8 +27,13 @@ class Maker(ABC):
     """Runs ops and codecs."""
 
     @abstractmethod
-    def make(self, slot: Slot, pipeline: Pipeline, data: bytes, key: Key, cut: Cut) -> Payload:
-        """Return the payload of one sample; raises whatever decoders, codecs and ops raise, or `WorkerLost`."""
+    def make(
+        self, slot: Slot, pipeline: Pipeline, data: bytes, key: Key, cut: Cut, trace: Trace | None = None
+    ) -> Payload:
+        """Return the payload of one sample; raises whatever decoders, codecs and ops raise, or `WorkerLost`.
+
+        A trace is told the CPU seconds of each op, and the size of the picture.
+        """
 
     @abstractmethod
     def probe(self, pipeline: Pipeline) -> tuple[list[str], str]:
@@ -41,9 +46,17 @@ class Maker(ABC):
 class Threads(Maker):
     """Everything in this process: no copies, and no protection from an op or decoder that crashes."""
 
-    def make(self, slot: Slot, pipeline: Pipeline, data: bytes, key: Key, cut: Cut) -> Payload:  # noqa: ARG002
+    def make(
+        self,
+        slot: Slot,  # noqa: ARG002 - part of the contract
+        pipeline: Pipeline,
+        data: bytes,
+        key: Key,
+        cut: Cut,
+        trace: Trace | None = None,
+    ) -> Payload:
         """Run here."""
-        return make_payload(pipeline, data, key, cut)
+        return make_payload(pipeline, data, key, cut, trace)
 
     def probe(self, pipeline: Pipeline) -> tuple[list[str], str]:
         """Run here."""

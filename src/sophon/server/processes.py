@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import signal
 import socket
@@ -30,7 +29,7 @@ from sophon.codec.cut import Cut, make_payload
 from sophon.codec.table import codec_named
 from sophon.codec.window.indexes import DEFAULT_MAX_BYTES
 from sophon.errors import OpError
-from sophon.pipeline import Key, Pipeline
+from sophon.pipeline import Key, Pipeline, Trace
 from sophon.server import frames
 from sophon.server.budget import Slot
 from sophon.server.frames import Kind
@@ -68,14 +67,19 @@ class Processes(Maker):
         """Of those that run."""
         return [worker.pid for worker in self._workers if worker.pid]
 
-    def make(self, slot: Slot, pipeline: Pipeline, data: bytes, key: Key, cut: Cut) -> Payload:
+    def make(
+        self, slot: Slot, pipeline: Pipeline, data: bytes, key: Key, cut: Cut, trace: Trace | None = None
+    ) -> Payload:
         """Run in the worker of a slot, or right here if that is as safe."""
         if _is_safe(pipeline, cut):
-            return make_payload(pipeline, data, key, cut)
-        payload, cpu_s = self._workers[slot.number].make(pipeline, data, key, cut)
-        slot.elsewhere_s += cpu_s
+            return make_payload(pipeline, data, key, cut, trace)
+        payload, costs = self._workers[slot.number].make(pipeline, data, key, cut)
+        slot.elsewhere_s += costs.cpu_s
         if payload is None:
             raise OpError("An op or codec failed in a worker.")
+        if trace is not None:
+            trace.op_s[: len(costs.op_s)] = costs.op_s
+            trace.size = costs.size
         return payload
 
     def probe(self, pipeline: Pipeline) -> tuple[list[str], str]:
@@ -134,18 +138,16 @@ class _Worker:
         self._known.clear()
         return ours
 
-    def make(self, pipeline: Pipeline, data: bytes, key: Key, cut: Cut) -> tuple[Payload | None, float]:
-        """Return the payload, or None if an op or codec raised; and the worker's CPU seconds."""
+    def make(self, pipeline: Pipeline, data: bytes, key: Key, cut: Cut) -> tuple[Payload | None, frames.Costs]:
+        """Return the payload, or None if an op or codec raised; and what it took."""
         with self._lock, self._watched():
             line = self._ready_for(pipeline)
             note = frames.MAKE.pack(pipeline.fingerprint.encode(), int(key.seed), int(key.epoch), int(key.sample))
             frames.send(line, Kind.MAKE, note + str(cut).encode(), data)
             kind, note, payload = frames.receive(line)
-            if kind not in (Kind.PAYLOAD, Kind.FAILED) or len(note) != frames.CPU_S.size:
+            if kind not in (Kind.PAYLOAD, Kind.FAILED):
                 raise frames.Broken(f"{kind!r} where a payload was expected")
-            (cpu_s,) = frames.CPU_S.unpack(note)
-            cpu_s = cpu_s if math.isfinite(cpu_s) and cpu_s > 0 else 0.0
-            return (payload if kind is Kind.PAYLOAD else None), cpu_s
+            return (payload if kind is Kind.PAYLOAD else None), frames.Costs.parse(note, len(pipeline))
 
     def probe(self, pipeline: Pipeline) -> tuple[list[str], str]:
         """Return the digests that the worker finds, up to where it falls, if it does, and why."""

@@ -21,7 +21,7 @@ from collections import OrderedDict
 
 from sophon.codec.cut import Cut, make_payload
 from sophon.codec.window.indexes import INDEXES
-from sophon.pipeline import Key, Pipeline
+from sophon.pipeline import Key, Pipeline, Trace
 from sophon.pipeline.probe import each_digest
 from sophon.server import frames
 from sophon.server.budget import NICE
@@ -62,15 +62,17 @@ class Worker:
         fingerprint, seed, epoch, sample = frames.MAKE.unpack_from(note)
         cut = Cut.parse(note[frames.MAKE.size :].decode())
         kind, payload = Kind.FAILED, b""
+        trace = Trace(len(self._pipelines[fingerprint]))
         self._arm()
         # Decoders, codecs and plug-in ops may raise anything; the trainer meets the same trouble, with better words.
         with contextlib.suppress(Exception):
-            payload = make_payload(self._pipelines[fingerprint], data, Key(seed, epoch, sample), cut)
+            payload = make_payload(self._pipelines[fingerprint], data, Key(seed, epoch, sample), cut, trace)
             kind = Kind.PAYLOAD
         # What it took to get this file and to send the last payload is counted too.
         now_s = time.process_time()
         cpu_s, self._counted_s = now_s - self._counted_s, now_s
-        frames.send(self._line, kind, frames.CPU_S.pack(cpu_s), payload)
+        costs = frames.Costs(cpu_s, trace.size, tuple(trace.op_s[: cut.k]))
+        frames.send(self._line, kind, costs.pack(), payload)
 
     def _probe(self, note: bytes, _: bytes) -> None:
         self._arm()
