@@ -100,6 +100,7 @@ def serve(
     limit_bytes_per_s = None if limit is None else parse_bandwidth(limit)
     named = _named(paths, name)
     # Before the data sets are listed, which may take minutes.
+    bounds = limits_from(limits)
     access = Access(_tokens(token_file, [label for label, _ in named]), tls_cert, tls_key, tls_client_ca, insecure)
     warning = access.check_place(host)
     if warning is not None:
@@ -117,7 +118,7 @@ def serve(
         ready_file,
         patience,
         access=access,
-        limits=limits_from(limits),
+        limits=bounds,
         isolation=isolation,
         modules=modules,
         metrics_host=metrics_host,
