@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -107,7 +108,7 @@ class Executor:
                 self._probes.popitem(last=False)
         return result
 
-    def replies(self, request: Request, rights: Rights = EVERYTHING, seat: Seat | None = None) -> Iterator[Reply]:
+    def replies(self, request: Request, rights: Rights = EVERYTHING, seat: Seat | None = None) -> Work:
         """Return one reply per sample; the CPU seconds each took are in it.
 
         A request can name nothing but samples of a manifest: what cannot be answered is refused here, before any data
@@ -128,8 +129,7 @@ class Executor:
                 raise ConfigError(f"data set {request.dataset} has {len(store):,} samples; there is no sample {sample}")
         self._check_size(store, request)
         pipeline = self._pipeline(request)
-        work = _Work(self, store, request, pipeline, seat or Room(self.limits).enter())
-        return work.in_order() if request.in_order else work.as_finished()
+        return Work(self, store, request, pipeline, seat or Room(self.limits).enter())
 
     def count(self, reason: str) -> None:
         """Note that a smaller cut was made than asked for."""
@@ -215,8 +215,12 @@ def _within(pipeline: Pipeline, limits: Limits, reason: str) -> tuple[Pipeline |
     return pipeline, reason
 
 
-class _Work:
-    """The samples of one request on their way."""
+class Work:
+    """The samples of one request on their way; iterating does the work.
+
+    Attributes:
+        computing_s: How long the iterating thread has waited for ops so far.
+    """
 
     def __init__(
         self, executor: Executor, store: Store, request: Request, pipeline: Pipeline | None, seat: Seat
@@ -226,8 +230,12 @@ class _Work:
         self._request = request
         self._pipeline = pipeline
         self._seat = seat
+        self.computing_s = 0.0
 
-    def in_order(self) -> Iterator[Reply]:
+    def __iter__(self) -> Iterator[Reply]:
+        return self._in_order() if self._request.in_order else self._as_finished()
+
+    def _in_order(self) -> Iterator[Reply]:
         queue: deque[Reply | tuple[int, _Task]] = deque()
         for position in range(len(self._request.samples)):
             while queue and self._must_wait(position, len(queue)):
@@ -236,7 +244,7 @@ class _Work:
         while queue:
             yield self._result(queue.popleft())
 
-    def as_finished(self) -> Iterator[Reply]:
+    def _as_finished(self) -> Iterator[Reply]:
         running: dict[_Task, int] = {}
         for position in range(len(self._request.samples)):
             while running and self._must_wait(position, len(running)):
@@ -261,7 +269,9 @@ class _Work:
         return int(self._store.manifest.sizes[self._request.samples[position]])
 
     def _ended(self, running: dict[_Task, int], timeout_s: float | None) -> Iterator[Reply]:
+        start_s = time.monotonic()
         done, _ = wait(running, timeout_s, FIRST_COMPLETED)
+        self.computing_s += time.monotonic() - start_s
         for task in done:
             yield self._result((running.pop(task), task))
 
@@ -287,7 +297,9 @@ class _Work:
     def _result(self, started: Reply | tuple[int, _Task]) -> Reply:
         if isinstance(started, Reply):
             return started
+        start_s = time.monotonic()
         reply, cpu_s = started[1].result()
+        self.computing_s += time.monotonic() - start_s
         reply.cpu_s = cpu_s
         self._seat.hold(len(reply.payload) - self._size_bytes(reply.position))
         return reply

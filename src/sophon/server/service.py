@@ -20,7 +20,7 @@ from pyarrow import flight
 from sophon.codec.wire import REPLY_SCHEMA, Reply, Request, batch_of, error_to_json, parse_json
 from sophon.errors import AccessError, Error, RetryableError
 from sophon.server.access import Access
-from sophon.server.executor import Executor
+from sophon.server.executor import Executor, Work
 from sophon.server.gate import NAME as GATE
 from sophon.server.gate import Gate, rights_of
 from sophon.server.limit import RateLimit
@@ -97,32 +97,28 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         with _typed_errors(self._metrics):
             seat = self._room.enter()
             request = Request.from_bytes(ticket.ticket)
-            replies = self._executor.replies(request, rights_of(context), seat)
+            work = self._executor.replies(request, rights_of(context), seat)
         self._metrics.requests.inc()
-        return flight.GeneratorStream(REPLY_SCHEMA, self._batches(context, request, replies, seat))
+        return flight.GeneratorStream(REPLY_SCHEMA, self._batches(context, request, work, seat))
 
     def _batches(
-        self, context: flight.ServerCallContext, request: Request, replies: Iterator[Reply], seat: Seat
+        self, context: flight.ServerCallContext, request: Request, work: Work, seat: Seat
     ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         gathered: list[Reply] = []
         size_bytes, since_s = 0, time.monotonic()
-        making_s, resumed_s = 0.0, since_s  # how long nothing was ready; the rest of the time it was not taken
         try:
-            for reply in replies:
+            for reply in work:
                 full = size_bytes + len(reply.payload) > _BATCH_BYTES
                 if gathered and (full or time.monotonic() - since_s > _BATCH_S):
                     if context.is_cancelled():  # polls the connection: too slow to ask for every sample
                         return
-                    making_s += time.monotonic() - resumed_s
-                    yield self._send(request, gathered, size_bytes), _json({"making_s": making_s})
+                    yield self._send(request, gathered, size_bytes), _json({"computing_s": work.computing_s})
                     seat.hold(-size_bytes)
                     gathered, size_bytes, since_s = [], 0, time.monotonic()
-                    resumed_s = since_s
                 gathered.append(reply)
                 size_bytes += len(reply.payload)
             if gathered:
-                making_s += time.monotonic() - resumed_s
-                yield self._send(request, gathered, size_bytes), _json({"making_s": making_s})
+                yield self._send(request, gathered, size_bytes), _json({"computing_s": work.computing_s})
         finally:
             seat.leave()
 
