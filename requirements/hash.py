@@ -1,6 +1,6 @@
 """Write hashed.txt: every version of pins.txt with the SHA-256 of all its files, as an index gives them.
 
-Usage: python requirements/hash.py INDEX_URL, with the address of a simple index that speaks JSON (PEP 691).
+Usage: python requirements/hash.py INDEX_URL, with the address of a simple index (PEP 503).
 
 torch is left out: it comes in one build per kind of accelerator, from other indexes under the same version, so there is
 no one list of files. The Makefile installs it by its version alone.
@@ -8,7 +8,6 @@ no one list of files. The Makefile installs it by its version alone.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import urllib.request
@@ -16,7 +15,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 LEFT_OUT = {"torch"}
-_JSON = "application/vnd.pypi.simple.v1+json"
+_FILE = re.compile(r'href="(?:[^"#]*/)?([^"#/]+)#sha256=([0-9a-f]{64})"')
 
 
 def pins() -> dict[str, str]:
@@ -28,11 +27,9 @@ def pins() -> dict[str, str]:
 def hashes(index: str, name: str, version: str) -> list[str]:
     """Return the SHA-256 of every file of a release."""
     project = re.sub(r"[-_.]+", "-", name).lower()
-    request = urllib.request.Request(f"{index.rstrip('/')}/{project}/", headers={"Accept": _JSON})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        files = json.load(answer)["files"]
-    release = f"{project}-{version}"
-    found = {file["hashes"]["sha256"] for file in files if _is_of(file["filename"], release)}
+    with urllib.request.urlopen(f"{index.rstrip('/')}/{project}/", timeout=60) as answer:
+        files = _FILE.findall(answer.read().decode())
+    found = {value for file, value in files if _is_of(file, f"{project}-{version}")}
     if not found:
         raise SystemExit(f"no file of {name} {version} at {index}")
     return sorted(found)
