@@ -95,6 +95,8 @@ def test_a_worker_that_falls_is_replaced(processes, how, reason):
     pool = processes(sample_cpu_s=0.5)
     recipe, slot = _recipe(how), Slot(0)
     expected = Threads().make(slot, recipe, PICTURE, KEY, Cut(3))
+    assert pool.pids == []
+    assert pool.make(slot, recipe, PICTURE, KEY, Cut(3)) == expected
     (first,) = pool.pids
     for _ in range(2):
         assert pool.make(slot, recipe, PICTURE, KEY, Cut(3)) == expected
@@ -108,6 +110,7 @@ def test_a_worker_that_falls_is_replaced(processes, how, reason):
 @pytest.mark.parametrize("how", ["raise", "eat"])
 def test_an_op_that_raises_or_eats_memory_fails_and_its_worker_lives_on(processes, how):
     pool = processes(worker_bytes=2 << 30)
+    assert pool.make(Slot(0), _recipe(how), PICTURE, KEY, Cut(3))
     before = pool.pids
     with pytest.raises(OpError):
         pool.make(Slot(0), _recipe(how), VICTIM, KEY, Cut(3))
@@ -144,7 +147,10 @@ def test_a_probe_ends_at_the_op_that_crashes_and_says_so(processes):
 
 def test_workers_end_when_their_server_is_gone(processes):
     pool = processes(2)
+    for number in range(2):
+        pool.make(Slot(number), RECIPE, PICTURE, KEY, Cut(2))
     pids = pool.pids
+    assert len(pids) == 2
     for worker in pool._workers:
         worker._line.close()  # as when the server is killed
     end_s = time.monotonic() + 20

@@ -57,10 +57,9 @@ class Processes(Maker):
         options = ["--sample-cpu-s", str(limits.sample_cpu_s), "--worker-bytes", str(limits.worker_bytes)]
         options += ["--index-bytes", str(index_bytes), *(f"--import={module}" for module in modules)]
         wall_s = _START_S + _WALL_PER_CPU * limits.sample_cpu_s
-        # Without cores for ops there is still a pipeline to be probed when a trainer asks for it.
+        # Each is started when it is first needed: a node that sends files and windows needs none of them. Without cores
+        # for ops there is still a pipeline to be probed when a trainer asks for it.
         self._workers = [_Worker(options, wall_s) for _ in range(max(1, count))]
-        for worker in self._workers[:count]:
-            worker.start()
 
     @property
     def pids(self) -> list[int]:
