@@ -21,19 +21,19 @@ import pytest
 import torch
 
 import sophon
+from sophon.bench.proxy import Proxy
 from sophon.errors import ConfigError, ProtocolError, RetryableError, StoreError
 from sophon.loader.cuts import OffloadWarning
 from sophon.loader.order import epoch_order
 from sophon.pipeline import Key
 from tests.support.network import Link, can_make_links
 from tests.support.other_release import WHAT
-from tests.support.proxy import Proxy
 from tests.support.servers import RECIPE, digest, make_images, serve
 
 REPOSITORY = str(Path(__file__).parents[1])
 COUNT, BATCH, SEED = 60, 5, 5
 SLOWLY = ("--limit", "5mbit")  # so that an epoch lasts about a second and a fault can strike in the middle of it
-POLICIES = ("none", "2:webp")
+POLICIES = (pytest.param("none", marks=pytest.mark.slow), "2:webp")
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from sophon.cli.bench_isolation import bench_isolation_command
 from sophon.cli.bench_plan import bench_plan
+from sophon.cli.bench_soak import bench_soak_command
 from sophon.cli.output import json_option, show
 from sophon.cli.progress import steps_bar
 
@@ -32,6 +33,7 @@ def bench() -> None:
 
 bench.add_command(bench_isolation_command)
 bench.add_command(bench_plan)
+bench.add_command(bench_soak_command)
 
 
 @bench.command("ops")

@@ -1,4 +1,7 @@
-"""A TCP proxy between trainer and storage node that does what bad networks do."""
+"""A TCP proxy between trainer and storage node that does what bad networks do, for fault tests and `bench soak`.
+
+Concurrency: one thread for each direction of each connection; all methods may be called from any thread.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import contextlib
 import socket
 import struct
 import threading
+import time
 
 _NO_LINGER = struct.pack("ii", 1, 0)  # close() sends a reset instead of a goodbye
 
@@ -24,6 +28,7 @@ class Proxy:
         self._open = threading.Event()
         self._open.set()
         self._fuse: int | None = None
+        self._bytes_per_s: float | None = None
         self._closed = False
         self.passed_bytes = 0
         self.resets = 0
@@ -47,6 +52,10 @@ class Proxy:
     def reset_after(self, size_bytes: int) -> None:
         """Break all connections once that many more bytes came from the node."""
         self._fuse = self.passed_bytes + size_bytes
+
+    def limit(self, bytes_per_s: float | None) -> None:
+        """Pass on no more than that from the node, on each connection; None for as much as comes."""
+        self._bytes_per_s = bytes_per_s
 
     def pause(self) -> None:
         """Pass nothing on, and let nobody know."""
@@ -96,6 +105,8 @@ class Proxy:
             while data := source.recv(1 << 14):
                 self._open.wait()
                 if down:
+                    if self._bytes_per_s is not None:
+                        time.sleep(len(data) / self._bytes_per_s)
                     self.passed_bytes += len(data)
                     if self._fuse is not None and self.passed_bytes >= self._fuse:
                         self._fuse = None
