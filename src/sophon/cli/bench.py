@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from sophon.cli.bench_cuts import bench_cuts
 from sophon.cli.bench_plan import bench_plan
 from sophon.cli.output import json_option, show
 from sophon.cli.progress import steps_bar
@@ -29,6 +30,7 @@ def bench() -> None:
     """Measure, on this machine, in one run."""
 
 
+bench.add_command(bench_cuts)
 bench.add_command(bench_plan)
 
 
