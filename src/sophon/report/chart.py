@@ -53,10 +53,12 @@ class Table:
     Args:
         header: Names of the columns.
         rows: Text as it is shown.
+        names: How many columns from the left hold words; the others hold numbers.
     """
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    names: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)

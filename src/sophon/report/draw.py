@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from matplotlib import style
@@ -20,11 +22,13 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from sophon.report.chart import Bars, Chart, Lines, Spans, Stacks, show
 from sophon.report.palette import light
+from sophon.units import parse_bandwidth
 
 WIDE, NARROW = 528, 340  # of the page's columns on a screen and on a phone, in CSS pixels
 _PNG_DPI = 180
 _POINTS_PER_INCH = 72  # one point is one pixel of the page
 _HEIGHT = 290
+_LETTER = 7.0  # pixels of a letter, roughly: DejaVu Sans at this size, which is wider than most
 _STYLE = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same picture on every machine
     "font.size": 12,
@@ -58,13 +62,14 @@ _STYLE = {
     "svg.fonttype": "none",
     "path.simplify": False,
 }
+_LOG_RANGE = 1e-4  # a logarithmic axis without end would give most of its room to what does not matter
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
 def png(chart: Chart) -> bytes:
     """Return a picture with its title, on white."""
     out = io.BytesIO()
-    with style.context(["default", _STYLE]):
+    with _styled({}):
         figure = _figure(chart, WIDE)
         figure.suptitle(chart.title, x=0.01, ha="left", fontsize=13, fontweight="bold")
         figure.savefig(out, format="png", dpi=_PNG_DPI, facecolor=light("ground"), metadata={"Software": None})
@@ -75,10 +80,18 @@ def svg(chart: Chart, width: int) -> str:
     """Return matplotlib's SVG without a title, on nothing; `sophon.report.svg` makes it part of a page."""
     out = io.StringIO()
     salt = f"{chart.key}-{width}"  # makes ids the same from run to run, and different between the figures of a page
-    with style.context(["default", {**_STYLE, "svg.hashsalt": salt}]):
+    with _styled({"svg.hashsalt": salt}):
         figure = _figure(chart, width)
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     return out.getvalue()
+
+
+@contextmanager
+def _styled(more: dict[str, Any]) -> Iterator[None]:
+    with style.context(["default", {**_STYLE, **more}]), warnings.catch_warnings():
+        # A name in a script that the font lacks becomes boxes in a PNG; on the page the reader's font counts.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield
 
 
 def _figure(chart: Chart, width: int) -> Figure:
@@ -95,8 +108,9 @@ def _figure(chart: Chart, width: int) -> Figure:
     axes = figure.add_subplot()
     handles = draw(axes, chart, width)
     if handles:
-        longest = max(len(str(handle.get_label())) for handle in handles)
-        columns = max(1, min(len(handles), int(width / (7 * longest + 40))))
+        sizes = [_LETTER * len(str(handle.get_label())) + 36 for handle in handles]
+        rows = 1 if sum(sizes) <= width else math.ceil(len(handles) / max(1, int(width / max(sizes))))
+        columns = math.ceil(len(handles) / rows)  # as even as can be
         figure.legend(handles=handles, loc="outside upper left", ncols=columns)
     return figure
 
@@ -119,6 +133,10 @@ def _bars_end(chart: Bars) -> float:
 def _bars(axes: Axes, chart: Bars, width: int) -> list[Any]:
     beside = [bar.beside for bar in chart.bars if bar.beside is not None]
     end = _bars_end(chart)
+    gap = 0.02 * end * WIDE / width  # the same distance on both pages
+    names = [_wrapped(bar.label, width) for bar in chart.bars]
+    room = width - 16 - _LETTER * max((len(line) for name in names for line in name.split("\n")), default=0)
+    full = end
     for place, bar in enumerate(chart.bars):
         if bar.value is None or not math.isfinite(bar.value):
             text, shown = show(bar.value, chart.unit), 0.0
@@ -136,12 +154,14 @@ def _bars(axes: Axes, chart: Bars, width: int) -> list[Any]:
             reach = max(reach, min(bar.high, end))
         if bar.beside is not None and bar.beside <= end:
             axes.plot(bar.beside, place, "D", color=light("ink"), markersize=6.5, markeredgecolor=light("ground"))
-            if bar.beside >= 0.9 * reach:
-                reach = max(reach, bar.beside + 0.015 * end)
-        axes.text(reach + 0.015 * end, place, text, va="center", fontweight="bold", fontsize=11.5)
-    axes.set_xlim(0, end * (1.28 if width == WIDE else 1.5))
+            if bar.beside >= reach - 3 * gap:
+                reach = max(reach, bar.beside + gap)
+        # So that the text behind the bar ends where the picture does.
+        full = max(full, (reach + gap) * room / max(room - _LETTER * 1.15 * len(text), 0.3 * room))
+        axes.text(reach + gap, place, text, va="center", fontweight="bold", fontsize=11.5)
+    axes.set_xlim(0, full)
     axes.set_ylim(len(chart.bars) - 0.5, -0.5)
-    axes.set_yticks(range(len(chart.bars)), [_wrapped(bar.label, width) for bar in chart.bars])
+    axes.set_yticks(range(len(chart.bars)), names)
     axes.tick_params(axis="y", labelcolor=light("ink"))
     axes.xaxis.set_visible(False)
     axes.spines["bottom"].set_visible(False)
@@ -161,7 +181,7 @@ def _lines(axes: Axes, chart: Lines, width: int) -> list[Any]:
             "marker": "D" if line.dots else None if many else _MARKERS[order % len(_MARKERS)],
             # Lines that lie upon each other all stay visible: the later ones are thinner, and dashed where predicted.
             "linestyle": "" if line.dots else (0, (4, 2)) if line.dashed else "-",
-            "linewidth": 3.2 - 0.35 * min(order, 5),
+            "linewidth": 3.4 - 0.28 * min(order, 5),
         }
         axes.plot([x for x, _ in points], [y for _, y in points], label=line.label, zorder=3 + order / 10, **look)  # type: ignore[arg-type]
         handles.append(Line2D([], [], label=line.label, **look))  # type: ignore[arg-type]
@@ -170,6 +190,8 @@ def _lines(axes: Axes, chart: Lines, width: int) -> list[Any]:
     if chart.log_y:
         axes.set_yscale("log")
         axes.yaxis.set_minor_locator(NullLocator())
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(low, high * _LOG_RANGE), high)
         _log_ticks(axes.yaxis, *axes.get_ylim(), most=6)
     else:
         axes.set_ylim(bottom=0)
@@ -189,9 +211,15 @@ def _lines(axes: Axes, chart: Lines, width: int) -> list[Any]:
     axes.set_xlabel(chart.x)
     if chart.mark is not None:
         axes.axvline(chart.mark[0], color=light("muted"), linewidth=1.2, linestyle=(0, (2, 2)), zorder=1)
-        note = f" {chart.mark[1]}"
+        note = chart.mark[1]
         axes.annotate(
-            note, (chart.mark[0], 1.0), xycoords=("data", "axes fraction"), va="top", color=light("muted"), fontsize=10
+            note,
+            (chart.mark[0], 1.01),
+            xycoords=("data", "axes fraction"),
+            va="bottom",
+            ha="center",
+            color=light("muted"),
+            fontsize=10,
         )
     return handles if len(handles) > 1 else []
 
@@ -242,7 +270,9 @@ def _x_axis(axes: Axes, unit: str, places: Sequence[float], log: bool, width: in
     most = 7 if width == WIDE else 4
     axes.xaxis.set_minor_locator(NullLocator())
     if log:
-        _log_ticks(axes.xaxis, min(places), max(places), most)
+        # Round numbers of bits, where these are what is written.
+        base = parse_bandwidth("1bit") if unit == "bandwidth" else 1.0
+        _log_ticks(axes.xaxis, min(places), max(places), most, base)
     elif len(places) <= most:
         axes.xaxis.set_major_locator(FixedLocator(list(places)))
     else:
@@ -250,11 +280,12 @@ def _x_axis(axes: Axes, unit: str, places: Sequence[float], log: bool, width: in
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value, unit)))
 
 
-def _log_ticks(axis: Any, low: float, high: float, most: int) -> None:
+def _log_ticks(axis: Any, low: float, high: float, most: int, base: float = 1.0) -> None:
     # 1, 2, 5, 10, … as long as there is room, then 1, 10, …
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    powers = range(math.floor(math.log10(low / base)), math.ceil(math.log10(high / base)) + 1)
     for steps in ((1, 2, 5), (1, 3), (1,)):
-        ticks = [step * 10.0**power for power in powers for step in steps if low <= step * 10.0**power <= high]
+        ticks = [base * step * 10.0**power for power in powers for step in steps]
+        ticks = [tick for tick in ticks if low <= tick <= high]
         if len(ticks) <= most:
             break
     axis.set_major_locator(FixedLocator(ticks[:: -(-len(ticks) // most)] or [low, high]))
@@ -273,7 +304,7 @@ def _short(name: str) -> str:
 
 
 def _wrapped(label: str, width: int) -> str:
-    longest = 34 if width == WIDE else 17
+    longest = 34 if width == WIDE else 20
     if len(label) <= longest:
         return label
     words, lines = label.split(), [""]

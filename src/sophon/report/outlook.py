@@ -15,9 +15,11 @@ from sophon.plan.resources import Resources
 from sophon.profile.table import Profile
 from sophon.report.chart import Bar, Bars, Chart, Line, Lines, Span, Spans
 from sophon.report.palette import bottleneck_tint, policy_tint
+from sophon.report.words import WORTHWHILE
 from sophon.units import format_bandwidth
 
 _MOST_SAMPLES = 50_000  # planned in each of some two hundred what-ifs: half a minute at most
+_BALANCED = 1.02  # parts that differ by less than two per cent bind together
 _SPEEDS = tuple(2.0 ** (step / 3) for step in range(-10, 11))  # from a tenth of the link to ten times as fast
 _CORES_STEPS = (0, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4)  # of the storage cores there are
 
@@ -120,7 +122,7 @@ def cores_charts(thinned: Thinned, resources: Resources, options: Options = DEFA
         Lines(
             key="cores-traffic",
             title="What if storage had more or fewer cores: bytes",
-            caption="Where cores are scarce, a good plan offloads the samples that save most bytes per CPU second first.",
+            caption="Where cores are scarce, a good plan first offloads what saves most bytes per CPU second.",
             x="storage cores",
             x_unit="number",
             y_unit="bytes",
@@ -143,7 +145,7 @@ def link_charts(thinned: Thinned, resources: Resources, options: Options = DEFAU
         lines.append(
             Line(name, policy_tint(name), tuple((speed, made.epoch_s * thinned.scale) for speed, made in found))
         )
-        rows.append((name, _spans([(speed, made.bottleneck) for speed, made in found])))
+        rows.append((name, _spans([(speed, _binding(made)) for speed, made in found])))
     return (
         Lines(
             key="link-seconds",
@@ -183,13 +185,19 @@ def _cores(now: float) -> tuple[float, ...]:
 
 def _cores_caption(lines: Sequence[Line]) -> str:
     best = next((line for line in lines if line.label == "optimal"), lines[-1])
-    slowest, fastest = best.points[0], best.points[-1]
-    for x, y in best.points:
-        if y <= 1.03 * fastest[1]:
-            if x == slowest[0]:
-                return f"More storage cores win nothing here: {best.label} is as fast with {x:g}."
-            return f"Beyond {x:g} storage cores there is little more to win for {best.label}."
-    return f"Every further core makes {best.label} faster."
+    most, fastest_s = best.points[-1]
+    enough = next((x for x, y in best.points if y <= WORTHWHILE * fastest_s), most)
+    if enough == best.points[0][0]:
+        return f"More storage cores win nothing here: {best.label} is as fast with {enough:g}."
+    if enough == most:
+        return f"Every further core up to {most:g} makes {best.label} faster."
+    return f"Beyond {enough:g} storage cores there is little more to win for {best.label}."
+
+
+def _binding(made: Prediction) -> str:
+    # A good plan brings several parts into balance; naming the one that is a hair longer would tell nothing.
+    busy = [made.link_s, made.storage_s, made.trainer_s, made.consumer_s]
+    return made.bottleneck if sum(time >= made.epoch_s / _BALANCED for time in busy) < 2 else "several in balance"
 
 
 def _spans(points: Sequence[tuple[float, str]]) -> tuple[Span, ...]:

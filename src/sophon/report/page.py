@@ -21,6 +21,12 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-ur
 
 _QUANTITY = re.compile(r"(?<=\d) (?=(?:%|s|ms|us|min|h|[KMGTP]?B|[kMGT]?bit/s)(?![\w]))")
 
+_OPTION = re.compile(r"--[a-z][a-z-]*")
+
+
+def _code(found: re.Match[str]) -> str:
+    return f"<code>{found[0]}</code>"
+
 
 def _text(words: str) -> str:
     # Escaped, and with numbers and their units kept on one line.
@@ -118,17 +124,22 @@ def _figure(chart: Chart) -> str:
 
 
 def _table(table: Table, name: str) -> str:
-    head = "".join(f'<th scope="col">{_text(cell)}</th>' for cell in table.header)
-    rows = "\n".join(
-        f'<tr><th scope="row">{_text(row[0])}</th>' + "".join(f"<td>{_text(cell)}</td>" for cell in row[1:]) + "</tr>"
-        for row in table.rows
+    sides = ["name" if place < table.names else "number" for place in range(len(table.header))]
+    head = "".join(
+        f'<th scope="col" class="{side}">{_text(cell)}</th>' for side, cell in zip(sides, table.header, strict=True)
     )
+    rows = "\n".join(f"<tr>{_row(row, sides)}</tr>" for row in table.rows)
     text = f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>"
     return f'<div class="scroll" role="region" tabindex="0" aria-label="{_text(name)}: table">{text}</div>'
+
+
+def _row(row: tuple[str, ...], sides: list[str]) -> str:
+    cells = [f'<td class="{side}">{_text(cell)}</td>' for side, cell in zip(sides[1:], row[1:], strict=True)]
+    return f'<th scope="row" class="name">{_text(row[0])}</th>{"".join(cells)}'
 
 
 def _remarks(remarks: tuple[str, ...]) -> str:
     if not remarks:
         return ""
-    items = "\n".join(f"<li>{_text(remark)}</li>" for remark in remarks)
+    items = "\n".join(f"<li>{_OPTION.sub(_code, _text(remark))}</li>" for remark in remarks)
     return f'<section class="remarks">\n<h2>How to take these figures</h2>\n<ul>\n{items}\n</ul>\n</section>'

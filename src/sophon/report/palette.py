@@ -1,8 +1,8 @@
 """Colours: one for each policy, cut and bottleneck, the same in every figure, on light and on dark pages.
 
-Policies are those of Okabe and Ito, cuts and bottlenecks those of Paul Tol (muted and bright): sets made for colour-blind
-readers, told apart by lightness too. A figure is drawn in the light colours; on the page each becomes a CSS variable
-of the tint's name, so that no two tints may share a light colour (`tests/report/test_palette.py`).
+Policies are those of Okabe and Ito, cuts and bottlenecks those of Paul Tol (muted and bright): sets made for
+colour-blind readers, told apart by lightness too. A figure is drawn in the light colours; on the page each becomes a
+CSS variable of the tint's name, so that no two tints may share a light colour (`tests/report/test_palette.py`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ POLICY: dict[str, Tint] = {
     "optimal": ("#009e73", "#35c79c"),
 }
 BOTTLENECK: dict[str, Tint] = {
+    "balance": ("#aa3377", "#d077a9"),
     "link": ("#4477aa", "#76a5d4"),
     "storage": ("#ee6677", "#f48b98"),
     "trainer": ("#ccbb44", "#d9cb66"),
@@ -69,7 +70,7 @@ def policy_tint(name: str) -> str:
 
 def bottleneck_tint(name: str) -> str:
     """Return the tint of a bottleneck."""
-    return name if name in BOTTLENECK else "third"
+    return name if name in BOTTLENECK else "balance" if "balance" in name else "third"
 
 
 def cut_tints(cuts: Sequence[Cut]) -> dict[Cut, str]:

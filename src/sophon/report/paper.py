@@ -126,9 +126,8 @@ def _summary(policies: _Rows, before: str, published: Mapping[str, Any]) -> Tabl
                 show(number(row, "idle_share"), "share"),
             )
         )
-    header = ("policy", "epoch", "shorter by", "bytes", "fewer by", "in the paper", "predicted")
-    header += ("waits for", "storage CPU", "trainer CPU", "model idle")
-    return Table(header, tuple(rows_))
+    gained = ("policy", "epoch", "shorter by", "bytes", "fewer by", "in the paper", "predicted")
+    return Table((*gained, "waits for", "storage CPU", "trainer CPU", "model idle"), tuple(rows_))
 
 
 def _policy_section(policies: _Rows, before: str, published: Mapping[str, Any]) -> Section:
@@ -185,7 +184,7 @@ def _predicted_chart(policies: _Rows) -> list[Chart]:
         Bars(
             key="predicted",
             title="Predicted against measured",
-            caption=f"A diamond at the end of its bar is a good prediction; the worst is off by {show(worst, 'share')}.",
+            caption=f"A diamond at its bar's end is a good prediction; the worst is off by {show(worst, 'share')}.",
             unit="seconds",
             bars=tuple(Bar(name, measured, policy_tint(name), said) for name, (measured, said) in pairs.items()),
             beside="predicted",

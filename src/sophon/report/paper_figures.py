@@ -14,7 +14,7 @@ from sophon.report.facts import Section
 from sophon.report.fields import number, numbers, part, parts, rows, text
 from sophon.report.outlook import wide_spread
 from sophon.report.palette import cut_tints, policy_tint
-from sophon.report.words import cut_label
+from sophon.report.words import WORTHWHILE, cut_label
 
 LEFT_OUT = {
     "1a": "bytes after each op",
@@ -31,7 +31,8 @@ _SETS = {"openimages": "OpenImages", "imagenet": "ImageNet"}
 def samples_section(result: Mapping[str, Any]) -> Section:
     """Return Figures 1a, 1b and 1c: what samples weigh, where they are smallest, what that costs."""
     found = part(result, "figures")
-    charts = [*_bytes_after_ops(part(found, "1a")), *_smallest(part(found, "1b")), *_efficiency(part(found, "1c"))]
+    # Of like height side by side.
+    charts = [*_smallest(part(found, "1b")), *_bytes_after_ops(part(found, "1a")), *_efficiency(part(found, "1c"))]
     intro = "Whether a sample shrinks on its way depends on the sample: this is why every sample has its own cut."
     return Section("The samples", intro, tuple(charts))
 
@@ -217,7 +218,7 @@ def _smallest(figure: Mapping[str, Any]) -> list[Chart]:
                 Bars(
                     key=f"smallest-{_slug(name)}",
                     title=f"{title}: where samples are smallest, uncompressed",
-                    caption=f"{show(raw, 'share')} are smallest as raw files: without codecs these are better left alone.",
+                    caption=f"{show(raw, 'share')} are smallest as raw files: these are better left alone.",
                     unit="share",
                     bars=bars,
                     beside="the paper" if any(bar.beside is not None for bar in bars) else "",
@@ -231,7 +232,7 @@ def _smallest(figure: Mapping[str, Any]) -> list[Chart]:
                 Bars(
                     key=f"smallest-cuts-{_slug(name)}",
                     title=f"{title}: where samples are smallest, all exact codecs",
-                    caption=f"With codecs that lose nothing only {show(raw, 'share')} are smallest as raw files.",
+                    caption=f"With exact codecs {show(raw, 'share') if raw else 'none'} are smallest as raw files.",
                     unit="share",
                     bars=tuple(Bar(cut_label(cut), counts[cut], tints[cut]) for cut in sorted(counts)),
                 )
@@ -259,11 +260,12 @@ def _efficiency(figure: Mapping[str, Any]) -> list[Chart]:
                 Lines(
                     key=f"efficiency-{_slug(name)}",
                     title=f"{_SETS.get(name, name)}: bytes saved per CPU second near storage",
-                    caption=f"Samples from least to most worthwhile; with ops alone {show(zero, 'share')} save nothing{theirs}.",
+                    caption=f"Least worthwhile first; with ops alone {show(zero, 'share')} save nothing{theirs}.",
                     x="share of samples",
                     x_unit="share",
                     y_unit="bytes_per_s",
                     lines=tuple(lines),
+                    log_y=True,
                 )
             )
     return charts
@@ -279,9 +281,9 @@ def _cores_caption(lines: tuple[Line, ...], value: str) -> str:
         return "With few cores a good plan offloads less and sends more, and never more than raw files."
     ends = {line.label: dict(line.points) for line in lines}
     if "none" in ends and "resize" in ends:
-        slow = [x for x, y in ends["resize"].items() if x in ends["none"] and y > 1.03 * ends["none"][x]]
+        slow = [x for x, y in ends["resize"].items() if x in ends["none"] and y > WORTHWHILE * ends["none"][x]]
         if slow:
-            return f"With {max(slow):g} storage cores or fewer, cropping everything near storage is slower than doing nothing."
+            return f"With {max(slow):g} storage cores or fewer, cropping all near storage is slower than doing nothing."
     return "Shorter is better: fewer seconds at the same number of cores."
 
 

@@ -8,7 +8,7 @@ from sophon.report import outlook
 from sophon.report.chart import Table, show
 from sophon.report.facts import Facts, Headline, Section
 from sophon.report.profile import busy_bars, cut_bars, plan_sections, policy_sections, profile_remarks, sample_sections
-from sophon.report.words import PART, Epoch, ratio, sentences, times
+from sophon.report.words import PART, Epoch, given, ratio, sentences, times
 
 
 def plan_facts(plan: Plan, profile: Profile | None = None) -> Facts:
@@ -22,7 +22,7 @@ def plan_facts(plan: Plan, profile: Profile | None = None) -> Facts:
         ArtifactError: The profile is of another job.
     """
     before, after = plan.untouched, plan.prediction
-    remarks = [f"Planned for: {plan.resources}."]
+    remarks = [f"Planned for {given(plan.resources)}."]
     if profile is None:
         sections: tuple[Section, ...] = (
             Section(
@@ -39,11 +39,7 @@ def plan_facts(plan: Plan, profile: Profile | None = None) -> Facts:
             *sample_sections(profile),
         )
         remarks += profile_remarks(profile)
-    epochs = [
-        Epoch(made.epoch_s, made.link_bytes, made.bottleneck, made.trainer_s, made.consumer_s)
-        for made in (before, after)
-    ]
-    words = sentences(epochs[0], epochs[1], plan.policy, measured=False)
+    words = sentences(Epoch.of(before), Epoch.of(after), plan.policy, measured=False)
     return Facts(
         title="What this plan does",
         subject=f"Plan for {len(plan):,} samples by the policy {plan.policy}",

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sophon.codec.cut import RAW, Cut
+from sophon.plan.cost import Prediction
 from sophon.plan.plan import Plan, make_plan
 from sophon.plan.policies import DEFAULTS
 from sophon.plan.policies.choice import exact_columns
@@ -17,10 +18,11 @@ from sophon.report import outlook
 from sophon.report.chart import Bar, Bars, Chart, Layer, Line, Lines, Stacks, Table, show
 from sophon.report.facts import Facts, Headline, Section
 from sophon.report.palette import cut_tints
-from sophon.report.words import Epoch, cut_label, ratio, sentences, times
+from sophon.report.words import Epoch, cut_label, given, ratio, sentences, times
 from sophon.units import format_bytes
 
 _BINS = 28
+_USUAL = 0.02  # of all samples: a cut that is rarer says nothing about sizes
 _QUANTILES = np.linspace(0.0, 1.0, 101)
 
 
@@ -40,13 +42,13 @@ def profile_facts(profile: Profile, resources: Resources, *, assumed: bool) -> F
     words = (
         f"A raw file weighs {format_bytes(raw / len(profile))} on average; at its smallest exact cut a sample weighs "
         f"{format_bytes(least / len(profile))}, {times(ratio(raw, least))} less.",
-        *sentences(Epoch(*_epoch(plan.untouched)), Epoch(*_epoch(plan.prediction)), plan.policy, measured=False),
+        *sentences(Epoch.of(plan.untouched), Epoch.of(plan.prediction), plan.policy, measured=False),
     )
-    remarks = [f"Predicted for: {resources}."]
+    remarks = [f"Predicted for {given(resources)}."]
     if assumed:
         remarks.append(
             "These resources are assumed, since a profile does not know them: say --link, --storage-cores, "
-            "--trainer-cores and --consumer to see your own."
+            "--trainer-cores and --consumer to see what yours would do."
         )
     return Facts(
         title="What this data set costs",
@@ -65,11 +67,6 @@ def profile_facts(profile: Profile, resources: Resources, *, assumed: bool) -> F
         ),
         remarks=(*remarks, *profile_remarks(profile)),
     )
-
-
-def _epoch(made: object) -> tuple[float, float, str, float, float]:
-    names = ("epoch_s", "link_bytes", "bottleneck", "trainer_s", "consumer_s")
-    return tuple(getattr(made, name) for name in names)  # type: ignore[return-value]
 
 
 def cuts_table(profile: Profile) -> Table:
@@ -93,17 +90,17 @@ def cuts_table(profile: Profile) -> Table:
             )
         )
     header = ("cut", "what crosses the link", "bytes per sample", "storage CPU", "trainer CPU", "samples that can")
-    return Table(header, tuple(rows))
+    return Table(header, tuple(rows), names=2)
 
 
 def sample_sections(profile: Profile) -> tuple[Section, ...]:
     """Return what single samples weigh, where they are smallest, and what that costs."""
-    charts: list[Chart] = []
+    # Of like height side by side.
+    charts: list[Chart] = [_efficiency(profile)]
     if len(profile.raw_columns()) > 1:
-        charts.append(_bytes_after_ops(profile))
+        charts.insert(0, _bytes_after_ops(profile))
         charts.append(_smallest_bars(profile, profile.raw_columns(), "ops", "uncompressed, as in the paper"))
     charts.append(_smallest_bars(profile, exact_columns(profile, DEFAULTS), "cuts", "all exact codecs allowed"))
-    charts.append(_efficiency(profile))
     intro = "Whether a sample shrinks on its way depends on the sample: this is why every sample has its own cut."
     return (Section("The samples", intro, tuple(charts)),)
 
@@ -114,18 +111,16 @@ def plan_sections(plan: Plan, profile: Profile) -> tuple[Section, ...]:
         Section(
             "What the plan does with whom",
             f"The policy {plan.policy}: {plan.reason}.",
-            (cut_bars(plan), _cuts_by_size(plan, profile), busy_bars(plan)),
+            (cut_bars(plan), busy_bars(plan), _cuts_by_size(plan, profile)),
         ),
     )
 
 
-def policy_sections(
-    profile: Profile, resources: Resources, found: dict[str, outlook.Prediction]
-) -> tuple[Section, ...]:
+def policy_sections(profile: Profile, resources: Resources, found: dict[str, Prediction]) -> tuple[Section, ...]:
     """Return all policies beside each other, here and elsewhere."""
     thinned = outlook.thin(profile)
     return (
-        Section("Policies against each other", f"Predicted for {resources}.", outlook.policy_bars(found)),
+        Section("Policies against each other", f"Predicted for {given(resources)}.", outlook.policy_bars(found)),
         Section(
             "What if",
             "Every point is planned anew: what more cores or a faster link would buy.",
@@ -195,11 +190,12 @@ def _cuts_by_size(plan: Plan, profile: Profile) -> Stacks:
         counts, _ = np.histogram(clipped[chosen], edges)
         layers.append(Layer(str(cut), tints[cut], tuple(map(float, counts))))
         medians[cut] = float(np.median(raw[chosen]))
-    small, large = min(medians, key=lambda cut: medians[cut]), max(medians, key=lambda cut: medians[cut])
+    usual = [cut for cut, count in plan.counts().items() if count >= _USUAL * len(plan)] or list(medians)
+    small, large = min(usual, key=lambda cut: medians[cut]), max(usual, key=lambda cut: medians[cut])
     caption = (
         f"Small files rather cross as {small}, large ones as {large}."
         if small != large
-        else f"Every sample crosses as {small}, whatever its size."
+        else f"Nearly every sample crosses as {small}, whatever its size."
     )
     return Stacks(
         key="cuts-by-size",
@@ -253,33 +249,29 @@ def _bytes_after_ops(profile: Profile) -> Lines:
             (f"a small file (no. {small})", "second", small),
         )
     ]
-    least = int(np.argmin(means))
+    steps = [profile.cuts[column].k for column in columns]
+    least = _place(names, steps[int(np.argmin(means))])
     return Lines(
         key="bytes-after-ops",
         title="Bytes of a sample after each op",
-        caption=f"On average a sample is smallest at {names[columns_k(profile, columns[least])]!r}; single samples differ.",
+        caption=f"On average a sample is smallest {least}; single samples differ.",
         x="after the op",
         x_unit="number",
         y_unit="bytes",
-        ticks=tuple(names[columns_k(profile, column)] for column in columns),
-        lines=tuple(Line(name, tint, tuple(enumerate_floats(values))) for name, tint, values in rows),
+        ticks=tuple(names[k] for k in steps),
+        lines=tuple(Line(name, tint, tuple(enumerate(values))) for name, tint, values in rows),
         log_y=True,
     )
 
 
-def columns_k(profile: Profile, column: int) -> int:
-    """Return how many ops run near storage at the cut of a column."""
-    return profile.cuts[column].k
-
-
-def enumerate_floats(values: Sequence[float]) -> list[tuple[float, float]]:
-    """Return (0, first), (1, second), …"""
-    return [(float(place), value) for place, value in enumerate(values)]
+def _place(names: Sequence[str], k: int) -> str:
+    return "as a raw file" if k == 0 else f"after {names[k]}"
 
 
 def _smallest(profile: Profile, columns: Sequence[int]) -> NDArray[np.intp]:
     # The first of equal ones: fewer ops near storage.
-    return np.asarray(columns)[profile.payload_bytes[:, list(columns)].argmin(axis=1)]
+    found: NDArray[np.intp] = np.asarray(columns)[profile.payload_bytes[:, list(columns)].argmin(axis=1)]
+    return found
 
 
 def _chosen(table: NDArray[np.float32], columns: NDArray[np.intp]) -> NDArray[np.float64]:
@@ -301,7 +293,9 @@ def _smallest_bars(profile: Profile, columns: Sequence[int], key: str, which: st
     return Bars(
         key=f"smallest-{key}",
         title=f"Where samples are smallest: {which}",
-        caption=f"{show(same, 'share')} of the samples are smallest as raw files and should be left alone.",
+        caption=f"{show(same, 'share')} of the samples are smallest as raw files: these are better left alone."
+        if same
+        else "No sample is smallest as a raw file: all of them can be made smaller.",
         unit="share",
         what="of all samples",
         bars=tuple(bars),
@@ -329,4 +323,5 @@ def _efficiency(profile: Profile) -> Lines:
         x_unit="share",
         y_unit="bytes_per_s",
         lines=tuple(lines),
+        log_y=True,
     )

@@ -41,8 +41,8 @@ def read_source(path: str | os.PathLike[str]) -> Source:
         result = json.loads(head)
     except (ValueError, RecursionError) as error:
         raise ArtifactError(
-            f"{place}: neither JSON nor a file that sophon saved; give a result of `sophon bench paper --json`, a profile "
-            "or a plan."
+            f"{place}: neither JSON nor a file that sophon saved; give a result of `sophon bench paper --json`, a "
+            "profile or a plan."
         ) from error
     if not isinstance(result, dict) or not isinstance(result.get("policies"), dict):
         raise ArtifactError(f"{place}: JSON without policies; give what `sophon bench paper --json FILE` wrote.")

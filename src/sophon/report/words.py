@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 
 from sophon.codec.cut import RAW, Cut
-from sophon.units import format_bandwidth, format_seconds
+from sophon.plan.cost import Prediction
+from sophon.plan.resources import Resources
+from sophon.units import format_bandwidth, format_rate, format_seconds, parse_bandwidth
 
 PART = {
     "link": "the link",
@@ -34,6 +37,11 @@ class Epoch:
     trainer_s: float = 0.0
     consumer_s: float = 0.0
 
+    @classmethod
+    def of(cls, made: Prediction) -> Epoch:
+        """Return the epoch that was predicted."""
+        return cls(made.epoch_s, made.link_bytes, made.bottleneck, made.trainer_s, made.consumer_s)
+
 
 def cut_label(cut: Cut) -> str:
     """Return a cut and what it means, such as ``0:window, part of the file``."""
@@ -43,6 +51,15 @@ def cut_label(cut: Cut) -> str:
 
 def _after(ops: int) -> str:
     return "whole file" if ops == 0 else f"after {ops} op{'' if ops == 1 else 's'}"
+
+
+def given(resources: Resources) -> str:
+    """Return what there is to spend, in words; a consumer that nobody knows is left out."""
+    known = f", a consumer of {format_rate(resources.consumer_samples_per_s)}"
+    return (
+        f"a link of {format_bandwidth(resources.link_bytes_per_s)}, {resources.storage_cores:g} storage cores, "
+        f"{resources.trainer_cores:g} trainer cores{known if isfinite(resources.consumer_samples_per_s) else ''}"
+    )
 
 
 def ratio(before: float, after: float) -> float:
@@ -75,7 +92,8 @@ def _wins(before: Epoch, after: Epoch, policy: str, *, measured: bool) -> str:
     moved = moved if measured else moved.replace("moved", "moves", 1)
     still = "still decides" if after.bottleneck == before.bottleneck else "decides then"
     done = "finished" if measured else "finishes"
-    return f"{alone} The policy {policy} {moved} and {done} in {format_seconds(after.epoch_s)}, {times(gain)} sooner; {then} {still}."
+    sooner = f"{done} in {format_seconds(after.epoch_s)}, {times(gain)} sooner"
+    return f"{alone} The policy {policy} {moved} and {sooner}; {then} {still}."
 
 
 def _limits(before: Epoch, after: Epoch) -> str:
@@ -83,8 +101,9 @@ def _limits(before: Epoch, after: Epoch) -> str:
     if before.bottleneck != "link" or ratio(before.epoch_s, after.epoch_s) < WORTHWHILE or rest_s <= 0:
         return ""
     who = PART["trainer"] if before.trainer_s >= before.consumer_s else PART["consumer"]
-    enough = format_bandwidth(float(f"{before.link_bytes / rest_s:.2g}"))
+    bit_per_s = parse_bandwidth("1bit")  # two digits of what is written
+    enough = format_bandwidth(float(f"{before.link_bytes / rest_s / bit_per_s:.2g}") * bit_per_s)
     return (
-        f"On a link faster than about {enough} there would be nothing to win by sending less: raw files then come as fast "
-        f"as {who} can take them."
+        f"On a link faster than about {enough} there would be nothing to win by sending less: raw files then come as "
+        f"fast as {who} can take them."
     )
