@@ -28,6 +28,7 @@ MAX_CUTS = 256  # a plan names a cut by one byte
 
 FloatTable = NDArray[np.float32]
 _CUT = re.compile(r"(\d{1,4}):([A-Za-z0-9_.:+-]{1,32})")
+_SIDES = ("height", "width")
 _TABLES = ("payload_bytes", "storage_s", "trainer_s")
 
 
@@ -62,6 +63,7 @@ class Profile:
         measured: [samples, cuts] true where measured, false where predicted; None when all is measured.
         quality: How good the predictions are, one per cut; empty when all is measured.
         provenance: How the profile was made: a JSON object.
+        sizes: [samples, 2] height and width of each picture, 0 where not known; None where nobody looked.
     """
 
     cuts: tuple[Cut, ...]
@@ -73,6 +75,7 @@ class Profile:
     measured: NDArray[np.bool_] | None = None
     quality: tuple[Quality, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    sizes: NDArray[np.int32] | None = None
 
     def __post_init__(self) -> None:
         cuts = tuple(self.cuts)
@@ -82,10 +85,11 @@ class Profile:
             object.__setattr__(self, name, _frozen(getattr(self, name), name, len(cuts), np.float32))
         if self.measured is not None:
             object.__setattr__(self, "measured", _frozen(self.measured, "measured", len(cuts), np.bool_))
+        if self.sizes is not None:
+            object.__setattr__(self, "sizes", _frozen(self.sizes, "sizes", len(_SIDES), np.int32))
         shapes = {name: getattr(self, name).shape for name in _TABLES}
-        if len(set(shapes.values())) != 1 or (
-            self.measured is not None and self.measured.shape != self.payload_bytes.shape
-        ):
+        rows = {len(table) for table in (self.payload_bytes, self.measured, self.sizes) if table is not None}
+        if len(set(shapes.values())) != 1 or len(rows) != 1:
             raise ConfigError(f"the tables have shapes {shapes}; they must agree: give one row per sample.")
         if len(self) == 0:
             raise ConfigError("the profile is empty; profile at least one sample (run an epoch) before planning.")
@@ -134,9 +138,12 @@ class Profile:
         for name in _schema(self.cuts, self.measured is not None):
             table, cut = name.split("/")
             columns[name] = getattr(self, table)[:, self.cuts.index(read_cut(cut))]
+        if self.sizes is not None:
+            columns |= {side: self.sizes[:, column] for column, side in enumerate(_SIDES)}
         provenance = {
             "cuts": [str(cut) for cut in self.cuts],
             "predicted": self.measured is not None,
+            "sized": self.sizes is not None,
             "quality": [list(vars(quality).values()) for quality in self.quality],
             "made": dict(self.provenance),
         }
@@ -156,7 +163,7 @@ class Profile:
                 said = file.header.provenance
                 cuts = tuple(read_cut(text) for text in said["cuts"])
                 _check_cuts(cuts)
-                predicted = bool(said["predicted"])
+                predicted, sized = bool(said["predicted"]), bool(said.get("sized", False))
                 quality = tuple(
                     Quality(int(measured), float(size), float(storage), float(trainer))
                     for measured, size, storage, trainer in said["quality"]
@@ -165,7 +172,7 @@ class Profile:
             except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
                 raise ArtifactError(f"{path}: its header names no cuts ({error}); make the profile again.") from error
             schema = _schema(cuts, predicted)
-            file.require_columns(schema)
+            file.require_columns(schema | (dict.fromkeys(_SIDES, pa.int32()) if sized else {}))
             tables: dict[str, NDArray[Any]] = {
                 name: np.empty((file.rows, len(cuts)), np.float32, order="F") for name in _TABLES
             }
@@ -174,6 +181,10 @@ class Profile:
             for name in schema:
                 table, cut = name.split("/")
                 file.read(name, tables[table][:, cuts.index(read_cut(cut))])
+            if sized:
+                tables["sizes"] = np.empty((file.rows, len(_SIDES)), np.int32, order="F")
+                for column, side in enumerate(_SIDES):
+                    file.read(side, tables["sizes"][:, column])
             prints = file.header.fingerprints
         try:
             return cls(
@@ -243,9 +254,7 @@ def _check_cuts(cuts: tuple[Cut, ...]) -> None:
 def _frozen(values: ArrayLike, name: str, cuts: int, dtype: type[np.generic]) -> NDArray[Any]:
     table = np.asarray(values, dtype=dtype, order="F")
     if table.ndim != 2 or table.shape[1] != cuts:
-        raise ConfigError(
-            f"{name} has shape {table.shape}; it needs one row per sample and {cuts} columns, one per cut."
-        )
+        raise ConfigError(f"{name} has shape {table.shape}; it needs one row per sample and {cuts} columns.")
     table = table.view()
     table.flags.writeable = False
     return table
