@@ -15,7 +15,7 @@ from typing import Any
 
 from matplotlib import style
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
@@ -28,6 +28,7 @@ WIDE, NARROW = 528, 340  # of the page's columns on a screen and on a phone, in 
 _PNG_DPI = 180
 _POINTS_PER_INCH = 72  # one point is one pixel of the page
 _HEIGHT = 290
+_TITLE = 34
 _LETTER = 7.0  # pixels of a letter, roughly: DejaVu Sans at this size, which is wider than most
 _STYLE = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same picture on every machine
@@ -70,8 +71,7 @@ def png(chart: Chart) -> bytes:
     """Return a picture with its title, on white."""
     out = io.BytesIO()
     with _styled({}):
-        figure = _figure(chart, WIDE)
-        figure.suptitle(chart.title, x=0.01, ha="left", fontsize=13, fontweight="bold")
+        figure = _figure(chart, WIDE, titled=True)
         figure.savefig(out, format="png", dpi=_PNG_DPI, facecolor=light("ground"), metadata={"Software": None})
     return out.getvalue()
 
@@ -94,7 +94,7 @@ def _styled(more: dict[str, Any]) -> Iterator[None]:
         yield
 
 
-def _figure(chart: Chart, width: int) -> Figure:
+def _figure(chart: Chart, width: int, *, titled: bool = False) -> Figure:
     # One function per kind: (axes, chart, width) → the handles of its legend.
     kinds: dict[type, tuple[Callable[..., list[Any]], int]] = {
         Bars: (_bars, _bars_height(chart)),
@@ -103,15 +103,22 @@ def _figure(chart: Chart, width: int) -> Figure:
         Spans: (_spans, 96 + 34 * len(getattr(chart, "rows", ()))),
     }
     draw, height = kinds[type(chart)]
-    figure = Figure(figsize=(width / _POINTS_PER_INCH, height / _POINTS_PER_INCH), layout="constrained")
+    above = _TITLE if titled else 0
+    figure = Figure(figsize=(width / _POINTS_PER_INCH, (height + above) / _POINTS_PER_INCH), layout="constrained")
     figure.get_layout_engine().set(w_pad=4 / _POINTS_PER_INCH, h_pad=4 / _POINTS_PER_INCH)  # type: ignore[union-attr, call-arg]
-    axes = figure.add_subplot()
+    body: Figure | SubFigure = figure
+    if titled:
+        # Two parts, lest title and legend be laid upon each other.
+        parts: Any = figure.subfigures(2, 1, height_ratios=(above, height))
+        head, body = parts
+        head.text(0.01, 0.35, chart.title, va="center", fontsize=14, fontweight="bold")
+    axes = body.add_subplot()
     handles = draw(axes, chart, width)
     if handles:
         sizes = [_LETTER * len(str(handle.get_label())) + 36 for handle in handles]
         rows = 1 if sum(sizes) <= width else math.ceil(len(handles) / max(1, int(width / max(sizes))))
         columns = math.ceil(len(handles) / rows)  # as even as can be
-        figure.legend(handles=handles, loc="outside upper left", ncols=columns)
+        body.legend(handles=handles, loc="outside upper left", ncols=columns)
     return figure
 
 
@@ -181,7 +188,7 @@ def _lines(axes: Axes, chart: Lines, width: int) -> list[Any]:
             "marker": "D" if line.dots else None if many else _MARKERS[order % len(_MARKERS)],
             # Lines that lie upon each other all stay visible: the later ones are thinner, and dashed where predicted.
             "linestyle": "" if line.dots else (0, (4, 2)) if line.dashed else "-",
-            "linewidth": 3.4 - 0.28 * min(order, 5),
+            "linewidth": 3.3 - 0.2 * min(order, 5),
         }
         axes.plot([x for x, _ in points], [y for _, y in points], label=line.label, zorder=3 + order / 10, **look)  # type: ignore[arg-type]
         handles.append(Line2D([], [], label=line.label, **look))  # type: ignore[arg-type]

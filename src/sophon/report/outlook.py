@@ -15,13 +15,13 @@ from sophon.plan.resources import Resources
 from sophon.profile.table import Profile
 from sophon.report.chart import Bar, Bars, Chart, Line, Lines, Span, Spans
 from sophon.report.palette import bottleneck_tint, policy_tint
-from sophon.report.words import WORTHWHILE
+from sophon.report.words import WORTHWHILE, cores
 from sophon.units import format_bandwidth
 
 _MOST_SAMPLES = 50_000  # planned in each of some two hundred what-ifs: half a minute at most
 _BALANCED = 1.02  # parts that differ by less than two per cent bind together
 _SPEEDS = tuple(2.0 ** (step / 3) for step in range(-10, 11))  # from a tenth of the link to ten times as fast
-_CORES_STEPS = (0, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4)  # of the storage cores there are
+_CORES_STEPS = (0, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.5, 2)  # of the storage cores there are
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,9 @@ def policy_bars(found: dict[str, Prediction]) -> tuple[Chart, Chart]:
 
 def cores_charts(thinned: Thinned, resources: Resources, options: Options = DEFAULTS) -> tuple[Chart, Chart]:
     """Return epoch seconds and traffic over the number of storage cores."""
-    cores = _cores(resources.storage_cores)
+    counts = _counts(resources.storage_cores)
     names = policies_of(thinned.profile, options)
-    points = {name: frontier(thinned.profile, resources, cores, name, options) for name in names}
+    points = {name: frontier(thinned.profile, resources, counts, name, options) for name in names}
 
     def lines(value: str) -> tuple[Line, ...]:
         return tuple(
@@ -177,8 +177,8 @@ def wide_spread(lines: Sequence[Line]) -> bool:
     return bool(values) and max(values) > 6 * min(values)
 
 
-def _cores(now: float) -> tuple[float, ...]:
-    if now <= FIGURE_4_CORES[-1]:
+def _counts(now: float) -> tuple[float, ...]:
+    if now == 0 or 1 < now <= FIGURE_4_CORES[-1]:
         return tuple(sorted({*map(float, FIGURE_4_CORES), now}))
     return tuple(sorted({step * now for step in _CORES_STEPS}))
 
@@ -191,7 +191,7 @@ def _cores_caption(lines: Sequence[Line]) -> str:
         return f"More storage cores win nothing here: {best.label} is as fast with {enough:g}."
     if enough == most:
         return f"Every further core up to {most:g} makes {best.label} faster."
-    return f"Beyond {enough:g} storage cores there is little more to win for {best.label}."
+    return f"Beyond {cores(enough, 'storage')} there is little more to win for {best.label}."
 
 
 def _binding(made: Prediction) -> str:

@@ -129,8 +129,9 @@ def _table(table: Table, name: str) -> str:
         f'<th scope="col" class="{side}">{_text(cell)}</th>' for side, cell in zip(sides, table.header, strict=True)
     )
     rows = "\n".join(f"<tr>{_row(row, sides)}</tr>" for row in table.rows)
+    shape = "scroll many" if len(table.header) > 4 else "scroll"
     text = f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>"
-    return f'<div class="scroll" role="region" tabindex="0" aria-label="{_text(name)}: table">{text}</div>'
+    return f'<div class="{shape}" role="region" tabindex="0" aria-label="{_text(name)}: table">{text}</div>'
 
 
 def _row(row: tuple[str, ...], sides: list[str]) -> str:

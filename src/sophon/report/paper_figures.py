@@ -14,7 +14,7 @@ from sophon.report.facts import Section
 from sophon.report.fields import number, numbers, part, parts, rows, text
 from sophon.report.outlook import wide_spread
 from sophon.report.palette import cut_tints, policy_tint
-from sophon.report.words import WORTHWHILE, cut_label
+from sophon.report.words import WORTHWHILE, cores, cut_label
 
 LEFT_OUT = {
     "1a": "bytes after each op",
@@ -283,7 +283,9 @@ def _cores_caption(lines: tuple[Line, ...], value: str) -> str:
     if "none" in ends and "resize" in ends:
         slow = [x for x, y in ends["resize"].items() if x in ends["none"] and y > WORTHWHILE * ends["none"][x]]
         if slow:
-            return f"With {max(slow):g} storage cores or fewer, cropping all near storage is slower than doing nothing."
+            return (
+                f"With {cores(max(slow), 'storage')} or fewer, cropping all near storage is slower than doing nothing."
+            )
     return "Shorter is better: fewer seconds at the same number of cores."
 
 

@@ -53,12 +53,17 @@ def _after(ops: int) -> str:
     return "whole file" if ops == 0 else f"after {ops} op{'' if ops == 1 else 's'}"
 
 
+def cores(count: float, where: str) -> str:
+    """Return a number of cores, such as ``1 storage core``."""
+    return f"{count:g} {where} core{'' if count == 1 else 's'}"
+
+
 def given(resources: Resources) -> str:
     """Return what there is to spend, in words; a consumer that nobody knows is left out."""
     known = f", a consumer of {format_rate(resources.consumer_samples_per_s)}"
     return (
-        f"a link of {format_bandwidth(resources.link_bytes_per_s)}, {resources.storage_cores:g} storage cores, "
-        f"{resources.trainer_cores:g} trainer cores{known if isfinite(resources.consumer_samples_per_s) else ''}"
+        f"a link of {format_bandwidth(resources.link_bytes_per_s)}, {cores(resources.storage_cores, 'storage')}, "
+        f"{cores(resources.trainer_cores, 'trainer')}{known if isfinite(resources.consumer_samples_per_s) else ''}"
     )
 
 
