@@ -93,7 +93,7 @@ def test_nonsense_is_an_error_of_ours(damage):
 
 
 def test_a_profile_tells_what_samples_weigh_and_what_plans_would_do(profile):
-    facts = profile_facts(profile, RESOURCES, assumed=True)
+    facts = profile_facts(profile)
     kinds = {chart.key: type(chart) for chart in facts.charts}
     assert kinds == {
         "bytes-after-ops": Lines, "efficiency": Lines, "smallest-ops": Bars, "smallest-cuts": Bars,
@@ -104,6 +104,14 @@ def test_a_profile_tells_what_samples_weigh_and_what_plans_would_do(profile):
         assert sum(bar.value for bar in _chart(facts, key).bars) == pytest.approx(1.0)
     assert sum(sum(layer.counts) for layer in _chart(facts, "cuts-by-size").layers) == len(profile)
     assert any("assumed" in remark for remark in facts.remarks)
+
+
+def test_a_loaders_profile_is_shown_with_what_the_loader_found(profile):
+    facts = profile_facts(replace(profile, provenance={"resources": RESOURCES.to_json()}))
+    assert "a link of 40 Mbit/s, 1 storage core, 2 trainer cores, a consumer of 2,000/s" in facts.remarks[0]
+    assert "clocks of the loader" in facts.remarks[1]
+    odd = profile_facts(replace(profile, provenance={"resources": {"link": 1}, "ops": ["<b>", 3]}))
+    assert any("assumed" in remark for remark in odd.remarks)
 
 
 def test_what_ifs_agree_with_the_plan_where_they_meet(profile, plan):
@@ -126,12 +134,13 @@ def test_a_plan_of_another_job_is_refused(profile, plan):
 
 def test_the_smallest_profile_can_be_shown():
     tiny = profile_of([[100.0]], [[0.0]], [[0.0]])
-    facts = profile_facts(tiny, Resources(1e6, 0, 1), assumed=False)
+    facts = profile_facts(tiny, Resources(1e6, 0, 1))
     assert {bar.label: bar.value for bar in _chart(facts, "smallest-cuts").bars} == {"0:raw, raw file": 1.0}
 
 
 def test_a_large_profile_is_thinned_and_scaled():
     profile = random_profile(np.random.default_rng(1), 120_000)
+    profile = replace(profile, sizes=np.full((len(profile), 2), 7))
     thinned = thin(profile)
     assert len(thinned.profile) <= 50_000
     assert thinned.scale == len(profile) / len(thinned.profile)

@@ -127,7 +127,7 @@ def test_a_browser_shows_every_picture_and_complains_of_nothing(kind, profile, p
     facts = {
         "result": lambda: paper_facts(full_result(NASTY)),
         "bare": lambda: paper_facts(minimal_result()),
-        "profile": lambda: profile_facts(profile, RESOURCES, assumed=True),
+        "profile": lambda: profile_facts(profile, RESOURCES),
         "plan": lambda: plan_facts(plan),
     }[kind]()
     place = write_report(facts, tmp_path)

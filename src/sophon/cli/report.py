@@ -49,8 +49,9 @@ def report(
     json_target: str | None,
 ) -> None:
     """Show what was measured or planned: plain words, a table, figures."""
+    from sophon.report.profile import ASSUMED
     from sophon.report.source import read_source
-    from sophon.report.write import ASSUMED, facts_of, write_report
+    from sophon.report.write import facts_of, write_report
 
     given = {
         "link_bytes_per_s": link,

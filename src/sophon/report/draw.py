@@ -161,7 +161,8 @@ def _bars(axes: Axes, chart: Bars, width: int) -> list[Any]:
             reach = max(reach, min(bar.high, end))
         if bar.beside is not None and bar.beside <= end:
             axes.plot(bar.beside, place, "D", color=light("ink"), markersize=6.5, markeredgecolor=light("ground"))
-            if bar.beside >= reach - 3 * gap:
+            wide = _LETTER * 1.15 * len(text) * end / room
+            if reach - 3 * gap <= bar.beside <= reach + wide + 3 * gap:  # it would lie upon the text
                 reach = max(reach, bar.beside + gap)
         # So that the text behind the bar ends where the picture does.
         full = max(full, (reach + gap) * room / max(room - _LETTER * 1.15 * len(text), 0.3 * room))

@@ -49,6 +49,7 @@ def thin(profile: Profile) -> Thinned:
         storage_s=profile.storage_s[rows],
         trainer_s=profile.trainer_s[rows],
         measured=None if profile.measured is None else profile.measured[rows],
+        sizes=None if profile.sizes is None else profile.sizes[rows],
     )
     return Thinned(part, len(profile) / len(part))
 

@@ -187,7 +187,7 @@ def _bytes_after_ops(figure: Mapping[str, Any]) -> list[Chart]:
         Lines(
             key="bytes-after-ops",
             title="Bytes of a sample after each op",
-            caption="A large file is smallest after the crop, a small one before anything is done to it.",
+            caption=_smallest_words(lines, ops),
             x="after the op",
             x_unit="number",
             y_unit="bytes",
@@ -196,6 +196,17 @@ def _bytes_after_ops(figure: Mapping[str, Any]) -> list[Chart]:
             log_y=True,
         )
     ]
+
+
+def _smallest_words(lines: list[Line], ops: tuple[str, ...]) -> str:
+    parts = []
+    for line in lines:
+        if line.points and not line.dots:
+            place = int(min(line.points, key=lambda point: point[1])[0])
+            parts.append(
+                f"{line.label.split(':')[0]} is smallest {f'after {ops[place]}' if place else 'as a raw file'}"
+            )
+    return f"{'; '.join(parts)}."
 
 
 def _smallest(figure: Mapping[str, Any]) -> list[Chart]:
@@ -210,7 +221,7 @@ def _smallest(figure: Mapping[str, Any]) -> list[Chart]:
                 _op_tint(op),
                 number(published, op),
             )
-            for op in shares
+            for op in sorted(shares, key=lambda op: _OPS.index(op) if op in _OPS else len(_OPS))
         )
         if bars:
             raw = number(shares, "raw") or 0.0

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sophon.codec.cut import RAW, Cut
+from sophon.errors import ConfigError
 from sophon.plan.cost import Prediction
 from sophon.plan.plan import Plan, make_plan
 from sophon.plan.policies import DEFAULTS
@@ -19,21 +20,28 @@ from sophon.report.chart import Bar, Bars, Chart, Layer, Line, Lines, Stacks, Ta
 from sophon.report.facts import Facts, Headline, Section
 from sophon.report.palette import cut_tints
 from sophon.report.words import Epoch, cut_label, given, ratio, sentences, times
-from sophon.units import format_bytes
+from sophon.units import format_bytes, parse_bandwidth
 
 _BINS = 28
 _USUAL = 0.02  # of all samples: a cut that is rarer says nothing about sizes
 _QUANTILES = np.linspace(0.0, 1.0, 101)
 
 
-def profile_facts(profile: Profile, resources: Resources, *, assumed: bool) -> Facts:
+# What a profile is shown with when nobody knows better: the paper's link, and a small node at each of its ends.
+ASSUMED = Resources(link_bytes_per_s=parse_bandwidth("500mbit"), storage_cores=2, trainer_cores=8)
+
+
+def profile_facts(profile: Profile, resources: Resources | None = None) -> Facts:
     """Return the facts of a profile.
 
     Args:
         profile: The profile.
-        resources: What there is to spend, for plans and what-ifs.
-        assumed: Whether nobody said what there is to spend.
+        resources: What there is to spend, for plans and what-ifs; by default what the loader that made the profile
+            found, or else `ASSUMED`.
     """
+    seen = _seen(profile)
+    told = resources is not None
+    resources = resources or seen or ASSUMED
     plan = make_plan(profile, resources)
     found = outlook.predictions(profile, resources)
     small = _smallest(profile, exact_columns(profile, DEFAULTS))
@@ -45,7 +53,9 @@ def profile_facts(profile: Profile, resources: Resources, *, assumed: bool) -> F
         *sentences(Epoch.of(plan.untouched), Epoch.of(plan.prediction), plan.policy, measured=False),
     )
     remarks = [f"Predicted for {given(resources)}."]
-    if assumed:
+    if seen is not None and not told:
+        remarks.append("These are what the clocks of the loader that made the profile found.")
+    elif not told:
         remarks.append(
             "These resources are assumed, since a profile does not know them: say --link, --storage-cores, "
             "--trainer-cores and --consumer to see what yours would do."
@@ -67,6 +77,14 @@ def profile_facts(profile: Profile, resources: Resources, *, assumed: bool) -> F
         ),
         remarks=(*remarks, *profile_remarks(profile)),
     )
+
+
+def _seen(profile: Profile) -> Resources | None:
+    said = profile.provenance.get("resources")
+    try:
+        return Resources.from_json(said) if isinstance(said, dict) else None
+    except (ConfigError, TypeError):
+        return None  # of another version: what-ifs can do without
 
 
 def cuts_table(profile: Profile) -> Table:

@@ -14,11 +14,8 @@ from sophon.report.paper import paper_facts
 from sophon.report.plan import plan_facts
 from sophon.report.profile import profile_facts
 from sophon.report.source import Source
-from sophon.units import parse_bandwidth
 
 PAGE = "report.html"
-# What a profile is shown with when nobody says better: the paper's link, and a small node at each of its ends.
-ASSUMED = Resources(link_bytes_per_s=parse_bandwidth("500mbit"), storage_cores=2, trainer_cores=8)
 
 
 def facts_of(source: Source, *, profile: Profile | None = None, resources: Resources | None = None) -> Facts:
@@ -34,7 +31,7 @@ def facts_of(source: Source, *, profile: Profile | None = None, resources: Resou
     if not isinstance(source, Profile) and resources is not None:
         raise ConfigError("a plan or a result knows its own link and cores; give --link and cores with a profile only.")
     if isinstance(source, Profile):
-        return profile_facts(source, resources or ASSUMED, assumed=resources is None)
+        return profile_facts(source, resources)
     return plan_facts(source, profile) if isinstance(source, Plan) else paper_facts(source)
 
 
