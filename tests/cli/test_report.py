@@ -1,6 +1,8 @@
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -52,6 +54,30 @@ def test_resources_of_ones_own_are_used(folder):
     data = json.loads(run(folder / "profile.parquet", "--out", folder / "out", "--json", *given).stdout)
     words = "a link of 1 Gbit/s, 3 storage cores, 4 trainer cores, a consumer of 500/s"
     assert f"Predicted for {words}." in data["remarks"]
+
+
+def test_the_same_file_gives_the_same_bytes_in_any_process(folder):
+    # Whatever the order of sets, the working directory and the reader's own settings of matplotlib.
+    (folder / "matplotlibrc").write_text("lines.linewidth: 9\nfont.size: 20\nsvg.fonttype: path\n")
+    for seed, place in (("1", folder), ("2", folder / "elsewhere")):
+        place.mkdir(exist_ok=True)
+        command = [
+            sys.executable,
+            "-m",
+            "sophon.cli.main",
+            "report",
+            str(folder / "result.json"),
+            "--out",
+            f"out{seed}",
+        ]
+        # Paths of the package stay valid from elsewhere.
+        paths = os.pathsep.join(str(Path(path).resolve()) for path in sys.path if path)
+        env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": paths}
+        subprocess.run(command, cwd=place, check=True, env=env, capture_output=True)
+    one, two = folder / "out1", folder / "elsewhere" / "out2"
+    names = sorted(path.name for path in one.iterdir())
+    assert names == sorted(path.name for path in two.iterdir())
+    assert all((one / name).read_bytes() == (two / name).read_bytes() for name in names)
 
 
 def test_the_page_goes_beside_where_one_stands(folder, monkeypatch):

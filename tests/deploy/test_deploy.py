@@ -50,6 +50,11 @@ def test_every_flag_of_the_unit_and_its_settings_exists():
     assert found <= FLAGS
 
 
+def test_every_file_that_the_readme_installs_is_there():
+    named = set(re.findall(r"deploy/[\w.-]+\w", (ROOT / "README.md").read_text()))
+    assert named == {f"deploy/{path.name}" for path in (ROOT / "deploy").iterdir()}
+
+
 def test_every_setting_of_the_unit_is_in_the_file_and_no_other():
     assert set(re.findall(r"\$\{?(SOPHON_[A-Z_]+)", _command())) == set(_settings())
 

@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from sophon.plan.resources import Resources
 from sophon.report import draw, svg
 from sophon.report.chart import Bar, Bars
 from sophon.report.page import page
@@ -15,6 +16,7 @@ from sophon.report.profile import profile_facts
 from sophon.report.write import write_report
 from tests.report.conftest import RESOURCES
 from tests.support.browser import browser, find_browser
+from tests.support.instances import profile_of
 from tests.support.results import full_result, minimal_result
 
 NASTY = """<script>alert(1)</script><img src=x onerror="alert(1)"> $\\frac{1}{2}$ & "quotes" 'too' 照片"""
@@ -43,9 +45,9 @@ def text():
     return page(paper_facts(full_result(NASTY)))
 
 
-def test_the_same_facts_give_the_same_bytes(text, profile, plan, tmp_path):
+def test_the_same_facts_give_the_same_bytes(text, plan, tmp_path):
     assert page(paper_facts(full_result(NASTY))) == text
-    pages = [write_report(plan_facts(plan, profile), tmp_path / name) for name in ("one", "two")]
+    pages = [write_report(plan_facts(plan), tmp_path / name) for name in ("one", "two")]
     files = [sorted(path.parent.iterdir()) for path in pages]
     assert [path.name for path in files[0]] == [path.name for path in files[1]]
     for one, two in zip(*files, strict=True):
@@ -57,6 +59,20 @@ def test_what_strangers_wrote_is_never_markup(text):
     assert not [tag for tag, _ in reader.tags if tag in ("script", "img", "iframe", "object", "embed")]
     assert not [name for _, attrs in reader.tags for name in attrs if name.startswith("on")]
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+
+
+@pytest.mark.parametrize(
+    ("cores", "profile"),
+    [
+        (0, profile_of([[0.0]], [[0.0]], [[0.0]])),  # nothing at all
+        (1, profile_of([[9.0, 9.0]] * 3, [[0.0, 1.0]] * 3, [[0.0, 0.0]] * 3)),  # all alike
+        (64, profile_of([[9e9, 1.0]], [[0.0, 0.0]], [[1e-9, 1e9]])),  # eighteen powers of ten
+    ],
+)
+def test_profiles_at_the_edge_can_be_drawn(cores, profile):
+    text = page(profile_facts(profile, Resources(1.0, cores, 1)))
+    assert not re.search(r"\bnan\b", text)
+    assert text.count("<figure") == text.count("</figure>") >= 10
 
 
 def test_names_in_figures_are_text_too():

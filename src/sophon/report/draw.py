@@ -296,7 +296,8 @@ def _log_ticks(axis: Any, low: float, high: float, most: int, base: float = 1.0)
         ticks = [tick for tick in ticks if low <= tick <= high]
         if len(ticks) <= most:
             break
-    axis.set_major_locator(FixedLocator(ticks[:: -(-len(ticks) // most)] or [low, high]))
+    # A range without two round numbers is told by its ends.
+    axis.set_major_locator(FixedLocator(ticks[:: math.ceil(len(ticks) / most)] if len(ticks) > 1 else [low, high]))
 
 
 def _tick(value: float, unit: str) -> str:

@@ -15,12 +15,16 @@ class Section:
     Args:
         title: What they are about.
         intro: One or two sentences before them.
-        charts: The figures.
+        charts: The figures; empty ones are left out.
     """
 
     title: str
     intro: str
     charts: tuple[Chart, ...]
+
+    def __post_init__(self) -> None:
+        # Nothing to show is left out: parts that are never busy have no bars.
+        object.__setattr__(self, "charts", tuple(chart for chart in self.charts if chart.table().rows))
 
 
 @dataclass(frozen=True)
