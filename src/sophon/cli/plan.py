@@ -23,7 +23,7 @@ from sophon.units import format_bytes, format_seconds, parse_bandwidth, parse_ra
 
 
 def parsed(parse: Callable[[str], Any]) -> Callable[..., Any]:
-    """Return an option's callback that reads a number with its unit; the parser itself says what is wrong with it."""
+    """Return a callback that reads a number with its unit; the parser itself says what is wrong with it."""
 
     def callback(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Any:
         try:
@@ -153,7 +153,7 @@ def _show(plans: dict[str, Plan], points: tuple[Point, ...], policy: str, resour
             style="bold" if name == policy else None,
         )
     console.print(table)
-    console.print(plans[policy].explain(), highlight=False)
+    console.print(plans[policy].explain(), highlight=False, soft_wrap=True)
     if points:
         console.print(_frontier_table(points, policy))
 

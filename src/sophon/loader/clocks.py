@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass
 
 _STRETCH_S = 1.0  # long enough for several record batches of 50 ms, short enough to notice a change soon
-_KEPT = 5  # stretches; the median of them is believed
+_KEPT = 5  # stretches; together they are believed
 _WAITS = 0.5  # of the time, and it is the node that is waited for
 _COMPUTES = 0.02  # of its cores in use, and a node that has nothing to send is computing, however throttled
 _LEAST_BYTES = 1 << 20  # in a stretch: less than that, and headers and turn-around are what is measured
@@ -40,26 +40,27 @@ class LinkClock:
         self._since_s = 0.0
         self._now = _Stretch()
         self._all = _Stretch()
-        self._link: deque[float] = deque(maxlen=_KEPT)
-        self._storage: deque[float] = deque(maxlen=_KEPT)
+        self._link: deque[tuple[float, float]] = deque(maxlen=_KEPT)  # bytes and seconds
+        self._storage: deque[tuple[float, float]] = deque(maxlen=_KEPT)  # CPU seconds and seconds
 
     @property
     def link_bytes_per_s(self) -> float | None:
         """The link's speed; None if it was never seen."""
         if self._link:
-            return _median(self._link)
+            return _rate(self._link)
         seen = self._all if self._all.busy_s else self._now
         return seen.size_bytes / seen.busy_s if seen.busy_s > 0 and seen.size_bytes else None
 
     @property
     def storage_cores(self) -> float:
         """Cores that the storage node has for us: what it says, or less where it was seen to be slower."""
-        return min(_median(self._storage), self._cores) if self._storage else self._cores
+        return min(_rate(self._storage), self._cores) if self._storage else self._cores
 
     def hope(self) -> None:
         """Believe that a node which was slow has a quarter more for us, for nobody sees it while it is not asked."""
         for _ in range(len(self._storage)):
-            self._storage.append(self._storage.popleft() * 1.25)
+            cpu_s, seconds = self._storage.popleft()
+            self._storage.append((1.25 * cpu_s, seconds))
 
     def began(self, request: int, now_s: float) -> None:
         """Note that a request was sent."""
@@ -100,16 +101,16 @@ class LinkClock:
         stretch, self._now = self._now, _Stretch()
         self._all.busy_s += stretch.busy_s
         self._all.size_bytes += stretch.size_bytes
-        cores, speed = stretch.cpu_s / stretch.busy_s, stretch.size_bytes / stretch.busy_s
+        cores = stretch.cpu_s / stretch.busy_s
         # A node that has nothing to send and does not compute either waits for its disk, which is as good as a link.
         if stretch.making_s > _WAITS * stretch.busy_s and cores > _COMPUTES * self._cores:
-            self._storage.append(cores)
+            self._storage.append((stretch.cpu_s, stretch.busy_s))
         elif stretch.size_bytes >= _LEAST_BYTES:
-            self._link.append(speed)
+            self._link.append((stretch.size_bytes, stretch.busy_s))
             if self._storage and cores > self.storage_cores:
-                self._storage.append(cores)  # it had more for us than we thought, and was not even the slower part
+                # It had more for us than we thought, and was not even the slower part.
+                self._storage.append((stretch.cpu_s, stretch.busy_s))
 
 
-def _median(values: deque[float]) -> float:
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2]
+def _rate(stretches: deque[tuple[float, float]]) -> float:
+    return sum(amount for amount, _ in stretches) / sum(seconds for _, seconds in stretches)

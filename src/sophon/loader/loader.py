@@ -27,6 +27,7 @@ from sophon.plan.policies import Options
 from sophon.plan.resources import Resources
 from sophon.profile.explore import DEFAULT_SHARE
 from sophon.profile.table import Profile
+from sophon.profile.verdict import Verdict
 
 _WORKERS = ("threads", "processes")
 DEFAULT_BUFFER_BYTES = 1 << 30
@@ -181,6 +182,11 @@ class DataLoader:
     def resources(self) -> Resources | None:
         """What the loader's own clocks say of link, storage node, trainer and consumer."""
         return None if self._planner is None else self._planner.resources()
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What holds this training back, from the loader's own clocks; None until an epoch was measured."""
+        return None if self._planner is None else self._planner.verdict()
 
     @property
     def revisions(self) -> int:

@@ -36,6 +36,7 @@ from sophon.profile.estimate import estimate
 from sophon.profile.explore import DEFAULT_SHARE, explore
 from sophon.profile.recorder import Recorder, Storage
 from sophon.profile.table import Profile
+from sophon.profile.verdict import Verdict
 from sophon.store.cache import user_folder
 
 MOVED = math.log(1.25)  # a quarter more or less, and the plan is made anew
@@ -124,11 +125,13 @@ class Planner:
         if not self._is_ready:
             return
         self._resources = self.resources()
-        if self.profile is None:
-            self.profile = self._estimate(self._epoch)
-        if self._settings.keep and self._saves < 2:  # the second time with what the first plan has shown
-            self._saves += 1
-            self._save()
+        keep = self._settings.keep and self._saves < 2  # the second time with what the first plan has shown
+        if self.profile is None or keep:
+            profile = self._estimate(self._epoch)
+            self.profile = self.profile or profile
+            if keep:
+                self._saves += 1
+                self._save(profile)
 
     @property
     def _is_ready(self) -> bool:
@@ -149,6 +152,20 @@ class Planner:
         if link is None and self._resources is not None:
             link = self._resources.link_bytes_per_s
         return Resources(link or _UNMEASURED_LINK, cores, self._trainer_cores, rate)
+
+    def verdict(self) -> Verdict | None:
+        """Return what would hold training back if nothing were offloaded."""
+        if self.profile is None or self._resources is None:
+            return None
+        raw, samples = self.profile.column(RAW), len(self.profile)
+        bytes_each = float(self.profile.payload_bytes[:, raw].sum(dtype=float)) / samples
+        cpu_each = float(self.profile.trainer_s[:, raw].sum(dtype=float)) / samples
+        resources = self._resources
+        return Verdict(
+            consumer_per_s=resources.consumer_samples_per_s,
+            io_per_s=resources.link_bytes_per_s / max(bytes_each, 1.0),
+            cpu_per_s=resources.trainer_cores / max(cpu_each, 1e-9),
+        )
 
     def _replan(self, resources: Resources) -> None:
         with self._planning:
@@ -238,14 +255,14 @@ class Planner:
             return  # it is only a cache: the first epoch measures again
         self.profile = profile
 
-    def _save(self) -> None:
+    def _save(self, profile: Profile) -> None:
         path = self.path
-        if path is None or self.profile is None:
+        if path is None:
             return
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             partial = path.with_name(f"{path.name}.{os.getpid()}")
-            self._estimate(self._epoch).save(partial)
+            profile.save(partial)
             partial.replace(path)
         except OSError as error:
             if self._settings.profile is not None:

@@ -48,10 +48,10 @@ class Trace:
     def passed(self, first: int, stop: int, value: Value) -> None:
         """Note that ops[first:stop] have given this value."""
         now_s = time.thread_time()
-        each_s = (now_s - self._last_s) / (stop - first)
+        each_s, size_bytes = (now_s - self._last_s) / (stop - first), _size_bytes(value)
         for position in range(first, stop):
-            self.op_s[position] += each_s
-            self.op_bytes[position] = _size_bytes(value)
+            self.op_s[position] = each_s
+            self.op_bytes[position] = size_bytes
         if first == 0:
             self.decoded(value)
         self._last_s = now_s
@@ -68,10 +68,10 @@ def _size(value: Value) -> tuple[int, int]:
 
 
 def _size_bytes(value: Value) -> int:
-    if isinstance(value, Part):
-        return value.height * value.width * len(value.picture.getbands())
-    if isinstance(value, Image.Image):
-        return value.height * value.width * len(value.getbands())
     if isinstance(value, np.ndarray):
         return int(value.nbytes)
+    if isinstance(value, Image.Image):
+        return value.height * value.width * len(value.getbands())
+    if isinstance(value, Part):
+        return value.height * value.width * len(value.picture.getbands())
     return len(value) if isinstance(value, bytes | memoryview) else 0

@@ -53,8 +53,10 @@ def estimate(
         provenance: What else to write down of how the profile was made.
 
     Raises:
-        ConfigError: No sample was seen whole, so the times of ops are not known.
+        ConfigError: No sample was seen whole, so the times of ops are not known, or no op can run near storage.
     """
+    if recorder.pipeline.max_cut == 0:
+        raise ConfigError("no op of this pipeline can run near storage, so there is nothing to choose")
     return _Estimate(recorder, epoch).profile(dataset, provenance or {})
 
 
@@ -74,12 +76,9 @@ class _Estimate:
         shape = (len(self._told.raw_bytes), len(self._cuts))
         tables = tuple(np.empty(shape, np.float32, order="F") for _ in range(3))
         measured = np.zeros(shape, np.bool_, order="F")
-        op_s = np.stack([rule.predict(self._rows) for rule in self._op_rules], axis=1) if self._op_rules else None
-        timed = np.isfinite(self._told.op_s).all(axis=1) & bool(self._op_rules)
-        if op_s is not None:
-            op_s[timed] = self._told.op_s[timed]
-        else:
-            op_s = np.zeros((shape[0], 0), np.float32)
+        op_s = np.stack([rule.predict(self._rows) for rule in self._op_rules], axis=1)
+        timed = np.isfinite(self._told.op_s).all(axis=1)
+        op_s[timed] = self._told.op_s[timed]
         quality = []
         for column, cut in enumerate(self._cuts):
             costs, errors, count = self._costs(cut, op_s)
@@ -110,9 +109,7 @@ class _Estimate:
             sizes=self._told.sizes,
         )
 
-    def _costs(
-        self, cut: Cut, op_s: FloatTable
-    ) -> tuple[tuple[FloatTable, FloatTable, FloatTable], tuple[float, float, float], int]:
+    def _costs(self, cut: Cut, op_s: FloatTable) -> tuple[tuple[FloatTable, ...], tuple[float, ...], int]:
         """Return bytes, storage and trainer seconds of all samples at a cut, their errors, and the records behind."""
         own = self._told.records[cut]
         first = 1 if cut.codec == "window" else cut.k  # the window's decoder stands in for Decode
@@ -124,19 +121,23 @@ class _Estimate:
             sizes = np.where(self._told.raw_bytes > 0, self._told.raw_bytes, _middle(self._told.raw_bytes))
             return (sizes, there, here), (0.0, 0.0, here_error), len(own)
         prior = "window" if cut.codec == "window" else "file" if cut.k == 0 else cut.codec
-        size_rule = self._rule(f"{cut} bytes", own, lambda r: r.payload_bytes, self._bytes_prior(cut))
-        encode = self._rule(f"{cut} encode", own, lambda r: r.encode_s, f"{prior} encode")
-        decode = self._rule(f"{cut} decode", own, lambda r: r.decode_s, f"{prior} decode")
-        if size_rule is None or encode is None or decode is None:
-            return self._unknown(cut, there, here), (1.0, there_error, here_error), 0
+        size_rule = self._rule(f"{cut} bytes", cut, lambda r: r.payload_bytes, self._bytes_prior(cut))
+        encode = self._rule(f"{cut} encode", cut, lambda r: r.encode_s, f"{prior} encode")
+        decode = self._rule(f"{cut} decode", cut, lambda r: r.decode_s, f"{prior} decode")
+        if size_rule is None and cut.codec == "raw":
+            # Nobody was asked to cut there, but what its ops give was seen here.
+            size_rule = self._rule(f"{cut} bytes", RAW, lambda r: r.op_bytes[cut.k - 1], self._bytes_prior(cut))
+        if size_rule is None or (cut.codec != "raw" and (encode is None or decode is None)):
+            never = np.full(len(there), np.inf, np.float32)
+            return (never, never, never), (1.0, 1.0, 1.0), 0
         sizes = size_rule.predict(self._rows)
-        encode_s, decode_s = encode.predict(self._rows), decode.predict(self._rows)
-        errors = (
-            size_rule.error,
-            _weighted((encode_s, encode.error), (there, there_error)),
-            _weighted((decode_s, decode.error), (here, here_error)),
-        )
-        return (sizes, there + encode_s, here + decode_s), errors, size_rule.rows
+        errors = [size_rule.error]
+        times = []
+        for ops_s, ops_error, rule in ((there, there_error, encode), (here, here_error, decode)):
+            codec_s = np.zeros_like(ops_s) if rule is None else rule.predict(self._rows)
+            errors.append(_weighted((ops_s, ops_error), (codec_s, 0.0 if rule is None else rule.error)))
+            times.append(ops_s + codec_s)
+        return (sizes, *times), tuple(errors), size_rule.rows
 
     def _bytes_prior(self, cut: Cut) -> str:
         if cut.k == 0:
@@ -145,19 +146,9 @@ class _Estimate:
             return "codec bytes"
         return "picture bytes" if None in self._pipeline.specs[cut.k].shape else "one shape, one size"
 
-    def _unknown(self, cut: Cut, there: FloatTable, here: FloatTable) -> tuple[FloatTable, FloatTable, FloatTable]:
-        """Return the costs of a cut that nobody was asked for: known for uncompressed values, otherwise no choice."""
-        whole = [record for record in self._told.records[RAW] if record.op_bytes]
-        if cut.codec == "raw" and whole:
-            rule = fit(self._rows_of(whole), np.array([record.op_bytes[cut.k - 1] for record in whole], np.float64))
-            return rule.predict(self._rows), there, here
-        never = np.full(len(there), np.inf, np.float32)
-        return never, never, never
-
     def _op_rule(self, position: int) -> Fit:
-        whole = [r for r in self._told.records[RAW] if r.trainer_op_s]
         found = self._rule(
-            f"op {position}", whole, lambda r: r.trainer_op_s[position], "decode op" if position == 0 else ""
+            f"op {position}", RAW, lambda r: r.trainer_op_s[position], "decode op" if position == 0 else ""
         )
         if found is None:
             raise ConfigError(
@@ -165,19 +156,21 @@ class _Estimate:
             )
         return found
 
-    def _rule(self, name: str, records: Sequence[Record], cost: Callable[[Record], float], prior: str) -> Fit | None:
-        """Return the rule for one part: from this run where it has told enough, else from an earlier one."""
+    def _rule(self, name: str, cut: Cut, cost: Callable[[Record], float], prior: str) -> Fit | None:
+        """Return the rule for one part, from the records of a cut; from an earlier run's while there are few."""
+        records = self._told.records[cut]
         before = self._told.rules.get(name)
         if records and (len(records) >= _FEW or before is None):
             costs = np.array([cost(record) for record in records], np.float64)
-            self._rules[name] = fit(self._rows_of(records), costs, _PRIORS.get(prior, ()))
+            self._rules[name] = fit(self._rows_of(cut), costs, _PRIORS.get(prior, ()))
         elif before is not None:
             self._rules[name] = before
         return self._rules.get(name)
 
-    def _rows_of(self, records: Sequence[Record]) -> Rows:
-        samples = np.array([record.sample for record in records], np.intp)
-        areas = np.array([record.area for record in records], np.float32)
+    def _rows_of(self, cut: Cut) -> Rows:
+        """Return the features of the records of a cut."""
+        samples = np.array([record.sample for record in self._told.records[cut]], np.intp)
+        areas = self._told.record_areas[cut]
         known = np.where(self._told.raw_bytes > 0, self._told.raw_bytes, _middle(self._told.raw_bytes))
         return features.rows(known[samples], self._told.sizes[samples], areas)
 
@@ -186,19 +179,21 @@ class _Estimate:
         ops = len(self._op_rules)
         there_s, here_s = np.zeros(ops), np.zeros(ops)
         for cut in self._cuts:
-            own = [record for record in self._told.records[cut] if record.storage_op_s]
-            if not own:
+            own = self._told.records[cut]
+            told = np.array([len(record.storage_op_s) >= cut.k for record in own], np.bool_)
+            if cut.k == 0 or not told.any():
                 continue
-            rows = self._rows_of(own)
-            for position in range(min(cut.k, ops)):
-                there_s[position] += sum(record.storage_op_s[position] for record in own)
+            rows = self._rows_of(cut)[told]
+            times = np.array([record.storage_op_s[: cut.k] for record in own if len(record.storage_op_s) >= cut.k])
+            for position in range(cut.k):
+                there_s[position] += times[:, position].sum()
                 here_s[position] += float(self._op_rules[position].predict(rows).sum())
-        told = there_s > 0
-        overall = there_s.sum() / here_s.sum() if told.any() else 1.0
+        known = there_s > 0
+        if self._told.ratios and not known.any():
+            return np.asarray(self._told.ratios, np.float32)
+        overall = there_s.sum() / here_s.sum() if known.any() else 1.0
         ratios = np.full(ops, overall)
-        ratios[told] = there_s[told] / here_s[told]
-        if self._told.ratios and not told.any():
-            ratios = np.array(self._told.ratios)
+        ratios[known] = there_s[known] / here_s[known]
         return np.asarray(np.clip(ratios, 1 / _EXTREME, _EXTREME), np.float32)
 
 

@@ -25,7 +25,7 @@ from sophon.profile import features
 from sophon.profile.model import Fit
 from sophon.profile.table import FloatTable, Profile
 
-KEPT = 2048  # records of a cut: enough for an error of the mean below one percent, and a slower past is forgotten
+KEPT = 512  # records of a cut: enough for an error of the mean of one percent, and a slower past is forgotten
 _WINDOW = Cut(0, "window")
 
 
@@ -35,7 +35,7 @@ class Record:
 
     Args:
         sample: Which one.
-        area: Pixels that its pass needed; 0 if not known.
+        epoch: In which epoch, and so with which box.
         payload_bytes: Bytes on the link.
         encode_s: CPU seconds of the codec near storage.
         decode_s: CPU seconds of the codec at the trainer.
@@ -45,7 +45,7 @@ class Record:
     """
 
     sample: int
-    area: float
+    epoch: int
     payload_bytes: int
     encode_s: float
     decode_s: float
@@ -75,6 +75,7 @@ class Known:
         op_s: [samples, ops] trainer CPU seconds measured in that very epoch; NaN if not measured.
         refused: [samples, cuts] true where the sample cannot have the cut.
         records: By cut.
+        record_areas: Pixels that the pass of each record needed, by cut.
         rules: Of an earlier run, by what they predict.
         ratios: Of an earlier run, storage : trainer by op.
     """
@@ -85,6 +86,7 @@ class Known:
     op_s: FloatTable
     refused: NDArray[np.bool_]
     records: dict[Cut, list[Record]]
+    record_areas: dict[Cut, features.Areas]
     rules: dict[str, Fit] = field(default_factory=dict)
     ratios: tuple[float, ...] = ()
 
@@ -143,11 +145,11 @@ class Recorder:
         sample, epoch = int(key.sample), int(key.epoch)
         size = next((s for s in (trace.size, told.size) if s != (0, 0)), None)
         height, width = size or self._sizes[sample].tolist()
-        area = features.area_needed(self.pipeline, key, height, width)
+        # Only what the next epoch needs is worked out for every sample, here where many threads share the work.
         coming = features.area_needed(self.pipeline, Key(key.seed, epoch + 1, sample), height, width)
         record = Record(
             sample,
-            area,
+            epoch,
             payload_bytes,
             max(told.cpu_s - sum(told.op_s), 0.0),
             trace.codec_s,
@@ -158,7 +160,6 @@ class Recorder:
         with self._lock:
             if size is not None:
                 self._sizes[sample] = size
-            self._areas_of(epoch)[sample] = area
             self._areas_of(epoch + 1)[sample] = coming
             if cut == RAW or told.raw_bytes:
                 self._raw_bytes[sample] = payload_bytes if cut == RAW else told.raw_bytes
@@ -200,13 +201,24 @@ class Recorder:
                 self._op_s.copy() if this_epoch else np.full(self._op_s.shape, np.nan, np.float32),
                 self._refused.copy(),
                 {cut: list(kept) for cut, kept in self._records.items()},
+                {},
                 dict(self._rules),
                 self._ratios,
             )
+            areas = dict(self._areas)
         for sample in np.flatnonzero((known.areas == 0) & (known.sizes[:, 0] > 0)).tolist():
-            height, width = known.sizes[sample].tolist()
-            known.areas[sample] = features.area_needed(self.pipeline, Key(self.seed, epoch, sample), height, width)
+            known.areas[sample] = self._area(sample, epoch, known.sizes)
+        for cut, kept in known.records.items():
+            found = (float(areas[r.epoch][r.sample]) if r.epoch in areas else 0.0 for r in kept)
+            known.record_areas[cut] = np.array(
+                [area or self._area(r.sample, r.epoch, known.sizes) for area, r in zip(found, kept, strict=True)],
+                np.float32,
+            )
         return known
+
+    def _area(self, sample: int, epoch: int, sizes: features.Sizes) -> int:
+        height, width = sizes[sample].tolist()
+        return features.area_needed(self.pipeline, Key(self.seed, epoch, sample), height, width)
 
     def _areas_of(self, epoch: int) -> features.Areas:
         areas = self._areas.get(epoch)

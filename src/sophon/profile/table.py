@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from sophon import artifact
 from sophon.codec.cut import RAW, Cut
 from sophon.errors import ArtifactError, ConfigError
+from sophon.units import format_bytes, format_seconds
 
 FORMAT = "profile"
 FORMAT_VERSION = 1
@@ -131,6 +132,32 @@ class Profile:
             {"pipeline": pipeline, "dataset": dataset},
             "Profile this job anew, or give the profile that was made with it.",
         )
+
+    def explain(self) -> str:
+        """Return what was found, in words: one line per cut, and how much of it was measured."""
+        lines = [f"{len(self):,} samples; means per sample:"]
+        for column, cut in enumerate(self.cuts):
+            legal = np.isfinite(self.payload_bytes[:, column])
+            if not legal.any():
+                lines.append(f"  {cut!s:<10} never tried")
+                continue
+            size, there, here = (float(getattr(self, name)[legal, column].mean()) for name in _TABLES)
+            line = (
+                f"  {cut!s:<10} {format_bytes(size):>9} on the link, {format_seconds(there):>8} near storage, "
+                f"{format_seconds(here):>8} at the trainer"
+            )
+            if not legal.all():
+                line += f"; {1 - legal.mean():.1%} of the samples cannot have it"
+            if self.measured is not None and not self.measured[:, column].all() and self.quality:
+                known = self.quality[column]
+                line += f"; from {known.measured:,} measured, bytes ± {known.payload_bytes_error:.0%}"
+            lines.append(line)
+        ratios = self.provenance.get("storage_to_trainer")
+        if ratios:
+            lines.append(
+                f"Ops near storage take {', '.join(f'{ratio:.2f}' for ratio in ratios)} times as long as here."
+            )
+        return "\n".join(lines)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the profile to a Parquet file."""
