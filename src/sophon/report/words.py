@@ -84,8 +84,10 @@ def sentences(before: Epoch, after: Epoch, policy: str, *, measured: bool) -> tu
 
 def _wins(before: Epoch, after: Epoch, policy: str, *, measured: bool) -> str:
     verb = "took" if measured else "would take"
-    waits = f"When the raw files are sent, training waits for {PART.get(before.bottleneck, before.bottleneck)}"
-    alone = f"{waits}: an epoch {verb} {format_seconds(before.epoch_s)}."
+    waits = f"training waits for {PART.get(before.bottleneck, before.bottleneck)}"
+    if before.bottleneck == "consumer":
+        waits = "data come fast enough, and the training step itself takes the time"
+    alone = f"When the raw files are sent, {waits}: an epoch {verb} {format_seconds(before.epoch_s)}."
     gain, traffic = ratio(before.epoch_s, after.epoch_s), ratio(before.link_bytes, after.link_bytes)
     if gain < WORTHWHILE:
         other = "not faster" if gain > 1 / WORTHWHILE else "slower"
