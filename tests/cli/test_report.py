@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-pytest.importorskip("matplotlib")
-
 from sophon.cli.report import report
 from sophon.errors import ArtifactError
 from sophon.plan.plan import make_plan

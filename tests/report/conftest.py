@@ -1,8 +1,6 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("matplotlib")
-
 from sophon.plan.plan import make_plan
 from sophon.plan.resources import Resources
 from tests.support.instances import random_profile

@@ -14,7 +14,7 @@ from sophon.report.facts import Section
 from sophon.report.fields import number, numbers, part, parts, rows, text
 from sophon.report.outlook import wide_spread
 from sophon.report.palette import cut_tints, policy_tint
-from sophon.report.words import WORTHWHILE, cores, cut_label
+from sophon.report.words import WORTHWHILE, cores, cut_label, most_words
 
 LEFT_OUT = {
     "1a": "bytes after each op",
@@ -159,7 +159,7 @@ def cuts_chart(name: str, policies: Mapping[str, Mapping[str, Any]]) -> Chart | 
     return Bars(
         key=f"cuts-{_slug(name)}",
         title=f"Share of samples by their cut: {name}",
-        caption=f"Most samples ({show(counts[ordered[0]] / whole, 'share')}) crossed the link as {ordered[0]}.",
+        caption=f"{most_words(counts[ordered[0]] / whole)} crossed the link as {ordered[0]}.",
         unit="share",
         bars=tuple(Bar(cut_label(cut), counts[cut] / whole, tints[cut]) for cut in ordered),
     )

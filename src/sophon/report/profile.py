@@ -19,10 +19,11 @@ from sophon.report import outlook
 from sophon.report.chart import Bar, Bars, Chart, Layer, Line, Lines, Stacks, Table, show
 from sophon.report.facts import Facts, Headline, Section
 from sophon.report.palette import cut_tints
-from sophon.report.words import Epoch, cut_label, given, ratio, sentences, times
+from sophon.report.words import Epoch, cut_label, given, most_words, ratio, sentences, times
 from sophon.units import format_bytes, parse_bandwidth
 
 _BINS = 28
+_EQUAL = 1.001
 _USUAL = 0.02  # of all samples: a cut that is rarer says nothing about sizes
 _QUANTILES = np.linspace(0.0, 1.0, 101)
 
@@ -171,7 +172,7 @@ def cut_bars(plan: Plan) -> Bars:
     return Bars(
         key="cuts",
         title="Share of samples by their cut",
-        caption=f"Most samples ({show(counts[most] / len(plan), 'share')}) cross the link as {most}.",
+        caption=f"{most_words(counts[most] / len(plan))} cross the link as {most}.",
         unit="share",
         what="of all samples",
         bars=tuple(Bar(cut_label(cut), count / len(plan), tints[cut]) for cut, count in counts.items()),
@@ -268,7 +269,7 @@ def _bytes_after_ops(profile: Profile) -> Lines:
         )
     ]
     steps = [profile.cuts[column].k for column in columns]
-    least = _place(names, steps[int(np.argmin(means))])
+    least = _place(names, next(k for k, mean in zip(steps, means, strict=True) if mean <= _EQUAL * min(means)))
     return Lines(
         key="bytes-after-ops",
         title="Bytes of a sample after each op",
@@ -287,8 +288,9 @@ def _place(names: Sequence[str], k: int) -> str:
 
 
 def _smallest(profile: Profile, columns: Sequence[int]) -> NDArray[np.intp]:
-    # The first of equal ones: fewer ops near storage.
-    found: NDArray[np.intp] = np.asarray(columns)[profile.payload_bytes[:, list(columns)].argmin(axis=1)]
+    # The first of those that are as good as equal (a few bytes of header): fewer ops near storage.
+    table = profile.payload_bytes[:, list(columns)]
+    found: NDArray[np.intp] = np.asarray(columns)[(table <= _EQUAL * table.min(axis=1, keepdims=True)).argmax(axis=1)]
     return found
 
 
@@ -336,7 +338,8 @@ def _efficiency(profile: Profile) -> Lines:
     return Lines(
         key="efficiency",
         title="Bytes saved per CPU second near storage",
-        caption=f"Samples from least to most worthwhile; {show(none, 'share')} of them save nothing at any exact cut.",
+        caption="From the least to the most worthwhile sample; "
+        + (f"{show(none, 'share')} save nothing at any exact cut." if none else "every one saves something."),
         x="share of samples",
         x_unit="share",
         y_unit="bytes_per_s",

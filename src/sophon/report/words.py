@@ -53,6 +53,17 @@ def _after(ops: int) -> str:
     return "whole file" if ops == 0 else f"after {ops} op{'' if ops == 1 else 's'}"
 
 
+def most_words(share: float) -> str:
+    """Return how many samples the most frequent cut has, at the start of a sentence."""
+    return (
+        "All samples"
+        if share == 1
+        else f"Most samples ({100 * share:.0f} %)"
+        if share > 0.5
+        else f"{100 * share:.0f} %"
+    )
+
+
 def cores(count: float, where: str) -> str:
     """Return a number of cores, such as ``1 storage core``."""
     return f"{count:g} {where} core{'' if count == 1 else 's'}"
