@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from sophon.cli.bench_cuts import bench_cuts
 from sophon.cli.bench_isolation import bench_isolation_command
 from sophon.cli.bench_plan import bench_plan
 from sophon.cli.bench_soak import bench_soak_command
@@ -31,6 +32,7 @@ def bench() -> None:
     """Measure, on this machine, in one run."""
 
 
+bench.add_command(bench_cuts)
 bench.add_command(bench_isolation_command)
 bench.add_command(bench_plan)
 bench.add_command(bench_soak_command)
