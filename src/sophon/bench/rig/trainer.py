@@ -1,0 +1,136 @@
+"""The trainer's process: told by lines of JSON what to do, it runs epochs with the real loader and counts.
+
+See `sophon.bench.rig.processes.Trainer` for the other side and the form of the lines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+import traceback
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sophon.bench.ops import RECIPE
+from sophon.bench.rig import goodput
+from sophon.bench.rig.consumer import Consumer, cnn_speed, consumer_of
+from sophon.errors import Error
+from sophon.loader.loader import DataLoader
+
+_COUNTS = ("samples", "link_bytes", "smaller_cuts", "retries", "finish_cpu_s", "storage_cpu_s", "waited_s")
+
+
+class Trainer:
+    """What the process can do: every public method is something that can be asked for."""
+
+    def __init__(self) -> None:
+        self._loaders: dict[str, DataLoader] = {}
+
+    def hello(self) -> str:
+        """Say that the process is up."""
+        torch.set_num_threads(1)
+        return "hello"
+
+    def open(self, name: str, url: str, plan: str, batch_size: int, workers: int, seed: int) -> int:
+        """Make a loader with the cuts of a plan; return how many samples there are."""
+        self._loaders[name] = DataLoader(
+            url, RECIPE, batch_size, shuffle=True, num_workers=workers, seed=seed, plan=plan
+        )
+        return len(self._loaders[name].dataset)
+
+    def forget(self) -> None:
+        """Let all loaders and their connections go."""
+        for loader in self._loaders.values():
+            loader.dataset.transport.close()
+        self._loaders.clear()
+
+    def digest(self, name: str, epoch: int) -> str:
+        """Run an epoch and return the sha256 of all its batches: tensors and labels, in order."""
+        digest = hashlib.sha256()
+        loader = self._loaders[name]
+        loader.set_epoch(epoch)
+        for batch in loader:
+            for part in batch if isinstance(batch, list | tuple) else [batch]:
+                if isinstance(part, torch.Tensor):
+                    digest.update(f"{tuple(part.shape)}{part.dtype}".encode())
+                    digest.update(part.numpy().data)
+        return digest.hexdigest()
+
+    def epoch(
+        self, name: str, epoch: int, kind: str, samples_per_s: float | None, interface: str | None
+    ) -> dict[str, Any]:
+        """Run an epoch and return what was counted in it."""
+        loader, consumer = self._loaders[name], consumer_of(kind, samples_per_s)
+        before, before_bytes = loader.stats.to_dict(), _received_bytes(interface)
+        cpu_s, start_s = time.process_time(), time.monotonic()
+        loader.set_epoch(epoch)
+        _consume(loader, consumer)
+        epoch_s, cpu_s = time.monotonic() - start_s, time.process_time() - cpu_s
+        after, after_bytes = loader.stats.to_dict(), _received_bytes(interface)
+        counts = {count: after[count] - before[count] for count in _COUNTS}
+        return {
+            **counts,
+            "epoch_s": epoch_s,
+            "trainer_cpu_s": cpu_s,
+            "idle_share": max(0.0, 1.0 - consumer.busy_s / epoch_s),
+            "interface_bytes": None if before_bytes is None or after_bytes is None else after_bytes - before_bytes,
+            "cuts": dict(Counter(after["cuts"]) - Counter(before["cuts"])),
+        }
+
+    def goodput(self, host: str, port: int, seconds: float) -> float:
+        """Receive from a bare TCP sender; return bytes per second."""
+        return goodput.receive(host, port, seconds)
+
+    def cnn_speed(self, batch_size: int) -> float:
+        """Return the samples per second of the small network on this CPU."""
+        return cnn_speed(batch_size)
+
+    def profile(self, path: str, save: str, seed: int, epoch: int) -> None:
+        """Measure every sample of a folder at every cut, here, on this CPU."""
+        from sophon.bench.paper.measure import measure
+        from sophon.store import open_store
+
+        measure(open_store(path), RECIPE, seed=seed, epoch=epoch, on_step=_progress).save(save)
+
+
+def _consume(loader: DataLoader, consumer: Consumer) -> None:
+    for batch in loader:
+        consumer.take(batch)
+
+
+def _received_bytes(interface: str | None) -> int | None:
+    path = Path(f"/sys/class/net/{interface}/statistics/rx_bytes")
+    return int(path.read_text()) if interface is not None and path.exists() else None
+
+
+def _progress(done: int, count: int) -> None:
+    if done % 8 == 0 or done == count:
+        _say({"progress": [done, count]})
+
+
+def _say(message: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    trainer = Trainer()
+    for line in sys.stdin:
+        arguments = json.loads(line)
+        try:
+            _say({"result": getattr(trainer, arguments.pop("do"))(**arguments)})
+        except Error as error:
+            _say({"error": str(error)})
+        except Exception as error:  # noqa: BLE001 - the edge of the process: the other side must hear of it
+            traceback.print_exc()
+            _say({"error": repr(error)})
+
+
+if __name__ == "__main__":
+    main()
