@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from abc import ABC, abstractmethod
 from typing import Any
@@ -57,7 +58,7 @@ class Cnn(Consumer):
         torch.manual_seed(0)
         widths = (3, 16, 32, 64)
         layers: list[nn.Module] = []
-        for before, after in zip(widths, widths[1:], strict=False):
+        for before, after in itertools.pairwise(widths):
             layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
         self._model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], 10))
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.01)

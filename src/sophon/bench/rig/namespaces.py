@@ -93,7 +93,14 @@ class ShapedLink:
             call(*inside, "link", "set", node.interface, "up")
             call(*inside, "link", "set", "lo", "up")
         bucket_bytes = max(_SMALLEST_BUCKET_BYTES, int(self._bytes_per_s * _BUCKET_S))
-        rate = ("rate", f"{self._bytes_per_s:.0f}bps", "burst", f"{bucket_bytes}b", "latency", _QUEUE)  # tc's bps: bytes
+        rate = (
+            "rate",
+            f"{self._bytes_per_s:.0f}bps",
+            "burst",
+            f"{bucket_bytes}b",
+            "latency",
+            _QUEUE,
+        )  # tc's bps: bytes
         call("tc", "-n", storage.namespace, "qdisc", "add", "dev", storage.interface, "root", "tbf", *rate)
 
     @property

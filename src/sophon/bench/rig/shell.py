@@ -29,7 +29,9 @@ def call(*command: str) -> str:
     """
     path = tool(command[0])
     if path is None:
-        raise ToolError(f"{command[0]} is not installed; install iproute2 and util-linux, or go without (--shape server)")
+        raise ToolError(
+            f"{command[0]} is not installed; install iproute2 and util-linux, or go without (--shape server)"
+        )
     done = subprocess.run([path, *command[1:]], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     if done.returncode:
         said = done.stderr.strip() or f"exit code {done.returncode}"

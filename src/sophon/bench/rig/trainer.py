@@ -6,11 +6,13 @@ See `sophon.bench.rig.processes.Trainer` for the other side and the form of the 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import sys
 import time
 import traceback
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,17 @@ import torch
 from sophon.bench.ops import RECIPE
 from sophon.bench.rig import goodput
 from sophon.bench.rig.consumer import Consumer, cnn_speed, consumer_of
-from sophon.errors import Error
+from sophon.codec.cut import Cut, make_payload
+from sophon.errors import Error, OpError
+from sophon.loader.dataset import RemoteDataset
 from sophon.loader.loader import DataLoader
+from sophon.pipeline import Key
+from sophon.profile.cuts import cuts_to_profile
+from sophon.profile.measure import measure
+from sophon.store import open_store
 
+WINDOW = Cut(0, "window")
+_TIMEOUT_S = 600.0  # at a tenth of a core and a slow link a request takes long
 _COUNTS = ("samples", "link_bytes", "smaller_cuts", "retries", "finish_cpu_s", "storage_cpu_s", "waited_s")
 
 
@@ -90,12 +100,39 @@ class Trainer:
         """Return the samples per second of the small network on this CPU."""
         return cnn_speed(batch_size)
 
+    def spend(
+        self, url: str, cuts: list[str], samples: list[int], seed: int, epoch: int
+    ) -> dict[str, list[tuple[float, float] | None]]:
+        """Ask for samples at some cuts; return the CPU seconds of each there and here, None if it was not cut so."""
+        spent: dict[str, list[tuple[float, float] | None]] = {}
+        for text in cuts:
+            cut = Cut.parse(text)
+            dataset = RemoteDataset(url, RECIPE, seed=seed, policy=cut)
+            for _ in range(2 if cut.k == 0 else 1):  # a file's index is built when it is first touched
+                spent[text] = self._spend(dataset, cut, samples, epoch)
+            dataset.transport.close()
+        return spent
+
+    def _spend(
+        self, dataset: RemoteDataset, cut: Cut, samples: list[int], epoch: int
+    ) -> list[tuple[float, float] | None]:
+        rows: list[tuple[float, float] | None] = [None] * len(samples)
+        for reply in dataset.transport.fetch(dataset.request(epoch, samples), _TIMEOUT_S):
+            start_s = time.thread_time()
+            dataset.finish(reply, epoch, samples[reply.position])
+            if reply.cut == cut:
+                rows[reply.position] = (reply.cpu_s, time.thread_time() - start_s)
+        return rows
+
     def profile(self, path: str, save: str, seed: int, epoch: int) -> None:
         """Measure every sample of a folder at every cut, here, on this CPU."""
-        from sophon.bench.paper.measure import measure
-        from sophon.store import open_store
-
-        measure(open_store(path), RECIPE, seed=seed, epoch=epoch, on_step=_progress).save(save)
+        store = open_store(path)
+        done = itertools.count(1)
+        if WINDOW in cuts_to_profile(RECIPE):
+            for sample in range(len(store)):  # an epoch in which every file was touched before is what counts
+                with suppress(OpError):
+                    make_payload(RECIPE, store.read(sample), Key(seed, epoch, sample), WINDOW)
+        measure(store, RECIPE, seed=seed, epoch=epoch, on_step=lambda: _progress(next(done), len(store))).save(save)
 
 
 def _consume(loader: DataLoader, consumer: Consumer) -> None:
