@@ -1,8 +1,8 @@
 """The paper's own values.
 
-M. Wang, G. Waldspurger, S. Sundararaman, *A Selective Preprocessing Offloading Framework for Reducing Data Traffic in DL
-Training*, HotStorage '24, sections 2 and 4. Gains are against No-Off, above 1 where fewer bytes cross the link or an epoch is shorter. Only what the text states is
-here; what its plots show without a number is not.
+M. Wang, G. Waldspurger, S. Sundararaman, *A Selective Preprocessing Offloading Framework for Reducing Data Traffic in
+DL Training*, HotStorage '24, sections 2 and 4. Gains are against No-Off, above 1 where fewer bytes cross the link or an
+epoch is shorter. Only what the text states is here; what its plots show without a number is not.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sophon.bench.paper.calibration import calibrated
 from sophon.bench.paper.datasets import PaperData
 from sophon.bench.paper.scenario import Scenario
@@ -56,7 +58,7 @@ class Race:
         policies, repeats = policies or scenario.policies, repeats or scenario.repeats
         with self._testbed.server({_NAME: self._data.folder}, storage_cores) as server:
             self._step("warming up", storage_cores)
-            profile, resources, overheads = self._calibrate(server, storage_cores)
+            profile, resources = self._calibrate(server, storage_cores)
             plans = {name: make_plan(profile, resources, name) for name in policies}
             digests = {}
             for name, plan in plans.items():
@@ -75,37 +77,29 @@ class Race:
             "policies": results,
             "identical": True,
             "gains": gains(results),
-            "storage_overhead_s": overheads[0],
-            "trainer_overhead_s": overheads[1],
-            "planned_with": resources.to_json(),
+            "calibration": profile.provenance["calibrated"],
         }
 
     def _step(self, what: str, storage_cores: float) -> None:
         self._on_step(f"{self._data.like}, {storage_cores:g} core: {what}")
 
-    def _calibrate(self, server: Server, storage_cores: float) -> tuple[Profile, Resources, tuple[float, float]]:
-        scenario, facts = self._scenario, self._testbed.facts
+    def _calibrate(self, server: Server, storage_cores: float) -> tuple[Profile, Resources]:
+        scenario = self._scenario
         speed = scenario.consumer_samples_per_s
-        resources = Resources(facts.goodput_bytes_per_s, storage_cores, 1.0, math.inf if speed is None else speed)
-        profile = self._profile
-        if speed is None:  # the network and the ops share the trainer's core
-            step_s = 1.0 / self._trainer.do("cnn_speed", batch_size=scenario.batch_size)
-            profile = replace(profile, trainer_s=profile.trainer_s + step_s)
         profile = calibrated(
-            profile,
+            self._profile,
             self._trainer,
+            server,
             server.url(_NAME),
             seed=scenario.seed,
             epoch=scenario.epoch,
             storage=storage_cores > 0,
         )
-        self._open("raw", server, make_plan(profile, resources, "none"), storage_cores)
-        row = self._epoch("raw", server, speed=1e6)
-        overheads = (row["server_cpu_s"] - row["storage_cpu_s"], row["trainer_cpu_s"] - row["finish_cpu_s"])
-        left = [
-            max(0.0, cores - over / row["epoch_s"]) for cores, over in zip((storage_cores, 1.0), overheads, strict=True)
-        ]
-        return profile, replace(resources, storage_cores=left[0], trainer_cores=max(left[1], 0.1)), overheads
+        if speed is None:  # the network and the ops share the trainer's core
+            step_s = 1.0 / self._trainer.do("cnn_speed", batch_size=scenario.batch_size)
+            profile = replace(profile, trainer_s=profile.trainer_s + np.float32(step_s))
+        goodput = self._testbed.facts.goodput_bytes_per_s
+        return profile, Resources(goodput, storage_cores, 1.0, math.inf if speed is None else speed)
 
     def _open(self, name: str, server: Server, plan: Plan, storage_cores: float) -> None:
         path = self._work / f"{self._data.like}-{storage_cores:g}-{name}.plan"
@@ -120,14 +114,14 @@ class Race:
             seed=self._scenario.seed,
         )
 
-    def _epoch(self, name: str, server: Server, speed: float | None = None) -> dict[str, Any]:
+    def _epoch(self, name: str, server: Server) -> dict[str, Any]:
         before_s = server.cpu_s()
         row: dict[str, Any] = self._trainer.do(
             "epoch",
             name=name,
             epoch=self._scenario.epoch,
-            kind="stand-in" if speed else self._scenario.consumer,
-            samples_per_s=speed or self._scenario.consumer_samples_per_s,
+            kind=self._scenario.consumer,
+            samples_per_s=self._scenario.consumer_samples_per_s,
             interface=self._testbed.interface,
         )
         return {**row, "server_cpu_s": server.cpu_s() - before_s}
