@@ -6,7 +6,7 @@ cuts of each kind. With r the CPU seconds that replies report (or that finishing
 b the bytes, the columns of the profile become ::
 
     storage_s = ratio(kind) · measured + sending · bytes + handling      ratio: Σ r / Σ measured
-    trainer_s = ratio(kind) · measured + receiving · bytes               sending, receiving: (P − Σ r) / Σ b of raw files
+    trainer_s = ratio(kind) · measured + receiving · bytes               sending, receiving: (P − Σ r) / Σ b of files
                                                                          handling: what is left of P − Σ r, per sample
 """
 

@@ -6,12 +6,15 @@ after it.
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from sophon.bench.rig import goodput, quota
@@ -124,8 +127,26 @@ def open_testbed(link_bytes_per_s: float, shape: str = "auto") -> Iterator[Testb
     if shape == "tbf" and not can_shape():
         raise ConfigError("shaping by the kernel needs root and iproute2 (ip, tc); become root or use --shape server")
     with ExitStack() as stack:
+        stack.enter_context(_ended_in_order())
         link = stack.enter_context(ShapedLink(link_bytes_per_s)) if shape != "server" and can_shape() else None
         cpus = cpus_for_two()
         trainer = Trainer(() if link is None else link.trainer.enter, None if cpus is None else cpus[1])
         stack.enter_context(trainer)
         yield Testbed(link, link_bytes_per_s, trainer)
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Have SIGTERM unwind the stack as Ctrl-C does, so that nothing is left behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def on_signal(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
