@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from math import prod
 
 from sophon.codec.cut import RAW, Cut, legal_cuts
 from sophon.codec.table import CODECS
-from sophon.pipeline import Kind, Pipeline
+from sophon.errors import ConfigError
+from sophon.pipeline import Kind, Op, Pipeline, Spec
+
+_TYPICAL = (375, 500, 3)  # height, width and channels of a photo of ImageNet
 
 
 def cuts_to_profile(
@@ -18,8 +23,9 @@ def cuts_to_profile(
 ) -> tuple[Cut, ...]:
     """Return the cuts that a plan may want, RAW first.
 
-    Left out are codecs behind an op that gives what it was given (a flip: same shape, same type): they would cost what
-    they cost one op earlier, and save nothing more.
+    Left out are codecs where another place is plainly better: behind an op that gives what it was given (a flip: same
+    shape, same type), where they would cost what they cost one op earlier, and before an op that makes pictures
+    smaller, where they would have more to do.
 
     Args:
         pipeline: What is to be divided.
@@ -31,14 +37,28 @@ def cuts_to_profile(
     wanted = [
         cut
         for cut in legal_cuts(pipeline, codecs, allow_lossy=allow_lossy)
-        if cut.k <= most and (cut.codec == "raw" or not _keeps_spec(pipeline, cut.k))
+        if cut.k <= most and (cut.codec == "raw" or cut.k == 0 or suits_codecs(pipeline, cut.k))
     ]
     return (RAW, *(cut for cut in wanted if cut != RAW))
 
 
-def _keeps_spec(pipeline: Pipeline, k: int) -> bool:
-    if k == 0:
-        return False
+def suits_codecs(pipeline: Pipeline, k: int) -> bool:
+    """Return whether a codec may be worth its while behind the first k ops."""
     before, after = pipeline.specs[k - 1], pipeline.specs[k]
     # A shape that is not known beforehand may change in every op.
-    return before == after and after.kind is not Kind.OBJECT and None not in after.shape
+    if before == after and after.kind is not Kind.OBJECT and None not in after.shape:
+        return False
+    return k == len(pipeline) or not _shrinks(pipeline.ops[k], after)
+
+
+def _shrinks(op: Op, spec: Spec) -> bool:
+    """Return whether an op makes a typical picture smaller."""
+    if spec.kind is not Kind.IMAGE:
+        return False
+    height, width, channels = (known or usual for known, usual in zip(spec.shape, _TYPICAL, strict=True))
+    try:
+        made = op.output(replace(spec, shape=(height, width, channels)))
+    except ConfigError:
+        return False
+    sides = [side for side in made.shape if side is not None]
+    return made.kind is Kind.IMAGE and len(sides) == len(made.shape) and prod(sides) < height * width * channels

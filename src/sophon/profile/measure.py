@@ -56,7 +56,9 @@ def measure(
             on_step()
     return Profile(
         columns,
-        *tables,
+        tables[0],
+        tables[1],
+        tables[2],
         pipeline=pipeline.fingerprint,
         dataset=store.manifest.fingerprint,
         provenance={"how": "both halves of every cut were run on one machine", "seed": seed, "epoch": epoch},

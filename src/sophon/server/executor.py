@@ -8,15 +8,17 @@ the sample, and counted; the trainer finishes the rest. Only a sample that canno
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
 from sophon.codec.cut import RAW, Cut, check_cut, make_payload
+from sophon.codec.table import offered
 from sophon.codec.wire import Reply, Request
 from sophon.errors import ConfigError, Error, ProtocolError
-from sophon.pipeline import Key, Pipeline
+from sophon.pipeline import Key, Pipeline, Trace
 from sophon.pipeline.ops.decode import Decode
 from sophon.pipeline.probe import digests, versions
 from sophon.server.budget import CpuBudget
@@ -64,6 +66,7 @@ class Executor:
             "has_labels": store.manifest.labels is not None,
             "columns": ["id", *store.manifest.columns.column_names],
             "cores": self._budget.cores,
+            "codecs": offered(),
             "versions": versions(),
         }
         if isinstance(message.get("pipeline"), dict):
@@ -73,7 +76,7 @@ class Executor:
             answer["reason"] = reason
         return answer
 
-    def replies(self, request: Request) -> Iterator[Reply]:
+    def replies(self, request: Request) -> Work:
         """Return one reply per sample, in the order asked for; the CPU seconds each took are in it."""
         store = self._store(request.dataset)
         found = store.manifest.fingerprint
@@ -89,8 +92,7 @@ class Executor:
             if sample >= len(store):
                 raise ConfigError(f"data set {request.dataset} has {len(store):,} samples; there is no sample {sample}")
         pipeline = self._pipeline(request)
-        work = _Work(self, store, request, pipeline)
-        return work.in_order() if request.in_order else work.as_finished()
+        return Work(self, store, request, pipeline)
 
     def count(self, reason: str) -> None:
         """Note that a smaller cut was made than asked for."""
@@ -149,16 +151,24 @@ def _known_part(spec: dict[str, Any]) -> tuple[Pipeline | None, str]:
     return None, reason
 
 
-class _Work:
-    """The samples of one request on their way."""
+class Work:
+    """The samples of one request on their way; iterating does the work.
+
+    Attributes:
+        computing_s: How long the iterating thread has waited for ops so far.
+    """
 
     def __init__(self, executor: Executor, store: Store, request: Request, pipeline: Pipeline | None) -> None:
         self._executor = executor
         self._store = store
         self._request = request
         self._pipeline = pipeline
+        self.computing_s = 0.0
 
-    def in_order(self) -> Iterator[Reply]:
+    def __iter__(self) -> Iterator[Reply]:
+        return self._in_order() if self._request.in_order else self._as_finished()
+
+    def _in_order(self) -> Iterator[Reply]:
         queue: deque[Reply | tuple[int, _Task]] = deque()
         for position in range(len(self._request.samples)):
             queue.append(self._start(position))
@@ -167,7 +177,7 @@ class _Work:
         while queue:
             yield self._result(queue.popleft())
 
-    def as_finished(self) -> Iterator[Reply]:
+    def _as_finished(self) -> Iterator[Reply]:
         running: dict[_Task, int] = {}
         for position in range(len(self._request.samples)):
             started = self._start(position)
@@ -181,7 +191,9 @@ class _Work:
             yield from self._ended(running, None)
 
     def _ended(self, running: dict[_Task, int], timeout_s: float | None) -> Iterator[Reply]:
+        start_s = time.monotonic()
         done, _ = wait(running, timeout_s, FIRST_COMPLETED)
+        self.computing_s += time.monotonic() - start_s
         for task in done:
             yield self._result((running.pop(task), task))
 
@@ -201,7 +213,9 @@ class _Work:
     def _result(self, started: Reply | tuple[int, _Task]) -> Reply:
         if isinstance(started, Reply):
             return started
+        start_s = time.monotonic()
         reply, cpu_s = started[1].result()
+        self.computing_s += time.monotonic() - start_s
         reply.cpu_s = cpu_s
         return reply
 
@@ -214,21 +228,28 @@ class _Work:
             data = self._store.read(sample)
         except Error as error:
             return Reply(position, error=error)
+        trace = Trace(len(self._pipeline))
         try:
-            payload = make_payload(self._pipeline, data, Key(request.seed, request.epoch, sample), cut)
+            payload = make_payload(self._pipeline, data, Key(request.seed, request.epoch, sample), cut, trace)
         except Exception:  # noqa: BLE001 - decoders, codecs and plug-in ops may raise anything
             # The trainer will meet the same trouble, with the file at hand and the user's policy for bad samples.
             self._executor.count("op_failed")
-            return self._reply(position, RAW, data)
-        return self._reply(position, cut, payload)
+            reply = self._reply(position, RAW, data)
+            reply.reason = "op_failed"
+            return reply
+        reply = self._reply(position, cut, payload)
+        reply.op_s, reply.raw_bytes, reply.size = tuple(trace.op_s[: cut.k]), len(data), trace.size
+        return reply
 
     def _raw(self, position: int, reason: str | None = None) -> Reply:
         if reason is not None:
             self._executor.count(reason)
         try:
-            return self._reply(position, RAW, self._store.read(self._request.samples[position]))
+            reply = self._reply(position, RAW, self._store.read(self._request.samples[position]))
         except Error as error:
             return Reply(position, error=error)
+        reply.reason = reason
+        return reply
 
     def _reply(self, position: int, cut: Cut, payload: bytes) -> Reply:
         sample, manifest = self._request.samples[position], self._store.manifest

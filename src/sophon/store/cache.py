@@ -31,7 +31,7 @@ class ManifestCache:
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
-        base = _user_folder() if folder is None else Path(folder)
+        base = user_folder() if folder is None else Path(folder)
         self._folder = None if base is None else base / "manifests"
         if self._folder is None:
             return
@@ -80,7 +80,8 @@ class ManifestCache:
         return self._folder / f"{key}.arrow"
 
 
-def _user_folder() -> Path | None:
+def user_folder() -> Path | None:
+    """Return the user's own cache folder for this project, which may not exist yet; None if there is no home."""
     named = os.environ.get("XDG_CACHE_HOME", "")
     if Path(named).is_absolute():  # the XDG specification: relative paths are to be ignored
         return Path(named) / "sophon"
