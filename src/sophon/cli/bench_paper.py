@@ -134,24 +134,25 @@ def print_paper(result: dict[str, Any], console: Console) -> None:
 
 def _policies(rows: dict[str, Any], gains: dict[str, Any], paper: dict[str, Any], like: str) -> Table:
     table = Table(
-        title=f"Policies on {like}; gains against none; CPU of the server",
+        title=f"{like}: gains against none, beside the paper's; planned: as predicted; CPU: server's",
         title_justify="left",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
+        show_edge=False,
+        pad_edge=False,
     )
-    for name in ("policy", "traffic", "gain", "paper", "epoch", "gain", "paper", "predicted", "CPU", "idle", "binds"):
+    for name in ("policy", "traffic", "gain", "paper", "epoch", "gain", "planned", "CPU", "idle", "binds"):
         table.add_column(name, justify="left" if name in {"policy", "binds"} else "right", no_wrap=True)
     for name, row in rows.items():
         table.add_row(
             name,
-            format_bytes(row["link_bytes"]),
+            f"{row['link_bytes'] / 1e6:,.1f} MB",
             f"{gains[name]['traffic']:.2f}×",
             _times(paper["traffic"].get(name)),
             format_seconds(row["epoch_s"]),
             f"{gains[name]['time']:.2f}×",
-            _times(paper["time"].get(name)),
             "∞" if row["predicted_s"] is None else format_seconds(row["predicted_s"]),
-            format_seconds(row["storage_cpu_s"]),
+            f"{row['storage_cpu_s']:.2f} s",
             f"{row['idle_share']:.0%}",
             row["bottleneck"],
             style="bold" if name == "optimal" else None,
@@ -222,7 +223,7 @@ def _print_4(figure: dict[str, Any], console: Console) -> None:
     for cores in figure["storage_cores"]:
         table.add_column(f"{cores:g} core", justify="right")
     for name, points in figure["policies"].items():
-        cells = [f"{format_seconds(point['epoch_s'])}, {format_bytes(point['link_bytes'])}" for point in points]
+        cells = [f"{format_seconds(point['epoch_s'])}\n{format_bytes(point['link_bytes'])}" for point in points]
         table.add_row(name, *cells, style="bold" if name == "optimal" else None)
     console.print(table)
     console.print(f"The paper: {figure['paper']['words']}.", highlight=False)
