@@ -63,6 +63,7 @@ _FIGURES = "1a,1b,1c,1d,3,4"
     show_default=True,
     help="Who holds the rate: the kernel on a veth pair (root), or the server itself on loopback.",
 )
+@click.option("--automatic", is_flag=True, help="Also a loader that measures its first epoch and plans for itself.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Folder to leave profiles and plans in.")
 @json_option
 def bench_paper_command(
@@ -77,6 +78,7 @@ def bench_paper_command(
     figures: str,
     policies: str,
     shape: str,
+    automatic: bool,
     keep: Path | None,
     json_target: str | None,
 ) -> None:
@@ -95,6 +97,7 @@ def bench_paper_command(
         figures=_list(_FIGURES if figures == "all" else figures),
         policies=_list(policies),
         shape=shape,
+        automatic=automatic,
         keep=keep,
     )
     with steps_bar("paper") as report:
@@ -122,7 +125,10 @@ def print_paper(result: dict[str, Any], console: Console) -> None:
         f"{result['storage_cores']:g} storage core, 1 trainer core. The consumer is {result['consumer']['words']}.",
         highlight=False,
     )
-    console.print(_policies(result["policies"], result["gains"], result["paper"][result["like"]], result["like"]))
+    rows = dict(result["policies"])
+    if result.get("automatic") is not None:
+        rows["automatic"] = result["automatic"]
+    console.print(_policies(rows, result["paper"][result["like"]], result["like"]))
     console.print(
         f"Medians of {result['repeats']} epochs, in turns. All policies fed the model the same bits "
         f"(sha256 {result['policies']['none']['sha256'][:12]}…).",
@@ -132,7 +138,7 @@ def print_paper(result: dict[str, Any], console: Console) -> None:
         _FIGURE_TABLES[name](figure, console)
 
 
-def _policies(rows: dict[str, Any], gains: dict[str, Any], paper: dict[str, Any], like: str) -> Table:
+def _policies(rows: dict[str, Any], paper: dict[str, Any], like: str) -> Table:
     table = Table(
         title=f"{like}: gains against none, beside the paper's; planned: as predicted; CPU: server's",
         title_justify="left",
@@ -143,14 +149,15 @@ def _policies(rows: dict[str, Any], gains: dict[str, Any], paper: dict[str, Any]
     )
     for name in ("policy", "traffic", "gain", "paper", "epoch", "gain", "planned", "CPU", "idle", "binds"):
         table.add_column(name, justify="left" if name in {"policy", "binds"} else "right", no_wrap=True)
+    none = rows["none"]
     for name, row in rows.items():
         table.add_row(
             name,
             f"{row['link_bytes'] / 1e6:,.1f} MB",
-            f"{gains[name]['traffic']:.2f}×",
+            f"{none['link_bytes'] / row['link_bytes']:.2f}×",
             _times(paper["traffic"].get(name)),
             format_seconds(row["epoch_s"]),
-            f"{gains[name]['time']:.2f}×",
+            f"{none['epoch_s'] / row['epoch_s']:.2f}×",
             "∞" if row["predicted_s"] is None else format_seconds(row["predicted_s"]),
             f"{row['storage_cpu_s']:.2f} s",
             f"{row['idle_share']:.0%}",
@@ -214,7 +221,7 @@ def _print_1d(figure: dict[str, Any], console: Console) -> None:
 def _print_3(figure: dict[str, Any], console: Console) -> None:
     console.print("Figure 3: ample storage CPU")
     for like, row in figure["datasets"].items():
-        console.print(_policies(row["policies"], row["gains"], figure["paper"][like], like))
+        console.print(_policies(row["policies"], figure["paper"][like], like))
 
 
 def _print_4(figure: dict[str, Any], console: Console) -> None:

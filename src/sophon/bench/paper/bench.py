@@ -77,7 +77,7 @@ class _Evaluation:
             "consumer": self._consumer(),
             **{name: getattr(scenario, name) for name in ("batch_size", "workers", "repeats", "seed", "epoch")},
             "machine": _machine(),
-            **self._race(scenario.like).run(scenario.storage_cores),
+            **self._race(scenario.like).run(scenario.storage_cores, automatic=scenario.automatic),
             "paper": PAPER,
         }
         result["figures"] = {name: self._figure(name, result) for name in scenario.figures}
@@ -162,7 +162,7 @@ def _epochs(scenario: Scenario) -> int:
     """Return how many epochs will be run, for a progress bar."""
     one = 1 + len(scenario.policies) * (1 + scenario.repeats)
     two = 1 + 2 * (1 + scenario.repeats)
-    count = one
+    count = one + (1 + scenario.repeats if scenario.automatic else 0)
     if "1d" in scenario.figures:
         count += len(figures.MODELS) * two
     if "3" in scenario.figures:

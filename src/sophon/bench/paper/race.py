@@ -23,6 +23,7 @@ from sophon.profile.table import Profile
 
 OnStep = Callable[[str], None]
 _NAME = "data"
+_AUTOMATIC = "automatic"
 
 
 class BitsError(Error):
@@ -52,8 +53,22 @@ class Race:
         self._work = work
         self._on_step = on_step
 
-    def run(self, storage_cores: float, *, policies: tuple[str, ...] | None = None, repeats: int | None = None) -> Any:
-        """Return the policies' results, and what goes with all of them."""
+    def run(
+        self,
+        storage_cores: float,
+        *,
+        policies: tuple[str, ...] | None = None,
+        repeats: int | None = None,
+        automatic: bool = False,
+    ) -> dict[str, Any]:
+        """Return the policies' results, and what goes with all of them.
+
+        Args:
+            storage_cores: Near storage.
+            policies: Which; by default those of the scenario.
+            repeats: How often; by default as the scenario says.
+            automatic: Also a loader that measures its first epoch and plans for itself, as users get it.
+        """
         scenario = self._scenario
         policies, repeats = policies or scenario.policies, repeats or scenario.repeats
         with self._testbed.server({_NAME: self._data.folder}, storage_cores) as server:
@@ -66,15 +81,21 @@ class Race:
                 self._open(name, server, plan, storage_cores)
                 # Also the epoch that warms up: a file's index is built when it is first touched.
                 digests[name] = self._trainer.do("digest", name=name, epoch=scenario.epoch)
+            if automatic:
+                self._step("automatic: first epoch", storage_cores)
+                self._open(_AUTOMATIC, server, None, storage_cores)
+                digests[_AUTOMATIC] = self._trainer.do("digest", name=_AUTOMATIC, epoch=scenario.epoch)
             _require_equal(digests)
-            rows: dict[str, list[dict[str, Any]]] = {name: [] for name in plans}
+            rows: dict[str, list[dict[str, Any]]] = {name: [] for name in digests}
             for number in range(repeats):
-                for name in plans:
+                for name in digests:
                     self._step(f"{name}: {number + 1} of {repeats}", storage_cores)
                     rows[name].append(self._epoch(name, server))
+            made = self._made_plan(storage_cores) if automatic else None
         results = {name: _result(rows[name], plan, digests[name]) for name, plan in plans.items()}
         return {
             "policies": results,
+            "automatic": None if made is None else _result(rows[_AUTOMATIC], made, digests[_AUTOMATIC]),
             "identical": True,
             "gains": gains(results),
             "calibration": profile.provenance["calibrated"],
@@ -101,14 +122,23 @@ class Race:
         goodput = self._testbed.facts.goodput_bytes_per_s
         return profile, Resources(goodput, storage_cores, 1.0, math.inf if speed is None else speed)
 
-    def _open(self, name: str, server: Server, plan: Plan, storage_cores: float) -> None:
-        path = self._work / f"{self._data.like}-{storage_cores:g}-{name}.plan"
-        plan.save(path)
+    def _path(self, name: str, storage_cores: float) -> Path:
+        return self._work / f"{self._data.like}-{storage_cores:g}-{name}.plan"
+
+    def _made_plan(self, storage_cores: float) -> Plan:
+        path = self._path(_AUTOMATIC, storage_cores)
+        self._trainer.do("save_plan", name=_AUTOMATIC, path=str(path))
+        return Plan.load(path)
+
+    def _open(self, name: str, server: Server, plan: Plan | None, storage_cores: float) -> None:
+        path = self._path(name, storage_cores)
+        if plan is not None:
+            plan.save(path)
         self._trainer.do(
             "open",
             name=name,
             url=server.url(_NAME),
-            plan=str(path),
+            plan=None if plan is None else str(path),
             batch_size=self._scenario.batch_size,
             workers=self._scenario.workers,
             seed=self._scenario.seed,

@@ -35,6 +35,7 @@ class Scenario:
         workers: Threads of the loader that finish samples.
         seed: Of order and boxes.
         epoch: Which epoch is run, always the same, so that boxes are equal.
+        automatic: Also run a loader that measures and plans for itself.
         keep: Folder to leave profiles and plans in; None to throw them away.
     """
 
@@ -52,6 +53,7 @@ class Scenario:
     workers: int = 1
     seed: int = 0
     epoch: int = 0
+    automatic: bool = False
     keep: Path | None = None
 
     def __post_init__(self) -> None:

@@ -49,12 +49,18 @@ class Trainer:
         torch.set_num_threads(1)
         return "hello"
 
-    def open(self, name: str, url: str, plan: str, batch_size: int, workers: int, seed: int) -> int:
-        """Make a loader with the cuts of a plan; return how many samples there are."""
-        self._loaders[name] = DataLoader(
-            url, RECIPE, batch_size, shuffle=True, num_workers=workers, seed=seed, plan=plan
-        )
+    def open(self, name: str, url: str, plan: str | None, batch_size: int, workers: int, seed: int) -> int:
+        """Make a loader with the cuts of a plan, or one that plans for itself; return how many samples there are."""
+        how: dict[str, Any] = {"policy": "optimal", "profile": False} if plan is None else {"plan": plan}
+        self._loaders[name] = DataLoader(url, RECIPE, batch_size, shuffle=True, num_workers=workers, seed=seed, **how)
         return len(self._loaders[name].dataset)
+
+    def save_plan(self, name: str, path: str) -> None:
+        """Write down the plan that a loader has made for itself."""
+        plan = self._loaders[name].plan
+        if plan is None:
+            raise RuntimeError("the loader has made no plan")
+        plan.save(path)
 
     def forget(self) -> None:
         """Let all loaders, data sets and their connections go."""
