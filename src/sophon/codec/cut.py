@@ -71,19 +71,25 @@ def make_payload(pipeline: Pipeline, data: bytes, key: Key, cut: Cut) -> bytes:
     codec = check_cut(pipeline, cut)
     if isinstance(codec, AheadCodec):
         return codec.encode_ahead(data, pipeline, key)
-    return codec.encode(pipeline.run(data, key, 0, cut.k))
+    return codec.encode(_run_file(pipeline, data, key, cut.k))
 
 
 def finish_payload(
     pipeline: Pipeline, payload: Payload, key: Key, cut: Cut, stop: int | None = None, out: Tensor | None = None
 ) -> Value:
-    """Do the trainer's part: decode a payload and run ops[k:stop], into `out` where that saves a copy.
-
-    Of a whole JPEG file, too, only the part is decoded that the next crop needs.
-    """
+    """Do the trainer's part: decode a payload and run ops[k:stop], into `out` where that saves a copy."""
     codec = check_cut(pipeline, cut)
     if isinstance(codec, AheadCodec):
         return pipeline.run(codec.decode_ahead(payload, pipeline), key, 1, stop, out)
-    if cut == RAW and stop != 0 and (part := cut_down(payload, pipeline, key)) is not None:
-        return pipeline.run(part, key, 1, stop, out)
-    return pipeline.run(codec.decode(payload, pipeline.specs[cut.k]), key, cut.k, stop, out)
+    value = codec.decode(payload, pipeline.specs[cut.k])
+    if cut.k == 0:
+        return _run_file(pipeline, value, key, stop, out)
+    return pipeline.run(value, key, cut.k, stop, out)
+
+
+def _run_file(
+    pipeline: Pipeline, data: bytes, key: Key, stop: int | None = None, out: Tensor | None = None
+) -> Value:
+    """Run ops[:stop] on a file: of a JPEG, on either side, only the part is decoded that the next crop needs."""
+    part = cut_down(data, pipeline, key, stop)
+    return pipeline.run(data, key, 0, stop, out) if part is None else pipeline.run(part, key, 1, stop, out)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sophon.codec import Cut, finish_payload, make_payload
+from sophon.codec import Cut, codec_named, finish_payload, make_payload
 from sophon.codec.window import available
 from sophon.codec.window import codec as window_codec
 from sophon.codec.window.header import parse
@@ -49,6 +49,23 @@ def test_a_window_ends_in_the_same_bits_with_and_without_an_index(crops, form, i
             payload = make_payload(pipeline, data, key, WINDOW)
             assert finish_payload(pipeline, payload, key, WINDOW).tobytes() == expected.tobytes()
             assert finish_payload(pipeline, data, key, Cut(0)).tobytes() == expected.tobytes()
+    assert len(indexes) == 1
+
+
+def test_a_node_that_crops_decodes_only_the_part_and_one_that_does_not_decodes_it_all(indexes, monkeypatch):
+    pipeline = Pipeline(
+        [ops.Decode(), ops.RandomHorizontalFlip(1.0), ops.RandomResizedCrop(32, scale=(0.1, 0.3)), *END]
+    )
+    data = encode(scene(180, 120, seed=1), "jpeg 4:2:0")
+    sizes = []
+    load = ops.Decode.apply
+    monkeypatch.setattr(ops.Decode, "apply", lambda *args: sizes.append((x := load(*args)).size) or x)
+    for k in range(1, 6):
+        whole = pipeline.run(data, Key(0, 0, 0), 0, k)
+        sizes.clear()
+        assert make_payload(pipeline, data, Key(0, 0, 0), Cut(k)) == codec_named("raw").encode(whole)
+        (decoded,) = sizes
+        assert (decoded == (180, 120)) == (k < 3)
     assert len(indexes) == 1
 
 

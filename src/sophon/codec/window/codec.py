@@ -72,14 +72,14 @@ class WindowCodec(AheadCodec):
         return Part(piece, top, left, height, width)
 
 
-def cut_down(data: Payload, pipeline: Pipeline, key: Key) -> Part | None:
-    """Decode only the part of a file that one pass needs, where that is cheaper; None to decode all of it."""
+def cut_down(data: Payload, pipeline: Pipeline, key: Key, stop: int | None = None) -> Part | None:
+    """Decode only the part of a file that ops[:stop] need in one pass, where that is cheaper; None to decode it all."""
     decode = pipeline.ops[0]
-    if not (available() and isinstance(decode, Decode) and can_crop_early(pipeline)):
+    if not (available() and isinstance(decode, Decode) and can_crop_early(pipeline, stop)):
         return None
     try:
         header = parse(data)
-        box = _box(pipeline, key, header)
+        box = _box(pipeline, key, header, stop)
         if box is None:
             return None
         index = INDEXES.find(data)
@@ -92,11 +92,11 @@ def cut_down(data: Payload, pipeline: Pipeline, key: Key) -> Part | None:
         return None  # whatever it is, decoding the whole file meets it and has the better words for it
 
 
-def _box(pipeline: Pipeline, key: Key, header: Header) -> Box | None:
+def _box(pipeline: Pipeline, key: Key, header: Header, stop: int | None = None) -> Box | None:
     decode = pipeline.ops[0]
     if isinstance(decode, Decode) and header.width * header.height > decode.max_pixels:
         raise NotWindowable("more pixels than the limit")
-    box = needed_box(pipeline, key, header.height, header.width)
+    box = needed_box(pipeline, key, header.height, header.width, stop)
     return None if box is None or 0 in box[2:] else box  # of an empty box the op itself has something to say
 
 
