@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from sophon.codec.codec import AheadCodec, Payload
 from sophon.codec.window.header import Header, NotWindowable, parse
-from sophon.codec.window.indexes import INDEXES
+from sophon.codec.window.indexes import INDEXES, Indexes
 from sophon.codec.window.jpeg import Index, Window, available, cut
 from sophon.errors import OpError, PayloadError
 from sophon.pipeline import Box, Key, Kind, Part, Pipeline, Spec, can_crop_early, needed_box
@@ -31,7 +31,13 @@ class WindowCodec(AheadCodec):
 
     Byte layout: four uint32, little-endian: row and column of the whole picture at which the window begins, height and
     width of the whole; then a JPEG file.
+
+    Args:
+        indexes: Where indexes are kept; those of this process by default.
     """
+
+    def __init__(self, indexes: Indexes | None = None) -> None:
+        self._indexes = indexes
 
     @property
     def name(self) -> str:
@@ -48,12 +54,13 @@ class WindowCodec(AheadCodec):
 
     def encode_ahead(self, data: Payload, pipeline: Pipeline, key: Key) -> bytes:
         """Return the window that one pass of a sample needs."""
+        indexes = INDEXES if self._indexes is None else self._indexes
         with _refusal():
             header = parse(data)
             box = _box(pipeline, key, header)
             if box is None:
                 raise NotWindowable("this pass needs all of the picture")
-            window = _cut(data, header, box, INDEXES.find(data))
+            window = _cut(data, header, box, indexes, indexes.find(data))
         return _PLACE.pack(window.top, window.left, window.full_height, window.full_width) + window.jpeg
 
     def decode_ahead(self, payload: Payload, pipeline: Pipeline) -> Part:
@@ -86,7 +93,7 @@ def cut_down(data: Payload, pipeline: Pipeline, key: Key, stop: int | None = Non
         share = box[2] * box[3] / (header.width * header.height)
         if share > (_WORTHWHILE_SHARE if index is None else _WORTHWHILE_SHARE_INDEXED):
             return None
-        window = _cut(data, header, box, index)
+        window = _cut(data, header, box, INDEXES, index)
         return Part(decode.apply(window.jpeg), window.top, window.left, window.full_height, window.full_width)
     except (NotWindowable, OpError):
         return None  # whatever it is, decoding the whole file meets it and has the better words for it
@@ -100,12 +107,13 @@ def _box(pipeline: Pipeline, key: Key, header: Header, stop: int | None = None) 
     return None if box is None or 0 in box[2:] else box  # of an empty box the op itself has something to say
 
 
-def _cut(data: Payload, header: Header, box: Box, index: Index | None) -> Window:
+def _cut(data: Payload, header: Header, box: Box, indexes: Indexes, index: Index | None) -> Window:
     """Cut a window; a file that is seen for the first time is indexed, which takes as long as the walk it saves."""
     top, left, height, width = box
     if index is None:
-        index = INDEXES.build(data, header)
-    return cut(data, (left, top, left + width, top + height), index, header)
+        index = indexes.build(data, header)
+    # What `indexes` gives was found by a hash of these very bytes: no need to hash them again.
+    return cut(data, (left, top, left + width, top + height), index, header, trusted=True)
 
 
 @contextmanager

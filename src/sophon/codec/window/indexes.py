@@ -36,6 +36,11 @@ class Indexes:
     def __len__(self) -> int:
         return len(self._by_file)
 
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of all indexes in the form for files."""
+        return sum(len(index.to_bytes()) for index in self._by_file.values())
+
     def find(self, data: Data) -> Index | None:
         """Return the index of a file that was seen before."""
         return self._by_file.get(fingerprint(data)) if self._by_file else None
