@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+
+from PIL import Image
 
 from sophon.codec.codec import AheadCodec, Payload
 from sophon.codec.window.header import Header, NotWindowable, parse
@@ -17,6 +19,11 @@ from sophon.errors import OpError, PayloadError
 from sophon.pipeline import Box, Key, Kind, Part, Pipeline, Spec, can_crop_early, needed_box
 from sophon.pipeline.ops.decode import Decode
 
+_MARKER = 0xFF
+_FRAMES = (0xC0, 0xC1)
+_BEFORE_FRAME = (0xE0, 0xEE, 0xDB)  # what a window has there: JFIF, Adobe, quantisation tables
+_FRAME = struct.Struct(">HHB")  # height, width, components
+_COLOURS = 3
 _PLACE = struct.Struct("<4I")  # top, left, height and width of the whole picture
 
 # To cut a picture down before decoding it pays only where enough is left out. Measured on photos of ImageNet and
@@ -71,7 +78,7 @@ class WindowCodec(AheadCodec):
             raise PayloadError(f"expected a window for a pipeline that decodes, got {len(view)} bytes")
         top, left, height, width = _PLACE.unpack_from(view)
         try:
-            piece = decode.apply(bytes(view[_PLACE.size :]))
+            piece = _decoded(view[_PLACE.size :], decode)
         except OpError as error:
             raise PayloadError(f"a damaged window: {error}") from error
         if top + piece.height > height or left + piece.width > width:
@@ -94,9 +101,37 @@ def cut_down(data: Payload, pipeline: Pipeline, key: Key, stop: int | None = Non
         if share > (_WORTHWHILE_SHARE if index is None else _WORTHWHILE_SHARE_INDEXED):
             return None
         window = _cut(data, header, box, INDEXES, index)
-        return Part(decode.apply(window.jpeg), window.top, window.left, window.full_height, window.full_width)
+        return Part(_decoded(window.jpeg, decode), window.top, window.left, window.full_height, window.full_width)
     except (NotWindowable, OpError):
         return None  # whatever it is, decoding the whole file meets it and has the better words for it
+
+
+def _decoded(jpeg: Payload, decode: Decode) -> Image.Image:
+    """Return the picture of a window: what `decode` gives, without Pillow's search for metadata that windows lack."""
+    size = _colour_size(jpeg)
+    if decode.mode == "RGB" and size is not None and size[0] * size[1] <= decode.max_pixels:
+        # Libjpeg tells by itself what is wrong; Decode, below, has the better words for it.
+        with suppress(OSError, ValueError):
+            return Image.frombytes("RGB", size, jpeg, "jpeg", "RGB", "")
+    return decode.apply(bytes(jpeg))
+
+
+def _colour_size(jpeg: Payload) -> tuple[int, int] | None:
+    """Return (width, height) of a baseline JPEG with three components, or None if it is anything else.
+
+    Pillow's decoder fills the room it is given, and trusts that the file has this size: so it is read from the frame
+    that libjpeg will meet first, with nothing between segments that the two could understand differently.
+    """
+    at, end = 2, len(jpeg) - 10
+    while at < end and jpeg[at] == _MARKER:
+        marker = jpeg[at + 1]
+        if marker in _FRAMES:
+            height, width, components = _FRAME.unpack_from(jpeg, at + 5)
+            return (width, height) if components == _COLOURS and height and width else None
+        if marker not in _BEFORE_FRAME:
+            return None
+        at += 2 + (jpeg[at + 2] << 8 | jpeg[at + 3])
+    return None
 
 
 def _box(pipeline: Pipeline, key: Key, header: Header, stop: int | None = None) -> Box | None:
