@@ -37,6 +37,7 @@ class _Pass:
     data: bytes
     key: Key
     payload: bytes
+    index_bytes: int
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,11 @@ class WindowResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures under the names that scripts read."""
-        return {**{f"{name}_ms": ms for name, ms in self.ms.items()}, "index_share": self.index_share, "gain": self.gain}
+        return {
+            **{f"{name}_ms": ms for name, ms in self.ms.items()},
+            "index_share": self.index_share,
+            "gain": self.gain,
+        }
 
 
 def bench_window(samples: Samples, seconds: float, on_step: OnStep | None = None) -> WindowResult:
@@ -90,11 +95,12 @@ def bench_window(samples: Samples, seconds: float, on_step: OnStep | None = None
     for sample, data in enumerate(samples.files):
         report("indexes", sample, len(samples.files))
         try:
-            indexes.build(data, parse(data))
+            index = indexes.build(data, parse(data))
         except NotWindowable:
             continue
         key = Key(_SEED, sample % EPOCHS, sample)
-        passes.append(_Pass(data, key, indexed.encode_ahead(data, RECIPE, key)))
+        index_bytes = 0 if index is None else len(index.to_bytes())
+        passes.append(_Pass(data, key, indexed.encode_ahead(data, RECIPE, key), index_bytes))
     if not passes:
         raise ConfigError(f"no window can be cut from any of {samples.name}; expected baseline JPEG files")
     report("CPU time", 0, 1)
@@ -116,7 +122,7 @@ def bench_window(samples: Samples, seconds: float, on_step: OnStep | None = None
         windowable=len(passes),
         file_bytes=file_bytes / len(passes),
         ms=ms,
-        index_share=indexes.packed_bytes / file_bytes,
+        index_share=sum(p.index_bytes for p in passes) / file_bytes,
         gain=_gains(samples, indexed, report),
     )
 

@@ -104,7 +104,9 @@ def bench_loader_command(data: Path | None, count: int, seconds: float, json_tar
 
 @bench.command("window")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of images; made-up photos if left out.")
-@click.option("--like", type=click.Choice(list(KINDS)), default="imagenet", show_default=True, help="Kind of photos made.")
+@click.option(
+    "--like", type=click.Choice(list(KINDS)), default="imagenet", show_default=True, help="Kind of photos made."
+)
 @click.option("--count", default=256, show_default=True, type=click.IntRange(2), help="At most how many images.")
 @seconds_option(30.0)
 @json_option

@@ -8,6 +8,7 @@ import click
 
 from sophon.cli.bench import bench
 from sophon.cli.demo import demo
+from sophon.cli.index import index
 from sophon.cli.plan import plan
 from sophon.cli.serve import serve
 from sophon.cli.synth import synth
@@ -22,6 +23,7 @@ def cli() -> None:
 
 
 cli.add_command(serve)
+cli.add_command(index)
 cli.add_command(synth)
 cli.add_command(plan)
 cli.add_command(bench)

@@ -87,9 +87,7 @@ def finish_payload(
     return pipeline.run(value, key, cut.k, stop, out)
 
 
-def _run_file(
-    pipeline: Pipeline, data: bytes, key: Key, stop: int | None = None, out: Tensor | None = None
-) -> Value:
+def _run_file(pipeline: Pipeline, data: bytes, key: Key, stop: int | None = None, out: Tensor | None = None) -> Value:
     """Run ops[:stop] on a file: of a JPEG, on either side, only the part is decoded that the next crop needs."""
     part = cut_down(data, pipeline, key, stop)
     return pipeline.run(data, key, 0, stop, out) if part is None else pipeline.run(part, key, 1, stop, out)

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, _imaging
 
 if TYPE_CHECKING:
     from sophon.pipeline import _pixels as kernel
@@ -33,8 +33,8 @@ DownFirst = Callable[[Size, Size], bool]
 # Elsewhere compilers may join a multiplication and an addition into one rounding, in Pillow or here.
 _MACHINES = ("x86_64", "AMD64")
 
-# Pictures and sizes, as (width, height), on which the extension is compared with Pillow: smaller, larger, wider, taller,
-# tiny ones, and those at which Pillow 13 changes the order of its steps.
+# Pictures and sizes, as (width, height), on which the extension is compared with Pillow: smaller, larger, wider,
+# taller, tiny ones, and those at which Pillow 13 changes the order of its steps.
 _CHECKED: tuple[tuple[Size, Size], ...] = (
     ((37, 29), (24, 24)),
     ((61, 90), (33, 17)),
@@ -74,7 +74,7 @@ def crop_and_resize(picture: Image.Image, box: PillowBox, size: tuple[int, int])
 
 
 def look_up(picture: Image.Image, table: Floats, out: Floats) -> bool:
-    """Write into `out` (3, height, width) what `table` (3, 256) says of every pixel; False if that cannot be done here."""
+    """Write into `out` (3, height, width) what `table` (3, 256) says of every pixel; False if it cannot be done."""
     if pillows_rule() is None or picture.mode != "RGB" or out.dtype != np.float32 or not out.flags.c_contiguous:
         return False
     source = _arrow(picture)
@@ -87,7 +87,8 @@ def look_up(picture: Image.Image, table: Floats, out: Floats) -> bool:
 @lru_cache(maxsize=1)
 def pillows_rule() -> DownFirst | None:
     """Return in which order Pillow resizes here; None if the extension is not there or does not give Pillow's bits."""
-    if kernel is None or platform.machine() not in _MACHINES or Image.core.get_alignment() != 1:
+    # Rows of a picture follow each other without gaps unless the user has set PILLOW_ALIGNMENT.
+    if kernel is None or platform.machine() not in _MACHINES or _imaging.get_alignment() != 1:
         return None
     noise = np.random.Generator(np.random.Philox(1))
     rules: list[DownFirst] = [_tall_first, _never]

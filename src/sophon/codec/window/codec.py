@@ -15,7 +15,7 @@ from sophon.codec.codec import AheadCodec, Payload
 from sophon.codec.window.header import Header, NotWindowable, parse
 from sophon.codec.window.indexes import INDEXES, Indexes
 from sophon.codec.window.jpeg import Index, Window, available, cut
-from sophon.errors import OpError, PayloadError
+from sophon.errors import ArtifactError, OpError, PayloadError
 from sophon.pipeline import Box, Key, Kind, Part, Pipeline, Spec, can_crop_early, needed_box
 from sophon.pipeline.ops.decode import Decode
 
@@ -147,8 +147,14 @@ def _cut(data: Payload, header: Header, box: Box, indexes: Indexes, index: Index
     top, left, height, width = box
     if index is None:
         index = indexes.build(data, header)
-    # What `indexes` gives was found by a hash of these very bytes: no need to hash them again.
-    return cut(data, (left, top, left + width, top + height), index, header, trusted=True)
+    pillow_box = (left, top, left + width, top + height)
+    try:
+        # What `indexes` gives was found by a hash of these very bytes: no need to hash them again.
+        return cut(data, pillow_box, index, header, trusted=True)
+    except (ArtifactError, NotWindowable):
+        if index is None:
+            raise
+        return cut(data, pillow_box, None, header)  # an index whose points lead astray: the walk needs none
 
 
 @contextmanager
