@@ -6,8 +6,7 @@ Projection pushdown in the compressed domain: no pixel is decoded near storage, 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from PIL import Image
 
@@ -62,12 +61,14 @@ class WindowCodec(AheadCodec):
     def encode_ahead(self, data: Payload, pipeline: Pipeline, key: Key) -> bytes:
         """Return the window that one pass of a sample needs."""
         indexes = INDEXES if self._indexes is None else self._indexes
-        with _refusal():
+        try:
             header = parse(data)
             box = _box(pipeline, key, header)
             if box is None:
                 raise NotWindowable("this pass needs all of the picture")
             window = _cut(data, header, box, indexes, indexes.find(data))
+        except NotWindowable as reason:  # the whole file is sent instead
+            raise OpError(f"{reason}.") from reason
         return _PLACE.pack(window.top, window.left, window.full_height, window.full_width) + window.jpeg
 
     def decode_ahead(self, payload: Payload, pipeline: Pipeline) -> Part:
@@ -155,12 +156,3 @@ def _cut(data: Payload, header: Header, box: Box, indexes: Indexes, index: Index
         if index is None:
             raise
         return cut(data, pillow_box, None, header)  # an index whose points lead astray: the walk needs none
-
-
-@contextmanager
-def _refusal() -> Iterator[None]:
-    """Turn a refusal into the error of an op, for which the whole file is sent instead."""
-    try:
-        yield
-    except NotWindowable as reason:
-        raise OpError(f"{reason}.") from reason

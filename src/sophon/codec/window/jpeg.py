@@ -185,7 +185,7 @@ def cut(
     header = parse(data) if header is None else header
     region = needed(header, box)
     left, top, right, bottom = region.pixels
-    targets = {number: _completed(header.dc[number]) for number in {c.dc for c in header.components}}
+    targets = {component.dc: _completed(header.dc[component.dc]) for component in header.components}
     head = _head(header, right - left, bottom - top, targets)
     if index is None:
         _check_metadata(data, header)
@@ -239,9 +239,9 @@ def _completed(table: bytes) -> bytes:
     always free: longer codes put there change none of the others. Where 16 bits do not suffice the table stays as it
     is, and a window that needs a missing category is refused.
     """
-    missing = _DC_CATEGORIES.difference(table[16:])
-    if not missing:
+    if len(table) >= 16 + len(_DC_CATEGORIES) and _DC_CATEGORIES.issubset(table[16:]):
         return table
+    missing = _DC_CATEGORIES.difference(table[16:])
     longest = len(table[:16].rstrip(b"\0"))
     # One free code of `longest` bits is 2**k of k bits more, of which the last must stay unused.
     length = longest + len(missing).bit_length()
