@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sophon.loader.dataset import RemoteDataset
     from sophon.loader.loader import DataLoader
     from sophon.loader.local_server import LocalServer
+    from sophon.loader.probe import probe
     from sophon.loader.sampler import EpochSampler
     from sophon.pipeline import OPS, Key, Op, Pipeline, ops, register
     from sophon.store import open_store
@@ -44,6 +45,7 @@ _ROOMS = {
     "sophon.loader.dataset": ("RemoteDataset",),
     "sophon.loader.loader": ("DataLoader",),
     "sophon.loader.local_server": ("LocalServer",),
+    "sophon.loader.probe": ("probe",),
     "sophon.loader.sampler": ("EpochSampler",),
     "sophon.pipeline": ("OPS", "Key", "Op", "Pipeline", "ops", "register"),
     "sophon.store": ("open_store",),
@@ -76,6 +78,7 @@ __all__ = [
     "make_payload",
     "open_store",
     "ops",
+    "probe",
     "register",
 ]
 

@@ -84,7 +84,7 @@ def test_more_cuts_than_a_byte_can_name_are_refused():
 def test_tables_that_do_not_fit_each_other_are_refused():
     with pytest.raises(ConfigError, match="they must agree"):
         Profile((Cut(0), Cut(1)), np.zeros((2, 2)), np.zeros((3, 2)), np.zeros((2, 2)))
-    with pytest.raises(ConfigError, match="2 columns, one per cut"):
+    with pytest.raises(ConfigError, match="one row per sample and 2 columns"):
         Profile((Cut(0), Cut(1)), np.zeros((2, 3)), np.zeros((2, 2)), np.zeros((2, 2)))
     with pytest.raises(ConfigError, match="1 qualities for 2 cuts"):
         Profile((Cut(0), Cut(1)), *ONE, quality=(Quality(1),))

@@ -136,8 +136,8 @@ class _Painting:
 class PhotoSource:
     """Makes the photos of one (kind, seed).
 
-    Making one takes about a second; after that a core makes some 140 photos a second like OpenImages or 300 like ImageNet,
-    two thirds and half of the time being Pillow's JPEG encoder. It never changes, so threads may share it.
+    Making one takes about a second; after that a core makes some 130 photos a second like OpenImages or 270 like
+    ImageNet, two thirds and half of the time being Pillow's JPEG encoder. It never changes, so threads may share it.
 
     Args:
         like: Which data set to resemble, a key of ``KINDS``.

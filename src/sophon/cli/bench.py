@@ -155,6 +155,46 @@ def _print_window(result: WindowResult, console: Console) -> None:
     console.print(table)
 
 
+@bench.command("profile")
+@click.option("--data", type=click.Path(path_type=Path), help="Folder of images; made-up photos if left out.")
+@click.option("--count", default=1500, show_default=True, type=click.IntRange(2), help="How many photos to make up.")
+@click.option(
+    "--share",
+    default=0.05,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    help="Of the samples sent in various codecs.",
+)
+@seconds_option(60.0)
+@json_option
+def bench_profile_command(data: Path | None, count: int, share: float, seconds: float, json_target: str | None) -> None:
+    """What the profiling of a first epoch costs, where nothing can hide it."""
+    from sophon.bench.photo_folder import write_photos
+    from sophon.bench.profile import bench_profile
+
+    with tempfile.TemporaryDirectory(prefix="sophon-bench-") as folder, steps_bar("profile") as report:
+        if data is None:
+            write_photos(
+                Path(folder, "photos"), "imagenet", count, on_progress=lambda done, of: report("photos", done, of)
+            )
+        result = bench_profile(data or Path(folder, "photos"), seconds, share, report)
+    show(result, json_target, _print_profile)
+
+
+def _print_profile(result: dict[str, Any], console: Console) -> None:
+    table = Table("first epoch", "seconds", "trainer CPU s", "overhead")
+    titles = {
+        "plain": "no profiling",
+        "timing": "ops timed",
+        "profiling": f"ops timed, {result['share']:.0%} in codecs",
+    }
+    for name, title in titles.items():
+        overhead = "–" if name == "plain" else f"{result[f'{name}_overhead']:+.1%}"
+        table.add_row(title, f"{result[f'{name}_s']:.2f}", f"{result[f'{name}_cpu_s']:.2f}", overhead)
+    console.print(f"{result['samples']:,} samples, one worker, loopback: the trainer's CPU binds", highlight=False)
+    console.print(table)
+
+
 def _print_link(result: dict[str, Any], console: Console) -> None:
     table = Table("one connection, loopback", "GB/s", "CPU s per GB, both sides")
     for name, title in (("flight", "Arrow Flight"), ("socket", "bare socket")):

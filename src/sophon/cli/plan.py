@@ -22,8 +22,9 @@ from sophon.profile.table import Profile
 from sophon.units import format_bytes, format_seconds, parse_bandwidth, parse_rate
 
 
-def _parsed(parse: Callable[[str], Any]) -> Callable[..., Any]:
-    # A callback that reads a number with its unit; the parser itself says what is wrong with it.
+def parsed(parse: Callable[[str], Any]) -> Callable[..., Any]:
+    """Return a callback that reads a number with its unit; the parser itself says what is wrong with it."""
+
     def callback(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Any:
         try:
             return None if value is None else parse(value)
@@ -45,7 +46,7 @@ def _parse_cores(text: str) -> tuple[float, ...]:
 @click.option(
     "--link",
     metavar="BANDWIDTH",
-    callback=_parsed(parse_bandwidth),
+    callback=parsed(parse_bandwidth),
     required=True,
     help="Link from storage to trainer, such as 500mbit.",
 )
@@ -54,7 +55,7 @@ def _parse_cores(text: str) -> tuple[float, ...]:
 @click.option(
     "--consumer",
     metavar="RATE",
-    callback=_parsed(parse_rate),
+    callback=parsed(parse_rate),
     default=None,
     help="Samples that training takes, such as 1200/s; without it the consumer never waits for itself.",
 )
@@ -72,7 +73,7 @@ def _parse_cores(text: str) -> tuple[float, ...]:
     "--frontier",
     "cores",
     metavar="CORES,CORES,…",
-    callback=_parsed(_parse_cores),
+    callback=parsed(_parse_cores),
     default=",".join(map(str, FIGURE_4_CORES)),
     show_default=True,
     help="Numbers of storage cores to ask about with --compare.",
@@ -152,7 +153,7 @@ def _show(plans: dict[str, Plan], points: tuple[Point, ...], policy: str, resour
             style="bold" if name == policy else None,
         )
     console.print(table)
-    console.print(plans[policy].explain(), highlight=False)
+    console.print(plans[policy].explain(), highlight=False, soft_wrap=True)
     if points:
         console.print(_frontier_table(points, policy))
 

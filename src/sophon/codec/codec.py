@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, TypeAlias
 
 from sophon.errors import ConfigError
-from sophon.pipeline import Key, Part, Pipeline, Spec, Value
+from sophon.pipeline import Key, Part, Pipeline, Spec, Trace, Value
 
 Payload: TypeAlias = bytes | memoryview
 
@@ -55,8 +55,11 @@ class AheadCodec(Codec):
         """Return whether the ops of a pipeline need less than all of a file."""
 
     @abstractmethod
-    def encode_ahead(self, data: Payload, pipeline: Pipeline, key: Key) -> bytes:
-        """Return the payload for one pass of a sample; raise `OpError` where the same bits cannot be promised."""
+    def encode_ahead(self, data: Payload, pipeline: Pipeline, key: Key, trace: Trace | None = None) -> bytes:
+        """Return the payload for one pass of a sample; raise `OpError` where the same bits cannot be promised.
+
+        A trace is told the size of the whole picture.
+        """
 
     @abstractmethod
     def decode_ahead(self, payload: Payload, pipeline: Pipeline) -> Part:

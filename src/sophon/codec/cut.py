@@ -9,7 +9,7 @@ from sophon.codec.codec import AheadCodec, Codec, Payload
 from sophon.codec.table import CODECS, codec_named
 from sophon.codec.window.codec import cut_down
 from sophon.errors import ConfigError
-from sophon.pipeline import Key, Pipeline, Tensor, Value
+from sophon.pipeline import Key, Pipeline, Tensor, Trace, Value
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -66,28 +66,59 @@ def check_cut(pipeline: Pipeline, cut: Cut) -> Codec:
     return codec
 
 
-def make_payload(pipeline: Pipeline, data: bytes, key: Key, cut: Cut) -> bytes:
+def make_payload(pipeline: Pipeline, data: bytes, key: Key, cut: Cut, trace: Trace | None = None) -> bytes:
     """Do the storage node's part: run ops[:k] on the bytes of a file and encode the result."""
     codec = check_cut(pipeline, cut)
     if isinstance(codec, AheadCodec):
-        return codec.encode_ahead(data, pipeline, key)
-    return codec.encode(_run_file(pipeline, data, key, cut.k))
+        payload = codec.encode_ahead(data, pipeline, key, trace)
+    else:
+        payload = codec.encode(_run_file(pipeline, data, key, cut.k, None, trace))
+    if trace is not None:
+        trace.coded()
+    return payload
 
 
 def finish_payload(
-    pipeline: Pipeline, payload: Payload, key: Key, cut: Cut, stop: int | None = None, out: Tensor | None = None
+    pipeline: Pipeline,
+    payload: Payload,
+    key: Key,
+    cut: Cut,
+    stop: int | None = None,
+    out: Tensor | None = None,
+    trace: Trace | None = None,
 ) -> Value:
-    """Do the trainer's part: decode a payload and run ops[k:stop], into `out` where that saves a copy."""
+    """Do the trainer's part: decode a payload and run ops[k:stop], into `out` where that saves a copy.
+
+    A trace is told of every op that runs.
+    """
     codec = check_cut(pipeline, cut)
     if isinstance(codec, AheadCodec):
-        return pipeline.run(codec.decode_ahead(payload, pipeline), key, 1, stop, out)
-    value = codec.decode(payload, pipeline.specs[cut.k])
-    if cut.k == 0:
-        return _run_file(pipeline, value, key, stop, out)
-    return pipeline.run(value, key, cut.k, stop, out)
+        value: Value = codec.decode_ahead(payload, pipeline)
+        start = 1
+    else:
+        value = codec.decode(payload, pipeline.specs[cut.k])
+        start = cut.k
+    if trace is not None:
+        trace.coded()
+        if start == 1:
+            trace.decoded(value)
+    if start == 0:
+        return _run_file(pipeline, value, key, stop, out, trace)
+    return pipeline.run(value, key, start, stop, out, trace)
 
 
-def _run_file(pipeline: Pipeline, data: bytes, key: Key, stop: int | None = None, out: Tensor | None = None) -> Value:
+def _run_file(
+    pipeline: Pipeline,
+    data: bytes,
+    key: Key,
+    stop: int | None = None,
+    out: Tensor | None = None,
+    trace: Trace | None = None,
+) -> Value:
     """Run ops[:stop] on a file: of a JPEG, on either side, only the part is decoded that the next crop needs."""
-    part = cut_down(data, pipeline, key, stop)
-    return pipeline.run(data, key, 0, stop, out) if part is None else pipeline.run(part, key, 1, stop, out)
+    part = cut_down(data, pipeline, key, stop, trace)
+    if part is None:
+        return pipeline.run(data, key, 0, stop, out, trace)
+    if trace is not None:
+        trace.passed(0, 1, part)
+    return pipeline.run(part, key, 1, stop, out, trace)

@@ -10,10 +10,16 @@ from sophon.codec.jpeg import Jpeg
 from sophon.codec.raw import Raw
 from sophon.codec.webp import Webp
 from sophon.codec.window.codec import WindowCodec
+from sophon.codec.window.jpeg import available
 from sophon.codec.zstd import Zstd
 from sophon.errors import ConfigError
 
 CODECS: dict[str, Callable[..., Codec]] = {"raw": Raw, "zstd": Zstd, "webp": Webp, "jpeg": Jpeg, "window": WindowCodec}
+
+
+def offered() -> list[str]:
+    """Return the codecs that work here: `window` needs an extension that a machine without a compiler does not have."""
+    return [name for name in CODECS if name != "window" or available()]
 
 
 @lru_cache(maxsize=64)

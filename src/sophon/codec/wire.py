@@ -11,13 +11,19 @@ Request (the ticket of a Flight DoGet)::
 
 Reply columns: ``position`` in the request, ``cut`` really made, ``payload``, ``label`` (null if the data set has none),
 ``cpu_s`` spent on ops and codec near storage, ``error`` (null, or JSON with type and message), ``columns`` (null, or
-JSON of the columns that were asked for).
+JSON of the columns that were asked for), ``reason`` for a smaller cut than was asked for (null if there is none), and
+what a trainer learns costs from: ``op_s`` (CPU seconds of each op that ran), ``raw_bytes`` of the file, ``height`` and
+``width`` of the picture (0 if nobody looked).
+
+Each record batch comes with JSON about its stream so far: ``making_s`` says how long the node had nothing to send,
+which tells a slow node from a slow link.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +40,8 @@ MAX_REQUEST_BYTES = 1 << 20
 MAX_SAMPLES = 8192  # in one request
 _MAX_CUTS = 256
 
+_NEVER_NULL = ("position", "cut", "payload", "cpu_s", "op_s", "raw_bytes", "height", "width")
+
 REPLY_SCHEMA = pa.schema(
     [
         ("position", pa.int32()),
@@ -43,6 +51,11 @@ REPLY_SCHEMA = pa.schema(
         ("cpu_s", pa.float32()),
         ("error", pa.string()),
         ("columns", pa.string()),
+        ("reason", pa.string()),
+        ("op_s", pa.list_(pa.float32())),
+        ("raw_bytes", pa.int64()),
+        ("height", pa.int32()),
+        ("width", pa.int32()),
     ]
 )
 
@@ -142,6 +155,10 @@ class Reply:
     cpu_s: float = 0.0
     error: Error | None = None
     columns: dict[str, Any] = field(default_factory=dict)
+    reason: str | None = None
+    op_s: tuple[float, ...] = ()
+    raw_bytes: int = 0
+    size: tuple[int, int] = (0, 0)
 
 
 def batch_of(replies: Sequence[Reply]) -> pa.RecordBatch:
@@ -155,6 +172,11 @@ def batch_of(replies: Sequence[Reply]) -> pa.RecordBatch:
             pa.array([r.cpu_s for r in replies], pa.float32()),
             pa.array([None if r.error is None else error_to_json(r.error) for r in replies], pa.string()),
             pa.array([json.dumps(r.columns) if r.columns else None for r in replies], pa.string()),
+            pa.array([r.reason for r in replies], pa.string()),
+            pa.array([r.op_s for r in replies], pa.list_(pa.float32())),
+            pa.array([r.raw_bytes for r in replies], pa.int64()),
+            pa.array([r.size[0] for r in replies], pa.int32()),
+            pa.array([r.size[1] for r in replies], pa.int32()),
         ],
         schema=REPLY_SCHEMA,
     )
@@ -179,9 +201,10 @@ def replies_of(batch: pa.RecordBatch, request: Request) -> Iterator[Reply]:
         batch.validate(full=True)
     except pa.ArrowInvalid as error:
         raise ProtocolError(f"a damaged record batch: {error}") from error
-    if any(batch.column(name).null_count for name in ("position", "cut", "payload", "cpu_s")):
-        raise ProtocolError("expected position, cut, payload and CPU seconds in every reply")
-    positions, cuts, _, labels, cpu_s, problems, columns = (column.to_pylist() for column in _without_payload(batch))
+    if any(batch.column(name).null_count for name in _NEVER_NULL):
+        raise ProtocolError(f"expected {', '.join(_NEVER_NULL)} in every reply")
+    found = {name: batch.column(name).to_pylist() for name in REPLY_SCHEMA.names if name != "payload"}
+    positions, cuts, problems, columns = (found[name] for name in ("position", "cut", "error", "columns"))
     for row, payload in enumerate(_views(batch.column("payload"))):
         position, problem = positions[row], problems[row]
         if not 0 <= position < len(request.samples):
@@ -193,15 +216,20 @@ def replies_of(batch: pa.RecordBatch, request: Request) -> Iterator[Reply]:
             position=position,
             cut=cut,
             payload=payload,
-            label=labels[row],
-            cpu_s=cpu_s[row],
+            label=found["label"][row],
+            cpu_s=_number(found["cpu_s"][row]),
             error=None if problem is None else error_from_json(problem),
             columns={} if columns[row] is None else parse_json(columns[row].encode()),
+            reason=found["reason"][row],
+            op_s=tuple(_number(seconds) for seconds in found["op_s"][row]),
+            raw_bytes=max(found["raw_bytes"][row], 0),
+            size=(max(found["height"][row], 0), max(found["width"][row], 0)),
         )
 
 
-def _without_payload(batch: pa.RecordBatch) -> Iterable[pa.Array]:
-    return (pa.nulls(0) if name == "payload" else batch.column(name) for name in REPLY_SCHEMA.names)
+def _number(seconds: float | None) -> float:
+    """Return seconds that can be added up, whatever was sent."""
+    return seconds if seconds is not None and 0 <= seconds < math.inf else 0.0
 
 
 def _views(column: pa.Array) -> Iterator[memoryview]:

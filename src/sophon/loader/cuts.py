@@ -16,6 +16,7 @@ from sophon.loader.transport import Opened
 from sophon.pipeline import Kind, Pipeline
 from sophon.pipeline.probe import digests, versions
 from sophon.plan.plan import Plan
+from sophon.plan.policies import POLICIES
 
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -96,7 +97,12 @@ def _fixed_cut(pipeline: Pipeline, policy: str | Cut | None) -> Cut:
         raise ConfigError("policy 'resize' needs an op that gives pictures of one size, such as RandomResizedCrop")
     if isinstance(policy, str) and ":" in policy:
         return Cut.parse(policy)
-    raise ConfigError(f"expected policy none, all, resize or a cut such as 2:webp, got {policy!r}")
+    if policy in POLICIES:
+        raise ConfigError(
+            f"policy {policy!r} measures first and plans then, which only sophon.DataLoader with threads does; "
+            "use it, or give the plan that `sophon plan` makes of a profile"
+        )
+    raise ConfigError(f"expected policy {', '.join(POLICIES)} or a cut such as 2:webp, got {policy!r}")
 
 
 def agreed_cut(pipeline: Pipeline, opened: Opened) -> int:

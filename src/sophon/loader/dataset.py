@@ -21,7 +21,7 @@ from sophon.errors import ConfigError, Error, OpError, ProtocolError, RetryableE
 from sophon.loader.cuts import Assignment, agreed_cut, assignment_for, within
 from sophon.loader.machine import Machine, MachineConfig
 from sophon.loader.transport import Opened, Transport, transport_to
-from sophon.pipeline import Key, Kind, Pipeline, Tensor, Value
+from sophon.pipeline import Key, Kind, Pipeline, Tensor, Trace, Value
 
 _DEFAULT_SAMPLE_BYTES = 1 << 20  # a guess for pipelines whose result has no fixed size
 
@@ -191,7 +191,9 @@ class RemoteDataset(Dataset[Any]):
             except Error as error:
                 machine.failed(ask.request, error, time.monotonic())
 
-    def finish(self, reply: Reply, epoch: int, sample: int, out: Tensor | None = None) -> tuple[Value, Any]:
+    def finish(
+        self, reply: Reply, epoch: int, sample: int, out: Tensor | None = None, trace: Trace | None = None
+    ) -> tuple[Value, Any]:
         """Run what is left of the pipeline on a reply, up to the user's own code; return the value and the target."""
         if reply.error is not None:
             raise reply.error
@@ -199,7 +201,7 @@ class RemoteDataset(Dataset[Any]):
             raise ProtocolError(f"{self.url}: a reply without a label from a data set that has labels")
         key, stop = Key(self.seed, epoch, sample), self.pipeline.max_cut
         try:
-            value = finish_payload(self.pipeline, reply.payload, key, reply.cut, stop, out)
+            value = finish_payload(self.pipeline, reply.payload, key, reply.cut, stop, out, trace)
         except OpError as error:
             raise self._named(error, sample) from error.__cause__
         target = reply.label

@@ -20,9 +20,10 @@ from sophon.loader.batch import Batch, Collate
 from sophon.loader.dataset import RemoteDataset, explain
 from sophon.loader.machine import Ask, Machine, MachineConfig
 from sophon.loader.order import Order
+from sophon.loader.planner import Planner
 from sophon.loader.stats import Stats
 from sophon.loader.transport import Fetch
-from sophon.pipeline import Key
+from sophon.pipeline import Key, Trace
 
 
 class Engine:
@@ -37,6 +38,7 @@ class Engine:
         workers: Threads that finish samples; 0 for none.
         collate: The user's own function, if any.
         stats: Where to count.
+        planner: Who learns from every sample and may change cuts on the way, if anybody.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Engine:
         workers: int,
         collate: Collate | None,
         stats: Stats,
+        planner: Planner | None = None,
     ) -> None:
         self._dataset = dataset
         self._order = order
@@ -57,6 +60,7 @@ class Engine:
         self._deadline_s = config.deadline_s
         self._collate = collate
         self._stats = stats
+        self._planner = planner
         self._machine = Machine(len(order), batch_size, config, dataset.result_bytes, time.monotonic())
         # Reentrant, since an abandoned iterator may be closed by the garbage collector in any thread, at any moment.
         self._lock = threading.RLock()
@@ -158,8 +162,11 @@ class Engine:
         samples = [int(self._order[position]) for position in ask.positions]
         request = self._dataset.request(self._epoch, samples)
         fetch = self._dataset.transport.fetch(request, self._deadline_s)
+        planner = self._planner
         with self._lock:
             self._fetches[ask.request] = fetch
+        if planner is not None:
+            planner.began(ask.request)
         try:
             before_s = time.monotonic()
             for reply in fetch:
@@ -169,7 +176,10 @@ class Engine:
                 with self._lock:
                     wanted = self._machine.reply(ask.request, position, len(reply.payload), now_s)
                 if wanted:
-                    self._stats.received(reply, request.cuts[reply.position])
+                    asked = request.cuts[reply.position]
+                    self._stats.received(reply, asked)
+                    if planner is not None:
+                        planner.received(ask.request, samples[reply.position], reply, asked, fetch)
                     yield position, reply
                 before_s = time.monotonic()
             with self._lock:
@@ -180,6 +190,8 @@ class Engine:
                     self._stats.add(retries=1)
                     self._machine.failed(ask.request, error, time.monotonic())
         finally:
+            if planner is not None:
+                planner.ended(ask.request)
             with self._lock:
                 self._fetches.pop(ask.request, None)
                 self._changed.notify_all()
@@ -207,8 +219,12 @@ class Engine:
         held_bytes = 0
         try:
             sample = int(self._order[position])
-            value, target = self._dataset.finish(reply, self._epoch, sample, batch.place(slot))
-            held_bytes = batch.put(slot, value, target, reply, Key(self._dataset.seed, self._epoch, sample))
+            key = Key(self._dataset.seed, self._epoch, sample)
+            trace = None if self._planner is None else Trace(len(self._dataset.pipeline))
+            value, target = self._dataset.finish(reply, self._epoch, sample, batch.place(slot), trace)
+            held_bytes = batch.put(slot, value, target, reply, key)
+            if self._planner is not None and trace is not None:
+                self._planner.finished(key, reply, trace)
         except Exception as error:  # noqa: BLE001 - it is raised where its batch is handed out
             batch.fail(slot, error)
         self._stats.add(finish_cpu_s=time.thread_time() - start_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,18 +12,26 @@ import torch
 from torch.utils.data import BatchSampler
 from torch.utils.data import DataLoader as TorchDataLoader
 
-from sophon.codec.cut import Cut
+from sophon.codec.cut import RAW, Cut
 from sophon.errors import ConfigError
 from sophon.loader.cuts import OffloadWarning
 from sophon.loader.dataset import RemoteDataset
 from sophon.loader.engine import Engine
 from sophon.loader.machine import MachineConfig
 from sophon.loader.order import epoch_order
+from sophon.loader.planner import Planner, PlanSettings
 from sophon.loader.sampler import EpochSampler
 from sophon.loader.stats import Stats
+from sophon.plan.plan import Plan
+from sophon.plan.policies import Options
+from sophon.plan.resources import Resources
+from sophon.profile.explore import DEFAULT_SHARE
+from sophon.profile.table import Profile
+from sophon.profile.verdict import Verdict
 
 _WORKERS = ("threads", "processes")
 DEFAULT_BUFFER_BYTES = 1 << 30
+MEASURED = ("optimal", "sophon", "fastflow")
 _MANY = 0.1  # of an epoch's samples with a smaller cut than asked for are worth a warning
 
 
@@ -42,8 +51,14 @@ class DataLoader:
         pin_memory: Copy batches into pinned memory, if there is an accelerator.
         drop_last: Leave out a last batch that is smaller.
         seed: Of the order and of all random ops.
-        policy: Which cuts: "none", "all", "resize", or one such as "2:webp".
+        policy: "optimal", "sophon" or "fastflow" measure in the first epoch and plan for those that follow; "none",
+            "all", "resize" and a cut such as "2:webp" are the same for all samples. By default "optimal", where the
+            data lie behind a storage node and workers are threads.
         plan: One cut per sample; overrides the policy.
+        profile: Where what was measured is kept for the next run: a path; by default the user's cache folder; False
+            for nowhere.
+        profile_share: Share of the samples that the first epoch sends in various codecs, to learn what they cost.
+        allow_lossy: Whether a plan may use codecs that change the tensors.
         target_transform: Applied to labels.
         columns: Further columns to bring along; "id" is the sample's id.
         buffer_bytes: Bound on bytes of samples that are asked for and not yet handed out.
@@ -68,6 +83,9 @@ class DataLoader:
         seed: int = 0,
         policy: str | Cut | None = None,
         plan: Any = None,
+        profile: str | Path | bool | None = None,
+        profile_share: float = DEFAULT_SHARE,
+        allow_lossy: bool = False,
         target_transform: Callable[[Any], Any] | None = None,
         columns: Sequence[str] = (),
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
@@ -95,7 +113,7 @@ class DataLoader:
                 str(data),
                 pipeline,
                 seed=seed,
-                policy=policy,
+                policy=None if policy in MEASURED else policy,
                 plan=plan,
                 target_transform=target_transform,
                 columns=columns,
@@ -111,6 +129,16 @@ class DataLoader:
         self._warned = False
         self.stats = Stats()
         self._config = MachineConfig(buffer_bytes=buffer_bytes, deadline_s=deadline_s)
+        self._planner = None
+        settings = PlanSettings(
+            policy=policy if isinstance(policy, str) and policy in MEASURED else "optimal",
+            options=Options(allow_lossy=allow_lossy),
+            share=profile_share,
+            profile=None if profile is None or isinstance(profile, bool) else Path(profile),
+            keep=profile is not False,
+        )
+        if self._should_plan(policy, plan, workers):
+            self._planner = Planner(self.dataset, settings, _cores(num_workers), self.stats)
         self._torch_loader = None
         if workers == "processes" and num_workers > 0:
             self._sampler = EpochSampler(self.dataset, shuffle=shuffle, seed=self.dataset.seed)
@@ -124,6 +152,46 @@ class DataLoader:
                 persistent_workers=persistent_workers,
                 pin_memory=self.pin_memory,
             )
+
+    def _should_plan(self, policy: Any, plan: Any, workers: str) -> bool:
+        """Return whether this loader measures and plans for itself."""
+        if plan is not None or (policy is not None and policy not in MEASURED):
+            return False
+        if self.dataset.assignment.cuts != (RAW,) or not self.dataset.transport.is_remote:
+            return False
+        if workers == "processes" and self.num_workers > 0:
+            if policy is not None:
+                raise ConfigError(
+                    f"policy {policy!r} measures first and plans then, which worker processes cannot; use "
+                    "workers='threads', or give the plan that `sophon plan` makes of a profile"
+                )
+            return False
+        return self.dataset.pipeline.max_cut > 0
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan of this epoch, if this loader plans: `print(loader.plan.explain())` says what and why."""
+        return None if self._planner is None else self._planner.plan
+
+    @property
+    def profile(self) -> Profile | None:
+        """What samples cost, as far as it was measured: `print(loader.profile.explain())` says it in words."""
+        return None if self._planner is None else self._planner.profile
+
+    @property
+    def resources(self) -> Resources | None:
+        """What the loader's own clocks say of link, storage node, trainer and consumer."""
+        return None if self._planner is None else self._planner.resources()
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What holds this training back, from the loader's own clocks; None until an epoch was measured."""
+        return None if self._planner is None else self._planner.verdict()
+
+    @property
+    def revisions(self) -> int:
+        """How often a plan was made anew in the middle of an epoch."""
+        return 0 if self._planner is None else self._planner.revisions
 
     def set_epoch(self, epoch: int) -> None:
         """Go on with this epoch; otherwise every pass is the next one, from 0."""
@@ -146,19 +214,31 @@ class DataLoader:
         order = epoch_order(len(self.dataset), self.dataset.seed, epoch, shuffle=self.shuffle)
         if self.drop_last:
             order = order[: len(self) * self.batch_size]
+        if self._planner is not None:
+            self._planner.begin(epoch)
         before = (self.stats.samples, self.stats.smaller_cuts)  # the engine's threads count from its first moment
         engine = Engine(
-            self.dataset, order, epoch, self.batch_size, self._config, self.num_workers, self.collate_fn, self.stats
+            self.dataset,
+            order,
+            epoch,
+            self.batch_size,
+            self._config,
+            self.num_workers,
+            self.collate_fn,
+            self.stats,
+            self._planner,
         )
         try:
             for batch in engine.batches():
                 yield _pinned(batch) if self.pin_memory else batch
         finally:
             engine.close()
+            if self._planner is not None:
+                self._planner.end()
         self._warn_of_smaller_cuts(self.stats.samples - before[0], self.stats.smaller_cuts - before[1])
 
     def _warn_of_smaller_cuts(self, samples: int, smaller: int) -> None:
-        if smaller > _MANY * samples and not self._warned:
+        if self._planner is None and smaller > _MANY * samples and not self._warned:
             self._warned = True
             warnings.warn(
                 f"{self.dataset.url} sent {smaller:,} of {samples:,} samples as raw files instead of making the cut "
@@ -172,6 +252,11 @@ class DataLoader:
 def _at_least(name: str, value: Any, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigError(f"{name}: expected an integer of at least {least}, got {value!r}")
+
+
+def _cores(workers: int) -> float:
+    """Return how many cores finish samples: one per worker, but no more than this process may use."""
+    return float(min(max(workers, 1), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else workers))
 
 
 def _can_pin(wanted: bool) -> bool:

@@ -20,7 +20,7 @@ from sophon.codec.cut import Cut, make_payload
 from sophon.codec.window.indexes import INDEXES
 from sophon.codec.window.sidecar import find_sidecar
 from sophon.codec.wire import Reply, Request, error_from_json, parse_json, replies_of
-from sophon.errors import ArtifactError, ConfigError, Error, OpError, RetryableError, TransportError
+from sophon.errors import ArtifactError, ConfigError, Error, OpError, ProtocolError, RetryableError, TransportError
 from sophon.loader import fork
 from sophon.pipeline import Key, Pipeline
 from sophon.store import Store, open_store
@@ -45,6 +45,8 @@ class Opened:
         digests: Of what each of these ops makes of the built-in picture there.
         versions: Of the software there.
         reason: Why not more ops can run there.
+        cores: How many cores may work on ops there.
+        codecs: Which codecs work there.
     """
 
     name: str
@@ -57,10 +59,18 @@ class Opened:
     digests: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     reason: str = ""
+    cores: float = 0.0
+    codecs: tuple[str, ...] = ()
 
 
 class Fetch(ABC):
-    """The replies to one request, as they come."""
+    """The replies to one request, as they come.
+
+    Attributes:
+        making_s: How long the other side had nothing to send so far.
+    """
+
+    making_s: float = 0.0
 
     @abstractmethod
     def __iter__(self) -> Iterator[Reply]: ...
@@ -73,6 +83,7 @@ class Transport(ABC):
     """Where samples come from."""
 
     address: str
+    is_remote: bool = False
 
     @abstractmethod
     def open(self, pipeline: Pipeline) -> Opened:
@@ -176,6 +187,8 @@ class FlightTransport(Transport):
         timeout_s: For opening; fetches are watched by their caller.
     """
 
+    is_remote = True
+
     def __init__(self, address: str, timeout_s: float = 10.0) -> None:
         parts = urlsplit(address)
         try:
@@ -217,6 +230,8 @@ class FlightTransport(Transport):
                 digests=tuple(map(str, message.get("digests", ()))),
                 versions={str(k): str(v) for k, v in message["versions"].items()},
                 reason=str(message.get("reason", "")),
+                cores=max(float(message["cores"]), 0.0),
+                codecs=tuple(map(str, message["codecs"])),
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise TransportError(f"{self.address} answered in a way this release does not know: {error!r}") from error
@@ -305,11 +320,21 @@ class _FlightFetch(Fetch):
                 if self._cancelled:
                     return
                 for chunk in self._reader:
+                    self._read_clock(chunk.app_metadata)
                     yield from replies_of(chunk.data, self._request)
         finally:
             self.cancel()
             self._reader = None
             transport.release()
+
+    def _read_clock(self, metadata: Any) -> None:
+        if metadata is None:
+            return
+        message = parse_json(metadata.to_pybytes())
+        try:
+            self.making_s = float(message["making_s"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ProtocolError(f"a record batch with an unknown clock: {error!r}") from error
 
     def cancel(self) -> None:
         self._cancelled = True

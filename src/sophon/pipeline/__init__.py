@@ -10,6 +10,7 @@ from sophon.pipeline.region import can_crop_early, needed_box
 from sophon.pipeline.registry import OPS, op_from_spec, register
 from sophon.pipeline.rng import Key, Rng
 from sophon.pipeline.spec import ENCODED, Kind, Spec, Value, spec_of
+from sophon.pipeline.trace import Trace
 
 __all__ = [
     "ENCODED",
@@ -24,6 +25,7 @@ __all__ = [
     "Rng",
     "Spec",
     "Tensor",
+    "Trace",
     "Value",
     "can_crop_early",
     "needed_box",

@@ -15,6 +15,7 @@ from sophon.pipeline.ops.tensor import Tensor
 from sophon.pipeline.registry import op_from_spec
 from sophon.pipeline.rng import Key, Rng
 from sophon.pipeline.spec import ENCODED, Spec, Value, spec_of
+from sophon.pipeline.trace import Trace
 
 _FORMAT = 1  # of the JSON form
 _MAX_OPS = 64
@@ -79,7 +80,15 @@ class Pipeline:
                 return position
         return len(self.ops)
 
-    def run(self, value: Value, key: Key, start: int = 0, stop: int | None = None, out: Tensor | None = None) -> Value:
+    def run(
+        self,
+        value: Value,
+        key: Key,
+        start: int = 0,
+        stop: int | None = None,
+        out: Tensor | None = None,
+        trace: Trace | None = None,
+    ) -> Value:
         """Run ops[start:stop] on a value that ops[:start] have given.
 
         Args:
@@ -88,6 +97,7 @@ class Pipeline:
             start: The first op.
             stop: Behind the last op; by default all.
             out: Room for the result. It is used where that saves a copy; otherwise the result is a value of its own.
+            trace: Where to note what each op takes, if anybody wants to know.
 
         Raises:
             OpError: An op failed; says which one, on which sample and what to try.
@@ -102,10 +112,9 @@ class Pipeline:
             try:
                 if fused is not None:
                     value = fused(value, out if position + 2 == end else None)
-                    position += 2
-                    continue
-                params = op.draw(Rng(key, position), spec_of(value)) if op.random else None
-                value = op.apply(value, params)
+                else:
+                    params = op.draw(Rng(key, position), spec_of(value)) if op.random else None
+                    value = op.apply(value, params)
             except OpError as error:
                 raise error.at(op.name(), position, int(key.sample)) from error.__cause__
             except Error:
@@ -113,7 +122,10 @@ class Pipeline:
             except Exception as error:
                 problem = f"{type(error).__name__}: {error}."
                 raise OpError(problem, op=_title(op), position=position, sample=int(key.sample)) from error
-            position += 1
+            after = position + (1 if fused is None else 2)
+            if trace is not None:
+                trace.passed(position, after, value)
+            position = after
         return value
 
     def to_spec(self) -> dict[str, Json]:

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from sophon import artifact
 from sophon.codec.cut import RAW, Cut
 from sophon.errors import ArtifactError, ConfigError
+from sophon.units import format_bytes, format_seconds
 
 FORMAT = "profile"
 FORMAT_VERSION = 1
@@ -28,6 +29,7 @@ MAX_CUTS = 256  # a plan names a cut by one byte
 
 FloatTable = NDArray[np.float32]
 _CUT = re.compile(r"(\d{1,4}):([A-Za-z0-9_.:+-]{1,32})")
+_SIDES = ("height", "width")
 _TABLES = ("payload_bytes", "storage_s", "trainer_s")
 
 
@@ -62,6 +64,7 @@ class Profile:
         measured: [samples, cuts] true where measured, false where predicted; None when all is measured.
         quality: How good the predictions are, one per cut; empty when all is measured.
         provenance: How the profile was made: a JSON object.
+        sizes: [samples, 2] height and width of each picture, 0 where not known; None where nobody looked.
     """
 
     cuts: tuple[Cut, ...]
@@ -73,6 +76,7 @@ class Profile:
     measured: NDArray[np.bool_] | None = None
     quality: tuple[Quality, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    sizes: NDArray[np.int32] | None = None
 
     def __post_init__(self) -> None:
         cuts = tuple(self.cuts)
@@ -82,10 +86,11 @@ class Profile:
             object.__setattr__(self, name, _frozen(getattr(self, name), name, len(cuts), np.float32))
         if self.measured is not None:
             object.__setattr__(self, "measured", _frozen(self.measured, "measured", len(cuts), np.bool_))
+        if self.sizes is not None:
+            object.__setattr__(self, "sizes", _frozen(self.sizes, "sizes", len(_SIDES), np.int32))
         shapes = {name: getattr(self, name).shape for name in _TABLES}
-        if len(set(shapes.values())) != 1 or (
-            self.measured is not None and self.measured.shape != self.payload_bytes.shape
-        ):
+        rows = {len(table) for table in (self.payload_bytes, self.measured, self.sizes) if table is not None}
+        if len(set(shapes.values())) != 1 or len(rows) != 1:
             raise ConfigError(f"the tables have shapes {shapes}; they must agree: give one row per sample.")
         if len(self) == 0:
             raise ConfigError("the profile is empty; profile at least one sample (run an epoch) before planning.")
@@ -128,15 +133,44 @@ class Profile:
             "Profile this job anew, or give the profile that was made with it.",
         )
 
+    def explain(self) -> str:
+        """Return what was found, in words: one line per cut, and how much of it was measured."""
+        lines = [f"{len(self):,} samples; means per sample:"]
+        for column, cut in enumerate(self.cuts):
+            legal = np.isfinite(self.payload_bytes[:, column])
+            if not legal.any():
+                lines.append(f"  {cut!s:<10} never tried")
+                continue
+            size, there, here = (float(getattr(self, name)[legal, column].mean()) for name in _TABLES)
+            line = (
+                f"  {cut!s:<10} {format_bytes(size):>9} on the link, {format_seconds(there):>8} near storage, "
+                f"{format_seconds(here):>8} at the trainer"
+            )
+            if not legal.all():
+                line += f"; {1 - legal.mean():.1%} of the samples cannot have it"
+            if self.measured is not None and not self.measured[:, column].all() and self.quality:
+                known = self.quality[column]
+                line += f"; from {known.measured:,} measured, bytes ± {known.payload_bytes_error:.0%}"
+            lines.append(line)
+        ratios = self.provenance.get("storage_to_trainer")
+        if ratios:
+            lines.append(
+                f"Ops near storage take {', '.join(f'{ratio:.2f}' for ratio in ratios)} times as long as here."
+            )
+        return "\n".join(lines)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the profile to a Parquet file."""
         columns: dict[str, NDArray[Any]] = {}
         for name in _schema(self.cuts, self.measured is not None):
             table, cut = name.split("/")
             columns[name] = getattr(self, table)[:, self.cuts.index(read_cut(cut))]
+        if self.sizes is not None:
+            columns |= {side: self.sizes[:, column] for column, side in enumerate(_SIDES)}
         provenance = {
             "cuts": [str(cut) for cut in self.cuts],
             "predicted": self.measured is not None,
+            "sized": self.sizes is not None,
             "quality": [list(vars(quality).values()) for quality in self.quality],
             "made": dict(self.provenance),
         }
@@ -156,7 +190,7 @@ class Profile:
                 said = file.header.provenance
                 cuts = tuple(read_cut(text) for text in said["cuts"])
                 _check_cuts(cuts)
-                predicted = bool(said["predicted"])
+                predicted, sized = bool(said["predicted"]), bool(said.get("sized", False))
                 quality = tuple(
                     Quality(int(measured), float(size), float(storage), float(trainer))
                     for measured, size, storage, trainer in said["quality"]
@@ -165,7 +199,7 @@ class Profile:
             except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
                 raise ArtifactError(f"{path}: its header names no cuts ({error}); make the profile again.") from error
             schema = _schema(cuts, predicted)
-            file.require_columns(schema)
+            file.require_columns(schema | (dict.fromkeys(_SIDES, pa.int32()) if sized else {}))
             tables: dict[str, NDArray[Any]] = {
                 name: np.empty((file.rows, len(cuts)), np.float32, order="F") for name in _TABLES
             }
@@ -174,6 +208,10 @@ class Profile:
             for name in schema:
                 table, cut = name.split("/")
                 file.read(name, tables[table][:, cuts.index(read_cut(cut))])
+            if sized:
+                tables["sizes"] = np.empty((file.rows, len(_SIDES)), np.int32, order="F")
+                for column, side in enumerate(_SIDES):
+                    file.read(side, tables["sizes"][:, column])
             prints = file.header.fingerprints
         try:
             return cls(
@@ -243,9 +281,7 @@ def _check_cuts(cuts: tuple[Cut, ...]) -> None:
 def _frozen(values: ArrayLike, name: str, cuts: int, dtype: type[np.generic]) -> NDArray[Any]:
     table = np.asarray(values, dtype=dtype, order="F")
     if table.ndim != 2 or table.shape[1] != cuts:
-        raise ConfigError(
-            f"{name} has shape {table.shape}; it needs one row per sample and {cuts} columns, one per cut."
-        )
+        raise ConfigError(f"{name} has shape {table.shape}; it needs one row per sample and {cuts} columns.")
     table = table.view()
     table.flags.writeable = False
     return table

@@ -14,9 +14,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
 from sophon.codec.cut import RAW, Cut, check_cut, make_payload
+from sophon.codec.table import offered
 from sophon.codec.wire import Reply, Request
 from sophon.errors import ConfigError, Error, ProtocolError
-from sophon.pipeline import Key, Pipeline
+from sophon.pipeline import Key, Pipeline, Trace
 from sophon.pipeline.ops.decode import Decode
 from sophon.pipeline.probe import digests, versions
 from sophon.server.budget import CpuBudget
@@ -64,6 +65,7 @@ class Executor:
             "has_labels": store.manifest.labels is not None,
             "columns": ["id", *store.manifest.columns.column_names],
             "cores": self._budget.cores,
+            "codecs": offered(),
             "versions": versions(),
         }
         if isinstance(message.get("pipeline"), dict):
@@ -214,21 +216,28 @@ class _Work:
             data = self._store.read(sample)
         except Error as error:
             return Reply(position, error=error)
+        trace = Trace(len(self._pipeline))
         try:
-            payload = make_payload(self._pipeline, data, Key(request.seed, request.epoch, sample), cut)
+            payload = make_payload(self._pipeline, data, Key(request.seed, request.epoch, sample), cut, trace)
         except Exception:  # noqa: BLE001 - decoders, codecs and plug-in ops may raise anything
             # The trainer will meet the same trouble, with the file at hand and the user's policy for bad samples.
             self._executor.count("op_failed")
-            return self._reply(position, RAW, data)
-        return self._reply(position, cut, payload)
+            reply = self._reply(position, RAW, data)
+            reply.reason = "op_failed"
+            return reply
+        reply = self._reply(position, cut, payload)
+        reply.op_s, reply.raw_bytes, reply.size = tuple(trace.op_s[: cut.k]), len(data), trace.size
+        return reply
 
     def _raw(self, position: int, reason: str | None = None) -> Reply:
         if reason is not None:
             self._executor.count(reason)
         try:
-            return self._reply(position, RAW, self._store.read(self._request.samples[position]))
+            reply = self._reply(position, RAW, self._store.read(self._request.samples[position]))
         except Error as error:
             return Reply(position, error=error)
+        reply.reason = reason
+        return reply
 
     def _reply(self, position: int, cut: Cut, payload: bytes) -> Reply:
         sample, manifest = self._request.samples[position], self._store.manifest

@@ -84,21 +84,25 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
 
     def _batches(
         self, context: flight.ServerCallContext, request: Request, replies: Iterator[Reply]
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         gathered: list[Reply] = []
         size_bytes, since_s = 0, time.monotonic()
+        making_s, resumed_s = 0.0, since_s  # how long nothing was ready; the rest of the time it was not taken
         with self._metrics.in_flight.track_inprogress():
             for reply in replies:
                 full = size_bytes + len(reply.payload) > _BATCH_BYTES
                 if gathered and (full or time.monotonic() - since_s > _BATCH_S):
                     if context.is_cancelled():  # polls the connection: too slow to ask for every sample
                         return
-                    yield self._send(request, gathered, size_bytes)
+                    making_s += time.monotonic() - resumed_s
+                    yield self._send(request, gathered, size_bytes), _json({"making_s": making_s})
                     gathered, size_bytes, since_s = [], 0, time.monotonic()
+                    resumed_s = since_s
                 gathered.append(reply)
                 size_bytes += len(reply.payload)
             if gathered:
-                yield self._send(request, gathered, size_bytes)
+                making_s += time.monotonic() - resumed_s
+                yield self._send(request, gathered, size_bytes), _json({"making_s": making_s})
 
     def _send(self, request: Request, replies: list[Reply], size_bytes: int) -> pa.RecordBatch:
         if self._limit is not None:

@@ -32,7 +32,7 @@ def cache_file(room: str, path: Path, version: int, folder: str | os.PathLike[st
         version: Of the file's format: another one is another file.
         folder: The cache folder; None for the user's.
     """
-    base = _user_folder() if folder is None else Path(folder)
+    base = user_folder() if folder is None else Path(folder)
     if base is None:
         return None
     try:
@@ -50,7 +50,7 @@ class ManifestCache:
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
-        base = _user_folder() if folder is None else Path(folder)
+        base = user_folder() if folder is None else Path(folder)
         self._folder = None if base is None else base / "manifests"
         if self._folder is None:
             return
@@ -102,7 +102,8 @@ def _name(path: Path, version: int) -> str:
     return hashlib.sha256(f"{version}\n".encode() + os.fsencode(real)).hexdigest()[:32] + ".arrow"
 
 
-def _user_folder() -> Path | None:
+def user_folder() -> Path | None:
+    """Return the user's own cache folder for this project, which may not exist yet; None if there is no home."""
     named = os.environ.get("XDG_CACHE_HOME", "")
     if Path(named).is_absolute():  # the XDG specification: relative paths are to be ignored
         return Path(named) / "sophon"

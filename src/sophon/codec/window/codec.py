@@ -15,7 +15,7 @@ from sophon.codec.window.header import Header, NotWindowable, parse
 from sophon.codec.window.indexes import INDEXES, Indexes
 from sophon.codec.window.jpeg import Index, Window, available, cut
 from sophon.errors import ArtifactError, OpError, PayloadError
-from sophon.pipeline import Box, Key, Kind, Part, Pipeline, Spec, can_crop_early, needed_box
+from sophon.pipeline import Box, Key, Kind, Part, Pipeline, Spec, Trace, can_crop_early, needed_box
 from sophon.pipeline.ops.decode import Decode
 
 _MARKER = 0xFF
@@ -58,11 +58,13 @@ class WindowCodec(AheadCodec):
         """Return whether the ops crop before they look at all of a picture."""
         return can_crop_early(pipeline)
 
-    def encode_ahead(self, data: Payload, pipeline: Pipeline, key: Key) -> bytes:
+    def encode_ahead(self, data: Payload, pipeline: Pipeline, key: Key, trace: Trace | None = None) -> bytes:
         """Return the window that one pass of a sample needs."""
         indexes = INDEXES if self._indexes is None else self._indexes
         try:
             header = parse(data)
+            if trace is not None:
+                trace.size = header.height, header.width
             box = _box(pipeline, key, header)
             if box is None:
                 raise NotWindowable("this pass needs all of the picture")
@@ -87,13 +89,22 @@ class WindowCodec(AheadCodec):
         return Part(piece, top, left, height, width)
 
 
-def cut_down(data: Payload, pipeline: Pipeline, key: Key, stop: int | None = None) -> Part | None:
-    """Decode only the part of a file that ops[:stop] need in one pass, where that is cheaper; None to decode it all."""
+def cut_down(
+    data: Payload, pipeline: Pipeline, key: Key, stop: int | None = None, trace: Trace | None = None
+) -> Part | None:
+    """Decode only the part of a file that ops[:stop] need in one pass, where that is cheaper; None to decode it all.
+
+    A trace is told whether the file is one of which a part can be decoded at all.
+    """
     decode = pipeline.ops[0]
     if not (available() and isinstance(decode, Decode) and can_crop_early(pipeline, stop)):
         return None
     try:
+        if trace is not None:
+            trace.windowable = False
         header = parse(data)
+        if trace is not None:
+            trace.windowable = True
         box = _box(pipeline, key, header, stop)
         if box is None:
             return None

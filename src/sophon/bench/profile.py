@@ -1,0 +1,91 @@
+"""`sophon bench profile`: what the profiling of a first epoch costs.
+
+A real server on loopback and no limit on the link, so that the trainer's CPU is what binds and nothing can hide. Three
+loaders take turns, each making whole first epochs: one that does not profile, one that only times ops, and one that
+profiles as users get it, a share of the samples in various codecs.
+"""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+from sophon.bench.harness import OnStep, nothing
+from sophon.bench.ops import RECIPE
+from sophon.loader.loader import DataLoader
+from sophon.loader.local_server import LocalServer
+from sophon.profile.explore import DEFAULT_SHARE
+
+_BATCH_SIZE = 64
+_MIN_ROUNDS = 3
+_WAYS: dict[str, dict[str, Any]] = {
+    "plain": {"policy": "none"},
+    "timing": {"policy": "optimal", "profile": False, "profile_share": 0.0},
+    "profiling": {"policy": "optimal", "profile": False},
+}
+
+
+def bench_profile(
+    folder: Path, seconds: float, share: float = DEFAULT_SHARE, on_step: OnStep | None = None
+) -> dict[str, Any]:
+    """Measure first epochs with and without profiling.
+
+    Args:
+        folder: Images.
+        seconds: About how long; at least three rounds.
+        share: Of the samples that are sent in various codecs.
+        on_step: Called with the name of what runs next, its number and how many there are.
+
+    Returns:
+        ``{"samples", "share", "plain_s", "timing_s", "profiling_s", "plain_cpu_s", …, "timing_overhead",
+        "profiling_overhead"}``: medians of epoch seconds and of the trainer's CPU seconds; overhead is the median, over
+        rounds, of the ratio of epoch seconds less one.
+    """
+    report = on_step or nothing
+    epochs: dict[str, list[float]] = {name: [] for name in _WAYS}
+    cpu: dict[str, list[float]] = {name: [] for name in _WAYS}
+    with LocalServer(folder, 1) as server:
+        end_s = time.monotonic() + seconds
+        rounds = 0
+        # The first round starts the connection, fills the page cache and the indexes of windows.
+        while rounds <= _MIN_ROUNDS or time.monotonic() < end_s:
+            for name in _turn(rounds):
+                report(f"round {rounds}: {name}", rounds, _MIN_ROUNDS)
+                settings = {**_WAYS[name]}
+                if name == "profiling":
+                    settings["profile_share"] = share
+                loader = DataLoader(server.url, RECIPE, _BATCH_SIZE, True, 1, **settings)
+                epoch_s, cpu_s = _epoch(loader)
+                if rounds:
+                    epochs[name].append(epoch_s)
+                    cpu[name].append(cpu_s)
+            rounds += 1
+        result: dict[str, Any] = {"samples": len(loader.dataset), "share": share}
+    for name in _WAYS:
+        result[f"{name}_s"] = statistics.median(epochs[name])
+        result[f"{name}_cpu_s"] = statistics.median(cpu[name])
+    for name in ("timing", "profiling"):
+        pairs = zip(epochs[name], epochs["plain"], strict=True)
+        result[f"{name}_overhead"] = statistics.median(ours / plain for ours, plain in pairs) - 1
+    return result
+
+
+def _turn(number: int) -> list[str]:
+    names = list(_WAYS)
+    at = number % len(names)
+    return names[at:] + names[:at]
+
+
+def _epoch(loader: DataLoader) -> tuple[float, float]:
+    start_s, start_cpu_s = time.monotonic(), _cpu_s()
+    for _ in loader:
+        pass
+    return time.monotonic() - start_s, _cpu_s() - start_cpu_s
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime

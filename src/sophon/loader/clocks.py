@@ -1,0 +1,116 @@
+"""What the link and the storage node give, from the loader's own clocks.
+
+Time counts while at least one reply stream is open. For each stretch of about a second of it the storage node says how
+long its streams had nothing to send. Where that is little, the bytes of the stretch show the link's speed; where it is
+much, the CPU seconds show how many cores the node really has for us.
+
+It is told the time and asks no clock itself, so that it can be tested.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+_STRETCH_S = 1.0  # long enough for several record batches of 50 ms, short enough to notice a change soon
+_KEPT = 5  # stretches; together they are believed
+_WAITS = 0.5  # of the time, and it is the node that is waited for
+_COMPUTES = 0.02  # of its cores in use, and a node that has nothing to send is computing, however throttled
+_LEAST_BYTES = 1 << 20  # in a stretch: less than that, and headers and turn-around are what is measured
+
+
+@dataclass
+class _Stretch:
+    busy_s: float = 0.0
+    size_bytes: int = 0
+    cpu_s: float = 0.0
+    making_s: float = 0.0
+
+
+class LinkClock:
+    """Speed of one link and the node behind it.
+
+    Args:
+        cores: How many cores the storage node says it has for ops.
+    """
+
+    def __init__(self, cores: float) -> None:
+        self._cores = cores
+        self._open: dict[int, float] = {}
+        self._since_s = 0.0
+        self._now = _Stretch()
+        self._all = _Stretch()
+        self._link: deque[tuple[float, float]] = deque(maxlen=_KEPT)  # bytes and seconds
+        self._storage: deque[tuple[float, float]] = deque(maxlen=_KEPT)  # CPU seconds and seconds
+
+    @property
+    def link_bytes_per_s(self) -> float | None:
+        """The link's speed; None if it was never seen."""
+        if self._link:
+            return _rate(self._link)
+        seen = self._all if self._all.busy_s else self._now
+        return seen.size_bytes / seen.busy_s if seen.busy_s > 0 and seen.size_bytes else None
+
+    @property
+    def storage_cores(self) -> float:
+        """Cores that the storage node has for us: what it says, or less where it was seen to be slower."""
+        return min(_rate(self._storage), self._cores) if self._storage else self._cores
+
+    def hope(self) -> None:
+        """Believe that a node which was slow has a quarter more for us, for nobody sees it while it is not asked."""
+        for _ in range(len(self._storage)):
+            cpu_s, seconds = self._storage.popleft()
+            self._storage.append((1.25 * cpu_s, seconds))
+
+    def began(self, request: int, now_s: float) -> None:
+        """Note that a request was sent."""
+        self._count_time(now_s)
+        self._open[request] = 0.0
+
+    def got(self, request: int, size_bytes: int, cpu_s: float, making_s: float, now_s: float) -> None:
+        """Note a reply.
+
+        Args:
+            request: To which request.
+            size_bytes: Of its payload.
+            cpu_s: That the storage node spent on it.
+            making_s: How long that stream had nothing to send, since it began.
+            now_s: The time.
+        """
+        self._count_time(now_s)
+        stretch = self._now
+        stretch.size_bytes += size_bytes
+        stretch.cpu_s += cpu_s
+        if request in self._open:
+            stretch.making_s += max(making_s - self._open[request], 0.0)
+            self._open[request] = making_s
+        if stretch.busy_s >= _STRETCH_S:
+            self._close()
+
+    def ended(self, request: int, now_s: float) -> None:
+        """Note that a stream has ended, well or badly."""
+        self._count_time(now_s)
+        self._open.pop(request, None)
+
+    def _count_time(self, now_s: float) -> None:
+        if self._open:
+            self._now.busy_s += max(now_s - self._since_s, 0.0)
+        self._since_s = now_s
+
+    def _close(self) -> None:
+        stretch, self._now = self._now, _Stretch()
+        self._all.busy_s += stretch.busy_s
+        self._all.size_bytes += stretch.size_bytes
+        cores = stretch.cpu_s / stretch.busy_s
+        # A node that has nothing to send and does not compute either waits for its disk, which is as good as a link.
+        if stretch.making_s > _WAITS * stretch.busy_s and cores > _COMPUTES * self._cores:
+            self._storage.append((stretch.cpu_s, stretch.busy_s))
+        elif stretch.size_bytes >= _LEAST_BYTES:
+            self._link.append((stretch.size_bytes, stretch.busy_s))
+            if self._storage and cores > self.storage_cores:
+                # It had more for us than we thought, and was not even the slower part.
+                self._storage.append((stretch.cpu_s, stretch.busy_s))
+
+
+def _rate(stretches: deque[tuple[float, float]]) -> float:
+    return sum(amount for amount, _ in stretches) / sum(seconds for _, seconds in stretches)

@@ -1,0 +1,135 @@
+"""probe: three short runs that say what holds training back, before anything is planned.
+
+Concurrency: as many threads as the loader uses; none is left behind.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils.data import default_collate
+
+from sophon.codec.cut import RAW
+from sophon.codec.wire import Reply
+from sophon.errors import ConfigError, Error
+from sophon.loader.dataset import RemoteDataset
+from sophon.loader.loader import DataLoader
+from sophon.profile.verdict import Verdict
+
+_KEPT_BYTES = 512 << 20  # of raw samples that are held for preprocessing
+_WARM_UP = 3  # steps that do not count: allocators, cuDNN, page cache
+_REQUEST_SAMPLES = 64
+_REQUESTS = 2  # under way at once, as in the loader
+
+OnStep = Callable[[str, int, int], None]
+
+
+def probe(
+    loader: DataLoader, step: Callable[[Any], Any] | None = None, *, batches: int = 50, on_step: OnStep | None = None
+) -> Verdict:
+    """Measure the training step, raw fetching and preprocessing, each alone.
+
+    Args:
+        loader: What feeds the training; it is not advanced.
+        step: Called with one batch, as in training; the batch holds random numbers. None if there is none to measure.
+        batches: How many batches each run takes.
+        on_step: Told what runs, how many of its batches are done and of how many.
+    """
+    if batches < 1:
+        raise ConfigError(f"batches: expected at least 1, got {batches}")
+    report = on_step or (lambda _name, _number, _count: None)
+    dataset, size = loader.dataset, loader.batch_size
+    if len(dataset) == 0:
+        raise ConfigError(f"{dataset.url} is empty; there is nothing to measure")
+    consumer_per_s = math.inf
+    if step is not None:
+        consumer_per_s = size * _steps_per_s(_synthetic(loader), step, batches, report)
+    io_per_s, replies = _fetch(dataset, size * batches, size, report)
+    cpu_per_s = _preprocess(dataset, replies, max(loader.num_workers, 1), size, report)
+    return Verdict(consumer_per_s, io_per_s, cpu_per_s)
+
+
+def _synthetic(loader: DataLoader) -> Any:
+    """Return a batch as the loader gives them, floats replaced by random ones."""
+    dataset = loader.dataset
+    samples = [index % len(dataset) for index in range(loader.batch_size)]
+    batch = (loader.collate_fn or default_collate)(dataset.__getitems__(samples))
+    return _randomised(batch)
+
+
+def _randomised(batch: Any) -> Any:
+    if isinstance(batch, torch.Tensor):
+        return torch.randn_like(batch) if batch.is_floating_point() else batch
+    if isinstance(batch, list | tuple):
+        return type(batch)(_randomised(part) for part in batch)
+    return batch
+
+
+def _steps_per_s(batch: Any, step: Callable[[Any], Any], batches: int, report: OnStep) -> float:
+    for _ in range(_WARM_UP):
+        step(batch)
+    _wait_for_accelerator()
+    start_s = time.monotonic()
+    for number in range(batches):
+        report("training step", number, batches)
+        step(batch)
+    _wait_for_accelerator()
+    return batches / max(time.monotonic() - start_s, 1e-9)
+
+
+def _wait_for_accelerator() -> None:
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()
+
+
+def _fetch(dataset: RemoteDataset, count: int, size: int, report: OnStep) -> tuple[float, list[tuple[int, Reply]]]:
+    """Fetch raw samples, no processing; return samples per second and as many of them as may be held."""
+    order = list(itertools.islice(itertools.cycle(range(len(dataset))), count))
+    requests = [order[at : at + _REQUEST_SAMPLES] for at in range(0, count, _REQUEST_SAMPLES)]
+    kept: list[tuple[int, Reply]] = []
+    held_bytes = done = 0
+
+    def fetch(samples: list[int]) -> list[tuple[int, Reply]]:
+        request = replace(dataset.request(0, samples), cuts=(RAW,) * len(samples))
+        return [(samples[r.position], r) for r in dataset.transport.fetch(request, dataset.deadline_s)]
+
+    start_s = time.monotonic()
+    with ThreadPoolExecutor(_REQUESTS, "sophon-probe") as pool:
+        for replies in pool.map(fetch, requests):
+            done += len(replies)
+            report("raw fetch", done // size, count // size)
+            for sample, reply in replies:
+                if held_bytes < _KEPT_BYTES and reply.error is None:
+                    kept.append((sample, reply))
+                    held_bytes += len(reply.payload)
+    elapsed_s = time.monotonic() - start_s
+    if not kept:
+        raise ConfigError(f"no sample of {dataset.url} could be read; look at its files")
+    return done / max(elapsed_s, 1e-9), kept
+
+
+def _preprocess(
+    dataset: RemoteDataset, replies: list[tuple[int, Reply]], workers: int, size: int, report: OnStep
+) -> float:
+    """Preprocess held samples; return samples per second."""
+
+    def finish(item: tuple[int, Reply]) -> None:
+        try:
+            dataset.finish(item[1], 0, item[0])
+        except Error:
+            return  # a damaged file costs time too, and is the training's to complain about
+
+    for item in replies[:_WARM_UP]:
+        finish(item)
+    start_s = time.monotonic()
+    with ThreadPoolExecutor(workers, "sophon-probe") as pool:
+        for number, _ in enumerate(pool.map(finish, replies)):
+            report("preprocessing", number // size, len(replies) // size)
+    return len(replies) / max(time.monotonic() - start_s, 1e-9)

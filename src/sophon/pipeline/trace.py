@@ -1,0 +1,77 @@
+"""Trace: what one run of a pipeline took, op by op.
+
+Two ops that are done in one pass share its time. What a codec takes before the first op, or behind the last, is kept
+apart.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from PIL import Image
+
+from sophon.pipeline.part import Part
+from sophon.pipeline.spec import Value
+
+
+class Trace:
+    """The clock beside one run.
+
+    Args:
+        ops: Ops in the pipeline.
+
+    Attributes:
+        codec_s: CPU seconds of the codec.
+        op_s: CPU seconds of each op, by the thread's clock.
+        op_bytes: Bytes of what each op gave.
+        size: Height and width of the decoded picture, (0, 0) if there was none.
+        windowable: Whether a part of the file could be decoded on its own; None if nobody looked.
+    """
+
+    __slots__ = ("_last_s", "codec_s", "op_bytes", "op_s", "size", "windowable")
+
+    def __init__(self, ops: int) -> None:
+        self.codec_s = 0.0
+        self.op_s = [0.0] * ops
+        self.op_bytes = [0] * ops
+        self.size = (0, 0)
+        self.windowable: bool | None = None
+        self._last_s = time.thread_time()
+
+    def coded(self) -> None:
+        """Note that a codec has done its part."""
+        now_s = time.thread_time()
+        self.codec_s += now_s - self._last_s
+        self._last_s = now_s
+
+    def passed(self, first: int, stop: int, value: Value) -> None:
+        """Note that ops[first:stop] have given this value."""
+        now_s = time.thread_time()
+        each_s, size_bytes = (now_s - self._last_s) / (stop - first), _size_bytes(value)
+        for position in range(first, stop):
+            self.op_s[position] = each_s
+            self.op_bytes[position] = size_bytes
+        if first == 0:
+            self.decoded(value)
+        self._last_s = now_s
+
+    def decoded(self, value: Value) -> None:
+        """Note the size of the decoded picture, or of the one that a part is taken from."""
+        self.size = _size(value)
+
+
+def _size(value: Value) -> tuple[int, int]:
+    if isinstance(value, Part | Image.Image):
+        return value.height, value.width
+    return 0, 0
+
+
+def _size_bytes(value: Value) -> int:
+    if isinstance(value, np.ndarray):
+        return int(value.nbytes)
+    if isinstance(value, Image.Image):
+        return value.height * value.width * len(value.getbands())
+    if isinstance(value, Part):
+        return value.height * value.width * len(value.picture.getbands())
+    return len(value) if isinstance(value, bytes | memoryview) else 0

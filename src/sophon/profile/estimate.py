@@ -1,0 +1,213 @@
+"""Estimate: from what a recorder was told to what every sample will cost at every cut.
+
+The cost of a cut is put together from parts that are each known from many samples::
+
+    storage seconds = Σ over ops[:k] of trainer seconds × (storage : trainer of that op) + encoding
+    trainer seconds = decoding + Σ over ops[k:] of trainer seconds
+    bytes           = those of the codec; of uncompressed values of one shape they are known
+
+Each part is predicted by a rule (see `model`) from the sizes of file, picture and box, and the rules say how well they
+predict. The storage : trainer ratio of an op is the storage node's time for it over what the rule says it takes here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sophon.codec.cut import RAW, Cut
+from sophon.errors import ConfigError
+from sophon.pipeline import Pipeline
+from sophon.profile import features
+from sophon.profile.model import Fit, Rows, fit
+from sophon.profile.recorder import Known, Record, Recorder
+from sophon.profile.table import FloatTable, Profile, Quality
+
+_FEW = 8  # records of this run before it is believed over an earlier one
+_EXTREME = 10.0  # ratio of two CPUs beyond which it is the clock that is wrong
+
+# Slopes of a cost in the logarithms of file bytes, picture's pixels and pixels needed, until measurements say better;
+# from fits to photos of ImageNet and OpenImages.
+_PRIORS = {
+    "window bytes": (0.95, -0.9, 0.92),
+    "window encode": (0.3, -0.2, 0.2),
+    "window decode": (0.25, -0.3, 0.55),
+    "file bytes": (1.0, 0.0, 0.0),
+    "codec bytes": (0.2, -0.2, 0.08),
+    "picture bytes": (0.0, 1.0, 0.0),
+    "decode op": (0.3, -0.1, 0.4),
+}
+
+
+def estimate(
+    recorder: Recorder, epoch: int, *, dataset: str = "", provenance: Mapping[str, Any] | None = None
+) -> Profile:
+    """Return what every sample will cost at every cut in an epoch.
+
+    Args:
+        recorder: What was learnt.
+        epoch: Whose boxes.
+        dataset: Fingerprint of the data set.
+        provenance: What else to write down of how the profile was made.
+
+    Raises:
+        ConfigError: No sample was seen whole, so the times of ops are not known, or no op can run near storage.
+    """
+    if recorder.pipeline.max_cut == 0:
+        raise ConfigError("no op of this pipeline can run near storage, so there is nothing to choose")
+    return _Estimate(recorder, epoch).profile(dataset, provenance or {})
+
+
+class _Estimate:
+    def __init__(self, recorder: Recorder, epoch: int) -> None:
+        self._pipeline: Pipeline = recorder.pipeline
+        self._cuts = recorder.cuts
+        self._seed = recorder.seed
+        self._epoch = epoch
+        self._told: Known = recorder.known(epoch)
+        self._rows = features.rows(self._told.raw_bytes, self._told.sizes, self._told.areas)
+        self._rules: dict[str, Fit] = {}
+        self._op_rules = [self._op_rule(position) for position in range(self._pipeline.max_cut)]
+        self._ratios = self._storage_to_trainer()
+
+    def profile(self, dataset: str, provenance: Mapping[str, Any]) -> Profile:
+        shape = (len(self._told.raw_bytes), len(self._cuts))
+        tables = tuple(np.empty(shape, np.float32, order="F") for _ in range(3))
+        measured = np.zeros(shape, np.bool_, order="F")
+        op_s = np.stack([rule.predict(self._rows) for rule in self._op_rules], axis=1)
+        timed = np.isfinite(self._told.op_s).all(axis=1)
+        op_s[timed] = self._told.op_s[timed]
+        quality = []
+        for column, cut in enumerate(self._cuts):
+            costs, errors, count = self._costs(cut, op_s)
+            illegal = self._told.refused[:, column]
+            for table, cost in zip(tables, costs, strict=True):
+                table[:, column] = cost
+                table[illegal, column] = np.inf
+            measured[:, column] = timed if cut.codec == "raw" else False
+            quality.append(Quality(count, *errors))
+        made = {
+            "how": "by a running loader",
+            "seed": self._seed,
+            "epoch": self._epoch,
+            "storage_to_trainer": [round(float(ratio), 4) for ratio in self._ratios],
+            "rules": {name: rule.to_json() for name, rule in self._rules.items()},
+            **provenance,
+        }
+        return Profile(
+            self._cuts,
+            tables[0],
+            tables[1],
+            tables[2],
+            pipeline=self._pipeline.fingerprint,
+            dataset=dataset,
+            measured=measured,
+            quality=tuple(quality),
+            provenance=made,
+            sizes=self._told.sizes,
+        )
+
+    def _costs(self, cut: Cut, op_s: FloatTable) -> tuple[tuple[FloatTable, ...], tuple[float, ...], int]:
+        """Return bytes, storage and trainer seconds of all samples at a cut, their errors, and the records behind."""
+        own = self._told.records[cut]
+        first = 1 if cut.codec == "window" else cut.k  # the window's decoder stands in for Decode
+        there = op_s[:, : cut.k] @ self._ratios[: cut.k]
+        here = op_s[:, first:].sum(axis=1)
+        here_error = _mean([rule.error for rule in self._op_rules[first:]])
+        there_error = _mean([rule.error for rule in self._op_rules[: cut.k]])
+        if cut == RAW:
+            sizes = np.where(self._told.raw_bytes > 0, self._told.raw_bytes, _middle(self._told.raw_bytes))
+            return (sizes, there, here), (0.0, 0.0, here_error), len(own)
+        prior = "window" if cut.codec == "window" else "file" if cut.k == 0 else cut.codec
+        size_rule = self._rule(f"{cut} bytes", cut, lambda r: r.payload_bytes, self._bytes_prior(cut))
+        encode = self._rule(f"{cut} encode", cut, lambda r: r.encode_s, f"{prior} encode")
+        decode = self._rule(f"{cut} decode", cut, lambda r: r.decode_s, f"{prior} decode")
+        if size_rule is None and cut.codec == "raw":
+            # Nobody was asked to cut there, but what its ops give was seen here.
+            size_rule = self._rule(f"{cut} bytes", RAW, lambda r: r.op_bytes[cut.k - 1], self._bytes_prior(cut))
+        if size_rule is None or (cut.codec != "raw" and (encode is None or decode is None)):
+            never = np.full(len(there), np.inf, np.float32)
+            return (never, never, never), (1.0, 1.0, 1.0), 0
+        sizes = size_rule.predict(self._rows)
+        errors = [size_rule.error]
+        times = []
+        for ops_s, ops_error, rule in ((there, there_error, encode), (here, here_error, decode)):
+            codec_s = np.zeros_like(ops_s) if rule is None else rule.predict(self._rows)
+            errors.append(_weighted((ops_s, ops_error), (codec_s, 0.0 if rule is None else rule.error)))
+            times.append(ops_s + codec_s)
+        return (sizes, *times), tuple(errors), size_rule.rows
+
+    def _bytes_prior(self, cut: Cut) -> str:
+        if cut.k == 0:
+            return f"{'window' if cut.codec == 'window' else 'file'} bytes"
+        if cut.codec != "raw":
+            return "codec bytes"
+        return "picture bytes" if None in self._pipeline.specs[cut.k].shape else "one shape, one size"
+
+    def _op_rule(self, position: int) -> Fit:
+        found = self._rule(
+            f"op {position}", RAW, lambda r: r.trainer_op_s[position], "decode op" if position == 0 else ""
+        )
+        if found is None:
+            raise ConfigError(
+                "no sample was sent as it is, so the times of the ops are not known; profile an epoch first"
+            )
+        return found
+
+    def _rule(self, name: str, cut: Cut, cost: Callable[[Record], float], prior: str) -> Fit | None:
+        """Return the rule for one part, from the records of a cut; from an earlier run's while there are few."""
+        records = self._told.records[cut]
+        before = self._told.rules.get(name)
+        if records and (len(records) >= _FEW or before is None):
+            costs = np.array([cost(record) for record in records], np.float64)
+            self._rules[name] = fit(self._rows_of(cut), costs, _PRIORS.get(prior, ()))
+        elif before is not None:
+            self._rules[name] = before
+        return self._rules.get(name)
+
+    def _rows_of(self, cut: Cut) -> Rows:
+        """Return the features of the records of a cut."""
+        samples = np.array([record.sample for record in self._told.records[cut]], np.intp)
+        areas = self._told.record_areas[cut]
+        known = np.where(self._told.raw_bytes > 0, self._told.raw_bytes, _middle(self._told.raw_bytes))
+        return features.rows(known[samples], self._told.sizes[samples], areas)
+
+    def _storage_to_trainer(self) -> FloatTable:
+        """Return for each op how many times as long it takes near storage; one, where nobody has told."""
+        ops = len(self._op_rules)
+        there_s, here_s = np.zeros(ops), np.zeros(ops)
+        for cut in self._cuts:
+            own = self._told.records[cut]
+            told = np.array([len(record.storage_op_s) >= cut.k for record in own], np.bool_)
+            if cut.k == 0 or not told.any():
+                continue
+            rows = self._rows_of(cut)[told]
+            times = np.array([record.storage_op_s[: cut.k] for record in own if len(record.storage_op_s) >= cut.k])
+            for position in range(cut.k):
+                there_s[position] += times[:, position].sum()
+                here_s[position] += float(self._op_rules[position].predict(rows).sum())
+        known = there_s > 0
+        if self._told.ratios and not known.any():
+            return np.asarray(self._told.ratios, np.float32)
+        overall = there_s.sum() / here_s.sum() if known.any() else 1.0
+        ratios = np.full(ops, overall)
+        ratios[known] = there_s[known] / here_s[known]
+        return np.asarray(np.clip(ratios, 1 / _EXTREME, _EXTREME), np.float32)
+
+
+def _mean(errors: Sequence[float]) -> float:
+    return float(np.mean(errors)) if errors else 0.0
+
+
+def _weighted(*parts: tuple[FloatTable, float]) -> float:
+    """Return the error of a sum of parts, each weighing as much as it contributes."""
+    sums = [float(part.sum()) for part, _ in parts]
+    total = sum(sums)
+    return sum(weight * error for weight, (_, error) in zip(sums, parts, strict=True)) / total if total else 0.0
+
+
+def _middle(values: FloatTable) -> float:
+    known = values[values > 0]
+    return float(np.median(known)) if len(known) else 1.0

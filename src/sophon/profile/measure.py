@@ -1,0 +1,85 @@
+"""Measuring a data set where it lies: what every sample costs at every cut, on this machine's clock.
+
+Both halves of each cut are run here, in one thread, by the thread's CPU clock. The trainer and the storage node may
+have other CPUs; a running loader finds that out from the replies (see `recorder`), a measurement here cannot.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from sophon.codec.cut import RAW, Cut, finish_payload, make_payload
+from sophon.errors import ConfigError, OpError
+from sophon.pipeline import Key, Pipeline
+from sophon.profile.cuts import cuts_to_profile
+from sophon.profile.table import Profile
+from sophon.store import Store
+
+OnStep = Callable[[], None]
+
+
+def measure(
+    store: Store,
+    pipeline: Pipeline,
+    *,
+    seed: int = 0,
+    epoch: int = 0,
+    cuts: Sequence[Cut] | None = None,
+    on_step: OnStep | None = None,
+) -> Profile:
+    """Return the profile of one epoch, every sample measured at every cut.
+
+    Args:
+        store: The samples.
+        pipeline: What is done to them.
+        seed: Of the random ops.
+        epoch: Of the random ops.
+        cuts: Which cuts; by default those that a plan may want.
+        on_step: Called after every sample, for a progress bar.
+    """
+    columns = tuple(cuts_to_profile(pipeline) if cuts is None else cuts)
+    if len(store) == 0:
+        raise ConfigError("the data set is empty; give one with at least one sample")
+    shape = (len(store), len(columns))
+    tables = [np.full(shape, np.inf, np.float32, order="F") for _ in range(3)]
+    for sample in range(len(store)):
+        data = store.read(sample)
+        for column, cut in enumerate(columns):
+            found = measure_cut(pipeline, data, Key(seed, epoch, sample), cut)
+            if found is not None:
+                for table, number in zip(tables, found, strict=True):
+                    table[sample, column] = number
+        if on_step is not None:
+            on_step()
+    return Profile(
+        columns,
+        tables[0],
+        tables[1],
+        tables[2],
+        pipeline=pipeline.fingerprint,
+        dataset=store.manifest.fingerprint,
+        provenance={"how": "both halves of every cut were run on one machine", "seed": seed, "epoch": epoch},
+    )
+
+
+def measure_cut(pipeline: Pipeline, data: bytes, key: Key, cut: Cut) -> tuple[int, float, float] | None:
+    """Return payload bytes, storage CPU seconds and trainer CPU seconds of one sample at one cut.
+
+    None where the sample cannot have the cut. A file that cannot be decoded can only be sent as it is.
+    """
+    start_s = time.thread_time()
+    try:
+        payload = data if cut == RAW else make_payload(pipeline, data, key, cut)
+    except (OpError, ConfigError):
+        return None
+    made_s = time.thread_time()
+    try:
+        finish_payload(pipeline, payload, key, cut, pipeline.max_cut)
+    except OpError:
+        if cut != RAW:
+            return None
+    finished_s = time.thread_time()
+    return len(payload), made_s - start_s if cut != RAW else 0.0, finished_s - made_s

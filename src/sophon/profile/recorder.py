@@ -1,0 +1,229 @@
+"""Recorder: what a running loader learns of costs.
+
+Every sample that passes tells something. One that is sent as it is tells the time of each op at the trainer and the
+size of its picture (the paper's second stage). One that is cut tells, for that cut, the bytes on the link, the codec's
+time on both sides, and the time of the first ops near storage by the storage node's own clock: so unlike CPUs need no
+assumption. `estimate` makes a profile of it.
+
+Concurrency: may be told by any number of threads.
+Limits: the last `KEPT` records of each cut, and 4 * (5 + ops) + cuts bytes per sample.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sophon.codec.cut import RAW, Cut
+from sophon.pipeline import Key, Pipeline, Trace
+from sophon.profile import features
+from sophon.profile.model import Fit
+from sophon.profile.table import FloatTable, Profile
+
+KEPT = 512  # records of a cut: enough for an error of the mean of one percent, and a slower past is forgotten
+_WINDOW = Cut(0, "window")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What one sample took at one cut.
+
+    Args:
+        sample: Which one.
+        epoch: In which epoch, and so with which box.
+        payload_bytes: Bytes on the link.
+        encode_s: CPU seconds of the codec near storage.
+        decode_s: CPU seconds of the codec at the trainer.
+        storage_op_s: CPU seconds of each of the first k ops, near storage.
+        trainer_op_s: CPU seconds of each op at the trainer, 0 for those that did not run there.
+        op_bytes: Bytes that each op gave at the trainer.
+    """
+
+    sample: int
+    epoch: int
+    payload_bytes: int
+    encode_s: float
+    decode_s: float
+    storage_op_s: tuple[float, ...] = ()
+    trainer_op_s: tuple[float, ...] = ()
+    op_bytes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Storage:
+    """What a storage node tells of a sample: CPU seconds in all and by op, size of the file and of the picture."""
+
+    cpu_s: float = 0.0
+    op_s: Sequence[float] = ()
+    raw_bytes: int = 0
+    size: tuple[int, int] = (0, 0)
+
+
+@dataclass
+class Known:
+    """All that was told so far, as `estimate` wants it.
+
+    Args:
+        raw_bytes: Of each sample's file; 0 if not known.
+        sizes: Height and width of each picture; 0 if not known.
+        areas: Pixels that the epoch in question needs of each.
+        op_s: [samples, ops] trainer CPU seconds measured in that very epoch; NaN if not measured.
+        refused: [samples, cuts] true where the sample cannot have the cut.
+        records: By cut.
+        record_areas: Pixels that the pass of each record needed, by cut.
+        rules: Of an earlier run, by what they predict.
+        ratios: Of an earlier run, storage : trainer by op.
+    """
+
+    raw_bytes: FloatTable
+    sizes: features.Sizes
+    areas: features.Areas
+    op_s: FloatTable
+    refused: NDArray[np.bool_]
+    records: dict[Cut, list[Record]]
+    record_areas: dict[Cut, features.Areas]
+    rules: dict[str, Fit] = field(default_factory=dict)
+    ratios: tuple[float, ...] = ()
+
+
+class Recorder:
+    """Costs of the samples of one data set under one pipeline.
+
+    Args:
+        pipeline: What is done to the samples; its ops up to `max_cut` are what is divided.
+        cuts: The columns of the profile, RAW first.
+        samples: How many there are.
+        seed: Of the random ops.
+    """
+
+    def __init__(self, pipeline: Pipeline, cuts: Sequence[Cut], samples: int, seed: int) -> None:
+        self.pipeline = pipeline
+        self.cuts = tuple(cuts)
+        self.seed = seed
+        self._column = {cut: column for column, cut in enumerate(self.cuts)}
+        self._raw_bytes = np.zeros(samples, np.float32)
+        self._sizes = np.zeros((samples, 2), np.int32)
+        self._areas: dict[int, features.Areas] = {}
+        self._op_s = np.full((samples, pipeline.max_cut), np.nan, np.float32)
+        self._op_s_epoch = -1
+        self._refused = np.zeros((samples, len(self.cuts)), np.bool_)
+        self._records: dict[Cut, deque[Record]] = {cut: deque(maxlen=KEPT) for cut in self.cuts}
+        self._rules: dict[str, Fit] = {}
+        self._ratios: tuple[float, ...] = ()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._raw_bytes)
+
+    @property
+    def seen(self) -> int:
+        """How many samples' files are known."""
+        return int(np.count_nonzero(self._raw_bytes))
+
+    def count(self, cut: Cut) -> int:
+        """Return how many records of a cut are kept."""
+        return len(self._records[cut])
+
+    def saw(self, key: Key, cut: Cut, payload_bytes: int, trace: Trace, storage: Storage | None = None) -> None:
+        """Note what one sample took at the cut really made.
+
+        Args:
+            key: Which sample and epoch.
+            cut: The cut.
+            payload_bytes: Bytes on the link.
+            trace: What the trainer's part took.
+            storage: What the storage node tells of its part.
+        """
+        if cut not in self._column:
+            return
+        told = storage or Storage()
+        sample, epoch = int(key.sample), int(key.epoch)
+        size = next((s for s in (trace.size, told.size) if s != (0, 0)), None)
+        height, width = size or self._sizes[sample].tolist()
+        # Only what the next epoch needs is worked out for every sample, here where many threads share the work.
+        coming = features.area_needed(self.pipeline, Key(key.seed, epoch + 1, sample), height, width)
+        record = Record(
+            sample,
+            epoch,
+            payload_bytes,
+            max(told.cpu_s - sum(told.op_s), 0.0),
+            trace.codec_s,
+            tuple(told.op_s),
+            tuple(trace.op_s),
+            tuple(trace.op_bytes),
+        )
+        with self._lock:
+            if size is not None:
+                self._sizes[sample] = size
+            self._areas_of(epoch + 1)[sample] = coming
+            if cut == RAW or told.raw_bytes:
+                self._raw_bytes[sample] = payload_bytes if cut == RAW else told.raw_bytes
+            if cut == RAW:
+                if self._op_s_epoch < 0:
+                    self._op_s_epoch = epoch
+                if self._op_s_epoch == epoch:
+                    self._op_s[sample] = trace.op_s[: self._op_s.shape[1]]
+                if trace.windowable is False and _WINDOW in self._column:
+                    self._refused[sample, self._column[_WINDOW]] = True
+            self._records[cut].append(record)
+
+    def refused(self, sample: int, cut: Cut) -> None:
+        """Note that a sample cannot have a cut."""
+        if cut != RAW and cut in self._column:
+            self._refused[sample, self._column[cut]] = True
+
+    def recall(self, profile: Profile) -> None:
+        """Start from what an earlier run has found out."""
+        with self._lock:
+            self._raw_bytes[:] = profile.payload_bytes[:, profile.column(RAW)]
+            if profile.sizes is not None:
+                self._sizes[:] = profile.sizes
+            for cut, column in self._column.items():
+                if cut in profile.cuts:
+                    self._refused[:, column] = np.isinf(profile.payload_bytes[:, profile.column(cut)])
+            made = profile.provenance
+            self._rules = {str(name): Fit.from_json(said) for name, said in made["rules"].items()}
+            self._ratios = tuple(map(float, made["storage_to_trainer"]))
+
+    def known(self, epoch: int) -> Known:
+        """Return a copy of all that was told, with the boxes of an epoch."""
+        with self._lock:
+            this_epoch = self._op_s_epoch == epoch
+            known = Known(
+                self._raw_bytes.copy(),
+                self._sizes.copy(),
+                self._areas_of(epoch).copy(),
+                self._op_s.copy() if this_epoch else np.full(self._op_s.shape, np.nan, np.float32),
+                self._refused.copy(),
+                {cut: list(kept) for cut, kept in self._records.items()},
+                {},
+                dict(self._rules),
+                self._ratios,
+            )
+            areas = dict(self._areas)
+        for sample in np.flatnonzero((known.areas == 0) & (known.sizes[:, 0] > 0)).tolist():
+            known.areas[sample] = self._area(sample, epoch, known.sizes)
+        for cut, kept in known.records.items():
+            found = (float(areas[r.epoch][r.sample]) if r.epoch in areas else 0.0 for r in kept)
+            known.record_areas[cut] = np.array(
+                [area or self._area(r.sample, r.epoch, known.sizes) for area, r in zip(found, kept, strict=True)],
+                np.float32,
+            )
+        return known
+
+    def _area(self, sample: int, epoch: int, sizes: features.Sizes) -> int:
+        height, width = sizes[sample].tolist()
+        return features.area_needed(self.pipeline, Key(self.seed, epoch, sample), height, width)
+
+    def _areas_of(self, epoch: int) -> features.Areas:
+        areas = self._areas.get(epoch)
+        if areas is None:
+            for old in [e for e in self._areas if e < epoch - 1]:
+                del self._areas[old]
+            areas = self._areas[epoch] = np.zeros(len(self), np.float32)
+        return areas

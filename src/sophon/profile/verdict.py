@@ -1,0 +1,102 @@
+"""Verdict: which of consumer, link and trainer CPU holds training back, and by how much (the paper's first stage)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from sophon.errors import ConfigError
+from sophon.units import format_rate
+
+_EVEN = 1.1  # two rates closer than this are as good as equal
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Samples per second of each part, run alone.
+
+    Args:
+        consumer_per_s: The training step; infinite if not known.
+        io_per_s: Fetching raw bytes.
+        cpu_per_s: Preprocessing raw bytes.
+    """
+
+    consumer_per_s: float
+    io_per_s: float
+    cpu_per_s: float
+
+    def __post_init__(self) -> None:
+        for name in ("consumer_per_s", "io_per_s", "cpu_per_s"):
+            rate = getattr(self, name)
+            if not rate > 0:
+                raise ConfigError(f"{name} is {rate}; a rate above zero was expected: measure at least one batch")
+
+    @property
+    def bound(self) -> str:
+        """What binds: "GPU-bound", "I/O-bound" or "CPU-bound"."""
+        return f"{self._ranked[0][0]}-bound"
+
+    @property
+    def samples_per_s(self) -> float:
+        """What the three together reach when they overlap: the slowest one's rate."""
+        return self._ranked[0][1]
+
+    @property
+    def factor(self) -> float:
+        """How many times as fast the next slowest part is."""
+        return self._ranked[1][1] / self._ranked[0][1]
+
+    @property
+    def io_stall(self) -> float:
+        """Share of the time that the consumer would wait for the link, were preprocessing free."""
+        return max(0.0, 1 - self.io_per_s / self.consumer_per_s) if math.isfinite(self.consumer_per_s) else 0.0
+
+    @property
+    def cpu_stall(self) -> float:
+        """Share of the time that the consumer would wait for preprocessing, were the link free."""
+        return max(0.0, 1 - self.cpu_per_s / self.consumer_per_s) if math.isfinite(self.consumer_per_s) else 0.0
+
+    @property
+    def _ranked(self) -> list[tuple[str, float]]:
+        rates = {"GPU": self.consumer_per_s, "I/O": self.io_per_s, "CPU": self.cpu_per_s}
+        return sorted(rates.items(), key=lambda item: item[1])
+
+    def explain(self) -> str:
+        """Return the verdict in words."""
+        (slowest, rate), (second, next_rate), _ = self._ranked
+        known = math.isfinite(self.consumer_per_s)
+        lines = [
+            f"GPU {format_rate(self.consumer_per_s) if known else 'not measured'}, I/O {format_rate(self.io_per_s)}, "
+            f"CPU {format_rate(self.cpu_per_s)}.",
+        ]
+        if known:
+            lines.append(
+                f"Alone, the link would stall the consumer {self.io_stall:.0%} of the time, preprocessing "
+                f"{self.cpu_stall:.0%}."
+            )
+        if math.isfinite(next_rate) and next_rate / rate < _EVEN:
+            lines.append(f"{slowest}-bound, but {second} is as good as even.")
+        else:
+            lines.append(f"{slowest}-bound: {second} could go {next_rate / rate:.1f} times as fast.")
+        lines.append(_ADVICE[slowest])
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the verdict as a JSON object; what is not known is null."""
+        return {
+            "gpu_per_s": self.consumer_per_s if math.isfinite(self.consumer_per_s) else None,
+            "io_per_s": self.io_per_s,
+            "cpu_per_s": self.cpu_per_s,
+            "io_stall": self.io_stall,
+            "cpu_stall": self.cpu_stall,
+            "verdict": self.bound,
+            "factor": self.factor,
+        }
+
+
+_ADVICE = {
+    "GPU": "Offloading would not help: the link and the trainer's CPUs keep up.",
+    "I/O": "Offloading helps: policy 'optimal' sends fewer bytes where storage has CPU to spare.",
+    "CPU": "Offloading helps if storage has cores to spare: policy 'optimal' moves ops there; so do more workers here.",
+}
