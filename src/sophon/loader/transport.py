@@ -67,10 +67,10 @@ class Fetch(ABC):
     """The replies to one request, as they come.
 
     Attributes:
-        making_s: How long the other side had nothing to send so far.
+        computing_s: How long the other side had nothing to send but waited for ops, so far.
     """
 
-    making_s: float = 0.0
+    computing_s: float = 0.0
 
     @abstractmethod
     def __iter__(self) -> Iterator[Reply]: ...
@@ -332,7 +332,7 @@ class _FlightFetch(Fetch):
             return
         message = parse_json(metadata.to_pybytes())
         try:
-            self.making_s = float(message["making_s"])
+            self.computing_s = float(message["computing_s"])
         except (KeyError, TypeError, ValueError) as error:
             raise ProtocolError(f"a record batch with an unknown clock: {error!r}") from error
 
