@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -20,11 +21,11 @@ from sophon.units import format_bytes, format_seconds, parse_bandwidth
 
 _LIKE = {"imagenet": "ImageNet", "openimages": "OpenImages"}
 _TITLES = {
-    "measuring": "measuring (no offloading)",
+    "measuring": "measuring",
     "none": "none: raw files",
-    "all": "all: everything near storage",
-    "resize": "resize: crops for all",
-    "sophon": "sophon: the paper's choice",
+    "all": "all ops near storage",
+    "resize": "resize: all crops",
+    "sophon": "sophon: the paper",
     "optimal": "optimal: ours",
 }
 
@@ -51,7 +52,7 @@ def demo(*, data: Path | None, like: str, count: int, link: str, epochs: int, ou
 
     with tempfile.TemporaryDirectory(prefix="sophon-demo-") as work:
         folder = data or _make_photos(Path(work, "photos"), like, count)
-        words = f"images in {data}" if data else f"{count} made-up photos like {_LIKE[like]}'s"
+        words = f"images in {data}" if data else f"{count} made-up {_LIKE[like]}-like photos"
         console.print(
             f"{words[0].upper()}{words[1:]}; a storage server with one core behind a link of {link}; a small CNN.",
             highlight=False, soft_wrap=True,
@@ -83,8 +84,8 @@ class _bars:  # noqa: N801 - reads as a statement
 
     def __enter__(self) -> _bars:
         self._progress = Progress(
-            TextColumn("{task.description:<30}"),
-            BarColumn(20),
+            TextColumn("{task.description:<20}"),
+            BarColumn(10),
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
             TimeElapsedColumn(),
             TextColumn("{task.fields[words]}"),
@@ -104,10 +105,10 @@ class _bars:  # noqa: N801 - reads as a statement
 
 
 def _table(result: dict[str, Any]) -> Table:
-    table = Table(title=f"per epoch of {result['samples']:,} samples", title_justify="left")
-    table.add_column("policy")
-    for name in ("on the link", "less", "seconds", "sooner", "predicted", "storage CPU", "model waits", "loss"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = Table(title=f"per epoch of {result['samples']:,} samples", title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("policy", no_wrap=True)
+    for name in ("on the link", "less", "seconds", "sooner", "predicted", "storage CPU", "model waits"):
+        table.add_column(name, justify="right")
     for name, row in result["policies"].items():
         gains = result["gains"][name]
         table.add_row(
@@ -119,7 +120,6 @@ def _table(result: dict[str, Any]) -> Table:
             f"{row['predicted_s']:.2f}",
             format_seconds(row["storage_cpu_s"]),
             f"{row['idle_share']:.0%}",
-            f"{row['losses'][-1]:.4f}",
             style="bold" if name == "optimal" else None,
         )
     return table
