@@ -17,7 +17,7 @@ from rich.table import Table
 from sophon.cli.plan import parsed
 from sophon.cli.progress import count_bar
 from sophon.errors import ConfigError
-from sophon.units import format_bytes, format_seconds, parse_bandwidth
+from sophon.units import format_seconds, parse_bandwidth
 
 _LIKE = {"imagenet": "ImageNet", "openimages": "OpenImages"}
 _TITLES = {
@@ -105,15 +105,20 @@ class _bars:  # noqa: N801 - reads as a statement
 
 
 def _table(result: dict[str, Any]) -> Table:
-    table = Table(title=f"per epoch of {result['samples']:,} samples", title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(
+        title=f"per epoch of {result['samples']:,} samples",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
     table.add_column("policy", no_wrap=True)
-    for name in ("on the link", "less", "seconds", "sooner", "predicted", "storage CPU", "model waits"):
-        table.add_column(name, justify="right")
+    for name in ("MB sent", "less", "seconds", "sooner", "predicted", "storage CPU", "waiting"):
+        table.add_column(name, justify="right", no_wrap=True)
     for name, row in result["policies"].items():
         gains = result["gains"][name]
         table.add_row(
             name,
-            format_bytes(row["link_bytes"]),
+            f"{row['link_bytes'] / 1e6:.1f}",
             f"{gains['traffic']:.2f}×",
             f"{row['epoch_s']:.2f}",
             f"{gains['time']:.2f}×",
