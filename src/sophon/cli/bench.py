@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sophon.bench.photos import KINDS
+from sophon.cli.bench_cuts import bench_cuts
 from sophon.cli.bench_plan import bench_plan
 from sophon.cli.output import json_option, show
 from sophon.cli.progress import steps_bar
@@ -33,6 +34,7 @@ def bench() -> None:
     """Measure, on this machine, in one run."""
 
 
+bench.add_command(bench_cuts)
 bench.add_command(bench_plan)
 
 
