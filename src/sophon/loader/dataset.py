@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,9 @@ import torch
 from torch.utils.data import Dataset
 
 from sophon.codec.cut import RAW, Cut, finish_payload
-from sophon.codec.wire import MAX_SAMPLES, Reply, Request
+from sophon.codec.wire import Reply, Request
 from sophon.errors import ConfigError, Error, OpError, ProtocolError, RetryableError
+from sophon.loader.credentials import Credentials
 from sophon.loader.cuts import Assignment, agreed_cut, assignment_for, within
 from sophon.loader.machine import Machine, MachineConfig
 from sophon.loader.transport import Opened, Transport, transport_to
@@ -42,6 +44,10 @@ class RemoteDataset(Dataset[Any]):
         target_transform: Applied to labels.
         columns: Further columns to bring along; "id" is the sample's id.
         deadline_s: How long nothing may come before an error is raised.
+        token: Shown to the storage node; SOPHON_TOKEN by default.
+        tls_ca: PEM file of who vouches for a ``grpc+tls://`` node; SOPHON_TLS_CA, else the system's, by default.
+        tls_cert: PEM file of this trainer's certificate, for mutual TLS; SOPHON_TLS_CERT by default.
+        tls_key: PEM file of its key; SOPHON_TLS_KEY by default.
     """
 
     def __init__(
@@ -56,6 +62,10 @@ class RemoteDataset(Dataset[Any]):
         columns: Sequence[str] = (),
         deadline_s: float = 60.0,
         transport: Transport | None = None,
+        token: str | None = None,
+        tls_ca: str | PathLike[str] | None = None,
+        tls_cert: str | PathLike[str] | None = None,
+        tls_key: str | PathLike[str] | None = None,
     ) -> None:
         self.url = str(url)
         self.pipeline = as_pipeline(pipeline)
@@ -63,7 +73,7 @@ class RemoteDataset(Dataset[Any]):
         self.target_transform = target_transform
         self.columns = tuple(columns)
         self.deadline_s = deadline_s
-        self.transport = transport or transport_to(self.url)
+        self.transport = transport or transport_to(self.url, Credentials(token, tls_ca, tls_cert, tls_key))
         self.opened = self._open()
         unknown = set(self.columns) - set(self.opened.columns)
         if unknown:
@@ -169,7 +179,9 @@ class RemoteDataset(Dataset[Any]):
     def _fetch_all(self, epoch: int, samples: list[int]) -> Any:
         """Yield (position, reply) for all samples, trying again what fails, until the deadline."""
         config = MachineConfig(
-            deadline_s=self.deadline_s, request_samples=min(len(samples), MAX_SAMPLES), request_bytes=1 << 62
+            deadline_s=self.deadline_s,
+            request_samples=min(len(samples), self.opened.max_samples),
+            request_bytes=1 << 62,
         )
         machine = Machine(len(samples), len(samples) or 1, config, 0, time.monotonic())
         remaining = len(samples)

@@ -67,6 +67,10 @@ class DataLoader:
         multiprocessing_context: For processes: "fork", "spawn" or "forkserver".
         prefetch_factor: For processes: batches per worker that are made ahead, as in torch.
         persistent_workers: For processes: keep them between epochs, as in torch.
+        token: Shown to the storage node, as are the next three: see `RemoteDataset`.
+        tls_ca: PEM file of who vouches for the node.
+        tls_cert: PEM file of this trainer's certificate.
+        tls_key: PEM file of its key.
     """
 
     def __init__(
@@ -94,6 +98,10 @@ class DataLoader:
         multiprocessing_context: Any = None,
         prefetch_factor: int | None = None,
         persistent_workers: bool = False,
+        token: str | None = None,
+        tls_ca: str | Path | None = None,
+        tls_cert: str | Path | None = None,
+        tls_key: str | Path | None = None,
     ) -> None:
         _at_least("batch_size", batch_size, 1)
         _at_least("num_workers", num_workers, 0)
@@ -118,6 +126,10 @@ class DataLoader:
                 target_transform=target_transform,
                 columns=columns,
                 deadline_s=deadline_s,
+                token=token,
+                tls_ca=tls_ca,
+                tls_cert=tls_cert,
+                tls_key=tls_key,
             )
         self.batch_size = batch_size
         self.shuffle = shuffle
@@ -128,7 +140,8 @@ class DataLoader:
         self.epoch = 0
         self._warned = False
         self.stats = Stats()
-        self._config = MachineConfig(buffer_bytes=buffer_bytes, deadline_s=deadline_s)
+        most = min(MachineConfig.request_samples, self.dataset.opened.max_samples)
+        self._config = MachineConfig(buffer_bytes=buffer_bytes, deadline_s=deadline_s, request_samples=most)
         self._planner = None
         settings = PlanSettings(
             policy=policy if isinstance(policy, str) and policy in MEASURED else "optimal",
