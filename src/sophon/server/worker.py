@@ -1,6 +1,6 @@
 """A worker process: runs ops and codecs on files that its server hands to it, and nothing else.
 
-It opens no file but the window indexes that it is told of, has no connection but the one to its server, is told no token,
+It opens no file but the window indexes that it is told of, has no line but the one to its server, is told no token,
 and ends when that line ends. What goes wrong in it stays in it: an exception is answered, a crash is noticed by the
 server, and what takes too much CPU or memory is ended by the kernel.
 """
