@@ -81,11 +81,12 @@ def calibrated(
         cost = costs[_nearest(cut, costs)]
         there = _ratio(profile.storage_s, profile, cost, cost.storage_s)
         here = _ratio(profile.trainer_s, profile, cost, cost.trainer_s)
-        size_bytes = profile.payload_bytes[:, column]
-        trainer_s[:, column] = here * trainer_s[:, column] + receiving * size_bytes
+        legal = np.isfinite(profile.payload_bytes[:, column])
+        size_bytes = profile.payload_bytes[legal, column]
+        trainer_s[legal, column] = here * trainer_s[legal, column] + receiving * size_bytes
         if storage:  # without any core a plan may not count on one, not even for sending
-            base_s = there * storage_s[:, column] + sending * size_bytes
-            storage_s[:, column] = base_s if cut == RAW else base_s + handling_s
+            base_s = there * storage_s[legal, column] + sending * size_bytes
+            storage_s[legal, column] = base_s if cut == RAW else base_s + handling_s
         ratios[str(cut)] = {"storage": there, "trainer": here}
     facts = {
         "ratios": ratios,
