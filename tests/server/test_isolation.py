@@ -14,7 +14,7 @@ from sophon.codec import RAW, Cut
 from sophon.codec.wire import Request
 from sophon.errors import OpError
 from sophon.loader.cuts import OffloadWarning
-from sophon.pipeline import Key, Pipeline, Trace, ops
+from sophon.pipeline import OPS, Key, Pipeline, Trace, ops
 from sophon.server import frames
 from sophon.server.budget import CpuBudget, Slot
 from sophon.server.crashes import Crashes
@@ -23,8 +23,8 @@ from sophon.server.limits import Limits
 from sophon.server.maker import Threads, WorkerLost
 from sophon.server.processes import Processes
 from sophon.store import open_store
+from tests.support.misbehave import NODE, PROBE_WIDTH, Misbehave
 from tests.support.pictures import encode, scene
-from tests.support.plugin_ops import NODE, PROBE_WIDTH, Misbehave
 from tests.support.servers import RECIPE, digest, make_images, serve
 
 REPOSITORY = str(Path(__file__).parents[2])
@@ -41,6 +41,7 @@ def _recipe(how, width=WIDTH):
 def _node(monkeypatch):
     monkeypatch.syspath_prepend(REPOSITORY)
     monkeypatch.setenv(NODE, "1")
+    monkeypatch.setitem(OPS, "Misbehave", Misbehave)  # registered here too, for as long as a test lasts
 
 
 @pytest.fixture
