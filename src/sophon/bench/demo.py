@@ -70,8 +70,8 @@ def run_demo(settings: DemoSettings, on_batch: OnBatch) -> dict[str, Any]:
     with one_torch_thread(torch), LocalServer(settings.folder, 1, options=("--limit", settings.link)) as server:
 
         def loader_for(policy: str) -> DataLoader:
-            more = {"profile": profile_path} if policy in MEASURED else {}
-            return DataLoader(server.url, RECIPE, _BATCH_SIZE, True, 1, policy=policy, **more)
+            kept = profile_path if policy in MEASURED else None
+            return DataLoader(server.url, RECIPE, _BATCH_SIZE, True, 1, policy=policy, profile=kept)
 
         first = loader_for("optimal")
         _Training(first, settings.epochs).epoch(0, "measuring", on_batch)
@@ -129,7 +129,7 @@ class _Training:
         self._loader = loader
         classes = max(len(loader.dataset.classes), 2)
         self._net = nn.Sequential(
-            nn.Conv2d(3, _CHANNELS, 7, stride=4),
+            nn.Conv2d(3, _CHANNELS, 8, stride=8),
             nn.ReLU(),
             nn.Conv2d(_CHANNELS, 2 * _CHANNELS, 3, stride=2),
             nn.ReLU(),
@@ -155,7 +155,7 @@ class _Training:
             self._digest.update(images.numpy().tobytes() + labels.numpy().tobytes())
             loss = nn.functional.cross_entropy(self._net(images), labels)
             self._optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]  # torch has no types here
             self._optimizer.step()
             total += loss.detach() * len(images)
             done += len(images)

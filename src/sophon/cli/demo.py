@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -16,15 +17,15 @@ from rich.table import Table
 from sophon.cli.plan import parsed
 from sophon.cli.progress import count_bar
 from sophon.errors import ConfigError
-from sophon.units import format_bytes, format_seconds, parse_bandwidth
+from sophon.units import format_seconds, parse_bandwidth
 
 _LIKE = {"imagenet": "ImageNet", "openimages": "OpenImages"}
 _TITLES = {
-    "measuring": "measuring (no offloading)",
+    "measuring": "measuring",
     "none": "none: raw files",
-    "all": "all: everything near storage",
-    "resize": "resize: crops for all",
-    "sophon": "sophon: the paper's choice",
+    "all": "all ops near storage",
+    "resize": "resize: all crops",
+    "sophon": "sophon: the paper",
     "optimal": "optimal: ours",
 }
 
@@ -51,7 +52,7 @@ def demo(*, data: Path | None, like: str, count: int, link: str, epochs: int, ou
 
     with tempfile.TemporaryDirectory(prefix="sophon-demo-") as work:
         folder = data or _make_photos(Path(work, "photos"), like, count)
-        words = f"images in {data}" if data else f"{count} made-up photos like {_LIKE[like]}'s"
+        words = f"images in {data}" if data else f"{count} made-up {_LIKE[like]}-like photos"
         console.print(
             f"{words[0].upper()}{words[1:]}; a storage server with one core behind a link of {link}; a small CNN.",
             highlight=False, soft_wrap=True,
@@ -83,8 +84,8 @@ class _bars:  # noqa: N801 - reads as a statement
 
     def __enter__(self) -> _bars:
         self._progress = Progress(
-            TextColumn("{task.description:<30}"),
-            BarColumn(20),
+            TextColumn("{task.description:<20}"),
+            BarColumn(10),
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
             TimeElapsedColumn(),
             TextColumn("{task.fields[words]}"),
@@ -104,22 +105,26 @@ class _bars:  # noqa: N801 - reads as a statement
 
 
 def _table(result: dict[str, Any]) -> Table:
-    table = Table(title=f"per epoch of {result['samples']:,} samples", title_justify="left")
-    table.add_column("policy")
-    for name in ("on the link", "less", "seconds", "sooner", "predicted", "storage CPU", "model waits", "loss"):
+    table = Table(
+        title=f"per epoch of {result['samples']:,} samples",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("policy", no_wrap=True)
+    for name in ("MB sent", "less", "seconds", "sooner", "predicted", "storage CPU", "waiting"):
         table.add_column(name, justify="right", no_wrap=True)
     for name, row in result["policies"].items():
         gains = result["gains"][name]
         table.add_row(
             name,
-            format_bytes(row["link_bytes"]),
+            f"{row['link_bytes'] / 1e6:.1f}",
             f"{gains['traffic']:.2f}×",
             f"{row['epoch_s']:.2f}",
             f"{gains['time']:.2f}×",
             f"{row['predicted_s']:.2f}",
             format_seconds(row["storage_cpu_s"]),
             f"{row['idle_share']:.0%}",
-            f"{row['losses'][-1]:.4f}",
             style="bold" if name == "optimal" else None,
         )
     return table

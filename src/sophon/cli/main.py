@@ -8,6 +8,7 @@ import click
 
 from sophon.cli.bench import bench
 from sophon.cli.demo import demo
+from sophon.cli.index import index
 from sophon.cli.plan import plan
 from sophon.cli.probe import probe_command, profile_command
 from sophon.cli.report import report
@@ -24,6 +25,7 @@ def cli() -> None:
 
 
 cli.add_command(serve)
+cli.add_command(index)
 cli.add_command(synth)
 cli.add_command(probe_command)
 cli.add_command(profile_command)

@@ -10,10 +10,11 @@ import click
 
 from sophon.cli.limits import limit_options, limits_from
 from sophon.cli.progress import count_bar
-from sophon.errors import ConfigError
+from sophon.errors import ArtifactError, ConfigError
 
 if TYPE_CHECKING:
     from sophon.server.access import Tokens
+    from sophon.store import Store
 
 TOKENS_VARIABLE = "SOPHON_TOKENS"
 
@@ -106,9 +107,11 @@ def serve(
     if warning is not None:
         click.echo(f"sophon: warning: {warning}", err=True)
     stores = {}
+    indexes: list[Path] = []
     for label, path in named:
         with count_bar(f"listing {label}") as report:
             stores[label] = open_store(path, label, cache_dir=cache_dir, on_progress=report)
+        indexes += _attach_indexes(stores[label], cache_dir)
     config = ServerConfig(
         host,
         port,
@@ -122,6 +125,7 @@ def serve(
         isolation=isolation,
         modules=modules,
         metrics_host=metrics_host,
+        indexes=tuple(indexes),
     )
 
     def on_ready(ready: Ready) -> None:
@@ -133,6 +137,27 @@ def serve(
 
     run_server(stores, config, on_ready)
     click.echo("sophon: stopped")
+
+
+def _attach_indexes(store: Store, cache_dir: Path | None) -> list[Path]:
+    """Use what `sophon index` wrote, and say where; else indexes are built as samples are asked for."""
+    from sophon.codec.window.indexes import INDEXES
+    from sophon.codec.window.sidecar import find_sidecar
+
+    again = f"run `sophon index {store.path}` again; until then such samples are indexed as they are asked for"
+    try:
+        sidecar = find_sidecar(store.path, cache_dir)
+    except ArtifactError as error:
+        click.echo(f"sophon: window indexes are left out: {error}", err=True)
+        return []
+    if sidecar is None:
+        return []
+    INDEXES.attach(sidecar)
+    click.echo(f"sophon: window indexes of {len(sidecar):,} samples from {sidecar.path}")
+    stale = sidecar.stale_share(store)
+    if stale:
+        click.echo(f"sophon: {stale:.1%} of the samples were changed after they were indexed; {again}", err=True)
+    return [sidecar.path]
 
 
 def _tokens(token_file: Path | None, names: list[str]) -> Tokens | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,8 +17,19 @@ from urllib.parse import urlsplit
 
 from sophon.codec.codec import MAX_VALUE_BYTES
 from sophon.codec.cut import Cut, make_payload
+from sophon.codec.window.indexes import INDEXES
+from sophon.codec.window.sidecar import find_sidecar
 from sophon.codec.wire import MAX_SAMPLES, Reply, Request, error_from_json, parse_json, replies_of
-from sophon.errors import AccessError, ConfigError, Error, OpError, ProtocolError, RetryableError, TransportError
+from sophon.errors import (
+    AccessError,
+    ArtifactError,
+    ConfigError,
+    Error,
+    OpError,
+    ProtocolError,
+    RetryableError,
+    TransportError,
+)
 from sophon.loader import fork
 from sophon.loader.credentials import Credentials, certificate_problem, connection_hint
 from sophon.pipeline import Key, Pipeline
@@ -102,7 +114,20 @@ def transport_to(address: str, credentials: Credentials | None = None) -> Transp
     """Return the transport for ``grpc://host:port/dataset``, ``grpc+tls://host:port/dataset`` or a path."""
     if "://" in address:
         return FlightTransport(address, credentials=credentials)
-    return LocalTransport(open_store(address), address)
+    store = open_store(address)
+    _attach_indexes(store)
+    return LocalTransport(store, address)
+
+
+def _attach_indexes(store: Store) -> None:
+    """Use what `sophon index` wrote for a path that is opened here."""
+    try:
+        sidecar = find_sidecar(store.path)
+    except ArtifactError as error:
+        warnings.warn(f"window indexes are left out: {error}", stacklevel=4)
+        return
+    if sidecar is not None:
+        INDEXES.attach(sidecar)
 
 
 class LocalTransport(Transport):

@@ -45,6 +45,7 @@ class ServerConfig:
         limits: What a request and a sample may take.
         isolation: Where ops run: "process" or "thread".
         modules: Python modules to import; they register ops.
+        indexes: Files of window indexes that worker processes use too.
         metrics_host: Address for health and metrics, which anybody who reaches it may read.
     """
 
@@ -60,6 +61,7 @@ class ServerConfig:
     limits: Limits = field(default_factory=Limits)
     isolation: str = "process"
     modules: tuple[str, ...] = ()
+    indexes: tuple[Path, ...] = ()
     metrics_host: str = "127.0.0.1"
 
 
@@ -79,7 +81,8 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
     metrics = Metrics()
     _import(config.modules)
     budget = CpuBudget(config.cores)
-    maker = Threads() if config.isolation == "thread" else Processes(budget.slots, config.limits, config.modules)
+    in_threads = config.isolation == "thread"
+    maker = Threads() if in_threads else Processes(budget.slots, config.limits, config.modules, config.indexes)
     executor = Executor(stores, budget, config.patience_s, config.limits, maker)
     limit = None if config.limit_bytes_per_s is None else RateLimit(config.limit_bytes_per_s)
     try:

@@ -50,12 +50,14 @@ class Processes(Maker):
         count: How many.
         limits: What each may take.
         modules: Imported in each of them: they register ops.
+        indexes: Files of window indexes, which each of them maps.
     """
 
-    def __init__(self, count: int, limits: Limits, modules: Sequence[str] = ()) -> None:
+    def __init__(self, count: int, limits: Limits, modules: Sequence[str] = (), indexes: Sequence[Path] = ()) -> None:
         index_bytes = DEFAULT_MAX_BYTES // max(1, count)
         options = ["--sample-cpu-s", str(limits.sample_cpu_s), "--worker-bytes", str(limits.worker_bytes)]
         options += ["--index-bytes", str(index_bytes), *(f"--import={module}" for module in modules)]
+        options += [f"--index={path.resolve()}" for path in indexes]
         wall_s = _START_S + _WALL_PER_CPU * limits.sample_cpu_s
         # Each is started when it is first needed: a node that sends files and windows needs none of them. Without cores
         # for ops there is still a pipeline to be probed when a trainer asks for it.

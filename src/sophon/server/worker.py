@@ -1,8 +1,8 @@
 """A worker process: runs ops and codecs on files that its server hands to it, and nothing else.
 
-It opens no file, has no connection but the one to its server, is told no token, and ends when that line ends. What goes
-wrong in it stays in it: an exception is answered, a crash is noticed by the server, and what takes too much CPU or
-memory is ended by the kernel.
+It opens no file but the window indexes that it is told of, has no line but the one to its server, is told no token,
+and ends when that line ends. What goes wrong in it stays in it: an exception is answered, a crash is noticed by the
+server, and what takes too much CPU or memory is ended by the kernel.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from collections import OrderedDict
 
 from sophon.codec.cut import Cut, make_payload
 from sophon.codec.window.indexes import INDEXES
+from sophon.codec.window.sidecar import Sidecar
+from sophon.errors import ArtifactError
 from sophon.pipeline import Key, Pipeline, Trace
 from sophon.pipeline.probe import each_digest
 from sophon.server import frames
@@ -100,6 +102,7 @@ def main() -> None:
     parser.add_argument("--sample-cpu-s", type=float, required=True)
     parser.add_argument("--worker-bytes", type=int, required=True)
     parser.add_argument("--index-bytes", type=int, required=True)
+    parser.add_argument("--index", dest="indexes", action="append", default=[])
     parser.add_argument("--import", dest="modules", action="append", default=[])
     settings = parser.parse_args()
     # Ctrl-C in a terminal reaches every process in it; the server decides when its workers end.
@@ -110,6 +113,9 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (settings.worker_bytes, settings.worker_bytes))
     faulthandler.enable()  # says where a crash came from
     INDEXES.max_bytes = settings.index_bytes
+    for path in settings.indexes:
+        with contextlib.suppress(ArtifactError):  # gone or replaced since the server looked: they are built anew
+            INDEXES.attach(Sidecar(path))
     for module in settings.modules:
         importlib.import_module(module)
     Worker(socket.socket(fileno=settings.line), settings.sample_cpu_s).run()
