@@ -21,6 +21,7 @@ import pytest
 import torch
 
 import sophon
+from sophon.bench.children import children_of
 from sophon.bench.proxy import Proxy
 from sophon.errors import ConfigError, ProtocolError, RetryableError, StoreError
 from sophon.loader.cuts import OffloadWarning
@@ -138,10 +139,9 @@ def test_a_worker_process_killed_time_and_again(images, expected):
 
         def fault():
             for _ in range(5):
-                children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
-                for child in children:
+                for child in children_of(server.pid):
                     with contextlib.suppress(ProcessLookupError):
-                        os.kill(int(child), signal.SIGKILL)
+                        os.kill(child, signal.SIGKILL)
                         kills.append(child)
                 time.sleep(0.3)
 

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
+from sophon.bench.children import children_of
 from sophon.bench.harness import OnStep, nothing
 from sophon.codec.cut import Cut, legal_cuts
 from sophon.codec.wire import Request
@@ -95,5 +96,4 @@ def _cpu_of_all(pid: int) -> float:
     """Return the CPU seconds that a process and its children have used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     own_s = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-    children = [pid for task in Path(f"/proc/{pid}/task").iterdir() for pid in (task / "children").read_text().split()]
-    return own_s + sum(_cpu_of_all(int(child)) for child in children)
+    return own_s + sum(_cpu_of_all(child) for child in children_of(pid))

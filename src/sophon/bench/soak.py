@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from sophon.bench.children import children_of
 from sophon.bench.harness import OnStep, nothing
 from sophon.bench.photo_folder import write_photos
 from sophon.bench.proxy import Proxy
@@ -214,10 +215,9 @@ def _silence(proxy: Proxy, seconds: float, stop: threading.Event) -> None:
 
 
 def _kill_workers(server: LocalServer) -> None:
-    for task in Path(f"/proc/{server.pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(child), signal.SIGKILL)
+    for child in children_of(server.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
 
 
 def _watch(report: Report, stop: threading.Event) -> None:
