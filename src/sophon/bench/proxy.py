@@ -43,11 +43,7 @@ class Proxy:
             pairs, self._pairs = self._pairs, []
             self.resets += 1
         for pair in pairs:
-            for end in pair:
-                with contextlib.suppress(OSError):
-                    end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
-                    end.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads from it
-                end.close()
+            _break(pair)
 
     def reset_after(self, size_bytes: int) -> None:
         """Break all connections once that many more bytes came from the node."""
@@ -101,7 +97,7 @@ class Proxy:
                 thread.start()
 
     def _pass_on(self, source: socket.socket, sink: socket.socket, down: bool) -> None:
-        with contextlib.suppress(OSError):
+        try:
             while data := source.recv(1 << 14):
                 self._open.wait()
                 if down:
@@ -114,5 +110,14 @@ class Proxy:
                         self.reset()
                         return
                 sink.sendall(data)
-            with contextlib.suppress(OSError):
-                sink.shutdown(socket.SHUT_WR)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:  # one side is gone: the other one must learn of it
+            _break((source, sink))
+
+
+def _break(pair: tuple[socket.socket, socket.socket]) -> None:
+    for end in pair:
+        with contextlib.suppress(OSError):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+            end.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads from it
+        end.close()
