@@ -33,7 +33,7 @@ from sophon.server.room import Room, Seat
 from sophon.store import Store
 from sophon.units import format_bytes
 
-_LOOKAHEAD = 8  # samples of a request that are queued beyond those the cores work on
+_LOOKAHEAD = 64  # samples of a request that may be made ahead, while the link does not take more
 _PIPELINES = 64  # remembered, most recent first
 _Task = Future[tuple[Reply, float]]
 

@@ -25,9 +25,9 @@ from sophon.server.gate import NAME as GATE
 from sophon.server.gate import Gate, rights_of
 from sophon.server.limit import RateLimit
 from sophon.server.metrics import Metrics
+from sophon.server.pace import Paces
 from sophon.server.room import Room, Seat
 
-_BATCH_BYTES = 4 << 20  # of payload in one record batch: half the CPU per byte of what 1 MB costs on both sides
 _BATCH_S = 0.05  # that a finished sample waits for others to be sent with it
 _PIECE_BYTES = 1 << 16  # paced at once under a rate limit
 OPEN = Access()
@@ -62,6 +62,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         self._room = Room(executor.limits)
         metrics.in_flight.set_function(lambda: self._room.requests)
         metrics.in_flight_bytes.set_function(lambda: self._room.held_bytes)
+        self._paces = Paces()
         self._draining = threading.Event()
         gate = Gate(access.tokens, metrics)
         super().__init__(location, middleware={GATE: gate}, **access.tls_options())
@@ -106,15 +107,19 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
     ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         gathered: list[Reply] = []
         size_bytes, since_s = 0, time.monotonic()
+        pace = self._paces.of(context.peer())
         try:
             for reply in work:
-                full = size_bytes + len(reply.payload) > _BATCH_BYTES
+                full = size_bytes + len(reply.payload) > pace.batch_bytes
                 if gathered and (full or time.monotonic() - since_s > _BATCH_S):
                     if context.is_cancelled():  # polls the connection: too slow to ask for every sample
                         return
+                    before_s = time.monotonic()
                     yield self._send(request, gathered, size_bytes), _json({"computing_s": work.computing_s})
+                    since_s = time.monotonic()
+                    pace.sent(size_bytes, since_s - before_s)
                     seat.hold(-size_bytes)
-                    gathered, size_bytes, since_s = [], 0, time.monotonic()
+                    gathered, size_bytes = [], 0
                 gathered.append(reply)
                 size_bytes += len(reply.payload)
             if gathered:

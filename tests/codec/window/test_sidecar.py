@@ -214,6 +214,6 @@ def test_the_command_writes_it_and_a_server_picks_it_up(folder, cache, tmp_path)
     assert sophon("index", folder, "--out", out).returncode == 0
     assert len(Sidecar(out)) == COUNT
     # A port that is taken ends the server after it has looked at its data.
-    assert f"window indexes of {COUNT} samples" in sophon("serve", folder, "--host", "203.0.113.1").stdout
+    assert f"window indexes of {COUNT} samples" in sophon("serve", folder, "--host", "203.0.113.1", "--insecure").stdout
     shutil.copy(folder / "0.jpg", f"{folder}{SUFFIX}")
-    assert "window indexes are left out" in sophon("serve", folder, "--host", "203.0.113.1").stderr
+    assert "window indexes are left out" in sophon("serve", folder, "--host", "203.0.113.1", "--insecure").stderr
