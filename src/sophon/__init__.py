@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from sophon.codec import CODECS, Cut, finish_payload, legal_cuts, make_payload
     from sophon.errors import (
         ArtifactError,
+        BudgetError,
         ConfigError,
         Error,
         OpError,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         StoreError,
         TransportError,
     )
+    from sophon.loader.bad import BadSamples
     from sophon.loader.dataset import RemoteDataset
     from sophon.loader.loader import DataLoader
     from sophon.loader.local_server import LocalServer
@@ -33,6 +35,7 @@ _ROOMS = {
     "sophon.codec": ("CODECS", "Cut", "finish_payload", "legal_cuts", "make_payload"),
     "sophon.errors": (
         "ArtifactError",
+        "BudgetError",
         "ConfigError",
         "Error",
         "OpError",
@@ -42,6 +45,7 @@ _ROOMS = {
         "StoreError",
         "TransportError",
     ),
+    "sophon.loader.bad": ("BadSamples",),
     "sophon.loader.dataset": ("RemoteDataset",),
     "sophon.loader.loader": ("DataLoader",),
     "sophon.loader.local_server": ("LocalServer",),
@@ -56,6 +60,8 @@ __all__ = [
     "CODECS",
     "OPS",
     "ArtifactError",
+    "BadSamples",
+    "BudgetError",
     "ConfigError",
     "Cut",
     "DataLoader",

@@ -13,7 +13,7 @@ from sophon.codec.wire import Reply
 
 @dataclass
 class Stats:
-    """Counts since the loader was made, of what the threads of this process did.
+    """Counts since the loader was made, of threads and, with each of their batches, of worker processes.
 
     Args:
         samples: Samples received.
@@ -58,6 +58,22 @@ class Stats:
         with self._lock:
             for name, amount in amounts.items():
                 setattr(self, name, getattr(self, name) + amount)
+
+    def merge(self, counts: dict[str, Any]) -> None:
+        """Add the counts of another one, as `to_dict` gives them."""
+        with self._lock:
+            for name, value in counts.items():
+                if isinstance(value, dict):
+                    getattr(self, name).update(value)
+                else:
+                    setattr(self, name, getattr(self, name) + value)
+
+    def since(self, before: dict[str, Any]) -> Stats:
+        """Return what was counted since an earlier `to_dict`."""
+        now = self.to_dict()
+        cuts = Counter(now.pop("cuts"))
+        cuts.subtract(before["cuts"])
+        return Stats(cuts=+cuts, **{name: value - before[name] for name, value in now.items()})
 
     def to_dict(self) -> dict[str, Any]:
         """Return all counts as JSON values."""

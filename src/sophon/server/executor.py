@@ -215,7 +215,7 @@ class _Work:
         try:
             data = self._store.read(sample)
         except Error as error:
-            return Reply(position, error=error)
+            return self._failed(position, error)
         trace = Trace(len(self._pipeline))
         try:
             payload = make_payload(self._pipeline, data, Key(request.seed, request.epoch, sample), cut, trace)
@@ -235,8 +235,14 @@ class _Work:
         try:
             reply = self._reply(position, RAW, self._store.read(self._request.samples[position]))
         except Error as error:
-            return Reply(position, error=error)
+            return self._failed(position, error)
         reply.reason = reason
+        return reply
+
+    def _failed(self, position: int, error: Error) -> Reply:
+        """Return what is known of a sample that cannot be read: its id is what people look for."""
+        reply = self._reply(position, RAW, b"")
+        reply.error = error
         return reply
 
     def _reply(self, position: int, cut: Cut, payload: bytes) -> Reply:
