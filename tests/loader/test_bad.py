@@ -105,7 +105,7 @@ def test_a_batch_of_which_nothing_is_left_is_left_out(server, good, kind):
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_among_several_ranks_an_empty_batch_is_an_error_and_not_a_step_less(server, kind):
     loader = _loader(server, on_error="skip", rank=1, world_size=2, **{**KINDS[kind], "batch_size": 1})
-    with pytest.raises(BudgetError, match="rank 1 take fewer steps.*on_error='substitute'"):
+    with pytest.raises(BudgetError, match=r"rank 1 take fewer steps.*on_error='substitute'"):
         list(loader)
 
 
@@ -160,7 +160,7 @@ def test_more_bad_samples_than_the_budget_are_an_error_that_says_so(server, kind
     with pytest.raises(BudgetError, match=r"3 bad samples are more than error_budget=2 allows.*loader\.bad_samples"):
         list(loader)
     loader = _loader(server, on_error="skip", **{**KINDS[kind], "error_budget": 0.01})
-    with pytest.raises(BudgetError, match="2 bad samples are more than error_budget=0.01 allows"):
+    with pytest.raises(BudgetError, match=r"2 bad samples are more than error_budget=0\.01 allows"):
         list(loader)
 
 

@@ -61,7 +61,7 @@ def test_every_rank_makes_the_same_steps_of_the_same_size(images, uneven, steps,
 
 
 def test_samples_that_cannot_be_shared_evenly_are_an_error_where_that_is_wanted(images):
-    with pytest.raises(ConfigError, match='41 samples cannot be shared evenly by 2 ranks.*uneven="pad"'):
+    with pytest.raises(ConfigError, match=r'41 samples cannot be shared evenly by 2 ranks.*uneven="pad"'):
         sophon.DataLoader(images, RECIPE, rank=0, world_size=2, uneven="raise")
     assert len(sophon.DataLoader(images, RECIPE, rank=0, world_size=41, uneven="raise")) == 1
 

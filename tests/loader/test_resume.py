@@ -235,8 +235,8 @@ def test_a_state_of_another_pipeline_or_data_set_is_refused(images, tmp_path):
     folder = make_images(tmp_path / "train", 7)
     with pytest.raises(ArtifactError, match=r"samples=41, here samples=7.*another data set"):
         _loader(folder).load_state_dict(state)
+    sampler = EpochSampler(sophon.RemoteDataset(folder, RECIPE), shuffle=True, seed=SEED)
     with pytest.raises(ArtifactError, match="another data set"):
-        sampler = EpochSampler(sophon.RemoteDataset(folder, RECIPE), shuffle=True, seed=SEED)
         sampler.load_state_dict(state)
 
 
