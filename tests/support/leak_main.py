@@ -16,7 +16,6 @@ from pathlib import Path
 import sophon
 from tests.support.servers import RECIPE
 
-
 _WORKERS: set[int] = set()  # pids that were ever seen: a segment is named after its maker
 
 
