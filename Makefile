@@ -31,14 +31,14 @@ format: .venv/installed-test
 	$(PYTHON) -m venv .venv
 
 .venv/installed-demo: .venv/bin/python pyproject.toml requirements/pins.txt
-	$(PIP) $(PINS) --editable .
+	$(PIP) $(PINS) --editable ".[report]"
 	touch $@
 
 # torch by itself first: torchvision is installed without its dependencies, which would ask for another build of torch.
 .venv/installed-test: .venv/installed-demo
 	$(PIP) $(PINS) torch==2.13.0
 	$(PIP) --no-deps torchvision==0.28.0
-	$(PIP) $(PINS) --editable ".[torch,test]"
+	$(PIP) $(PINS) --editable ".[torch,report,test]"
 	touch $@
 
 clean:

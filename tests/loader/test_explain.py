@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 import sophon
-from sophon.loader.explain import Setting, Spent, explain_epoch
+from sophon.loader.explain import Setup, Spent, explain_epoch
 from sophon.loader.stats import Stats
 from tests.support.servers import RECIPE, make_images, serve
 
@@ -24,14 +24,14 @@ def server(images):
         yield running
 
 
-def _told(setting=None, **counts):
+def _told(setup=None, **counts):
     stats = Stats(samples=1000, **counts)
-    return explain_epoch(Spent(3, 10.0, stats, 10, True), setting or _setting(), None, None)
+    return explain_epoch(Spent(3, 10.0, stats, 10, True), setup or _setup(), None, None)
 
 
-def _setting(**change):
+def _setup(**change):
     known = {"workers": 2, "kind": "threads", "cores": 4, "is_remote": False, "bad": 0, "on_error": "raise"}
-    return Setting(**{**known, **change})
+    return Setup(**{**known, **change})
 
 
 @pytest.mark.parametrize(
@@ -52,13 +52,13 @@ def _setting(**change):
     ],
 )
 def test_what_would_help_follows_from_what_was_counted(counts, change, advice):
-    text = _told(_setting(**change), **counts)
+    text = _told(_setup(**change), **counts)
     assert re.search(f"What would help: {advice}", text), text
 
 
 def test_the_words_name_the_figures():
     text = _told(
-        _setting(is_remote=True, bad=2, on_error="skip"),
+        _setup(is_remote=True, bad=2, on_error="skip"),
         waited_s=4.0,
         consumer_s=6.0,
         link_bytes=50_000_000,

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from sophon.cli.progress import count_bar
-from sophon.errors import ConfigError
+from sophon.errors import ArtifactError, ConfigError
+
+if TYPE_CHECKING:
+    from sophon.store import Store
 
 
 @click.command()
@@ -60,6 +64,7 @@ def serve(
     for label, path in _named(paths, name):
         with count_bar(f"listing {label}") as report:
             stores[label] = open_store(path, label, cache_dir=cache_dir, on_progress=report)
+        _attach_indexes(stores[label], cache_dir)
     config = ServerConfig(host, port, cores, limit_bytes_per_s, metrics_port, ready_file, patience)
 
     def on_ready(ready: Ready) -> None:
@@ -71,6 +76,26 @@ def serve(
 
     run_server(stores, config, on_ready)
     click.echo("sophon: stopped")
+
+
+def _attach_indexes(store: Store, cache_dir: Path | None) -> None:
+    """Use what `sophon index` wrote; where that cannot be used, indexes are built as samples are asked for."""
+    from sophon.codec.window.indexes import INDEXES
+    from sophon.codec.window.sidecar import find_sidecar
+
+    again = f"run `sophon index {store.path}` again; until then such samples are indexed as they are asked for"
+    try:
+        sidecar = find_sidecar(store.path, cache_dir)
+    except ArtifactError as error:
+        click.echo(f"sophon: window indexes are left out: {error}", err=True)
+        return
+    if sidecar is None:
+        return
+    INDEXES.attach(sidecar)
+    click.echo(f"sophon: window indexes of {len(sidecar):,} samples from {sidecar.path}")
+    stale = sidecar.stale_share(store)
+    if stale:
+        click.echo(f"sophon: {stale:.1%} of the samples were changed after they were indexed; {again}", err=True)
 
 
 def _named(paths: tuple[str, ...], name: str | None) -> list[tuple[str, Path]]:

@@ -15,8 +15,8 @@ Reply columns: ``position`` in the request, ``cut`` really made, ``payload``, ``
 none), and what a trainer learns costs from: ``op_s`` (CPU seconds of each op that ran), ``raw_bytes`` of the file,
 ``height`` and ``width`` of the picture (0 if nobody looked).
 
-Each record batch comes with JSON about its stream so far: ``making_s`` says how long the node had nothing to send,
-which tells a slow node from a slow link.
+Each record batch comes with JSON about its stream so far: ``computing_s`` says how long it had nothing to send and
+waited for ops, which tells a slow node from a slow link.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Spent:
 
 
 @dataclass(frozen=True)
-class Setting:
+class Setup:
     """How the loader was set up.
 
     Args:
@@ -53,9 +53,9 @@ class Setting:
     on_error: str
 
 
-def explain_epoch(spent: Spent, setting: Setting, verdict: Verdict | None, plan: Plan | None) -> str:
+def explain_epoch(spent: Spent, setup: Setup, verdict: Verdict | None, plan: Plan | None) -> str:
     """Return a few sentences: where time went, and what would help."""
-    lines = [*_where(spent, setting), f"What would help: {_advice(spent, setting)}"]
+    lines = [*_where(spent, setup), f"What would help: {_advice(spent, setup)}"]
     if plan is not None:
         lines.append(f"Plan: policy {plan.policy}; print(loader.plan.explain()) says what is done where.")
     if verdict is not None:
@@ -63,7 +63,7 @@ def explain_epoch(spent: Spent, setting: Setting, verdict: Verdict | None, plan:
     return "\n".join(lines)
 
 
-def _where(spent: Spent, setting: Setting) -> list[str]:
+def _where(spent: Spent, setup: Setup) -> list[str]:
     stats, wall_s = spent.stats, max(spent.wall_s, 1e-9)
     until = "" if spent.is_whole else ", left before its end"
     lines = [
@@ -72,13 +72,13 @@ def _where(spent: Spent, setting: Setting) -> list[str]:
         f"The training loop worked for {_part(stats.consumer_s, wall_s)} and waited for batches for "
         f"{_part(stats.waited_s, wall_s)}.",
     ]
-    who = f"{setting.workers} {setting.kind}" if setting.workers else "the training loop's own thread"
-    room_s = wall_s * max(setting.workers, 1)
+    who = f"{setup.workers} {setup.kind}" if setup.workers else "the training loop's own thread"
+    room_s = wall_s * max(setup.workers, 1)
     lines.append(
         f"Finishing samples took {format_seconds(stats.finish_cpu_s)} of CPU, {_share(stats.finish_cpu_s, room_s)} of "
         f"what {who} can give; making batches {format_seconds(stats.collate_s)}."
     )
-    if setting.is_remote:
+    if setup.is_remote:
         lines.append(
             f"{format_bytes(stats.link_bytes)} crossed the link, {format_bytes(stats.link_bytes / wall_s)}/s; the "
             f"storage node spent {format_seconds(stats.storage_cpu_s)} of CPU; cuts: {_cuts(stats)}."
@@ -87,14 +87,14 @@ def _where(spent: Spent, setting: Setting) -> list[str]:
         lines.append(f"For {stats.smaller_cuts:,} samples storage did less than it was asked to.")
     if stats.retries:
         lines.append(f"{stats.retries:,} requests failed and were sent again.")
-    if setting.bad:
-        lines.append(f"{setting.bad:,} samples are bad so far (on_error={setting.on_error!r}); see loader.bad_samples.")
+    if setup.bad:
+        lines.append(f"{setup.bad:,} samples are bad so far (on_error={setup.on_error!r}); see loader.bad_samples.")
     return lines
 
 
-def _advice(spent: Spent, setting: Setting) -> str:
+def _advice(spent: Spent, setup: Setup) -> str:
     stats, wall_s = spent.stats, max(spent.wall_s, 1e-9)
-    busy = stats.finish_cpu_s > _BUSY * wall_s * min(setting.workers, setting.cores)
+    busy = stats.finish_cpu_s > _BUSY * wall_s * min(setup.workers, setup.cores)
     # The first that applies.
     found = (
         (
@@ -102,16 +102,16 @@ def _advice(spent: Spent, setting: Setting) -> str:
             "nothing in the loader; it keeps up, and the training step is what takes the time.",
         ),
         (
-            setting.workers == 0,
+            setup.workers == 0,
             "workers. With num_workers=0 samples are fetched and finished while the training loop stands still; "
-            f"num_workers={max(setting.cores - 1, 1)} would do it meanwhile.",
+            f"num_workers={max(setup.cores - 1, 1)} would do it meanwhile.",
         ),
         (
-            busy and setting.workers < setting.cores,
-            f"more workers: these {setting.workers} are busy all the time, and there are {setting.cores} cores.",
+            busy and setup.workers < setup.cores,
+            f"more workers: these {setup.workers} are busy all the time, and there are {setup.cores} cores.",
         ),
         (
-            busy and setting.is_remote,
+            busy and setup.is_remote,
             "fewer ops here: all cores are busy. policy='optimal' moves ops to the storage node if it has room.",
         ),
         (busy, "more cores, or a cheaper pipeline: all cores are busy finishing samples."),
@@ -120,7 +120,7 @@ def _advice(spent: Spent, setting: Setting) -> str:
             "a cheaper collate_fn: making batches is most of what the loop waits for.",
         ),
         (
-            setting.is_remote,
+            setup.is_remote,
             "fewer bytes on the link, or a faster one: the workers wait for payloads. policy='optimal' sends what is "
             "smallest, if the storage node has CPU to spare.",
         ),

@@ -16,7 +16,7 @@ from sophon.loader.batch import EMPTY
 from sophon.loader.cuts import OffloadWarning
 from sophon.loader.dataset import RemoteDataset
 from sophon.loader.engine import Engine
-from sophon.loader.explain import Setting, Spent, explain_epoch
+from sophon.loader.explain import Setup, Spent, explain_epoch
 from sophon.loader.machine import MachineConfig
 from sophon.loader.order import epoch_order
 from sophon.loader.planner import Planner, PlanSettings
@@ -315,7 +315,7 @@ class DataLoader:
         """Return in words where the time of the last epoch went, and what would help."""
         if self._spent is None:
             return "No epoch was run yet: iterate over the loader first."
-        setting = Setting(
+        setup = Setup(
             workers=self.num_workers,
             kind="threads" if self._torch_loader is None else "processes",
             cores=int(_cores(1 << 16)),
@@ -323,7 +323,7 @@ class DataLoader:
             bad=len(self.bad_samples),
             on_error=self.bad_samples.policy,
         )
-        return explain_epoch(self._spent, setting, self.verdict, self.plan)
+        return explain_epoch(self._spent, setup, self.verdict, self.plan)
 
     def _pass(self, epoch: int, cursor: int, ranks: Ranks) -> Iterator[Any]:
         before, start_s = self.stats.to_dict(), time.monotonic()

@@ -193,7 +193,7 @@ class Planner:
         """A reply has come."""
         now_s = time.monotonic()
         with self._lock:
-            self._clock.got(request, len(reply.payload), reply.cpu_s, fetch.making_s, now_s)
+            self._clock.got(request, len(reply.payload), reply.cpu_s, fetch.computing_s, now_s)
         if reply.cut != asked and reply.reason == "op_failed":
             self._recorder.refused(sample, asked)
         if now_s >= self._look_at_s:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,8 +17,10 @@ from urllib.parse import urlsplit
 
 from sophon.codec.codec import MAX_VALUE_BYTES
 from sophon.codec.cut import Cut, make_payload
+from sophon.codec.window.indexes import INDEXES
+from sophon.codec.window.sidecar import find_sidecar
 from sophon.codec.wire import Reply, Request, error_from_json, parse_json, replies_of
-from sophon.errors import ConfigError, Error, OpError, ProtocolError, RetryableError, TransportError
+from sophon.errors import ArtifactError, ConfigError, Error, OpError, ProtocolError, RetryableError, TransportError
 from sophon.loader import fork
 from sophon.pipeline import Key, Pipeline
 from sophon.store import Store, open_store
@@ -64,10 +67,10 @@ class Fetch(ABC):
     """The replies to one request, as they come.
 
     Attributes:
-        making_s: How long the other side had nothing to send so far.
+        computing_s: How long the other side had nothing to send but waited for ops, so far.
     """
 
-    making_s: float = 0.0
+    computing_s: float = 0.0
 
     @abstractmethod
     def __iter__(self) -> Iterator[Reply]: ...
@@ -99,7 +102,20 @@ def transport_to(address: str) -> Transport:
     """Return the transport for ``grpc://host:port/dataset`` or a path."""
     if "://" in address:
         return FlightTransport(address)
-    return LocalTransport(open_store(address), address)
+    store = open_store(address)
+    _attach_indexes(store)
+    return LocalTransport(store, address)
+
+
+def _attach_indexes(store: Store) -> None:
+    """Use what `sophon index` wrote for a path that is opened here."""
+    try:
+        sidecar = find_sidecar(store.path)
+    except ArtifactError as error:
+        warnings.warn(f"window indexes are left out: {error}", stacklevel=4)
+        return
+    if sidecar is not None:
+        INDEXES.attach(sidecar)
 
 
 class LocalTransport(Transport):
@@ -316,7 +332,7 @@ class _FlightFetch(Fetch):
             return
         message = parse_json(metadata.to_pybytes())
         try:
-            self.making_s = float(message["making_s"])
+            self.computing_s = float(message["computing_s"])
         except (KeyError, TypeError, ValueError) as error:
             raise ProtocolError(f"a record batch with an unknown clock: {error!r}") from error
 

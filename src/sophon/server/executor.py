@@ -8,6 +8,7 @@ the sample, and counted; the trainer finishes the rest. Only a sample that canno
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -75,7 +76,7 @@ class Executor:
             answer["reason"] = reason
         return answer
 
-    def replies(self, request: Request) -> Iterator[Reply]:
+    def replies(self, request: Request) -> Work:
         """Return one reply per sample, in the order asked for; the CPU seconds each took are in it."""
         store = self._store(request.dataset)
         found = store.manifest.fingerprint
@@ -91,8 +92,7 @@ class Executor:
             if sample >= len(store):
                 raise ConfigError(f"data set {request.dataset} has {len(store):,} samples; there is no sample {sample}")
         pipeline = self._pipeline(request)
-        work = _Work(self, store, request, pipeline)
-        return work.in_order() if request.in_order else work.as_finished()
+        return Work(self, store, request, pipeline)
 
     def count(self, reason: str) -> None:
         """Note that a smaller cut was made than asked for."""
@@ -151,16 +151,24 @@ def _known_part(spec: dict[str, Any]) -> tuple[Pipeline | None, str]:
     return None, reason
 
 
-class _Work:
-    """The samples of one request on their way."""
+class Work:
+    """The samples of one request on their way; iterating does the work.
+
+    Attributes:
+        computing_s: How long the iterating thread has waited for ops so far.
+    """
 
     def __init__(self, executor: Executor, store: Store, request: Request, pipeline: Pipeline | None) -> None:
         self._executor = executor
         self._store = store
         self._request = request
         self._pipeline = pipeline
+        self.computing_s = 0.0
 
-    def in_order(self) -> Iterator[Reply]:
+    def __iter__(self) -> Iterator[Reply]:
+        return self._in_order() if self._request.in_order else self._as_finished()
+
+    def _in_order(self) -> Iterator[Reply]:
         queue: deque[Reply | tuple[int, _Task]] = deque()
         for position in range(len(self._request.samples)):
             queue.append(self._start(position))
@@ -169,7 +177,7 @@ class _Work:
         while queue:
             yield self._result(queue.popleft())
 
-    def as_finished(self) -> Iterator[Reply]:
+    def _as_finished(self) -> Iterator[Reply]:
         running: dict[_Task, int] = {}
         for position in range(len(self._request.samples)):
             started = self._start(position)
@@ -183,7 +191,9 @@ class _Work:
             yield from self._ended(running, None)
 
     def _ended(self, running: dict[_Task, int], timeout_s: float | None) -> Iterator[Reply]:
+        start_s = time.monotonic()
         done, _ = wait(running, timeout_s, FIRST_COMPLETED)
+        self.computing_s += time.monotonic() - start_s
         for task in done:
             yield self._result((running.pop(task), task))
 
@@ -203,7 +213,9 @@ class _Work:
     def _result(self, started: Reply | tuple[int, _Task]) -> Reply:
         if isinstance(started, Reply):
             return started
+        start_s = time.monotonic()
         reply, cpu_s = started[1].result()
+        self.computing_s += time.monotonic() - start_s
         reply.cpu_s = cpu_s
         return reply
 

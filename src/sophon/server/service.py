@@ -19,7 +19,7 @@ from pyarrow import flight
 
 from sophon.codec.wire import REPLY_SCHEMA, Reply, Request, batch_of, error_to_json, parse_json
 from sophon.errors import Error
-from sophon.server.executor import Executor
+from sophon.server.executor import Executor, Work
 from sophon.server.limit import RateLimit
 from sophon.server.metrics import Metrics
 
@@ -78,31 +78,27 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
             raise flight.FlightUnavailableError("this node is shutting down")
         with _typed_errors(self._metrics):
             request = Request.from_bytes(ticket.ticket)
-            replies = self._executor.replies(request)
+            work = self._executor.replies(request)
         self._metrics.requests.inc()
-        return flight.GeneratorStream(REPLY_SCHEMA, self._batches(context, request, replies))
+        return flight.GeneratorStream(REPLY_SCHEMA, self._batches(context, request, work))
 
     def _batches(
-        self, context: flight.ServerCallContext, request: Request, replies: Iterator[Reply]
+        self, context: flight.ServerCallContext, request: Request, work: Work
     ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         gathered: list[Reply] = []
         size_bytes, since_s = 0, time.monotonic()
-        making_s, resumed_s = 0.0, since_s  # how long nothing was ready; the rest of the time it was not taken
         with self._metrics.in_flight.track_inprogress():
-            for reply in replies:
+            for reply in work:
                 full = size_bytes + len(reply.payload) > _BATCH_BYTES
                 if gathered and (full or time.monotonic() - since_s > _BATCH_S):
                     if context.is_cancelled():  # polls the connection: too slow to ask for every sample
                         return
-                    making_s += time.monotonic() - resumed_s
-                    yield self._send(request, gathered, size_bytes), _json({"making_s": making_s})
+                    yield self._send(request, gathered, size_bytes), _json({"computing_s": work.computing_s})
                     gathered, size_bytes, since_s = [], 0, time.monotonic()
-                    resumed_s = since_s
                 gathered.append(reply)
                 size_bytes += len(reply.payload)
             if gathered:
-                making_s += time.monotonic() - resumed_s
-                yield self._send(request, gathered, size_bytes), _json({"making_s": making_s})
+                yield self._send(request, gathered, size_bytes), _json({"computing_s": work.computing_s})
 
     def _send(self, request: Request, replies: list[Reply], size_bytes: int) -> pa.RecordBatch:
         if self._limit is not None:
