@@ -161,6 +161,7 @@ class Reply:
     op_s: tuple[float, ...] = ()
     raw_bytes: int = 0
     size: tuple[int, int] = (0, 0)
+    is_cached: bool = False  # never on the wire: the trainer had it already
 
 
 def batch_of(replies: Sequence[Reply]) -> pa.RecordBatch:

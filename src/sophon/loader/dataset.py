@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from os import PathLike
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -29,6 +30,7 @@ from sophon.loader.bad import DEFAULT_BUDGET, BadSample, BadSamples, row_of
 from sophon.loader.collate import OUTPUTS, numpy_collate
 from sophon.loader.cuts import Assignment, agreed_cut, assignment_for, within
 from sophon.loader.machine import Machine, MachineConfig
+from sophon.loader.prefix_cache import DEFAULT_BYTES, CachedTransport, cache_cut, cache_for
 from sophon.loader.stats import Stats
 from sophon.loader.torch_import import Dataset, need_torch, torch
 from sophon.loader.transport import Opened, Transport, transport_to
@@ -59,6 +61,9 @@ class RemoteDataset(Dataset[Any]):
             data set, or "skip" it, which makes its batch smaller.
         error_budget: How many samples may be bad: a number, or a share of the data set; more are a `BudgetError`.
         output: "torch" tensors, or "numpy" arrays, which need no torch.
+        cache: Keep what the ops before the first random one give, and run them once: True, or a cut such as "1:webp".
+        cache_dir: Where; by default the user's cache folder.
+        cache_bytes: How many bytes may be kept of this data set and these ops.
     """
 
     def __init__(
@@ -75,6 +80,9 @@ class RemoteDataset(Dataset[Any]):
         on_error: str = "raise",
         error_budget: float = DEFAULT_BUDGET,
         output: str = "torch",
+        cache: bool | str | Cut = False,
+        cache_dir: str | PathLike[str] | None = None,
+        cache_bytes: int = DEFAULT_BYTES,
         transport: Transport | None = None,
     ) -> None:
         if output not in OUTPUTS:
@@ -93,11 +101,23 @@ class RemoteDataset(Dataset[Any]):
         unknown = set(self.columns) - set(self.opened.columns)
         if unknown:
             raise ConfigError(f"no column {min(unknown)!r} in {self.url}; there is {', '.join(self.opened.columns)}")
+        self.is_cached = cache is not False
+        if self.is_cached:
+            if plan is not None or policy is not None:
+                raise ConfigError(
+                    "a cache decides by itself what is done before it; give no policy and no plan with it"
+                )
+            policy = cache_cut(self.pipeline, cache)
         wanted = assignment_for(self.pipeline, policy, plan, len(self))
         # Digests take a moment, and matter only if something is to run elsewhere.
         offloads = any(cut.k for cut in wanted.cuts)
         self.agreed_cut = agreed_cut(self.pipeline, self.opened) if offloads else 0
         self.assignment = within(wanted, self.agreed_cut)
+        if self.is_cached:
+            (cut,) = wanted.cuts
+            kept = cache_for(self.pipeline, self.opened, cut, cache_dir, cache_bytes)
+            self.transport = CachedTransport(self.transport, kept, self.pipeline, self.assignment.cuts[0])
+            self.assignment = wanted
         # All ops that can run elsewhere, since a codec may look ahead at those behind its cut.
         reach = self.pipeline.max_cut
         self._spec: dict[str, Any] = self.pipeline.prefix(reach).to_spec() if reach else {"ops": []}

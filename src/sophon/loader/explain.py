@@ -83,6 +83,8 @@ def _where(spent: Spent, setup: Setup) -> list[str]:
             f"{format_bytes(stats.link_bytes)} crossed the link, {format_bytes(stats.link_bytes / wall_s)}/s; the "
             f"storage node spent {format_seconds(stats.storage_cpu_s)} of CPU; cuts: {_cuts(stats)}."
         )
+    if stats.cached:
+        lines.append(f"The first steps of {stats.cached:,} samples came from the cache on disk.")
     if stats.smaller_cuts:
         lines.append(f"For {stats.smaller_cuts:,} samples storage did less than it was asked to.")
     if stats.retries:

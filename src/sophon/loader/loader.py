@@ -20,6 +20,7 @@ from sophon.loader.explain import Setup, Spent, explain_epoch
 from sophon.loader.machine import MachineConfig
 from sophon.loader.order import epoch_order
 from sophon.loader.planner import Planner, PlanSettings
+from sophon.loader.prefix_cache import DEFAULT_BYTES
 from sophon.loader.progress import with_bar
 from sophon.loader.ranks import Ranks, check_uneven, each, find_ranks, share
 from sophon.loader.sampler import EpochSampler
@@ -83,6 +84,10 @@ class DataLoader:
             data set, or "skip" it, which makes its batch smaller.
         error_budget: How many samples may be bad: a number, or a share of the data set; more are a `BudgetError`.
         output: "torch" tensors, or "numpy" arrays, which need no torch.
+        cache: Keep what the ops before the first random one give, and run them once: True, or a cut such as "1:webp".
+            Instead of a policy.
+        cache_dir: Where; by default the user's cache folder.
+        cache_bytes: How many bytes may be kept of this data set and these ops.
     """
 
     def __init__(
@@ -116,6 +121,9 @@ class DataLoader:
         on_error: str = "raise",
         error_budget: float = DEFAULT_BUDGET,
         output: str = "torch",
+        cache: bool | str | Cut = False,
+        cache_dir: str | Path | None = None,
+        cache_bytes: int = DEFAULT_BYTES,
     ) -> None:
         _at_least("batch_size", batch_size, 1)
         _at_least("num_workers", num_workers, 0)
@@ -127,8 +135,8 @@ class DataLoader:
         if isinstance(data, RemoteDataset):
             if pipeline is not None:
                 raise ConfigError("a RemoteDataset has its own pipeline; give one of them")
-            if (on_error, error_budget, output) != ("raise", DEFAULT_BUDGET, "torch"):
-                raise ConfigError("a RemoteDataset has its own on_error, error_budget and output; give them to it")
+            if (on_error, error_budget, output, cache) != ("raise", DEFAULT_BUDGET, "torch", False):
+                raise ConfigError("a RemoteDataset has its own on_error, error_budget, output and cache; tell it")
             self.dataset = data
         else:
             if pipeline is None:
@@ -145,6 +153,9 @@ class DataLoader:
                 on_error=on_error,
                 error_budget=error_budget,
                 output=output,
+                cache=cache,
+                cache_dir=cache_dir,
+                cache_bytes=cache_bytes,
             )
         self.batch_size = batch_size
         self.shuffle = shuffle
@@ -188,7 +199,9 @@ class DataLoader:
 
     def _should_plan(self, policy: Any, plan: Any, workers: str) -> bool:
         """Return whether this loader measures and plans for itself."""
-        if plan is not None or (policy is not None and policy not in MEASURED):
+        if self.dataset.is_cached and policy is not None:
+            raise ConfigError(f"policy {policy!r}: a cache decides by itself what is done before it; give no policy")
+        if plan is not None or self.dataset.is_cached or (policy is not None and policy not in MEASURED):
             return False
         if self.dataset.assignment.cuts != (RAW,) or not self.dataset.transport.is_remote:
             return False

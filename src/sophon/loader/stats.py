@@ -20,6 +20,7 @@ class Stats:
         link_bytes: Bytes of payload that crossed the link.
         cuts: Samples by the cut really made.
         smaller_cuts: Samples for which storage did less than it was asked to.
+        cached: Samples whose first steps were read from the trainer's own disk.
         retries: Requests that failed and were tried again.
         waited_s: Seconds that the consumer waited for batches.
         consumer_s: Seconds that the consumer took between batches.
@@ -33,6 +34,7 @@ class Stats:
     link_bytes: int = 0
     cuts: Counter[str] = field(default_factory=Counter)
     smaller_cuts: int = 0
+    cached: int = 0
     retries: int = 0
     waited_s: float = 0.0
     consumer_s: float = 0.0
@@ -48,7 +50,8 @@ class Stats:
         """Count a reply."""
         with self._lock:
             self.samples += 1
-            self.link_bytes += len(reply.payload)
+            self.cached += reply.is_cached
+            self.link_bytes += 0 if reply.is_cached else len(reply.payload)
             self.cuts[str(reply.cut)] += 1
             self.smaller_cuts += reply.cut != asked
             self.storage_cpu_s += reply.cpu_s
