@@ -10,6 +10,7 @@ from sophon.version import __version__
 if TYPE_CHECKING:
     from sophon.codec import CODECS, Cut, finish_payload, legal_cuts, make_payload
     from sophon.errors import (
+        AccessError,
         ArtifactError,
         BudgetError,
         ConfigError,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _ROOMS = {
     "sophon.codec": ("CODECS", "Cut", "finish_payload", "legal_cuts", "make_payload"),
     "sophon.errors": (
+        "AccessError",
         "ArtifactError",
         "BudgetError",
         "ConfigError",
@@ -59,6 +61,7 @@ _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 __all__ = [
     "CODECS",
     "OPS",
+    "AccessError",
     "ArtifactError",
     "BadSamples",
     "BudgetError",

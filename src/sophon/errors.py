@@ -10,6 +10,7 @@ Error:
     ├── BudgetError            more samples are bad than the user allows
     └── TransportError         what happened between trainer and storage
         ├── RetryableError     the same request may succeed later or elsewhere
+        ├── AccessError        a token, certificate or right that is missing or wrong
         └── ProtocolError      the other side sent what it must never send
             └── PayloadError   a payload that its codec cannot decode
 
@@ -100,6 +101,10 @@ class TransportError(Error):
 
 class RetryableError(TransportError):
     """The same request may succeed later or on another node."""
+
+
+class AccessError(TransportError):
+    """A token, certificate or right that is missing or wrong; asking again does not help."""
 
 
 class ProtocolError(TransportError):

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 UNIT = (ROOT / "deploy/sophon-serve.service").read_text()
 SETTINGS = (ROOT / "deploy/serve.env").read_text()
 CONTAINER = (ROOT / "deploy/Containerfile").read_text()
+TOKEN = "a-token-for-tests-only"
 FLAGS = {flag for option in serve_command.params for flag in option.opts if flag.startswith("--")}
 
 
@@ -65,7 +66,8 @@ def test_the_units_command_serves(tmp_path):
         make_images(tmp_path / name, 6)
     values = {**_settings(), "SOPHON_DATA": f"train={tmp_path}/train val={tmp_path}/val", "SOPHON_CORES": "1"}
     values |= {"SOPHON_HOST": "127.0.0.1", "SOPHON_PORT": "0", "SOPHON_METRICS_PORT": "0"}
-    text = _command().replace("%C", str(tmp_path))
+    (tmp_path / "tokens").write_text(f"{TOKEN} *\n")
+    text = _command().replace("%C", str(tmp_path)).replace("%d", str(tmp_path))
     text = re.sub(r"\$\{(\w+)\}", lambda found: shlex.quote(values[found[1]]), text)
     text = re.sub(r"\$(\w+)", lambda found: values[found[1]], text)
     words = [*shlex.split(text)[1:], "--ready-file", str(tmp_path / "ready")]
@@ -78,7 +80,8 @@ def test_the_units_command_serves(tmp_path):
                 break
         port = json.loads((tmp_path / "ready").read_text())["port"]
         for name in ("train", "val"):
-            assert len(list(DataLoader(f"grpc://127.0.0.1:{port}/{name}", RECIPE, batch_size=3))) == 2
+            url = f"grpc://127.0.0.1:{port}/{name}"
+            assert len(list(DataLoader(url, RECIPE, batch_size=3, token=TOKEN))) == 2
     finally:
         process.terminate()
         process.communicate(timeout=30)
@@ -135,7 +138,7 @@ def test_every_flag_of_the_containers_command_exists():
     entry = json.loads(commands["ENTRYPOINT"])
     assert entry[:2] == ["sophon", "serve"]
     assert {word for word in entry if word.startswith("--")} <= FLAGS
-    example = CONTAINER.split("sophon-cache:/cache sophon-serve")[1].split("\n")[0]
+    example = CONTAINER.split("sophon-cache:/cache sophon-serve")[1].split("/data/train")[0]
     assert _flags(example) <= FLAGS
 
 

@@ -13,7 +13,10 @@ from rich.table import Table
 
 from sophon.bench.photos import KINDS
 from sophon.cli.bench_cuts import bench_cuts
+from sophon.cli.bench_isolation import bench_isolation_command
+from sophon.cli.bench_paper import bench_paper_command
 from sophon.cli.bench_plan import bench_plan
+from sophon.cli.bench_soak import bench_soak_command
 from sophon.cli.output import json_option, show
 from sophon.cli.progress import steps_bar
 
@@ -35,7 +38,10 @@ def bench() -> None:
 
 
 bench.add_command(bench_cuts)
+bench.add_command(bench_isolation_command)
 bench.add_command(bench_plan)
+bench.add_command(bench_paper_command)
+bench.add_command(bench_soak_command)
 
 
 @bench.command("ops")

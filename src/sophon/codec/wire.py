@@ -256,8 +256,12 @@ def _parse_cut(text: str | None) -> Cut:
 
 
 def error_to_json(error: Error) -> str:
-    """Return an error so that it can be raised on the other side, with the end of its traceback here."""
-    text = "".join(traceback.format_exception(error)) if error.__traceback__ is not None else ""
+    """Return an error so that it can be raised on the other side, with the end of its traceback here.
+
+    Who is refused learns nothing of this node: an `AccessError` has no traceback.
+    """
+    told = error.__traceback__ is not None and not isinstance(error, errors.AccessError)
+    text = "".join(traceback.format_exception(error)) if told else ""
     message = {"type": type(error).__name__, "message": str(error), "traceback": text[-_MAX_TRACEBACK:]}
     return json.dumps(message)
 

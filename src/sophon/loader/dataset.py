@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from sophon.codec.cut import RAW, Cut, finish_payload
-from sophon.codec.wire import MAX_SAMPLES, Reply, Request
+from sophon.codec.wire import Reply, Request
 from sophon.errors import (
     BudgetError,
     ConfigError,
@@ -28,6 +28,7 @@ from sophon.errors import (
 )
 from sophon.loader.bad import DEFAULT_BUDGET, BadSample, BadSamples, row_of
 from sophon.loader.collate import OUTPUTS, numpy_collate
+from sophon.loader.credentials import Credentials
 from sophon.loader.cuts import Assignment, agreed_cut, assignment_for, within
 from sophon.loader.machine import Machine, MachineConfig
 from sophon.loader.prefix_cache import DEFAULT_BYTES, CachedTransport, cache_cut, cache_for
@@ -64,6 +65,10 @@ class RemoteDataset(Dataset[Any]):
         cache: Keep what the ops before the first random one give, and run them once: True, or a cut such as "1:webp".
         cache_dir: Where; by default the user's cache folder.
         cache_bytes: How many bytes may be kept of this data set and these ops.
+        token: Shown to the storage node; SOPHON_TOKEN by default.
+        tls_ca: PEM file of who vouches for a ``grpc+tls://`` node; SOPHON_TLS_CA, else the system's, by default.
+        tls_cert: PEM file of this trainer's certificate, for mutual TLS; SOPHON_TLS_CERT by default.
+        tls_key: PEM file of its key; SOPHON_TLS_KEY by default.
     """
 
     def __init__(
@@ -84,6 +89,10 @@ class RemoteDataset(Dataset[Any]):
         cache_dir: str | PathLike[str] | None = None,
         cache_bytes: int = DEFAULT_BYTES,
         transport: Transport | None = None,
+        token: str | None = None,
+        tls_ca: str | PathLike[str] | None = None,
+        tls_cert: str | PathLike[str] | None = None,
+        tls_key: str | PathLike[str] | None = None,
     ) -> None:
         if output not in OUTPUTS:
             raise ConfigError(f"output: expected torch or numpy, got {output!r}")
@@ -96,7 +105,7 @@ class RemoteDataset(Dataset[Any]):
         self.target_transform = target_transform
         self.columns = tuple(columns)
         self.deadline_s = deadline_s
-        self.transport = transport or transport_to(self.url)
+        self.transport = transport or transport_to(self.url, Credentials(token, tls_ca, tls_cert, tls_key))
         self.opened = self._open()
         unknown = set(self.columns) - set(self.opened.columns)
         if unknown:
@@ -250,7 +259,9 @@ class RemoteDataset(Dataset[Any]):
     def _fetch_all(self, epoch: int, samples: list[int]) -> Any:
         """Yield (position, reply) for all samples, trying again what fails, until the deadline."""
         config = MachineConfig(
-            deadline_s=self.deadline_s, request_samples=min(len(samples), MAX_SAMPLES), request_bytes=1 << 62
+            deadline_s=self.deadline_s,
+            request_samples=min(len(samples), self.opened.max_samples),
+            request_bytes=1 << 62,
         )
         machine = Machine(len(samples), len(samples) or 1, config, 0, time.monotonic())
         remaining = len(samples)

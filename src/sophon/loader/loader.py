@@ -88,6 +88,10 @@ class DataLoader:
             Instead of a policy.
         cache_dir: Where; by default the user's cache folder.
         cache_bytes: How many bytes may be kept of this data set and these ops.
+        token: Shown to the storage node, as are the next three: see `RemoteDataset`.
+        tls_ca: PEM file of who vouches for the node.
+        tls_cert: PEM file of this trainer's certificate.
+        tls_key: PEM file of its key.
     """
 
     def __init__(
@@ -124,6 +128,10 @@ class DataLoader:
         cache: bool | str | Cut = False,
         cache_dir: str | Path | None = None,
         cache_bytes: int = DEFAULT_BYTES,
+        token: str | None = None,
+        tls_ca: str | Path | None = None,
+        tls_cert: str | Path | None = None,
+        tls_key: str | Path | None = None,
     ) -> None:
         _at_least("batch_size", batch_size, 1)
         _at_least("num_workers", num_workers, 0)
@@ -156,6 +164,10 @@ class DataLoader:
                 cache=cache,
                 cache_dir=cache_dir,
                 cache_bytes=cache_bytes,
+                token=token,
+                tls_ca=tls_ca,
+                tls_cert=tls_cert,
+                tls_key=tls_key,
             )
         self.batch_size = batch_size
         self.shuffle = shuffle
@@ -169,7 +181,8 @@ class DataLoader:
         self._spent: Spent | None = None
         self._warned = False
         self.stats = Stats()
-        self._config = MachineConfig(buffer_bytes=buffer_bytes, deadline_s=deadline_s)
+        most = min(MachineConfig.request_samples, self.dataset.opened.max_samples)
+        self._config = MachineConfig(buffer_bytes=buffer_bytes, deadline_s=deadline_s, request_samples=most)
         self._planner = None
         settings = PlanSettings(
             policy=policy if isinstance(policy, str) and policy in MEASURED else "optimal",

@@ -194,7 +194,7 @@ class Planner:
         now_s = time.monotonic()
         with self._lock:
             self._clock.got(request, len(reply.payload), reply.cpu_s, fetch.computing_s, now_s)
-        if reply.cut != asked and reply.reason == "op_failed":
+        if reply.cut != asked and reply.reason in ("op_failed", "crash", "cpu_limit"):
             self._recorder.refused(sample, asked)
         if now_s >= self._look_at_s:
             self._look(now_s)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections.abc import Iterator
 from functools import cache
 from importlib import resources
 
@@ -38,20 +39,23 @@ def digests(pipeline: Pipeline) -> list[str]:
 
     An op that fails on this picture (a crop larger than it, say) ends the list: nothing is known of it and the rest.
     """
+    return list(each_digest(pipeline))
+
+
+def each_digest(pipeline: Pipeline) -> Iterator[str]:
+    """Yield the same one by one, for who wants to know those before an op that takes the whole process down."""
     values: list[Value] = [picture()] * _PASSES
-    result = []
     for k in range(pipeline.max_cut):
         hasher = hashlib.sha256()
         try:
             values = [pipeline.run(value, Key(0, epoch, 0), k, k + 1) for epoch, value in enumerate(values)]
         except OpError:
-            break
+            return
         for value in values:
             hasher.update(_bits(value))
         if k > 0:
             hasher.update(_resampling())
-        result.append(hasher.hexdigest()[:16])
-    return result
+        yield hasher.hexdigest()[:16]
 
 
 @cache
