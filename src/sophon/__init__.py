@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from sophon.errors import (
         AccessError,
         ArtifactError,
+        BudgetError,
         ConfigError,
         Error,
         OpError,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         StoreError,
         TransportError,
     )
+    from sophon.loader.bad import BadSamples
     from sophon.loader.dataset import RemoteDataset
     from sophon.loader.loader import DataLoader
     from sophon.loader.local_server import LocalServer
@@ -35,6 +37,7 @@ _ROOMS = {
     "sophon.errors": (
         "AccessError",
         "ArtifactError",
+        "BudgetError",
         "ConfigError",
         "Error",
         "OpError",
@@ -44,6 +47,7 @@ _ROOMS = {
         "StoreError",
         "TransportError",
     ),
+    "sophon.loader.bad": ("BadSamples",),
     "sophon.loader.dataset": ("RemoteDataset",),
     "sophon.loader.loader": ("DataLoader",),
     "sophon.loader.local_server": ("LocalServer",),
@@ -59,6 +63,8 @@ __all__ = [
     "OPS",
     "AccessError",
     "ArtifactError",
+    "BadSamples",
+    "BudgetError",
     "ConfigError",
     "Cut",
     "DataLoader",

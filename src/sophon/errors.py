@@ -7,6 +7,7 @@ Error:
     ├── ArtifactError          a saved file that is damaged, of another version or of another job
     ├── StoreError             a data set or sample that cannot be read
     ├── OpError                an op failed on one sample; carries op, position and sample
+    ├── BudgetError            more samples are bad than the user allows
     └── TransportError         what happened between trainer and storage
         ├── RetryableError     the same request may succeed later or elsewhere
         ├── AccessError        a token, certificate or right that is missing or wrong
@@ -90,6 +91,10 @@ def _rebuild(
     return cls(problem, remedy=remedy, op=op, position=position, sample=sample)
 
 
+class BudgetError(Error):
+    """More samples are bad than the user allows."""
+
+
 class TransportError(Error):
     """Something went wrong between trainer and storage."""
 
@@ -108,3 +113,18 @@ class ProtocolError(TransportError):
 
 class PayloadError(ProtocolError):
     """A payload that its codec cannot decode."""
+
+
+_NOTE = "traceback on the storage node:\n"
+
+
+def with_remote_traceback(error: Error, text: str) -> Error:
+    """Return an error of the other side with its traceback there, which Python prints below our own."""
+    error.add_note(_NOTE + text)
+    return error
+
+
+def remote_traceback(error: BaseException) -> str | None:
+    """Return the traceback on the storage node, if the error happened there."""
+    notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(_NOTE)]
+    return notes[0].removeprefix(_NOTE) if notes else None

@@ -217,16 +217,16 @@ class Engine:
                 batch = self._batches[number] = Batch(self._dataset, size, self._collate)
         start_s = time.thread_time()
         held_bytes = 0
+        sample = int(self._order[position])
+        key = Key(self._dataset.seed, self._epoch, sample)
         try:
-            sample = int(self._order[position])
-            key = Key(self._dataset.seed, self._epoch, sample)
             trace = None if self._planner is None else Trace(len(self._dataset.pipeline))
             value, target = self._dataset.finish(reply, self._epoch, sample, batch.place(slot), trace)
             held_bytes = batch.put(slot, value, target, reply, key)
             if self._planner is not None and trace is not None:
                 self._planner.finished(key, reply, trace)
         except Exception as error:  # noqa: BLE001 - it is raised where its batch is handed out
-            batch.fail(slot, error)
+            batch.fail(slot, key, error)
         self._stats.add(finish_cpu_s=time.thread_time() - start_s)
         with self._lock:
             ready = self._machine.ready

@@ -97,6 +97,7 @@ class Planner:
         self._planning = threading.Lock()
         self._resources: Resources | None = None
         self._epoch = 0
+        self._ranks = 1
         self._saves = 0
         self._begin = (0, 0.0)
         self._look_at_s = 0.0
@@ -105,9 +106,10 @@ class Planner:
 
     # --- an epoch -----------------------------------------------------------------------------------------------------
 
-    def begin(self, epoch: int) -> None:
-        """Give the samples of an epoch their cuts."""
+    def begin(self, epoch: int, ranks: int = 1) -> None:
+        """Give the samples of an epoch their cuts; each of several ranks sees only its share of them."""
         self._epoch = epoch
+        self._ranks = ranks
         self._begin = (self._stats.samples, self._stats.consumer_s)
         if self._is_ready:
             with self._lock:
@@ -135,7 +137,7 @@ class Planner:
 
     @property
     def _is_ready(self) -> bool:
-        return self._recorder.seen >= max(0.5 * len(self._dataset), 1) and (
+        return self._recorder.seen >= max(0.5 * len(self._dataset) / self._ranks, 1) and (
             self._recorder.count(RAW) > 0 or self.profile is not None
         )
 

@@ -315,7 +315,7 @@ class Work:
         try:
             data = self._store.read(sample)
         except Error as error:
-            return Reply(position, error=error)
+            return self._failed(position, error)
         trace = Trace(len(self._pipeline))
         try:
             key = Key(request.seed, request.epoch, sample)
@@ -344,8 +344,14 @@ class Work:
         try:
             reply = self._reply(position, RAW, self._store.read(self._request.samples[position]))
         except Error as error:
-            return Reply(position, error=error)
+            return self._failed(position, error)
         reply.reason = reason
+        return reply
+
+    def _failed(self, position: int, error: Error) -> Reply:
+        """Return what is known of a sample that cannot be read: its id is what people look for."""
+        reply = self._reply(position, RAW, b"")
+        reply.error = error
         return reply
 
     def _reply(self, position: int, cut: Cut, payload: Payload) -> Reply:
