@@ -14,14 +14,17 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from sophon.codec.cut import RAW, Cut
 from sophon.errors import ConfigError
+from sophon.loader.costs import Costs
 from sophon.loader.cuts import OffloadWarning
 from sophon.loader.dataset import RemoteDataset
 from sophon.loader.engine import Engine
 from sophon.loader.machine import MachineConfig
 from sophon.loader.order import epoch_order
+from sophon.loader.order_log import OrderLog, Relaxed, Replay
 from sophon.loader.planner import Planner, PlanSettings
 from sophon.loader.sampler import EpochSampler
 from sophon.loader.stats import Stats
+from sophon.loader.tuner import Setting, Tuner
 from sophon.plan.plan import Plan
 from sophon.plan.policies import Options
 from sophon.plan.resources import Resources
@@ -31,6 +34,9 @@ from sophon.profile.verdict import Verdict
 
 _WORKERS = ("threads", "processes")
 DEFAULT_BUFFER_BYTES = 1 << 30
+DEFAULT_REQUESTS = 2
+_MOST_REQUESTS = 32  # a storage node answers each with a stream and a few samples of lookahead of its own
+_SHALLOW = 8  # of the buffer's bytes, an eighth is read ahead until that proves too little
 MEASURED = ("optimal", "sophon", "fastflow")
 _MANY = 0.1  # of an epoch's samples with a smaller cut than asked for are worth a warning
 
@@ -39,14 +45,16 @@ class DataLoader:
     """Iterates over the batches of a data set; every pass is the next epoch.
 
     The sequence of batches is a function of the data set, the pipeline, the batch size, the seed and the epoch:
-    workers, threads or processes, cuts and failures on the way change nothing of it.
+    workers, threads or processes, cuts and failures on the way change nothing of it. Only with ``order="relaxed"`` it
+    also depends on what is finished first; the tensors of a sample stay the same.
 
     Args:
         data: Address ``grpc://host:port/dataset``, a path, or a `RemoteDataset`.
         pipeline: A `Pipeline`, a list of ops or a torchvision transform; not with a `RemoteDataset`, which has its own.
         batch_size: Samples in a batch.
         shuffle: In random order, another one each epoch.
-        num_workers: Threads or processes that finish samples; 0 does it in the thread that iterates.
+        num_workers: Threads or processes that finish samples; 0 does it in the thread that iterates; "auto" follows the
+            measured bottleneck: threads, requests under way and bytes read ahead.
         collate_fn: Makes a batch of a list of samples; by default as torch does.
         pin_memory: Copy batches into pinned memory, if there is an accelerator.
         drop_last: Leave out a last batch that is smaller.
@@ -63,6 +71,10 @@ class DataLoader:
         columns: Further columns to bring along; "id" is the sample's id.
         buffer_bytes: Bound on bytes of samples that are asked for and not yet handed out.
         deadline_s: How long nothing may come before an error is raised.
+        order: "strict" for batches that are the same in every run; "relaxed", or `Relaxed(max_delay)`, for batches of
+            what is finished first, so that slow samples hold up no others (`loader.log` records the order);
+            `Replay(log)` for the batches of a recorded run.
+        max_requests: Requests under way at once; by default 2, or what the bottleneck asks for with "auto".
         workers: "threads", or "processes" where the pipeline has steps that hold Python's lock.
         multiprocessing_context: For processes: "fork", "spawn" or "forkserver".
         prefetch_factor: For processes: batches per worker that are made ahead, as in torch.
@@ -75,7 +87,7 @@ class DataLoader:
         pipeline: Any = None,
         batch_size: int = 1,
         shuffle: bool = False,
-        num_workers: int = 0,
+        num_workers: int | str = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
@@ -90,13 +102,18 @@ class DataLoader:
         columns: Sequence[str] = (),
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
         deadline_s: float = 60.0,
+        order: str | Relaxed | Replay = "strict",
+        max_requests: int | None = None,
         workers: str = "threads",
         multiprocessing_context: Any = None,
         prefetch_factor: int | None = None,
         persistent_workers: bool = False,
     ) -> None:
         _at_least("batch_size", batch_size, 1)
-        _at_least("num_workers", num_workers, 0)
+        if num_workers != "auto":
+            _at_least("num_workers", num_workers, 0)
+        if max_requests is not None:
+            _at_least("max_requests", max_requests, 1)
         _at_least("buffer_bytes", buffer_bytes, 1)
         if workers not in _WORKERS:
             raise ConfigError(f"workers: expected threads or processes, got {workers!r}")
@@ -121,14 +138,26 @@ class DataLoader:
             )
         self.batch_size = batch_size
         self.shuffle = shuffle
-        self.num_workers = num_workers
+        self._tuner = _tuner(max_requests, buffer_bytes) if num_workers == "auto" else None
+        self.num_workers: int = _most_workers() if isinstance(num_workers, str) else num_workers
         self.collate_fn = collate_fn
         self.drop_last = drop_last
         self.pin_memory = _can_pin(pin_memory)
         self.epoch = 0
         self._warned = False
         self.stats = Stats()
-        self._config = MachineConfig(buffer_bytes=buffer_bytes, deadline_s=deadline_s)
+        relaxed = _relaxed(order)
+        self._config = MachineConfig(
+            buffer_bytes=buffer_bytes,
+            deadline_s=deadline_s,
+            max_requests=DEFAULT_REQUESTS if max_requests is None else max_requests,
+            max_delay=None if relaxed is None else relaxed.max_delay,
+        )
+        self._costs = Costs(len(self.dataset))
+        self._replay = None
+        if isinstance(order, Replay):
+            self._replay = order.opened(self.dataset.opened.fingerprint, batch_size)
+        self.log = None if relaxed is None else OrderLog(self.dataset.opened.fingerprint, batch_size)
         self._planner = None
         settings = PlanSettings(
             policy=policy if isinstance(policy, str) and policy in MEASURED else "optimal",
@@ -138,14 +167,16 @@ class DataLoader:
             keep=profile is not False,
         )
         if self._should_plan(policy, plan, workers):
-            self._planner = Planner(self.dataset, settings, _cores(num_workers), self.stats)
+            self._planner = Planner(self.dataset, settings, _cores(self.num_workers), self.stats)
         self._torch_loader = None
-        if workers == "processes" and num_workers > 0:
+        if workers == "processes" and self.num_workers > 0:
+            if order != "strict" or num_workers == "auto":
+                raise ConfigError("worker processes keep strict order and a fixed number; use workers='threads'")
             self._sampler = EpochSampler(self.dataset, shuffle=shuffle, seed=self.dataset.seed)
             self._torch_loader = TorchDataLoader(
                 self.dataset,
                 batch_sampler=BatchSampler(self._sampler, batch_size, drop_last),
-                num_workers=num_workers,
+                num_workers=self.num_workers,
                 collate_fn=collate_fn,
                 multiprocessing_context=multiprocessing_context,
                 prefetch_factor=prefetch_factor,
@@ -172,6 +203,13 @@ class DataLoader:
     def plan(self) -> Plan | None:
         """The plan of this epoch, if this loader plans: `print(loader.plan.explain())` says what and why."""
         return None if self._planner is None else self._planner.plan
+
+    @property
+    def setting(self) -> Setting:
+        """How many workers, requests and bytes ahead there are; with num_workers="auto" it follows the bottleneck."""
+        if self._tuner is not None:
+            return self._tuner.setting
+        return Setting(self.num_workers, self._config.max_requests, self._config.buffer_bytes)
 
     @property
     def profile(self) -> Profile | None:
@@ -214,8 +252,11 @@ class DataLoader:
         order = epoch_order(len(self.dataset), self.dataset.seed, epoch, shuffle=self.shuffle)
         if self.drop_last:
             order = order[: len(self) * self.batch_size]
+        strict, order = order, order if self._replay is None else self._replay.replay(epoch, order)
         if self._planner is not None:
             self._planner.begin(epoch)
+            if (predicted := self._planner.finish_s()) is not None:
+                self._costs.expect(predicted)
         before = (self.stats.samples, self.stats.smaller_cuts)  # the engine's threads count from its first moment
         engine = Engine(
             self.dataset,
@@ -227,12 +268,16 @@ class DataLoader:
             self.collate_fn,
             self.stats,
             self._planner,
+            self._costs,
+            self._tuner,
         )
         try:
             for batch in engine.batches():
                 yield _pinned(batch) if self.pin_memory else batch
         finally:
             engine.close()
+            if self.log is not None:
+                self.log.record(epoch, strict, engine.positions)
             if self._planner is not None:
                 self._planner.end()
         self._warn_of_smaller_cuts(self.stats.samples - before[0], self.stats.smaller_cuts - before[1])
@@ -257,6 +302,28 @@ def _at_least(name: str, value: Any, least: int) -> None:
 def _cores(workers: int) -> float:
     """Return how many cores finish samples: one per worker, but no more than this process may use."""
     return float(min(max(workers, 1), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else workers))
+
+
+def _most_workers() -> int:
+    """Return how many threads to begin with: one per core that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _tuner(max_requests: int | None, buffer_bytes: int) -> Tuner:
+    cores = _most_workers()
+    start = Setting(cores, max_requests or DEFAULT_REQUESTS, max(buffer_bytes // _SHALLOW, 1))
+    # Threads that wait rather than compute may be more than there are cores.
+    return Tuner(start, Setting(4 * cores, max_requests or _MOST_REQUESTS, buffer_bytes), cores)
+
+
+def _relaxed(order: Any) -> Relaxed | None:
+    if isinstance(order, Relaxed):
+        return order
+    if order == "relaxed":
+        return Relaxed()
+    if order != "strict" and not isinstance(order, Replay):
+        raise ConfigError(f"order: expected 'strict', 'relaxed', Relaxed(max_delay) or Replay(log), got {order!r}")
+    return None
 
 
 def _can_pin(wanted: bool) -> bool:
