@@ -1,0 +1,46 @@
+"""``sophon bench slow``: what slow samples cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from sophon.cli.output import json_option, show
+from sophon.cli.progress import steps_bar
+
+
+@click.command("slow")
+@click.option("--samples", default=240, show_default=True, type=click.IntRange(40), help="How many volumes.")
+@click.option("--workers", default=2, show_default=True, type=click.IntRange(1), help="Workers of each loader.")
+@click.option("--seconds", default=60.0, show_default=True, type=click.FloatRange(0.1), help="At least three rounds.")
+@json_option
+def bench_slow_command(samples: int, workers: int, seconds: float, json_target: str | None) -> None:
+    """Samples of which one in twenty takes a hundred times longer, beside torch's DataLoader."""
+    from sophon.bench.slow import bench_slow  # torch takes seconds to load; only this command needs it
+
+    with steps_bar("slow samples") as report:
+        result = bench_slow(seconds, samples, workers, report)
+    show(result, json_target, _print_slow)
+
+
+def _print_slow(result: dict[str, Any], console: Console) -> None:
+    table = Table("loader", "samples/s", "of torch's", "of the bound")
+    titles = {
+        "torch": "torch, worker processes, in order",
+        "strict": "sophon, strict order",
+        "relaxed": "sophon, relaxed order",
+        "bound": "CPU seconds of all samples / workers",
+    }
+    for name, title in titles.items():
+        rate = result[f"{name}_per_s"]
+        torch, bound = rate / result["torch_per_s"], rate / result["bound_per_s"]
+        table.add_row(title, f"{rate:,.1f}", f"{torch:.2f}×", f"{bound:.2f}")
+    console.print(
+        f"{result['samples']:,} volumes, one in twenty 300 ms to 1 s, the others 3 ms; {result['workers']} workers, "
+        f"batches of {result['batch_size']}",
+        highlight=False,
+    )
+    console.print(table)
