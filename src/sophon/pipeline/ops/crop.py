@@ -194,6 +194,9 @@ class RandomResizedCrop(_SizedCrop):
 
         Pillow's ``resize(box=…)`` would save a copy, but its filter reads pixels outside the box: other bits.
         """
-        part = crop(value, params)
+        return self.resized(crop(value, params))
+
+    def resized(self, part: Image.Image) -> Image.Image:
+        """Return what was cut out, resized."""
         height, width = self._size
         return part.resize((width, height), INTERPOLATIONS[self.interpolation])
