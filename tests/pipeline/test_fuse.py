@@ -16,7 +16,9 @@ MOVES = [
     lambda r: ops.RandomVerticalFlip(r.choice([0.5, 1.0])),
     lambda r: ops.CenterCrop((r.randint(20, 60), r.randint(20, 60))),
     lambda r: ops.RandomCrop(r.randint(10, 50), pad_if_needed=True),
-    lambda r: ops.RandomCrop(r.randint(10, 50), padding=r.choice([None, 3]), pad_if_needed=True, padding_mode="reflect"),
+    lambda r: ops.RandomCrop(
+        r.randint(10, 50), padding=r.choice([None, 3]), pad_if_needed=True, padding_mode="reflect"
+    ),
     lambda r: ops.RandomResizedCrop(r.randint(10, 40)),
 ]
 
@@ -54,7 +56,9 @@ def test_a_run_of_crops_and_flips_gives_the_same_bits_in_one_pass(seed):
 
 @pytest.mark.parametrize("epoch", range(8))
 def test_flips_of_a_part_know_where_it_lies(epoch):
-    pipeline = Pipeline([ops.Decode(), ops.RandomHorizontalFlip(), ops.RandomVerticalFlip(), ops.RandomHorizontalFlip()])
+    pipeline = Pipeline(
+        [ops.Decode(), ops.RandomHorizontalFlip(), ops.RandomVerticalFlip(), ops.RandomHorizontalFlip()]
+    )
     part = Part(scene(20, 10), top=5, left=7, height=60, width=80)
     key = Key(1, epoch, 2)
     assert _same(pipeline.run(part, key, 1), _one_by_one(pipeline, part, key, 1))
@@ -110,7 +114,7 @@ def test_a_trace_knows_the_bytes_between_fused_ops():
 
 def test_a_subclass_of_a_crop_is_left_alone():
     class Odd(ops.CenterCrop):
-        def apply(self, value, params=None):
+        def apply(self, value, params=None):  # noqa: ARG002 - part of the contract
             return Image.new("RGB", self._size)
 
     assert fuse([ops.Decode(), Odd(20), ops.CenterCrop(10)]) == {}

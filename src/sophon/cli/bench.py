@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from sophon.cli.bench_order import bench_slow_command
+from sophon.cli.bench_order import bench_slow_command, bench_tune_command
 from sophon.cli.bench_plan import bench_plan
 from sophon.cli.output import json_option, show
 from sophon.cli.progress import steps_bar
@@ -32,6 +32,7 @@ def bench() -> None:
 
 bench.add_command(bench_plan)
 bench.add_command(bench_slow_command)
+bench.add_command(bench_tune_command)
 
 
 @bench.command("ops")

@@ -1,8 +1,8 @@
 """One epoch on its way: fetching, finishing and handing out batches, driven by the machine.
 
 Concurrency: fetching threads send requests and read replies; worker threads finish samples, those that have to be begun
-first first, whoever is free taking the next one; the consumer's thread takes batches. All of them call the machine under
-one lock and do the slow things outside it. With a tuner, threads are started and let go on the way. With no workers
+first first, whoever is free taking the next one; the consumer's thread takes batches. All of them call the machine
+under one lock and do the slow things outside it. With a tuner, threads are started and let go on the way. With no workers
 everything happens in the consumer's thread. Nothing outlives `close`.
 """
 

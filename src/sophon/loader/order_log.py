@@ -1,7 +1,7 @@
 """How samples may stand in batches: as the epoch's order says, as they are finished, or as they once were.
 
-In relaxed order a batch holds whatever is finished first, so the sequence of batches depends on the machine's mood. Each
-sample's tensor does not: it is a function of (seed, epoch, sample). So the order of samples is all that has to be kept
+In relaxed order a batch holds whatever is finished first, so the sequence of batches depends on the machine's mood.
+Each sample's tensor does not: it is a function of (seed, epoch, sample). So the order of samples is all that has to be kept
 for a run to be repeated bit for bit, with any number of workers.
 """
 
@@ -104,7 +104,8 @@ class OrderLog:
             raise ConfigError(f"the log's epoch {epoch} names samples that there are not; record it again")
         rest = np.ones(len(order), bool)
         rest[positions] = False
-        return order[np.concatenate([positions, np.flatnonzero(rest)])]
+        replayed: Order = order[np.concatenate([positions, np.flatnonzero(rest)])]
+        return replayed
 
     def _positions(self, epoch: int) -> NDArray[np.int64]:
         kept = self._epochs[epoch]
@@ -173,7 +174,7 @@ class Replay:
 
 
 def _crc(order: Order) -> int:
-    return zlib.crc32(np.ascontiguousarray(order, "<i8").view(np.uint8))
+    return zlib.crc32(np.ascontiguousarray(order, "<i8").data)
 
 
 def _codec() -> pa.Codec:

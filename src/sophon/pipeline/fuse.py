@@ -99,14 +99,15 @@ def _move(ops: Sequence[Op], value: Image.Image | Part, params: Sequence[Any]) -
         else:
             inner = op.box_needed(spec, drawn)
             if inner is None:  # a border has to be made first
-                return _one_by_one(ops, value, params)
+                moved: Image.Image | Part = _one_by_one(ops, value, params)
+                return moved
             box = _inside(box, _mirrored(inner, spec, flipped_x, flipped_y))
             cropped = True
         spec = op.output(spec) if not isinstance(op, RandomResizedCrop) else spec
     turn = _TURNS.get((flipped_x, flipped_y))
     if isinstance(value, Part) and not cropped:
         return _turned_part(value, turn, flipped_x, flipped_y)
-    piece = crop(value, box) if cropped else value
+    piece = value if isinstance(value, Image.Image) and not cropped else crop(value, box)
     if turn is not None:
         piece = piece.transpose(turn)
     last = ops[-1]
