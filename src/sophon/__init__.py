@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sophon.loader.dataset import RemoteDataset
     from sophon.loader.loader import DataLoader
     from sophon.loader.local_server import LocalServer
+    from sophon.loader.order_log import OrderLog, Relaxed, Replay
     from sophon.loader.probe import probe
     from sophon.loader.sampler import EpochSampler
     from sophon.pipeline import OPS, Key, Op, Pipeline, ops, register
@@ -51,6 +52,7 @@ _ROOMS = {
     "sophon.loader.dataset": ("RemoteDataset",),
     "sophon.loader.loader": ("DataLoader",),
     "sophon.loader.local_server": ("LocalServer",),
+    "sophon.loader.order_log": ("OrderLog", "Relaxed", "Replay"),
     "sophon.loader.probe": ("probe",),
     "sophon.loader.sampler": ("EpochSampler",),
     "sophon.pipeline": ("OPS", "Key", "Op", "Pipeline", "ops", "register"),
@@ -74,10 +76,13 @@ __all__ = [
     "LocalServer",
     "Op",
     "OpError",
+    "OrderLog",
     "PayloadError",
     "Pipeline",
     "ProtocolError",
+    "Relaxed",
     "RemoteDataset",
+    "Replay",
     "RetryableError",
     "StoreError",
     "TransportError",

@@ -17,7 +17,8 @@ def _machine(count=10, batch_size=4, **config):
 
 def _complete(machine, positions):
     for position in positions:
-        machine.finished(position, 100)
+        for _, place in machine.finished(position, 100):
+            machine.put(place)
 
 
 def test_samples_are_asked_for_in_order_and_in_requests_of_bounded_size():
@@ -160,10 +161,66 @@ def test_bytes_held_stay_within_the_buffer_but_the_next_batch_may_always_be_comp
     assert len(tight.ask(0.0).positions) == 4
 
 
+def _received(machine):
+    """Ask for everything and receive it."""
+    while (ask := machine.ask(0.0)) is not None:
+        for position in ask.positions:
+            machine.reply(ask.request, position, 50, 0.0)
+        machine.ended(ask.request, 0.0)
+    return machine
+
+
+def test_in_relaxed_order_a_slow_sample_holds_up_no_other():
+    machine = _received(_machine(count=10, batch_size=2, max_delay=3))
+    _complete(machine, [1, 2, 3, 4])
+    assert machine.ready == 2  # sample 0 is still in the works
+    _complete(machine, [0])
+    assert machine.taken_positions().tolist() == []
+    machine.take()
+    machine.take()
+    assert machine.taken_positions().tolist() == [1, 2, 3, 4]
+
+
+def test_in_relaxed_order_the_last_batch_that_a_sample_may_come_in_keeps_a_place_for_it():
+    machine = _received(_machine(count=10, batch_size=2, max_delay=2))
+    _complete(machine, [2, 3, 4, 5, 6])
+    assert machine.ready == 2  # the third batch is the last one for samples 0 and 1: 6 has to wait
+    _complete(machine, [1, 0])
+    assert machine.ready == 3
+    assert machine.finished(7, 100) == [(7, 7)]
+    assert [machine.position_at(place) for place in range(8)] == [2, 3, 4, 5, 1, 0, 6, 7]
+
+
+def test_a_delay_of_no_batch_keeps_every_sample_in_its_batch():
+    machine = _received(_machine(count=7, batch_size=3, max_delay=0))
+    _complete(machine, [6, 5, 4, 2, 1])
+    assert machine.ready == 0
+    _complete(machine, [0, 3])
+    assert machine.ready == 3
+    for _ in range(3):
+        machine.take()
+    assert machine.taken_positions().tolist() == [2, 1, 0, 4, 5, 3, 6]
+
+
+def test_limits_may_be_changed_on_the_way_but_never_beyond_the_buffer():
+    machine = _machine(count=40, batch_size=4, buffer_bytes=800, request_samples=2, max_requests=1)
+    machine.ahead_bytes = 400
+    assert machine.ask(0.0) is not None
+    assert machine.ask(0.0) is None
+    machine.max_requests = 10
+    while machine.ask(0.0) is not None:
+        pass
+    assert (machine.held_bytes, machine.full) == (400, True)
+    machine.ahead_bytes = 10**9
+    while machine.ask(0.0) is not None:
+        pass
+    assert (machine.held_bytes, machine.full) == (800, True)
+
+
 class _Simulation:
     """A server and a link that do everything wrong, in virtual time."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, relaxed: bool = False) -> None:
         self.random = random.Random(seed)
         self.now_s = 0.0
         self.count = self.random.randint(1, 80)
@@ -173,6 +230,7 @@ class _Simulation:
             deadline_s=60.0,
             max_requests=self.random.randint(1, 4),
             request_samples=self.random.randint(1, 20),
+            max_delay=self.random.choice([0, 1, 2, 5, 100]) if relaxed else None,
         )
         self.machine = Machine(self.count, self.batch_size, config, 100, 0.0, seed)
         self.events = []
@@ -209,7 +267,12 @@ class _Simulation:
     def reply(self, request, position):
         if self.machine.reply(request, position, self.random.randint(1, 200), self.now_s):
             self.received.append(position)
-            self.at(self.random.expovariate(20), lambda: self.machine.finished(position, 100))
+            slow = self.random.random() < 0.05
+            self.at(self.random.expovariate(0.2 if slow else 20), lambda: self.finished(position))
+
+    def finished(self, position):
+        for _, place in self.machine.finished(position, 100):
+            self.at(self.random.expovariate(200), lambda p=place: self.machine.put(p))
 
     def run(self):
         steps = 0
@@ -238,9 +301,24 @@ def test_nothing_is_lost_repeated_or_reordered_whatever_the_link_does(seed):
     simulation = _Simulation(seed).run()
     assert sorted(simulation.received) == list(range(simulation.count))
     assert simulation.delivered == list(range(simulation.machine.batches))
+    assert simulation.machine.taken_positions().tolist() == list(range(simulation.count))
     assert simulation.machine.held_bytes == 0
 
 
-def test_a_simulation_can_be_replayed():
-    one, two = _Simulation(7).run(), _Simulation(7).run()
+@pytest.mark.parametrize("seed", range(300))
+def test_in_relaxed_order_nothing_is_lost_or_repeated_and_nobody_waits_longer_than_promised(seed):
+    simulation = _Simulation(seed, relaxed=True).run()
+    machine = simulation.machine
+    assert simulation.delivered == list(range(machine.batches))
+    assert machine.held_bytes == 0
+    positions = machine.taken_positions().tolist()
+    assert sorted(positions) == sorted(simulation.received) == list(range(simulation.count))
+    size = simulation.batch_size
+    assert all(place // size - p // size <= machine._config.max_delay for place, p in enumerate(positions))
+
+
+@pytest.mark.parametrize("relaxed", [False, True])
+def test_a_simulation_can_be_replayed(relaxed):
+    one, two = _Simulation(7, relaxed).run(), _Simulation(7, relaxed).run()
     assert (one.now_s, one.received) == (two.now_s, two.received)
+    assert one.machine.taken_positions().tolist() == two.machine.taken_positions().tolist()

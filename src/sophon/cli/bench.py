@@ -14,6 +14,7 @@ from rich.table import Table
 from sophon.bench.photos import KINDS
 from sophon.cli.bench_cuts import bench_cuts
 from sophon.cli.bench_isolation import bench_isolation_command
+from sophon.cli.bench_order import bench_slow_command, bench_tune_command
 from sophon.cli.bench_paper import bench_paper_command
 from sophon.cli.bench_plan import bench_plan
 from sophon.cli.bench_soak import bench_soak_command
@@ -42,6 +43,8 @@ bench.add_command(bench_isolation_command)
 bench.add_command(bench_plan)
 bench.add_command(bench_paper_command)
 bench.add_command(bench_soak_command)
+bench.add_command(bench_slow_command)
+bench.add_command(bench_tune_command)
 
 
 @bench.command("ops")

@@ -51,8 +51,8 @@ class Batch:
             place: Tensor = self._room[slot]
         return place
 
-    def put(self, slot: int, value: Value, target: Any, reply: Reply, key: Key) -> int:
-        """Put a finished sample into its slot; return the bytes it holds."""
+    def put(self, slot: int, value: Value, target: Any, reply: Reply, key: Key) -> None:
+        """Put a finished sample into its slot."""
         self._keys[slot] = key
         place = self.place(slot)
         if place is not None:
@@ -62,9 +62,7 @@ class Batch:
             value = None
         self._values[slot] = value
         self._targets[slot] = target
-        self._replies[slot] = Reply(reply.position, reply.cut, b"", reply.label, columns=reply.columns)
-        size: int = getattr(place if place is not None else value, "nbytes", 0) or self._dataset.result_bytes
-        return size
+        self._replies[slot] = reply
 
     def fail(self, slot: int, key: Key, error: Exception) -> None:
         """Note that the sample of a slot cannot be had."""

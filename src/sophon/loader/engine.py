@@ -1,8 +1,9 @@
 """One epoch on its way: fetching, finishing and handing out batches, driven by the machine.
 
-Concurrency: fetching threads send requests and read replies; worker threads finish samples, those that are needed first
-first; the consumer's thread takes batches. All of them call the machine under one lock and do the slow things outside
-it. With no workers everything happens in the consumer's thread. Nothing outlives `close`.
+Concurrency: fetching threads send requests and read replies; worker threads finish samples, those that have to be begun
+first first, whoever is free taking the next one; the consumer's thread takes batches. All of them call the machine
+under one lock and do the slow things outside it. With a tuner, threads are started and let go on the way. With no
+workers everything happens in the consumer's thread. Nothing outlives `close`.
 """
 
 from __future__ import annotations
@@ -11,19 +12,37 @@ import heapq
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from sophon.codec.wire import Reply
 from sophon.errors import Error
 from sophon.loader.batch import Batch, Collate
+from sophon.loader.costs import Costs
 from sophon.loader.dataset import RemoteDataset, explain
+from sophon.loader.gauge import Gauge
 from sophon.loader.machine import Ask, Machine, MachineConfig
 from sophon.loader.order import Order
 from sophon.loader.planner import Planner
 from sophon.loader.stats import Stats
 from sophon.loader.transport import Fetch
-from sophon.pipeline import Key, Trace
+from sophon.loader.tuner import Setting, Tuner
+from sophon.pipeline import Key, Trace, Value
+
+
+@dataclass
+class _Made:
+    """A finished sample, or why there is none, until it has its place in a batch."""
+
+    value: Value
+    target: Any
+    reply: Reply
+    key: Key
+    error: Exception | None = None
 
 
 class Engine:
@@ -39,6 +58,8 @@ class Engine:
         collate: The user's own function, if any.
         stats: Where to count.
         planner: Who learns from every sample and may change cuts on the way, if anybody.
+        costs: What finishing samples takes; a new one if left out.
+        tuner: Who decides how many threads there are; then `workers` does not count, unless it is 0.
     """
 
     def __init__(
@@ -52,6 +73,8 @@ class Engine:
         collate: Collate | None,
         stats: Stats,
         planner: Planner | None = None,
+        costs: Costs | None = None,
+        tuner: Tuner | None = None,
     ) -> None:
         self._dataset = dataset
         self._order = order
@@ -61,33 +84,44 @@ class Engine:
         self._collate = collate
         self._stats = stats
         self._planner = planner
-        self._machine = Machine(len(order), batch_size, config, dataset.result_bytes, time.monotonic())
+        self._costs = Costs(len(dataset)) if costs is None else costs
+        self._strict = config.max_delay is None
+        now_s = time.monotonic()
+        self._machine = Machine(len(order), batch_size, config, dataset.result_bytes, now_s)
         # Reentrant, since an abandoned iterator may be closed by the garbage collector in any thread, at any moment.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)  # the machine may have something to ask or to hand out
         self._work = threading.Condition(self._lock)  # a reply waits to be finished
-        self._received: list[tuple[int, Reply]] = []
+        self._received: list[tuple[float, int, Reply]] = []  # a heap, by when it has to be begun
+        self._made: dict[int, _Made] = {}
         self._batches: dict[int, Batch] = {}
         self._fetches: dict[int, Fetch] = {}
         self._stopped = False
         self._crash: BaseException | None = None
-        names = itertools.count()
-        self._threads = [
-            threading.Thread(target=self._guard, args=(loop,), name=f"sophon-{kind}-{next(names)}", daemon=True)
-            for kind, loop, count in (
-                ("fetch", self._fetch_loop, config.max_requests if workers else 0),
-                ("finish", self._finish_loop, workers),
-            )
-            for _ in range(count)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._names = itertools.count()
+        self._threads: set[threading.Thread] = set()
+        self._running = {"fetch": 0, "finish": 0}
+        self._gauge = Gauge(now_s)
+        self._tuner = tuner if workers else None
+        self._setting = Setting(workers, config.max_requests, config.buffer_bytes)
+        if self._tuner is not None:
+            self._tuner.begin()
+            self._setting = self._tuner.setting
+        if workers:
+            with self._lock:
+                self._apply(self._setting)
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """The positions of the samples in the batches handed out so far, in the order in which they lie there."""
+        with self._lock:
+            return self._machine.taken_positions()
 
     def batches(self) -> Iterator[Any]:
         """Yield the batches of the epoch in order."""
         for number in range(self._machine.batches):
             start_s = time.monotonic()
-            batch = self._wait_for(number) if self._threads else self._make(number)
+            batch = self._wait_for(number) if self._setting.workers else self._make(number)
             collate_s = time.monotonic()
             result = batch.finish()
             now_s = time.monotonic()
@@ -101,22 +135,66 @@ class Engine:
             self._stopped = True
             self._changed.notify_all()
             self._work.notify_all()
-            fetches = list(self._fetches.values())
+            fetches, threads = list(self._fetches.values()), set(self._threads)
         for fetch in fetches:
             fetch.cancel()
-        if threading.current_thread() not in self._threads:
-            for thread in self._threads:
+        if threading.current_thread() not in threads:
+            for thread in threads:
                 thread.join()
-        self._threads = []
+
+    # --- threads, and how many; called with the lock held -------------------------------------------------------------
+
+    def _apply(self, setting: Setting) -> None:
+        """Start the threads that a setting has more, and let those go that it has less."""
+        self._setting = setting
+        self._machine.max_requests, self._machine.ahead_bytes = setting.requests, setting.ahead_bytes
+        for kind, loop in (("fetch", self._fetch_loop), ("finish", self._finish_loop)):
+            while self._running[kind] < self._wanted(kind) and not self._stopped:
+                self._running[kind] += 1
+                self._start(kind, loop)
+        self._changed.notify_all()
+        self._work.notify_all()
+
+    def _start(self, kind: str, loop: Callable[[], None]) -> None:
+        thread = threading.Thread(
+            target=self._guard, args=(loop,), name=f"sophon-{kind}-{next(self._names)}", daemon=True
+        )
+        self._threads.add(thread)
+        thread.start()
+
+    def _wanted(self, kind: str) -> int:
+        return self._setting.requests if kind == "fetch" else self._setting.workers
+
+    def _is_done(self, kind: str) -> bool:
+        """Return whether the thread that asks is to end; there is one less of its kind then."""
+        if not self._stopped and self._running[kind] <= self._wanted(kind):
+            return False
+        self._running[kind] -= 1
+        return True
+
+    def _tune(self, now_s: float) -> None:
+        if self._tuner is not None and not self._stopped and (seen := self._gauge.look(now_s)) is not None:
+            setting = self._tuner.look(seen)
+            if setting != self._setting:
+                self._apply(setting)
+
+    def _deepen(self) -> None:
+        """Read further ahead if the consumer waits while nothing is under way and nothing more may be asked for."""
+        idle = self._machine.full and not self._received and not self._fetches
+        if self._tuner is not None and idle and self._tuner.deepen():
+            self._apply(self._tuner.setting)
 
     # --- in the consumer's thread -------------------------------------------------------------------------------------
 
     def _wait_for(self, number: int) -> Batch:
         with self._lock:
+            self._gauge.waits(True, time.monotonic())
             while self._machine.ready <= number:
                 self._machine.check(time.monotonic())
                 self._raise_if_over()
+                self._deepen()
                 self._changed.wait(0.5)
+            self._gauge.waits(False, time.monotonic())
             self._machine.take()
             self._changed.notify_all()
             return self._batches.pop(number)
@@ -145,17 +223,25 @@ class Engine:
     def _fetch_loop(self) -> None:
         while True:
             with self._lock:
-                while not self._stopped and (ask := self._machine.ask(time.monotonic())) is None:
+                while not self._is_done("fetch"):
+                    ask = self._machine.ask(time.monotonic())
+                    if ask is not None:
+                        break
                     if self._machine.fatal:
                         self._changed.notify_all()
                     self._changed.wait(self._machine.wait_s(time.monotonic()))
-                if self._stopped:
+                else:
                     return
             assert ask is not None
             for item in self._replies(ask):
                 with self._lock:
-                    heapq.heappush(self._received, item)  # positions are unique: replies are never compared
-                    self._work.notify()
+                    self._queue(*item)
+
+    def _queue(self, position: int, reply: Reply) -> None:
+        """Queue a reply for the workers by when it has to be begun: slow samples some positions before their turn."""
+        begin = position - self._costs.lead(int(self._order[position]), self._setting.workers)
+        heapq.heappush(self._received, (begin, position, reply))  # positions are unique: replies are never compared
+        self._work.notify()
 
     def _replies(self, ask: Ask) -> Iterator[tuple[int, Reply]]:
         """Yield the wanted replies to a request, and tell the machine how it went."""
@@ -201,38 +287,65 @@ class Engine:
     def _finish_loop(self) -> None:
         while True:
             with self._lock:
-                while not self._stopped and not self._received:
+                while not self._is_done("finish"):
+                    if self._received:
+                        break
                     self._work.wait()
-                if self._stopped:
+                else:
+                    self._work.notify()  # the word that woke this thread was meant for one that stays
                     return
-                position, reply = heapq.heappop(self._received)
+                _, position, reply = heapq.heappop(self._received)
             self._finish(position, reply)
 
     def _finish(self, position: int, reply: Reply) -> None:
-        number, slot = divmod(position, self._batch_size)
-        with self._lock:
-            batch = self._batches.get(number)
-            if batch is None:
-                size = min(self._batch_size, len(self._order) - number * self._batch_size)
-                batch = self._batches[number] = Batch(self._dataset, size, self._collate)
-        start_s = time.thread_time()
-        held_bytes = 0
+        start_s, start_cpu_s = time.monotonic(), time.thread_time()
         sample = int(self._order[position])
         key = Key(self._dataset.seed, self._epoch, sample)
-        try:
-            trace = None if self._planner is None else Trace(len(self._dataset.pipeline))
-            value, target = self._dataset.finish(reply, self._epoch, sample, batch.place(slot), trace)
-            held_bytes = batch.put(slot, value, target, reply, key)
-            if self._planner is not None and trace is not None:
-                self._planner.finished(key, reply, trace)
-        except Exception as error:  # noqa: BLE001 - it is raised where its batch is handed out
-            batch.fail(slot, key, error)
-        self._stats.add(finish_cpu_s=time.thread_time() - start_s)
+        with self._lock:
+            self._gauge.began(start_s)
+            # In strict order the place is known beforehand, and the sample can be written straight into it.
+            batch = self._batch(position) if self._strict else None
+        made = self._run(key, reply, None if batch is None else batch.place(position % self._batch_size))
+        held_bytes = 0 if made.error else getattr(made.value, "nbytes", 0) or self._dataset.result_bytes
+        cpu_s, now_s = time.thread_time() - start_cpu_s, time.monotonic()
+        self._stats.add(finish_cpu_s=cpu_s)
+        with self._lock:
+            self._made[position] = made
+            self._costs.saw(sample, now_s - start_s)
+            placed = self._machine.finished(position, held_bytes)
+            self._gauge.ended(cpu_s, now_s - start_s, self._machine.wants_more, now_s)
+            seats = [(self._batch(place), place, self._made.pop(who)) for who, place in placed]
+        for seat_batch, place, seated in seats:
+            _put(seat_batch, place % self._batch_size, seated)
         with self._lock:
             ready = self._machine.ready
-            self._machine.finished(position, held_bytes)
-            if self._machine.ready != ready:
+            for _, place, _ in seats:
+                self._machine.put(place)
+            # A consumer that waits while the buffer is full may let us read further ahead.
+            if self._machine.ready != ready or (self._tuner is not None and self._machine.full):
                 self._changed.notify_all()
+            self._tune(now_s)
+
+    def _batch(self, place: int) -> Batch:
+        """Return the batch of a place; a new one if nothing lies in it yet. With the lock held."""
+        number = place // self._batch_size
+        if number not in self._batches:
+            size = min(self._batch_size, len(self._order) - number * self._batch_size)
+            self._batches[number] = Batch(self._dataset, size, self._collate)
+        return self._batches[number]
+
+    def _run(self, key: Key, reply: Reply, out: Any) -> _Made:
+        """Do what is left to be done to a sample."""
+        # Without its payload, which is done with: a finished sample may wait for its place.
+        told = Reply(reply.position, reply.cut, b"", reply.label, columns=reply.columns)
+        try:
+            trace = None if self._planner is None else Trace(len(self._dataset.pipeline))
+            value, target = self._dataset.finish(reply, self._epoch, int(key.sample), out, trace)
+            if self._planner is not None and trace is not None:
+                self._planner.finished(key, reply, trace)
+            return _Made(value, target, told, key)
+        except Exception as error:  # noqa: BLE001 - it is raised where its batch is handed out
+            return _Made(None, None, told, key, error)
 
     def _guard(self, loop: Any) -> None:
         try:
@@ -241,3 +354,13 @@ class Engine:
             with self._lock:
                 self._crash = error
                 self._changed.notify_all()
+
+
+def _put(batch: Batch, slot: int, made: _Made) -> None:
+    if made.error is None:
+        try:
+            batch.put(slot, made.value, made.target, made.reply, made.key)
+        except Exception as error:  # noqa: BLE001 - a value of another shape, say: raised where its batch is handed out
+            made.error = error
+    if made.error is not None:
+        batch.fail(slot, made.key, made.error)

@@ -13,12 +13,14 @@ from sophon.codec.cut import RAW, Cut
 from sophon.errors import BudgetError, ConfigError
 from sophon.loader.bad import DEFAULT_BUDGET, BadSample, BadSamples
 from sophon.loader.batch import EMPTY
+from sophon.loader.costs import Costs
 from sophon.loader.cuts import OffloadWarning
 from sophon.loader.dataset import RemoteDataset
 from sophon.loader.engine import Engine
 from sophon.loader.explain import Setup, Spent, explain_epoch
 from sophon.loader.machine import MachineConfig
 from sophon.loader.order import epoch_order
+from sophon.loader.order_log import OrderLog, Relaxed, Replay
 from sophon.loader.planner import Planner, PlanSettings
 from sophon.loader.prefix_cache import DEFAULT_BYTES
 from sophon.loader.progress import with_bar
@@ -27,6 +29,7 @@ from sophon.loader.sampler import EpochSampler
 from sophon.loader.state import Place, State
 from sophon.loader.stats import Stats
 from sophon.loader.torch_import import need_torch, torch
+from sophon.loader.tuner import Setting, Tuner
 from sophon.loader.worker import WorkerSide, opened
 from sophon.plan.plan import Plan
 from sophon.plan.policies import Options
@@ -37,6 +40,9 @@ from sophon.profile.verdict import Verdict
 
 _WORKERS = ("threads", "processes")
 DEFAULT_BUFFER_BYTES = 1 << 30
+DEFAULT_REQUESTS = 2
+_MOST_REQUESTS = 32  # a storage node answers each with a stream and a few samples of lookahead of its own
+_SHALLOW = 8  # of the buffer's bytes, an eighth is read ahead until that proves too little
 MEASURED = ("optimal", "sophon", "fastflow")
 _MANY = 0.1  # of an epoch's samples with a smaller cut than asked for are worth a warning
 
@@ -47,14 +53,16 @@ class DataLoader:
     The sequence of batches is a function of the data set, the pipeline, the batch size, the seed and the epoch:
     workers, threads or processes, cuts and failures on the way change nothing of it. Several ranks divide it among
     themselves in equal steps; `state_dict` says in a few numbers where it stands, and any number of ranks and workers
-    can go on from there.
+    can go on from there. Only with ``order="relaxed"`` it also depends on what is finished first; the tensors of a
+    sample stay the same.
 
     Args:
         data: Address ``grpc://host:port/dataset``, a path, or a `RemoteDataset`.
         pipeline: A `Pipeline`, a list of ops or a torchvision transform; not with a `RemoteDataset`, which has its own.
         batch_size: Samples in a batch.
         shuffle: In random order, another one each epoch.
-        num_workers: Threads or processes that finish samples; 0 does it in the thread that iterates.
+        num_workers: Threads or processes that finish samples; 0 does it in the thread that iterates; "auto" follows the
+            measured bottleneck: threads, requests under way and bytes read ahead.
         collate_fn: Makes a batch of a list of samples; by default as torch does.
         pin_memory: Copy batches into pinned memory, if there is an accelerator.
         drop_last: Leave out a last batch that is smaller.
@@ -71,6 +79,10 @@ class DataLoader:
         columns: Further columns to bring along; "id" is the sample's id.
         buffer_bytes: Bound on bytes of samples that are asked for and not yet handed out.
         deadline_s: How long nothing may come before an error is raised.
+        order: "strict" for batches that are the same in every run; "relaxed", or `Relaxed(max_delay)`, for batches of
+            what is finished first, so that slow samples hold up no others (`loader.log` records the order);
+            `Replay(log)` for the batches of a recorded run.
+        max_requests: Requests under way at once; by default 2, or what the bottleneck asks for with "auto".
         workers: "threads", or "processes" where the pipeline has steps that hold Python's lock.
         multiprocessing_context: For processes: "fork", "spawn" or "forkserver".
         prefetch_factor: For processes: batches per worker that are made ahead, as in torch.
@@ -100,7 +112,7 @@ class DataLoader:
         pipeline: Any = None,
         batch_size: int = 1,
         shuffle: bool = False,
-        num_workers: int = 0,
+        num_workers: int | str = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
@@ -115,6 +127,8 @@ class DataLoader:
         columns: Sequence[str] = (),
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
         deadline_s: float = 60.0,
+        order: str | Relaxed | Replay = "strict",
+        max_requests: int | None = None,
         workers: str = "threads",
         multiprocessing_context: Any = None,
         prefetch_factor: int | None = None,
@@ -134,10 +148,10 @@ class DataLoader:
         tls_key: str | Path | None = None,
     ) -> None:
         _at_least("batch_size", batch_size, 1)
-        _at_least("num_workers", num_workers, 0)
         _at_least("buffer_bytes", buffer_bytes, 1)
-        if workers not in _WORKERS:
-            raise ConfigError(f"workers: expected threads or processes, got {workers!r}")
+        if max_requests is not None:
+            _at_least("max_requests", max_requests, 1)
+        _check_workers(workers, num_workers, order)
         if deadline_s <= 0:
             raise ConfigError(f"deadline_s: expected seconds above 0, got {deadline_s!r}")
         if isinstance(data, RemoteDataset):
@@ -171,7 +185,8 @@ class DataLoader:
             )
         self.batch_size = batch_size
         self.shuffle = shuffle
-        self.num_workers = num_workers
+        self._tuner = _tuner(max_requests, buffer_bytes) if num_workers == "auto" else None
+        self.num_workers: int = _most_workers() if isinstance(num_workers, str) else num_workers
         self.collate_fn = collate_fn
         self.drop_last = drop_last
         self.pin_memory = _can_pin(pin_memory, self.dataset.output)
@@ -181,8 +196,18 @@ class DataLoader:
         self._spent: Spent | None = None
         self._warned = False
         self.stats = Stats()
-        most = min(MachineConfig.request_samples, self.dataset.opened.max_samples)
-        self._config = MachineConfig(buffer_bytes=buffer_bytes, deadline_s=deadline_s, request_samples=most)
+        relaxed = _relaxed(order)
+        self._config = MachineConfig(
+            buffer_bytes=buffer_bytes,
+            deadline_s=deadline_s,
+            max_requests=DEFAULT_REQUESTS if max_requests is None else max_requests,
+            request_samples=min(MachineConfig.request_samples, self.dataset.opened.max_samples),
+            max_delay=None if relaxed is None else relaxed.max_delay,
+        )
+        self._costs = Costs(len(self.dataset))
+        fingerprint = self.dataset.opened.fingerprint
+        self._replay = order.opened(fingerprint, batch_size) if isinstance(order, Replay) else None
+        self.log = None if relaxed is None else OrderLog(fingerprint, batch_size)
         self._planner = None
         settings = PlanSettings(
             policy=policy if isinstance(policy, str) and policy in MEASURED else "optimal",
@@ -192,16 +217,16 @@ class DataLoader:
             keep=profile is not False,
         )
         if self._should_plan(policy, plan, workers):
-            self._planner = Planner(self.dataset, settings, _cores(num_workers), self.stats)
+            self._planner = Planner(self.dataset, settings, _cores(self.num_workers), self.stats)
         self._torch_loader = None
-        if workers == "processes" and num_workers > 0:
+        if workers == "processes" and self.num_workers > 0:
             data_of = need_torch('workers="processes"').utils.data
             self._sampler = EpochSampler(self.dataset, shuffle=shuffle, seed=self.dataset.seed, uneven=uneven)
             side = WorkerSide(self.dataset, collate_fn)
             self._torch_loader = data_of.DataLoader(
                 side,
                 batch_sampler=data_of.BatchSampler(self._sampler, batch_size, drop_last),
-                num_workers=num_workers,
+                num_workers=self.num_workers,
                 collate_fn=side.collate,
                 multiprocessing_context=multiprocessing_context,
                 prefetch_factor=prefetch_factor,
@@ -231,6 +256,13 @@ class DataLoader:
     def plan(self) -> Plan | None:
         """The plan of this epoch, if this loader plans: `print(loader.plan.explain())` says what and why."""
         return None if self._planner is None else self._planner.plan
+
+    @property
+    def setting(self) -> Setting:
+        """How many workers, requests and bytes ahead there are; with num_workers="auto" it follows the bottleneck."""
+        if self._tuner is not None:
+            return self._tuner.setting
+        return Setting(self.num_workers, self._config.max_requests, self._config.buffer_bytes)
 
     @property
     def profile(self) -> Profile | None:
@@ -278,8 +310,17 @@ class DataLoader:
     def state_dict(self) -> dict[str, Any]:
         """Return where the training loop stands: a small dict of JSON values, the same on all ranks.
 
-        It counts the batches that were handed out, not those that are being made; so it may be taken at any time.
+        It counts the batches that were handed out, not those that are being made; so it may be taken at any time, in
+        relaxed order between two epochs.
+
+        Raises:
+            ConfigError: In the middle of an epoch in relaxed order.
         """
+        if self._config.max_delay is not None and 0 < self._place.cursor < len(self.dataset):
+            raise ConfigError(
+                "in relaxed order samples leave out of turn, so no number says which ones are left in the middle of an "
+                "epoch; take the state between epochs, or use order='strict'"
+            )
         return self._state(self._place.epoch, self._place.cursor).to_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -385,8 +426,11 @@ class DataLoader:
         order = share(whole, cursor, ranks, self._uneven)
         if self.drop_last:
             order = order[: len(order) // self.batch_size * self.batch_size]
+        strict, order = order, order if self._replay is None else self._replay.replay(epoch, order)
         if self._planner is not None:
             self._planner.begin(epoch, ranks.size)
+            if (predicted := self._planner.finish_s()) is not None:
+                self._costs.expect(predicted)
         engine = Engine(
             self.dataset,
             order,
@@ -397,12 +441,16 @@ class DataLoader:
             self.collate_fn,
             self.stats,
             self._planner,
+            self._costs,
+            self._tuner,
         )
         try:
             for batch in engine.batches():
                 yield _pinned(batch) if self.pin_memory else batch
         finally:
             engine.close()
+            if self.log is not None:
+                self.log.record(epoch, strict, engine.positions)
             if self._planner is not None:
                 self._planner.end()
 
@@ -439,9 +487,40 @@ def _at_least(name: str, value: Any, least: int) -> None:
         raise ConfigError(f"{name}: expected an integer of at least {least}, got {value!r}")
 
 
+def _check_workers(workers: str, number: int | str, order: Any) -> None:
+    if workers not in _WORKERS:
+        raise ConfigError(f"workers: expected threads or processes, got {workers!r}")
+    if number != "auto":
+        _at_least("num_workers", number, 0)
+    if workers == "processes" and number != 0 and (order != "strict" or number == "auto"):
+        raise ConfigError("worker processes keep strict order and a fixed number; use workers='threads'")
+
+
 def _cores(workers: int) -> float:
     """Return how many cores finish samples: one per worker, but no more than this process may use."""
     return float(min(max(workers, 1), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else workers))
+
+
+def _most_workers() -> int:
+    """Return how many threads to begin with: one per core that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _tuner(max_requests: int | None, buffer_bytes: int) -> Tuner:
+    cores = _most_workers()
+    start = Setting(cores, max_requests or DEFAULT_REQUESTS, max(buffer_bytes // _SHALLOW, 1))
+    # Threads that wait rather than compute may be more than there are cores.
+    return Tuner(start, Setting(4 * cores, max_requests or _MOST_REQUESTS, buffer_bytes), cores)
+
+
+def _relaxed(order: Any) -> Relaxed | None:
+    if isinstance(order, Relaxed):
+        return order
+    if order == "relaxed":
+        return Relaxed()
+    if order != "strict" and not isinstance(order, Replay):
+        raise ConfigError(f"order: expected 'strict', 'relaxed', Relaxed(max_delay) or Replay(log), got {order!r}")
+    return None
 
 
 def _can_pin(wanted: bool, output: str) -> bool:

@@ -17,6 +17,10 @@ import threading
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from sophon.codec.cut import RAW, Cut
 from sophon.codec.table import offered
@@ -154,6 +158,12 @@ class Planner:
         if link is None and self._resources is not None:
             link = self._resources.link_bytes_per_s
         return Resources(link or _UNMEASURED_LINK, cores, self._trainer_cores, rate)
+
+    def finish_s(self) -> NDArray[Any] | None:
+        """Return the seconds that finishing each sample is predicted to take here under the plan, if there is one."""
+        if self.plan is None or self.profile is None or self.plan.cuts != self.profile.cuts:
+            return None
+        return self.profile.trainer_s[np.arange(len(self.profile)), self.plan.cut]
 
     def verdict(self) -> Verdict | None:
         """Return what would hold training back if nothing were offloaded."""

@@ -1,38 +1,71 @@
 """Ops that stand beside each other and can be done in one pass, with the same bits.
 
-A fusion is only used where a run covers both ops: a pipeline cut between them runs each on its own. The result may be
-written where the caller wants it, for example into its place in a batch.
+- ToTensor and Normalize: the tensor between them is nobody else's, so it need not be copied. The result may be written
+  where the caller wants it, for example into its place in a batch.
+- Crops and flips only move pixels: a run of them is one crop of the picture and at most one flip of the crop. What
+  resizes may end such a run, for its own crop is part of it; the resize sees the same pixels as before. (Pillow's
+  ``resize(box=…)`` would save a copy more, but reads beyond the box: other bits.)
+
+A fusion is only used where a run covers all its ops: a pipeline cut between them runs each side on its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from sophon.pipeline.op import Op
+from sophon.pipeline.op import Op, Params
+from sophon.pipeline.ops.crop import CenterCrop, RandomCrop, RandomResizedCrop, crop
+from sophon.pipeline.ops.flip import RandomHorizontalFlip, RandomVerticalFlip
 from sophon.pipeline.ops.tensor import Normalize, Tensor, ToFloat, ToTensor
+from sophon.pipeline.part import Box, Part
 from sophon.pipeline.pixels import look_up
-from sophon.pipeline.spec import Value
+from sophon.pipeline.spec import Spec, Value, spec_of
 
 _CHANNELS = 3  # of the pictures for which there is a look-up
+_FLIPS = (RandomHorizontalFlip, RandomVerticalFlip)
+_CROPS = (CenterCrop, RandomCrop)
+_TURNS = {
+    (True, False): Image.Transpose.FLIP_LEFT_RIGHT,
+    (False, True): Image.Transpose.FLIP_TOP_BOTTOM,
+    (True, True): Image.Transpose.ROTATE_180,  # both flips in one pass
+}
 
-Fused = Callable[[Value, Tensor | None], Value]
+
+@dataclass(frozen=True)
+class Fused:
+    """Several ops in one pass.
+
+    Args:
+        span: How many ops.
+        run: Does them, given the value, the parameters of each and room for the result.
+    """
+
+    span: int
+    run: Callable[[Value, Sequence[Params], Tensor | None], Value]
 
 
-def fuse(ops: Sequence[Op]) -> dict[int, Fused]:
-    """Return, by the position of the first op of a pair, a function that does both."""
-    pairs = pairwise(ops)
-    return {at: fused for at, (first, second) in enumerate(pairs) if (fused := _pair(first, second)) is not None}
+def fuse(ops: Sequence[Op]) -> dict[int, tuple[Fused, ...]]:
+    """Return the fusions that begin at each position, longest first."""
+    found = {}
+    for at in range(len(ops) - 1):
+        fusions = tuple(_moves(ops[at:stop]) for stop in range(at + _run_of_moves(ops, at), at + 1, -1))
+        if not fusions and (pair := _pair(ops[at], ops[at + 1])) is not None:
+            fusions = (pair,)
+        if fusions:
+            found[at] = fusions
+    return found
 
 
 def _pair(first: Op, second: Op) -> Fused | None:
     if isinstance(first, ToTensor) and isinstance(second, Normalize):
         return _to_normalized(first, second)
     if isinstance(first, ToFloat) and isinstance(second, Normalize):
-        return lambda value, _: _scale_and_normalize(value, first, second)
+        return Fused(2, lambda value, *_: _scale_and_normalize(value, first, second))
     return None
 
 
@@ -44,7 +77,7 @@ def _to_normalized(to_tensor: ToTensor, normalize: Normalize) -> Fused:
         table = normalize.apply(to_tensor.apply(Image.fromarray(np.ascontiguousarray(ramp))))[:, 0]
         table = np.ascontiguousarray(table)
 
-    def run(value: Value, out: Tensor | None) -> Value:
+    def run(value: Value, _: Sequence[Params], out: Tensor | None) -> Value:
         if table is not None and value.mode == "RGB":
             room = np.empty((_CHANNELS, value.height, value.width), np.float32) if out is None else out
             if look_up(value, table, room):
@@ -52,10 +85,79 @@ def _to_normalized(to_tensor: ToTensor, normalize: Normalize) -> Fused:
         # The tensor is ours alone, so Normalize need not copy it: the same operations in the same order.
         return normalize.apply_to(to_tensor.apply_into(value, out))
 
-    return run
+    return Fused(2, run)
 
 
 def _scale_and_normalize(value: Value, scale: ToFloat, normalize: Normalize) -> Value:
     floats = scale.apply(value)
     # A tensor of floats passes through ToFloat as it is, and may belong to somebody else.
     return normalize.apply(floats) if floats is value else normalize.apply_to(floats)
+
+
+def _run_of_moves(ops: Sequence[Op], at: int) -> int:
+    """Return how many ops, from a position, only move pixels, with one that resizes at the end maybe."""
+    count = 0
+    for op in ops[at:]:
+        if type(op) in (*_FLIPS, *_CROPS):  # not a subclass, which may do anything
+            count += 1
+        else:
+            return count + (type(op) is RandomResizedCrop)
+    return count
+
+
+def _moves(ops: Sequence[Op]) -> Fused:
+    return Fused(len(ops), lambda value, params, _: _move(ops, value, params))
+
+
+def _move(ops: Sequence[Op], value: Image.Image | Part, params: Sequence[Any]) -> Image.Image | Part:
+    spec = spec_of(value)
+    box: Box = (0, 0, spec.height, spec.width)
+    flipped_x = flipped_y = cropped = False
+    for op, drawn in zip(ops, params, strict=True):
+        if isinstance(op, _FLIPS):
+            flipped_x ^= drawn and isinstance(op, RandomHorizontalFlip)
+            flipped_y ^= drawn and isinstance(op, RandomVerticalFlip)
+        else:
+            inner = op.box_needed(spec, drawn)
+            if inner is None:  # a border has to be made first
+                moved: Image.Image | Part = _one_by_one(ops, value, params)
+                return moved
+            box = _inside(box, _mirrored(inner, spec, flipped_x, flipped_y))
+            cropped = True
+        spec = op.output(spec) if not isinstance(op, RandomResizedCrop) else spec
+    turn = _TURNS.get((flipped_x, flipped_y))
+    if isinstance(value, Part) and not cropped:
+        return _turned_part(value, turn, flipped_x, flipped_y)
+    piece = value if isinstance(value, Image.Image) and not cropped else crop(value, box)
+    if turn is not None:
+        piece = piece.transpose(turn)
+    last = ops[-1]
+    return last.resized(piece) if isinstance(last, RandomResizedCrop) else piece
+
+
+def _one_by_one(ops: Sequence[Op], value: Value, params: Sequence[Params]) -> Value:
+    for op, drawn in zip(ops, params, strict=True):
+        value = op.apply(value, drawn)
+    return value
+
+
+def _inside(outer: Box, inner: Box) -> Box:
+    return outer[0] + inner[0], outer[1] + inner[1], inner[2], inner[3]
+
+
+def _mirrored(box: Box, spec: Spec, flipped_x: bool, flipped_y: bool) -> Box:
+    top, left, height, width = box
+    if flipped_x:
+        left = spec.width - left - width
+    if flipped_y:
+        top = spec.height - top - height
+    return top, left, height, width
+
+
+def _turned_part(part: Part, turn: Image.Transpose | None, flipped_x: bool, flipped_y: bool) -> Part:
+    if turn is None:
+        return part
+    piece = part.picture
+    box = (part.top, part.left, piece.height, piece.width)
+    top, left, _, _ = _mirrored(box, spec_of(part), flipped_x, flipped_y)
+    return Part(piece.transpose(turn), top, left, part.height, part.width)

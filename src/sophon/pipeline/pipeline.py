@@ -10,7 +10,7 @@ from typing import Any
 from sophon.errors import ConfigError, Error, OpError
 from sophon.pipeline.call import Call
 from sophon.pipeline.fuse import Fused, fuse
-from sophon.pipeline.op import Json, Op
+from sophon.pipeline.op import Json, Op, Params
 from sophon.pipeline.ops.tensor import Tensor
 from sophon.pipeline.registry import op_from_spec
 from sophon.pipeline.rng import Key, Rng
@@ -38,7 +38,7 @@ class Pipeline:
     ops: tuple[Op, ...]
     specs: tuple[Spec, ...]
     fingerprint: str
-    _fused: dict[int, Fused]
+    _fused: dict[int, tuple[Fused, ...]]
 
     def __init__(self, ops: Iterable[Op | Callable[[Any], Any]]) -> None:
         steps = tuple(_as_op(op) for op in ops)
@@ -107,26 +107,41 @@ class Pipeline:
             raise ConfigError(f"expected 0 ≤ start ≤ stop ≤ {len(self.ops)}, got {start} and {end}")
         position = start
         while position < end:
-            op = self.ops[position]
-            fused = self._fused.get(position) if position + 2 <= end else None
+            fused = self._fusion(position, end)
+            after = position + (1 if fused is None else fused.span)
+            drawn: list[Params] = []
+            between: list[int] = []  # bytes that the ops of a fusion would have given, but for the last
+            spec = spec_of(value)
+            at = position
             try:
+                for at in range(position, after):
+                    op = self.ops[at]
+                    drawn.append(op.draw(Rng(key, at), spec) if op.random else None)
+                    if at + 1 < after:
+                        spec = op.output(spec)
+                        between.append(spec.size_bytes)
                 if fused is not None:
-                    value = fused(value, out if position + 2 == end else None)
+                    value = fused.run(value, drawn, out if after == end else None)
                 else:
-                    params = op.draw(Rng(key, position), spec_of(value)) if op.random else None
-                    value = op.apply(value, params)
+                    value = op.apply(value, drawn[0])
             except OpError as error:
-                raise error.at(op.name(), position, int(key.sample)) from error.__cause__
+                raise error.at(self.ops[at].name(), at, int(key.sample)) from error.__cause__
             except Error:
                 raise
             except Exception as error:
                 problem = f"{type(error).__name__}: {error}."
-                raise OpError(problem, op=_title(op), position=position, sample=int(key.sample)) from error
-            after = position + (1 if fused is None else 2)
+                raise OpError(problem, op=_title(self.ops[at]), position=at, sample=int(key.sample)) from error
             if trace is not None:
-                trace.passed(position, after, value)
+                trace.passed(position, after, value, between)
             position = after
         return value
+
+    def _fusion(self, position: int, end: int) -> Fused | None:
+        """Return the longest fusion that begins at a position and does not reach beyond the end."""
+        for fused in self._fused.get(position, ()):
+            if position + fused.span <= end:
+                return fused
+        return None
 
     def to_spec(self) -> dict[str, Json]:
         """Return the pipeline as JSON values."""

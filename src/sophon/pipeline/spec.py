@@ -17,6 +17,7 @@ A dimension that is not known yet is None.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias
@@ -62,6 +63,11 @@ class Spec:
     def channels(self) -> int | None:
         """Number of channels of an image or tensor."""
         return self.shape[2 if self.kind is Kind.IMAGE else 0]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of a value of this spec; 0 if a dimension is not known."""
+        return math.prod(d or 0 for d in self.shape) * np.dtype(self.dtype).itemsize
 
     def _known(self, dimension: int | None) -> int:
         if dimension is None:

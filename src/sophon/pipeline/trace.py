@@ -7,6 +7,7 @@ apart.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 from PIL import Image
@@ -45,11 +46,18 @@ class Trace:
         self.codec_s += now_s - self._last_s
         self._last_s = now_s
 
-    def passed(self, first: int, stop: int, value: Value) -> None:
-        """Note that ops[first:stop] have given this value."""
+    def passed(self, first: int, stop: int, value: Value, between: Sequence[int] = ()) -> None:
+        """Note that ops[first:stop] have given this value.
+
+        Args:
+            first: The first op.
+            stop: Behind the last op.
+            value: What the last one gave.
+            between: Bytes that the others would have given, had they not been done in one pass.
+        """
         now_s = time.thread_time()
-        each_s, size_bytes = (now_s - self._last_s) / (stop - first), _size_bytes(value)
-        for position in range(first, stop):
+        each_s = (now_s - self._last_s) / (stop - first)
+        for position, size_bytes in zip(range(first, stop), (*between, _size_bytes(value)), strict=True):
             self.op_s[position] = each_s
             self.op_bytes[position] = size_bytes
         if first == 0:

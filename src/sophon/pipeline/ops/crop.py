@@ -195,8 +195,15 @@ class RandomResizedCrop(_SizedCrop):
         return params
 
     def apply(self, value: Image.Image | Part, params: Box) -> Image.Image:
-        """Return the part inside the box, resized."""
+        """Return the part inside the box, resized.
+
+        Pillow's ``resize(box=…)`` would save a copy, but its filter reads pixels outside the box: other bits.
+        """
         height, width = self._size
         if self.interpolation == "bilinear":
             return crop_and_resize(*_located(value, params), (width, height))
         return crop(value, params).resize((width, height), INTERPOLATIONS[self.interpolation])
+
+    def resized(self, part: Image.Image) -> Image.Image:
+        """Return what was cut out, resized."""
+        return self.apply(part, (0, 0, part.height, part.width))

@@ -1,0 +1,158 @@
+"""`sophon bench tune`: num_workers="auto" beside every fixed setting of a sweep, on three workloads.
+
+Reads that take long but can be done side by side, volumes that take CPU, and a consumer that is slower than both. The
+epochs of all settings take turns. The best fixed setting is the one with the best median, found afterwards, which
+nobody knows before.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sophon.bench.harness import OnStep, nothing, one_torch_thread
+from sophon.bench.volumes import RECIPE, seconds_per_voxel, write_volumes
+from sophon.codec.wire import Reply, Request
+from sophon.loader.dataset import RemoteDataset
+from sophon.loader.loader import DataLoader
+from sophon.loader.transport import Fetch, LocalTransport
+from sophon.store import Store, open_store
+
+BATCH_SIZE = 16
+WORKERS = (1, 2, 4)
+REQUESTS = (2, 4, 8, 16)
+_MIN_ROUNDS = 3
+_TUNING_EPOCHS = 4
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is to be loaded, and by whom.
+
+    Args:
+        samples: How many.
+        finish_s: CPU seconds to finish one.
+        read_s: Seconds that reading one takes, waiting.
+        consumer_s: Seconds that the consumer takes for a batch.
+    """
+
+    samples: int
+    finish_s: float
+    read_s: float = 0.0
+    consumer_s: float = 0.0
+
+
+WORKLOADS = {
+    "io": Workload(768, 0.0003, read_s=0.008),
+    "cpu": Workload(256, 0.006),
+    "consumer": Workload(256, 0.001, consumer_s=0.06),
+}
+PARALLEL_READS = 8  # that the made-up storage does side by side
+
+
+class SlowReads(LocalTransport):
+    """A store whose reads take a while each, some of them side by side, as those of a file server do.
+
+    Args:
+        store: Where the samples lie.
+        address: What to call it in messages.
+        read_s: Seconds of one read.
+        parallel: Reads at once; others wait for their turn.
+    """
+
+    def __init__(self, store: Store, address: str, read_s: float, parallel: int = PARALLEL_READS) -> None:
+        super().__init__(store, address)
+        self._read_s = read_s
+        self._turns = threading.Semaphore(parallel)
+
+    def fetch(self, request: Request, timeout_s: float) -> Fetch:
+        """Read samples, each after its wait."""
+        return _SlowFetch(super().fetch(request, timeout_s), self._turns, self._read_s)
+
+
+class _SlowFetch(Fetch):
+    def __init__(self, fetch: Fetch, turns: threading.Semaphore, read_s: float) -> None:
+        self._fetch = fetch
+        self._turns = turns
+        self._read_s = read_s
+
+    def __iter__(self) -> Iterator[Reply]:
+        for reply in self._fetch:
+            with self._turns:
+                time.sleep(self._read_s)
+            yield reply
+
+
+def bench_tune(
+    seconds: float, names: tuple[str, ...] = tuple(WORKLOADS), on_step: OnStep | None = None
+) -> dict[str, Any]:
+    """Measure samples per second of a loader that tunes itself and of fixed settings.
+
+    Args:
+        seconds: For each workload; at least three epochs of each setting.
+        names: Which of WORKLOADS.
+        on_step: Called with the name of what runs next, its number and how many there are.
+
+    Returns:
+        By workload ``{"auto_per_s", "best_per_s", "best", "auto", "auto_of_best", "fixed": {"2×4": …}}``
+    """
+    report = on_step or nothing
+    result: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="sophon-bench-") as folder, one_torch_thread(torch):
+        per_voxel_s = seconds_per_voxel()
+        for number, name in enumerate(names):
+            report(name, number, len(names))
+            work = WORKLOADS[name]
+            path = Path(folder, f"{name}.parquet")
+            write_volumes(path, [work.finish_s] * work.samples, per_voxel_s)
+            result[name] = _race(path, work, seconds)
+    return result
+
+
+def _race(path: Path, work: Workload, seconds: float) -> dict[str, Any]:
+    store = open_store(path)
+    dataset = RemoteDataset(str(path), RECIPE, transport=SlowReads(store, str(path), work.read_s))
+    # What cannot matter is not swept: requests where reads take no time, workers where they have next to nothing to do.
+    requests = REQUESTS if work.read_s else (2,)
+    settings: list[tuple[int | str, int | None]] = [("auto", None), *itertools.product(WORKERS, requests)]
+    loaders = {
+        setting: DataLoader(dataset, batch_size=BATCH_SIZE, num_workers=setting[0], max_requests=setting[1])
+        for setting in settings
+    }
+    rates: dict[tuple[int | str, int | None], list[float]] = {setting: [] for setting in settings}
+    auto = loaders["auto", None]
+    for _ in range(_TUNING_EPOCHS):
+        _epoch(auto, work)
+    end_s = time.monotonic() + seconds
+    while len(rates[settings[0]]) < _MIN_ROUNDS or time.monotonic() < end_s:
+        for setting, loader in loaders.items():
+            start_s = time.monotonic()
+            _epoch(loader, work)
+            rates[setting].append(work.samples / (time.monotonic() - start_s))
+    medians = {setting: statistics.median(values) for setting, values in rates.items()}
+    tuned = medians.pop(("auto", None))
+    best = max(medians, key=lambda setting: medians[setting])
+    found = auto.setting
+    return {
+        "auto_per_s": tuned,
+        "best_per_s": medians[best],
+        "auto_of_best": tuned / medians[best],
+        "auto": f"{found.workers}×{found.requests}",
+        "best": f"{best[0]}×{best[1]}",
+        "fixed": {f"{workers}×{asked}": rate for (workers, asked), rate in medians.items()},
+    }
+
+
+def _epoch(loader: DataLoader, work: Workload) -> None:
+    for _ in loader:
+        if work.consumer_s:
+            time.sleep(work.consumer_s)  # as a GPU that computes: the CPU is free meanwhile

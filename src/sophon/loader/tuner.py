@@ -1,0 +1,154 @@
+"""How many workers, requests and bytes ahead: follows the measured bottleneck.
+
+A state machine like `machine`: it is told what was seen in each stretch of time and answers with the setting for the
+next. It asks no clock, so that it can be tested.
+
+- The consumer hardly waits: there is nothing to gain, and nothing is changed.
+- It waits while workers have nothing to do: fetching binds. Twice as many requests are tried.
+- It waits while workers are busy: finishing binds. As long as they do not use all cores, one more is tried; where that
+  does not help, they hold each other up (Python's lock), and one less is tried.
+- It waits while the buffer is full: the engine tells at once (`deepen`), and the bound doubles, up to `buffer_bytes`.
+
+A trial that does not pay is taken back, and the same one is not made again until the world has changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+STRETCH_S = 0.25  # several record batches of 50 ms; a few trials fit into the first seconds of a run
+STRETCH_SAMPLES = 16  # less than that, and chance decides
+_WAITS = 0.05  # of the time: less than that cannot be gained back
+_IDLE = 0.3  # of the workers' time: more than that, and it is fetching that binds
+_SATURATED = 0.85  # of the cores in use by workers; fetching and the consumer need some too
+_PAYS = 1.05  # the rate of a trial against the rate before
+_WORTH_LESS = 0.98  # where fewer workers do as well, fewer it is
+_MOVED = 1.3  # the rate against the settled one: the world has changed, and trials are made anew
+_PATIENCE = 8  # stretches of it in a row
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is tuned.
+
+    Args:
+        workers: Threads that finish samples.
+        requests: Requests under way at once.
+        ahead_bytes: Bytes held for samples that are asked for and not yet taken.
+    """
+
+    workers: int
+    requests: int
+    ahead_bytes: int
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What happened in a stretch of time.
+
+    Args:
+        seconds: How long it was.
+        samples: Finished in it.
+        waited_s: Seconds that the consumer waited.
+        busy_s: Seconds that workers were busy, summed.
+        cpu_s: CPU seconds that they used, summed.
+        fetching: Whether there was something to ask for, and room for it, all the time.
+    """
+
+    seconds: float
+    samples: int
+    waited_s: float
+    busy_s: float
+    cpu_s: float
+    fetching: bool = True
+
+    @property
+    def rate(self) -> float:
+        """Samples per second."""
+        return self.samples / self.seconds
+
+
+class Tuner:
+    """Finds the setting of one loader, and keeps it from one epoch to the next.
+
+    Args:
+        start: Where to begin.
+        most: Bounds; where one equals the start it is a fixed number.
+        cores: That this process may use.
+    """
+
+    def __init__(self, start: Setting, most: Setting, cores: int) -> None:
+        self.setting = start
+        self.trials = 0
+        self._most = most
+        self._cores = cores
+        self._before: tuple[Setting, float] | None = None  # a trial under way: what to go back to, and its rate
+        self._settling = False
+        self._failed: set[tuple[str, int]] = set()
+        self._settled_rate = 0.0
+        self._moved = 0
+
+    def begin(self) -> None:
+        """Take note that an epoch begins: what was being tried is tried on, but its first stretch does not count."""
+        self._settling = True
+
+    def deepen(self) -> bool:
+        """Allow twice as many bytes ahead; return whether that is more."""
+        ahead_bytes = min(2 * self.setting.ahead_bytes, self._most.ahead_bytes)
+        if ahead_bytes == self.setting.ahead_bytes:
+            return False
+        self.setting = replace(self.setting, ahead_bytes=ahead_bytes)
+        return True
+
+    def look(self, seen: Seen) -> Setting:
+        """Return the setting for the next stretch."""
+        if self._settling:  # threads started, requests under way: the first stretch is neither old nor new
+            self._settling = False
+        elif self._before is not None:
+            self._judge(seen.rate)
+        elif seen.waited_s >= _WAITS * seen.seconds:
+            self._notice(seen.rate)
+            self._try(seen)
+        return self.setting
+
+    def _judge(self, rate: float) -> None:
+        assert self._before is not None
+        (before, rate_before), self._before = self._before, None
+        fewer = self.setting.workers < before.workers
+        if rate < rate_before * (_WORTH_LESS if fewer else _PAYS):
+            knob = "requests" if self.setting.requests != before.requests else "workers"
+            self._failed.add((knob, getattr(self.setting, knob)))
+            # Bytes ahead may have grown meanwhile, for a reason of their own.
+            self.setting = replace(before, ahead_bytes=self.setting.ahead_bytes)
+            self._settling = True
+            rate = rate_before
+        self._settled_rate = rate
+
+    def _notice(self, rate: float) -> None:
+        """Forget what did not pay, if for a while the rate has been another."""
+        known = self._settled_rate
+        moved = known > 0 and not known / _MOVED <= rate <= known * _MOVED
+        self._moved = self._moved + 1 if moved else 0
+        if self._moved >= _PATIENCE:
+            self._failed.clear()
+            self._moved, self._settled_rate = 0, rate
+
+    def _try(self, seen: Seen) -> None:
+        setting = self.setting
+        trial = setting
+        if seen.busy_s < (1.0 - _IDLE) * setting.workers * seen.seconds:
+            if seen.fetching:
+                trial = replace(setting, requests=min(2 * setting.requests, self._most.requests))
+        elif seen.cpu_s < _SATURATED * self._cores * seen.seconds:
+            trial = replace(setting, workers=min(setting.workers + 1, self._most.workers))
+            if trial == setting or self._has_failed(trial):
+                trial = replace(setting, workers=max(setting.workers - 1, 1))
+        if trial != setting and not self._has_failed(trial):
+            self.trials += 1
+            self._before = (setting, seen.rate)
+            self.setting = trial
+            self._settling = True
+
+    def _has_failed(self, trial: Setting) -> bool:
+        knob = "requests" if trial.requests != self.setting.requests else "workers"
+        return (knob, getattr(trial, knob)) in self._failed
