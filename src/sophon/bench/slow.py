@@ -1,11 +1,12 @@
 """`sophon bench slow`: a few samples take a hundred times longer than the others, as in SpeedyLoader's study.
 
 torch's DataLoader with worker processes, and ours with as many threads in strict and in relaxed order, take turns on
-the same volumes, epoch by epoch. The bound is what no loader can beat: the seconds of work of all samples, divided by the
-number of workers.
+the same volumes, epoch by epoch. The bound is what no loader can beat: the seconds of work of all samples, divided by
+the number of workers.
 
 Work is NumPy on volumes ("cpu"), and its seconds are CPU seconds as measured in the same epochs: on a machine that
-others use too, nobody reaches that bound. Or it is waiting ("wait"), whose seconds are known beforehand and need no core.
+others use too, nobody reaches that bound. Or it is waiting ("wait"), whose seconds are known beforehand and need no
+core.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Concurrency: fetching threads send requests and read replies; worker threads finish samples, those that have to be begun
 first first, whoever is free taking the next one; the consumer's thread takes batches. All of them call the machine
-under one lock and do the slow things outside it. With a tuner, threads are started and let go on the way. With no workers
-everything happens in the consumer's thread. Nothing outlives `close`.
+under one lock and do the slow things outside it. With a tuner, threads are started and let go on the way. With no
+workers everything happens in the consumer's thread. Nothing outlives `close`.
 """
 
 from __future__ import annotations

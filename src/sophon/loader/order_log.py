@@ -1,8 +1,8 @@
 """How samples may stand in batches: as the epoch's order says, as they are finished, or as they once were.
 
 In relaxed order a batch holds whatever is finished first, so the sequence of batches depends on the machine's mood.
-Each sample's tensor does not: it is a function of (seed, epoch, sample). So the order of samples is all that has to be kept
-for a run to be repeated bit for bit, with any number of workers.
+Each sample's tensor does not: it is a function of (seed, epoch, sample). So the order of samples is all that has to be
+kept for a run to be repeated bit for bit, with any number of workers.
 """
 
 from __future__ import annotations
