@@ -21,6 +21,8 @@ _WORKERS: set[int] = set()  # pids that were ever seen: a segment is named after
 
 def main(url: str, kind: str, how: str) -> None:
     """Begin an epoch, leave it, and print the names of what is still there."""
+    # A shell gives its background jobs a SIGINT that is ignored, and so do those who inherit it from them.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     settings = {"workers": "processes"} if kind == "processes" else {}
     # What is made once and kept for good, such as torch's own helpers, is there before we look.
     list(sophon.DataLoader(url, RECIPE, 4, num_workers=2, policy="none", **settings))
