@@ -31,15 +31,17 @@ format: .venv/installed-test
 	$(PYTHON) -m venv .venv
 
 .venv/installed-demo: .venv/bin/python pyproject.toml requirements/pins.txt
-	$(PIP) $(PINS) --editable .
+	$(PIP) $(PINS) --editable ".[report]"
 	touch $@
 
-# torch by itself first: torchvision is installed without its dependencies, which would ask for another build of torch.
-.venv/installed-test: .venv/installed-demo
+# Everything but torch comes with the SHA-256 of its file: torch has one build per kind of accelerator under one version.
+# torchvision is installed without its dependencies, which would ask for another build of torch.
+.venv/installed-test: .venv/bin/python pyproject.toml setup.py requirements/hashed.txt requirements/pins.txt
+	$(PIP) --require-hashes --no-deps --requirement requirements/hashed.txt
 	$(PIP) $(PINS) torch==2.13.0
 	$(PIP) --no-deps torchvision==0.28.0
-	$(PIP) $(PINS) --editable ".[torch,test]"
-	touch $@
+	$(PIP) --no-deps --no-build-isolation --editable .
+	touch .venv/installed-demo $@
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -10,7 +10,9 @@ from sophon.version import __version__
 if TYPE_CHECKING:
     from sophon.codec import CODECS, Cut, finish_payload, legal_cuts, make_payload
     from sophon.errors import (
+        AccessError,
         ArtifactError,
+        BudgetError,
         ConfigError,
         Error,
         OpError,
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
         StoreError,
         TransportError,
     )
+    from sophon.loader.bad import BadSamples
     from sophon.loader.dataset import RemoteDataset
     from sophon.loader.loader import DataLoader
     from sophon.loader.local_server import LocalServer
@@ -33,7 +36,9 @@ if TYPE_CHECKING:
 _ROOMS = {
     "sophon.codec": ("CODECS", "Cut", "finish_payload", "legal_cuts", "make_payload"),
     "sophon.errors": (
+        "AccessError",
         "ArtifactError",
+        "BudgetError",
         "ConfigError",
         "Error",
         "OpError",
@@ -43,6 +48,7 @@ _ROOMS = {
         "StoreError",
         "TransportError",
     ),
+    "sophon.loader.bad": ("BadSamples",),
     "sophon.loader.dataset": ("RemoteDataset",),
     "sophon.loader.loader": ("DataLoader",),
     "sophon.loader.local_server": ("LocalServer",),
@@ -57,7 +63,10 @@ _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 __all__ = [
     "CODECS",
     "OPS",
+    "AccessError",
     "ArtifactError",
+    "BadSamples",
+    "BudgetError",
     "ConfigError",
     "Cut",
     "DataLoader",

@@ -162,6 +162,31 @@ def load(path: str | os.PathLike[str], *, format: str, version: int) -> Iterator
         ArtifactError: The file is missing, damaged, of another format or of another version.
     """
     source = Path(path)
+    with _opened(source) as (parquet, header):
+        if header.format != format:
+            _refuse(source, f"it is a {header.format}", f"expected a {format}: give the right file.")
+        if header.version != version:
+            made = header.packages.get("sophon", "?")
+            _refuse(
+                source,
+                f"it is {format} version {header.version}, written by sophon {made}",
+                f"this is sophon {__version__}, which reads version {version}: make the file again.",
+            )
+        yield Artifact(source, parquet, header)
+
+
+def format_of(path: str | os.PathLike[str]) -> str:
+    """Return the format that a file says it has; its columns are not read.
+
+    Raises:
+        ArtifactError: The file is missing, damaged, or not ours.
+    """
+    with _opened(Path(path)) as (_, header):
+        return header.format
+
+
+@contextmanager
+def _opened(source: Path) -> Iterator[tuple[pq.ParquetFile, Header]]:
     try:
         with source.open("rb") as file:
             _check_frame(source, file.fileno())
@@ -174,16 +199,7 @@ def load(path: str | os.PathLike[str], *, format: str, version: int) -> Iterator
                 )
                 _check_shape(source, parquet.metadata)
                 header = _decode(source, parquet.metadata.metadata)
-            if header.format != format:
-                _refuse(source, f"it is a {header.format}", f"expected a {format}: give the right file.")
-            if header.version != version:
-                made = header.packages.get("sophon", "?")
-                _refuse(
-                    source,
-                    f"it is {format} version {header.version}, written by sophon {made}",
-                    f"this is sophon {__version__}, which reads version {version}: make the file again.",
-                )
-            yield Artifact(source, parquet, header)
+            yield parquet, header
     except OSError as error:
         raise ArtifactError(
             f"{source}: cannot be read ({error.strerror or error}); check the path and its permissions."

@@ -7,8 +7,10 @@ Error:
     ├── ArtifactError          a saved file that is damaged, of another version or of another job
     ├── StoreError             a data set or sample that cannot be read
     ├── OpError                an op failed on one sample; carries op, position and sample
+    ├── BudgetError            more samples are bad than the user allows
     └── TransportError         what happened between trainer and storage
         ├── RetryableError     the same request may succeed later or elsewhere
+        ├── AccessError        a token, certificate or right that is missing or wrong
         └── ProtocolError      the other side sent what it must never send
             └── PayloadError   a payload that its codec cannot decode
 
@@ -89,6 +91,10 @@ def _rebuild(
     return cls(problem, remedy=remedy, op=op, position=position, sample=sample)
 
 
+class BudgetError(Error):
+    """More samples are bad than the user allows."""
+
+
 class TransportError(Error):
     """Something went wrong between trainer and storage."""
 
@@ -97,9 +103,28 @@ class RetryableError(TransportError):
     """The same request may succeed later or on another node."""
 
 
+class AccessError(TransportError):
+    """A token, certificate or right that is missing or wrong; asking again does not help."""
+
+
 class ProtocolError(TransportError):
     """The other side sent something that it must never send."""
 
 
 class PayloadError(ProtocolError):
     """A payload that its codec cannot decode."""
+
+
+_NOTE = "traceback on the storage node:\n"
+
+
+def with_remote_traceback(error: Error, text: str) -> Error:
+    """Return an error of the other side with its traceback there, which Python prints below our own."""
+    error.add_note(_NOTE + text)
+    return error
+
+
+def remote_traceback(error: BaseException) -> str | None:
+    """Return the traceback on the storage node, if the error happened there."""
+    notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(_NOTE)]
+    return notes[0].removeprefix(_NOTE) if notes else None

@@ -44,15 +44,15 @@ def test_bench_ops_prints_a_table_and_writes_json(photos, tmp_path):
     assert set(written["ops"]["Decode"]) == {"ours_ms", "torchvision_ms"}
 
 
-def test_demo_ends_with_the_gain_and_the_verdict_on_the_bits(photos):
-    result = _run("demo", "--data", photos, "--count", 3)
+def test_bench_cuts_ends_with_the_gain_and_the_verdict_on_the_bits(photos):
+    result = _run("bench", "cuts", "--data", photos, "--count", 3)
     assert result.exit_code == 0
     assert "fewer bytes cross the link" in result.output
     assert result.output.rstrip().endswith("tensors are bit-equal to those of the uncut pipeline.")
 
 
 def test_an_error_is_one_line_with_a_remedy_and_an_exit_code(tmp_path):
-    command = [sys.executable, "-m", "sophon.cli.main", "demo", "--data", str(tmp_path / "nowhere")]
+    command = [sys.executable, "-m", "sophon.cli.main", "bench", "cuts", "--data", str(tmp_path / "nowhere")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
     assert done.returncode == 2
     assert "expected a folder of images" in done.stderr

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from sophon.codec import CODECS, RAW, Cut, finish_payload, legal_cuts, make_payload
+from sophon.codec import CODECS, RAW, Cut, codec_named, finish_payload, legal_cuts, make_payload
 from sophon.errors import ConfigError, OpError
 from sophon.pipeline import Key, Pipeline, ops
 from tests.support.pictures import FORMS, encode, photos, scene
@@ -90,6 +90,17 @@ def assert_same_bits_at_every_cut(pipeline: Pipeline, data: bytes, key: Key) -> 
 @settings(max_examples=150, deadline=None)
 def test_same_bits_for_any_pipeline_picture_seed_epoch_and_cut(pipeline, data, key):
     assert_same_bits_at_every_cut(pipeline, data, key)
+
+
+@given(_pipelines, _files, _keys)
+@settings(max_examples=100, deadline=None)
+def test_a_node_sends_the_value_of_the_uncut_run_wherever_it_stops(pipeline, data, key):
+    # Where it crops it may decode a part only; where it stops before that, the whole picture is what is asked for.
+    for k in range(pipeline.max_cut + 1):
+        value = pipeline.run(data, key, 0, k)
+        assert make_payload(pipeline, data, key, Cut(k)) == codec_named("raw").encode(value)
+        stopped = finish_payload(pipeline, data, key, RAW, k)
+        assert stopped == data if k == 0 else bits(stopped) == bits(value)
 
 
 def test_same_bits_on_photos_over_epochs_and_seeds():

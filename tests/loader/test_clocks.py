@@ -7,12 +7,12 @@ from sophon.loader.clocks import LinkClock
 
 def _stream(clock, *, speed, cores=0.0, waits=0.0, seconds=10.0, start_s=0.0, request=1):
     """Let one stream run, a reply every tenth of a second."""
-    now_s, making_s = start_s, 0.0
+    now_s, computing_s = start_s, 0.0
     clock.began(request, now_s)
     while now_s < start_s + seconds:
         now_s += 0.1
-        making_s += 0.1 * waits
-        clock.got(request, int(speed * 0.1), cores * 0.1, making_s, now_s)
+        computing_s += 0.1 * waits
+        clock.got(request, int(speed * 0.1), cores * 0.1, computing_s, now_s)
     clock.ended(request, now_s)
     return now_s
 
@@ -34,7 +34,7 @@ def test_a_node_that_is_waited_for_shows_its_cores_and_not_the_link():
 
 def test_a_node_that_waits_for_its_disk_is_as_good_as_a_slow_link():
     clock = LinkClock(cores=2)
-    _stream(clock, speed=2e6, cores=0.0, waits=0.95)
+    _stream(clock, speed=2e6, cores=0.05, waits=0.0)
     assert clock.link_bytes_per_s == pytest.approx(2e6, rel=0.01)
     assert clock.storage_cores == 2
 

@@ -74,7 +74,7 @@ def test_a_fast_link_and_a_slow_consumer_leave_everything_as_it_is(photos):
         loader = _loader(server)
         for _ in range(2):
             for _ in loader:
-                planner.time.sleep(0.12)
+                planner.time.sleep(0.4)
         assert loader.plan.counts() == {Cut(0): COUNT}
         assert loader.verdict.bound == "GPU-bound"
 

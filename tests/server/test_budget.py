@@ -27,7 +27,7 @@ def _burn(cpu_s):
 
 
 def test_a_task_comes_back_with_its_result_and_its_cpu_seconds(budget):
-    result, cpu_s = budget(1).submit(lambda: _burn(0.05) or "done", 10).result()
+    result, cpu_s = budget(1).submit(lambda _: _burn(0.05) or "done", 10).result()
     assert result == "done"
     assert 0.05 <= cpu_s < 0.2
 
@@ -35,7 +35,7 @@ def test_a_task_comes_back_with_its_result_and_its_cpu_seconds(budget):
 def test_no_more_tasks_run_at_once_than_there_are_cores(budget):
     running, most, lock = 0, 0, threading.Lock()
 
-    def task():
+    def task(_):
         nonlocal running, most
         with lock:
             running += 1
@@ -55,25 +55,25 @@ def test_no_more_tasks_run_at_once_than_there_are_cores(budget):
 def test_a_fraction_of_a_core_is_kept_to_over_time(budget):
     quarter = budget(0.25)
     start_s = time.monotonic()
-    used_s = sum(future.result()[1] for future in [quarter.submit(lambda: _burn(0.02), 1000) for _ in range(20)])
+    used_s = sum(future.result()[1] for future in [quarter.submit(lambda _: _burn(0.02), 1000) for _ in range(20)])
     assert used_s / (time.monotonic() - start_s) < 0.25 * 1.4  # the burst at the start counts for a little
 
 
 def test_no_cores_refuse_everything(budget):
-    assert budget(0).submit(lambda: None, 1e6) is None
+    assert budget(0).submit(lambda _: None, 1e6) is None
 
 
 def test_a_task_that_would_wait_longer_than_its_patience_is_refused(budget):
     one = budget(1)
     gate = threading.Event()
-    first = one.submit(gate.wait, 10)
+    first = one.submit(lambda _: gate.wait(), 10)
     accepted = []
-    while (future := one.submit(lambda: None, 0.1)) is not None:
+    while (future := one.submit(lambda _: None, 0.1)) is not None:
         accepted.append(future)
         assert len(accepted) < 1000
     assert accepted
     assert one.backlog_s > 0.1
-    assert one.submit(lambda: None, 1000) is not None
+    assert one.submit(lambda _: None, 1000) is not None
     gate.set()
     first.result()
     for future in accepted:
@@ -89,5 +89,5 @@ def test_a_number_of_cores_that_makes_no_sense_is_refused(cores):
 def test_an_error_in_a_task_comes_back_and_the_worker_lives_on(budget):
     one = budget(1)
     with pytest.raises(ZeroDivisionError):
-        one.submit(lambda: 1 // 0, 10).result()
-    assert one.submit(lambda: 7, 10).result()[0] == 7
+        one.submit(lambda _: 1 // 0, 10).result()
+    assert one.submit(lambda _: 7, 10).result()[0] == 7

@@ -11,6 +11,7 @@ from sophon.pipeline import Pipeline, ops
 from sophon.pipeline.probe import digests, versions
 from sophon.server.budget import CpuBudget
 from sophon.server.executor import Executor
+from sophon.server.limits import Limits
 from sophon.store import open_store
 from tests.support.servers import RECIPE, make_images
 
@@ -82,7 +83,7 @@ def test_without_cores_everything_is_answered_raw_and_counted(make, store):
 def test_an_overloaded_node_answers_raw(make):
     executor = make(1)
     gate = threading.Event()
-    blocked = executor.submit(gate.wait, 10)
+    blocked = executor.submit(lambda _: gate.wait(), 10)
     replies = list(executor.replies(_request(patience_s=0.0)))
     gate.set()
     blocked.result()
@@ -115,7 +116,7 @@ def test_a_picture_that_an_op_fails_on_is_answered_raw(make, store, tmp_path):
 
 
 def test_the_nodes_own_pixel_limit_bounds_the_cut(make):
-    executor = make(max_pixels=4000)
+    executor = make(limits=Limits(pixels=4000))
     cuts = {str(reply.cut) for reply in executor.replies(_request())}
     assert cuts == {"0:raw", "2:webp"}
 

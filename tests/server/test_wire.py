@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from sophon.codec import Cut
 from sophon.codec.wire import REPLY_SCHEMA, Reply, Request, batch_of, error_from_json, error_to_json, replies_of
-from sophon.errors import ConfigError, OpError, ProtocolError, StoreError, TransportError
+from sophon.errors import (
+    AccessError,
+    ConfigError,
+    Error,
+    OpError,
+    ProtocolError,
+    StoreError,
+    TransportError,
+    remote_traceback,
+)
 from tests.support.servers import RECIPE
 
 CUTS = (Cut(0), Cut(2, "webp"), Cut(0))
@@ -157,3 +166,16 @@ def _bad_text():
 def test_a_reply_that_no_honest_node_sends_is_a_protocol_error(wrong):
     with pytest.raises(ProtocolError):
         list(replies_of(wrong(batch_of([Reply(0)])), REQUEST))
+
+
+def test_an_error_carries_its_traceback_unless_somebody_was_refused():
+    found = []
+    for kind in (StoreError, AccessError):
+        try:
+            raise kind("what went wrong")
+        except Error as error:
+            found.append(error_from_json(error_to_json(error)))
+    assert [type(error) for error in found] == [StoreError, AccessError]
+    assert "test_wire.py" in remote_traceback(found[0])
+    assert remote_traceback(found[1]) is None
+    assert "test_wire.py" not in error_to_json(AccessError("no"))

@@ -10,13 +10,10 @@ from typing import Any
 import torch
 
 from sophon import LocalServer
-from sophon.pipeline import Pipeline, ops
+from tests.support.no_torch import MEAN, RECIPE, STD
 from tests.support.pictures import FORMS, encode, scene
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-RECIPE = Pipeline(
-    [ops.Decode(), ops.RandomResizedCrop(48), ops.RandomHorizontalFlip(), ops.ToTensor(), ops.Normalize(MEAN, STD)]
-)
+__all__ = ["MEAN", "RECIPE", "STD", "digest", "make_images", "serve"]
 
 
 def make_images(folder: Path, count: int = 23, classes: int = 3) -> Path:

@@ -1,80 +1,147 @@
-"""`sophon demo`: what can be cut, what it saves, and that nothing changes; on a laptop, in a few seconds."""
+"""`sophon demo`: train a small network over a slow link with every policy; on a laptop, in a minute or two."""
 
 from __future__ import annotations
 
+import json
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import click
 from rich import box
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from sophon.bench.cuts import CutsResult, measure_cuts
-from sophon.bench.ops import RECIPE
-from sophon.bench.samples import load_samples
-from sophon.cli.progress import steps_bar
+from sophon.cli.plan import parsed
+from sophon.cli.progress import count_bar
+from sophon.errors import ConfigError
+from sophon.units import format_seconds, parse_bandwidth
 
 _LIKE = {"imagenet": "ImageNet", "openimages": "OpenImages"}
+_TITLES = {
+    "measuring": "measuring",
+    "none": "none: raw files",
+    "all": "all ops near storage",
+    "resize": "resize: all crops",
+    "sophon": "sophon: the paper",
+    "optimal": "optimal: ours",
+}
 
 
 @click.command()
-@click.option("--data", type=click.Path(path_type=Path), help="Folder of images; made-up photos if left out.")
-@click.option("--count", default=48, show_default=True, type=click.IntRange(1, 10_000), help="Images per data set.")
-def demo(data: Path | None, count: int) -> None:
-    """Cut the ImageNet recipe at every place and compare bytes, CPU time and bits."""
+@click.option(
+    "--data", type=click.Path(exists=True, path_type=Path), help="Images of your own; made-up ones if left out."
+)
+@click.option(
+    "--like", type=click.Choice(list(_LIKE)), default="openimages", show_default=True, help="What to make up."
+)
+@click.option("--count", default=128, show_default=True, type=click.IntRange(32, 100_000), help="How many to make up.")
+@click.option("--link", default="60mbit", show_default=True, metavar="BANDWIDTH", help="Speed of the link.")
+@click.option("--epochs", default=2, show_default=True, type=click.IntRange(1, 100), help="Epochs per policy.")
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("sophon-demo"), show_default=True,
+    help="Folder for the result and the report.",
+)  # fmt: skip
+def demo(*, data: Path | None, like: str, count: int, link: str, epochs: int, out: Path) -> None:
+    """Train a small network over a slow link with every policy, and compare bytes, seconds and bits."""
+    speed = parsed(parse_bandwidth)(None, None, link)
     console = Console()
-    results: dict[str, CutsResult] = {}
-    with steps_bar("making photos") as report:
-        for like in _LIKE if data is None else ("your images",):
-            report(f"photos: {_LIKE.get(like, like)}", 0, count)
-            samples = load_samples(data, count, like if data is None else "imagenet")
-            title = f"{_LIKE[like]}-like photos" if data is None else samples.name
-            results[title] = measure_cuts(
-                samples,
-                on_sample=lambda done, total, title=title: report(title, done, total),  # type: ignore[misc]
-            )
-    console.print("The pipeline:\n" + RECIPE.describe() + "\n", highlight=False)
-    for title, result in results.items():
-        console.print(_table(title, result))
-    tensors = sum(r.tensors for r in results.values())
-    mismatches = sum(r.mismatches for r in results.values())
-    for title, result in results.items():
+    from sophon.bench.demo import DemoSettings, run_demo  # torch takes seconds to load
+
+    with tempfile.TemporaryDirectory(prefix="sophon-demo-") as work:
+        folder = data or _make_photos(Path(work, "photos"), like, count)
+        words = f"images in {data}" if data else f"{count} made-up {_LIKE[like]}-like photos"
         console.print(
-            f"{title}: with the smallest exact cut per sample {result.gain:.2f}× fewer bytes cross the link "
-            f"({result.best_bytes / 1e3:.0f} KB instead of {result.raw_bytes / 1e3:.0f} KB).",
-            highlight=False,
-        )
-    if mismatches:
-        console.print(f"[bold red]{mismatches} of {tensors} tensors differ from the uncut run. Please report this.")
+            f"{words[0].upper()}{words[1:]}; a storage server with one core behind a link of {link}; a small CNN.",
+            highlight=False, soft_wrap=True,
+        )  # fmt: skip
+        settings = DemoSettings(folder, Path(work), link, speed, epochs, data=words, like=like)
+        with _bars() as bars:
+            result = run_demo(settings, bars.update)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    console.print(_table(result))
+    page = _report(result, out)
+    if not result["identical"]:
+        console.print("[bold red]The policies did not feed the model the same bits. Please report this.")
         sys.exit(1)
-    console.print(f"All {tensors:,} tensors are bit-equal to those of the uncut pipeline.")
+    console.print(_sentence(result), highlight=False, soft_wrap=True)
+    console.print(f"The whole story: {page}", highlight=False, soft_wrap=True)
 
 
-def _table(title: str, result: CutsResult) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("ops near storage", no_wrap=True)
-    table.add_column("codec", no_wrap=True)
-    for name in ("KB", "gain", "storage ms", "trainer ms", "best"):
-        table.add_column(name, justify="right", no_wrap=True)
-    last_k = -1
-    for row in result.rows:
-        k = row.cut.k
-        if k != last_k and k:
-            table.add_section()
-        share = result.best_share.get(row.cut, 0.0)
-        table.add_row(
-            _prefix(k) if k != last_k else "",
-            row.cut.codec,
-            f"{row.payload_bytes / 1e3:,.0f}",
-            f"{result.raw_bytes / row.payload_bytes:.2f}×",
-            f"{row.storage_ms:.2f}",
-            f"{row.trainer_ms:.2f}",
-            f"{share:.0%}" if share else "",
+def _make_photos(folder: Path, like: str, count: int) -> Path:
+    from sophon.bench.photo_folder import write_photos
+
+    with count_bar(f"making {count} photos") as progress:
+        write_photos(folder, like, count, on_progress=progress)
+    return folder
+
+
+class _bars:  # noqa: N801 - reads as a statement
+    """One bar per policy, each staying when the next begins."""
+
+    def __enter__(self) -> _bars:
+        self._progress = Progress(
+            TextColumn("{task.description:<20}"),
+            BarColumn(10),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[words]}"),
+            console=Console(stderr=True),
         )
-        last_k = k
+        self._tasks: dict[str, TaskID] = {}
+        self._progress.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._progress.__exit__(*error)
+
+    def update(self, name: str, done: int, total: int, words: str) -> None:
+        if name not in self._tasks:
+            self._tasks[name] = self._progress.add_task(_TITLES[name], total=total, words="")
+        self._progress.update(self._tasks[name], completed=done, total=total, words=words)
+
+
+def _table(result: dict[str, Any]) -> Table:
+    table = Table(
+        title=f"per epoch of {result['samples']:,} samples",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("policy", no_wrap=True)
+    for name in ("MB sent", "less", "seconds", "sooner", "predicted", "storage CPU", "waiting"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, row in result["policies"].items():
+        gains = result["gains"][name]
+        table.add_row(
+            name,
+            f"{row['link_bytes'] / 1e6:.1f}",
+            f"{gains['traffic']:.2f}×",
+            f"{row['epoch_s']:.2f}",
+            f"{gains['time']:.2f}×",
+            f"{row['predicted_s']:.2f}",
+            format_seconds(row["storage_cpu_s"]),
+            f"{row['idle_share']:.0%}",
+            style="bold" if name == "optimal" else None,
+        )
     return table
 
 
-def _prefix(k: int) -> str:
-    return f"… {RECIPE.ops[k - 1].name()}" if k > 1 else ("Decode" if k else "none")
+def _sentence(result: dict[str, Any]) -> str:
+    gains = result["gains"]["optimal"]
+    return (
+        f"optimal moved {gains['traffic']:.1f}× less data and finished {gains['time']:.1f}× sooner than sending raw "
+        "files; all policies fed the model identical bits, and all models ended the same."
+    )
+
+
+def _report(result: dict[str, Any], out: Path) -> Path:
+    from sophon.report.write import facts_of, write_report
+
+    try:
+        return write_report(facts_of(result), out)
+    except ImportError as error:
+        raise ConfigError(f'the report needs matplotlib ({error}); pip install "sophon-loader[report]"') from error

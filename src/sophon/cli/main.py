@@ -8,8 +8,10 @@ import click
 
 from sophon.cli.bench import bench
 from sophon.cli.demo import demo
+from sophon.cli.index import index
 from sophon.cli.plan import plan
 from sophon.cli.probe import probe_command, profile_command
+from sophon.cli.report import report
 from sophon.cli.serve import serve
 from sophon.cli.synth import synth
 from sophon.errors import ConfigError, Error
@@ -23,10 +25,12 @@ def cli() -> None:
 
 
 cli.add_command(serve)
+cli.add_command(index)
 cli.add_command(synth)
 cli.add_command(probe_command)
 cli.add_command(profile_command)
 cli.add_command(plan)
+cli.add_command(report)
 cli.add_command(bench)
 cli.add_command(demo)
 

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from sophon.cli.limits import limit_options, limits_from
 from sophon.cli.progress import count_bar
-from sophon.errors import ConfigError
+from sophon.errors import ArtifactError, ConfigError
+
+if TYPE_CHECKING:
+    from sophon.server.access import Tokens
+    from sophon.store import Store
+
+TOKENS_VARIABLE = "SOPHON_TOKENS"
 
 
 @click.command()
@@ -31,7 +39,32 @@ from sophon.errors import ConfigError
     type=click.FloatRange(0),
     help="Seconds that a sample may wait for a core before it is sent as it is.",
 )
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Tokens and what each may read: lines as TOKEN DATASET… or TOKEN *. SOPHON_TOKENS may hold the same text.",
+)
+@click.option("--tls-cert", type=click.Path(path_type=Path, dir_okay=False), help="PEM file of the certificate.")
+@click.option("--tls-key", type=click.Path(path_type=Path, dir_okay=False), help="PEM file of its key.")
+@click.option(
+    "--tls-client-ca",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="PEM file of who vouches for trainers: then each needs a certificate (mutual TLS).",
+)
+@click.option("--insecure", is_flag=True, help="Listen on a public address although anybody may read.")
+@click.option(
+    "--isolation",
+    type=click.Choice(["process", "thread"]),
+    default="process",
+    show_default=True,
+    help="Where ops run: in worker processes, which may fall, or in threads of the server, which save a copy.",
+)
+@click.option("--import", "modules", multiple=True, metavar="MODULE", help="Python module that registers ops.")
+@limit_options
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="HTTP port for /health and /metrics.")
+@click.option(
+    "--metrics-host", default="127.0.0.1", show_default=True, help="Address for it; whoever reaches it may read it."
+)
 @click.option(
     "--ready-file",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -46,31 +79,96 @@ def serve(
     cores: float,
     limit: str | None,
     patience: float,
+    token_file: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tls_client_ca: Path | None,
+    insecure: bool,
+    isolation: str,
+    modules: tuple[str, ...],
     metrics_port: int | None,
+    metrics_host: str,
     ready_file: Path | None,
     cache_dir: Path | None,
+    **limits: Any,
 ) -> None:
     """Serve the samples of PATH: a folder of images, tar shards or Parquet files."""
+    from sophon.server.access import Access
     from sophon.server.process import Ready, ServerConfig, run_server  # Flight takes a moment to load
     from sophon.store import open_store
     from sophon.units import parse_bandwidth
 
     limit_bytes_per_s = None if limit is None else parse_bandwidth(limit)
+    named = _named(paths, name)
+    # Before the data sets are listed, which may take minutes.
+    bounds = limits_from(limits)
+    access = Access(_tokens(token_file, [label for label, _ in named]), tls_cert, tls_key, tls_client_ca, insecure)
+    warning = access.check_place(host)
+    if warning is not None:
+        click.echo(f"sophon: warning: {warning}", err=True)
     stores = {}
-    for label, path in _named(paths, name):
+    indexes: list[Path] = []
+    for label, path in named:
         with count_bar(f"listing {label}") as report:
             stores[label] = open_store(path, label, cache_dir=cache_dir, on_progress=report)
-    config = ServerConfig(host, port, cores, limit_bytes_per_s, metrics_port, ready_file, patience)
+        indexes += _attach_indexes(stores[label], cache_dir)
+    config = ServerConfig(
+        host,
+        port,
+        cores,
+        limit_bytes_per_s,
+        metrics_port,
+        ready_file,
+        patience,
+        access=access,
+        limits=bounds,
+        isolation=isolation,
+        modules=modules,
+        metrics_host=metrics_host,
+        indexes=tuple(indexes),
+    )
 
     def on_ready(ready: Ready) -> None:
         for label, store in stores.items():
             click.echo(f"sophon: serving {len(store):,} samples at {ready.url}/{label}")
         if ready.metrics_port is not None:
-            click.echo(f"sophon: metrics at http://{host}:{ready.metrics_port}/metrics")
+            click.echo(f"sophon: metrics at http://{metrics_host}:{ready.metrics_port}/metrics")
         click.echo(f"sophon: ready, {cores:g} core{'' if cores == 1 else 's'} for ops")
 
     run_server(stores, config, on_ready)
     click.echo("sophon: stopped")
+
+
+def _attach_indexes(store: Store, cache_dir: Path | None) -> list[Path]:
+    """Use what `sophon index` wrote, and say where; else indexes are built as samples are asked for."""
+    from sophon.codec.window.indexes import INDEXES
+    from sophon.codec.window.sidecar import find_sidecar
+
+    again = f"run `sophon index {store.path}` again; until then such samples are indexed as they are asked for"
+    try:
+        sidecar = find_sidecar(store.path, cache_dir)
+    except ArtifactError as error:
+        click.echo(f"sophon: window indexes are left out: {error}", err=True)
+        return []
+    if sidecar is None:
+        return []
+    INDEXES.attach(sidecar)
+    click.echo(f"sophon: window indexes of {len(sidecar):,} samples from {sidecar.path}")
+    stale = sidecar.stale_share(store)
+    if stale:
+        click.echo(f"sophon: {stale:.1%} of the samples were changed after they were indexed; {again}", err=True)
+    return [sidecar.path]
+
+
+def _tokens(token_file: Path | None, names: list[str]) -> Tokens | None:
+    from sophon.server.access import Tokens
+
+    text = os.environ.get(TOKENS_VARIABLE)
+    if token_file is not None and text is not None:
+        raise ConfigError(f"give --token-file or {TOKENS_VARIABLE}, not both")
+    if token_file is not None:
+        return Tokens.load(token_file, names)
+    return None if text is None else Tokens.parse(text, TOKENS_VARIABLE, names)
 
 
 def _named(paths: tuple[str, ...], name: str | None) -> list[tuple[str, Path]]:

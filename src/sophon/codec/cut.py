@@ -72,7 +72,7 @@ def make_payload(pipeline: Pipeline, data: bytes, key: Key, cut: Cut, trace: Tra
     if isinstance(codec, AheadCodec):
         payload = codec.encode_ahead(data, pipeline, key, trace)
     else:
-        payload = codec.encode(pipeline.run(data, key, 0, cut.k, None, trace))
+        payload = codec.encode(_run_file(pipeline, data, key, cut.k, None, trace))
     if trace is not None:
         trace.coded()
     return payload
@@ -89,13 +89,9 @@ def finish_payload(
 ) -> Value:
     """Do the trainer's part: decode a payload and run ops[k:stop], into `out` where that saves a copy.
 
-    Of a whole JPEG file, too, only the part is decoded that the next crop needs. A trace is told of every op that runs.
+    A trace is told of every op that runs.
     """
     codec = check_cut(pipeline, cut)
-    if cut == RAW and stop != 0 and (part := cut_down(payload, pipeline, key, trace)) is not None:
-        if trace is not None:
-            trace.passed(0, 1, part)
-        return pipeline.run(part, key, 1, stop, out, trace)
     if isinstance(codec, AheadCodec):
         value: Value = codec.decode_ahead(payload, pipeline)
         start = 1
@@ -106,4 +102,23 @@ def finish_payload(
         trace.coded()
         if start == 1:
             trace.decoded(value)
+    if start == 0:
+        return _run_file(pipeline, value, key, stop, out, trace)
     return pipeline.run(value, key, start, stop, out, trace)
+
+
+def _run_file(
+    pipeline: Pipeline,
+    data: bytes,
+    key: Key,
+    stop: int | None = None,
+    out: Tensor | None = None,
+    trace: Trace | None = None,
+) -> Value:
+    """Run ops[:stop] on a file: of a JPEG, on either side, only the part is decoded that the next crop needs."""
+    part = cut_down(data, pipeline, key, stop, trace)
+    if part is None:
+        return pipeline.run(data, key, 0, stop, out, trace)
+    if trace is not None:
+        trace.passed(0, 1, part)
+    return pipeline.run(part, key, 1, stop, out, trace)

@@ -10,19 +10,20 @@ Request (the ticket of a Flight DoGet)::
      "columns": ["id"]}
 
 Reply columns: ``position`` in the request, ``cut`` really made, ``payload``, ``label`` (null if the data set has none),
-``cpu_s`` spent on ops and codec near storage, ``error`` (null, or JSON with type and message), ``columns`` (null, or
-JSON of the columns that were asked for), ``reason`` for a smaller cut than was asked for (null if there is none), and
-what a trainer learns costs from: ``op_s`` (CPU seconds of each op that ran), ``raw_bytes`` of the file, ``height`` and
-``width`` of the picture (0 if nobody looked).
+``cpu_s`` spent on ops and codec near storage, ``error`` (null, or JSON with type, message and traceback), ``columns``
+(null, or JSON of the columns that were asked for), ``reason`` for a smaller cut than was asked for (null if there is
+none), and what a trainer learns costs from: ``op_s`` (CPU seconds of each op that ran), ``raw_bytes`` of the file,
+``height`` and ``width`` of the picture (0 if nobody looked).
 
-Each record batch comes with JSON about its stream so far: ``making_s`` says how long the node had nothing to send,
-which tells a slow node from a slow link.
+Each record batch comes with JSON about its stream so far: ``computing_s`` says how long it had nothing to send and
+waited for ops, which tells a slow node from a slow link.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,6 +40,7 @@ PROTOCOL = 1
 MAX_REQUEST_BYTES = 1 << 20
 MAX_SAMPLES = 8192  # in one request
 _MAX_CUTS = 256
+_MAX_TRACEBACK = 8000  # characters of a traceback that travel: its end is what people read
 
 _NEVER_NULL = ("position", "cut", "payload", "cpu_s", "op_s", "raw_bytes", "height", "width")
 
@@ -159,6 +161,7 @@ class Reply:
     op_s: tuple[float, ...] = ()
     raw_bytes: int = 0
     size: tuple[int, int] = (0, 0)
+    is_cached: bool = False  # never on the wire: the trainer had it already
 
 
 def batch_of(replies: Sequence[Reply]) -> pa.RecordBatch:
@@ -253,8 +256,14 @@ def _parse_cut(text: str | None) -> Cut:
 
 
 def error_to_json(error: Error) -> str:
-    """Return an error so that it can be raised on the other side."""
-    return json.dumps({"type": type(error).__name__, "message": str(error)})
+    """Return an error so that it can be raised on the other side, with the end of its traceback here.
+
+    Who is refused learns nothing of this node: an `AccessError` has no traceback.
+    """
+    told = error.__traceback__ is not None and not isinstance(error, errors.AccessError)
+    text = "".join(traceback.format_exception(error)) if told else ""
+    message = {"type": type(error).__name__, "message": str(error), "traceback": text[-_MAX_TRACEBACK:]}
+    return json.dumps(message)
 
 
 def error_from_json(text: str) -> Error:
@@ -264,7 +273,8 @@ def error_from_json(text: str) -> Error:
     if not (isinstance(kind, type) and issubclass(kind, Error)):
         kind = errors.TransportError
     error: Error = kind(f"{message.get('message')}")
-    return error
+    there = message.get("traceback")
+    return errors.with_remote_traceback(error, there[-_MAX_TRACEBACK:]) if isinstance(there, str) and there else error
 
 
 def parse_json(data: bytes, max_bytes: int = MAX_REQUEST_BYTES) -> dict[str, Any]:

@@ -7,14 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
-from torch.utils.data import default_collate
 
 from sophon.codec.wire import Reply
-from sophon.loader.dataset import RemoteDataset, torch_value
+from sophon.loader.dataset import RemoteDataset
 from sophon.pipeline import Key, Tensor, Value
 
 Collate = Callable[[list[Any]], Any]
+EMPTY = object()  # stands for a batch of which nothing is left, since all its samples are bad and skipped
 
 
 class Batch:
@@ -34,7 +33,7 @@ class Batch:
         self._collate = collate
         self._values: list[Value] = [None] * size
         self._targets: list[Any] = [None] * size
-        self._replies: list[Reply | None] = [None] * size
+        self._replies: list[Reply] = [Reply(0)] * size
         self._keys: list[Key | None] = [None] * size
         self._errors: dict[int, Exception] = {}
         self._room: Tensor | None = None
@@ -65,36 +64,59 @@ class Batch:
         self._targets[slot] = target
         self._replies[slot] = reply
 
-    def fail(self, slot: int, error: Exception) -> None:
+    def fail(self, slot: int, key: Key, error: Exception) -> None:
         """Note that the sample of a slot cannot be had."""
+        self._keys[slot] = key
         self._errors[slot] = error
 
     def finish(self) -> Any:
-        """Return the batch as users see it; raise the error of its first bad sample."""
-        if self._errors:
-            raise self._errors[min(self._errors)]
-        dataset = self._dataset
+        """Return the batch as users see it, or EMPTY; raise the error of its first bad sample if that is the policy.
+
+        Runs in the consumer's thread, and so do the user's own steps and the fetching of substitutes.
+        """
+        self._call()
+        kept = self._mend()
+        if not kept:
+            return EMPTY
+        dataset, whole = self._dataset, len(kept) == len(self._values)
+        targets = [self._targets[slot] for slot in kept]
+        replies = [self._replies[slot] for slot in kept]
         if self._room is None:
-            values = [torch_value(self._called(slot)) for slot in range(len(self._values))]
-            rows = zip(values, self._targets, self._replies, strict=True)
-            items = [dataset.item(value, target, reply or Reply(0)) for value, target, reply in rows]
-            return (self._collate or default_collate)(items)
-        parts: list[Any] = [torch.from_numpy(self._room)]
+            values = [dataset.as_output(self._values[slot]) for slot in kept]
+            rows = zip(values, targets, replies, strict=True)
+            return (self._collate or dataset.collate)([dataset.item(*row) for row in rows])
+        parts: list[Any] = [dataset.as_output(self._room if whole else self._room[kept])]
         if dataset.opened.has_labels:
-            parts.append(_targets(self._targets))
+            parts.append(self._collate_targets(targets))
         if dataset.columns:
-            parts.append(default_collate([reply.columns for reply in self._replies if reply is not None]))
+            parts.append(dataset.collate([reply.columns for reply in replies]))
         return parts if len(parts) > 1 else parts[0]
 
-    def _called(self, slot: int) -> Value:
-        """Return the value of a slot after the user's own steps, which run here, in the consumer's thread."""
-        key = self._keys[slot]
-        if not self._dataset.has_calls or key is None:
-            return self._values[slot]
-        return self._dataset.run_calls(self._values[slot], key)
+    def _call(self) -> None:
+        if not self._dataset.has_calls:
+            return
+        for slot, key in enumerate(self._keys):
+            if key is None or slot in self._errors:
+                continue
+            try:
+                self._values[slot] = self._dataset.run_calls(self._values[slot], key)
+            except Exception as error:  # noqa: BLE001 - the user's own code may raise anything
+                self._errors[slot] = error
 
+    def _mend(self) -> list[int]:
+        """Put substitutes in place of bad samples; return the slots that hold something."""
+        missing = set()
+        for slot in sorted(self._errors):
+            key = self._keys[slot]
+            assert key is not None
+            found = self._dataset.mend(key.epoch, key.sample, self._errors[slot])
+            if found is None:
+                missing.add(slot)
+            else:
+                self.put(slot, *found, key)
+        return [slot for slot in range(len(self._values)) if slot not in missing]
 
-def _targets(targets: list[Any]) -> Any:
-    if all(type(target) is int for target in targets):
-        return torch.tensor(targets, dtype=torch.int64)
-    return default_collate(targets)
+    def _collate_targets(self, targets: list[Any]) -> Any:
+        if self._dataset.output == "torch" and all(type(target) is int for target in targets):
+            return self._dataset.as_output(np.array(targets, np.int64))
+        return self._dataset.collate(targets)

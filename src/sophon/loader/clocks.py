@@ -1,7 +1,7 @@
 """What the link and the storage node give, from the loader's own clocks.
 
 Time counts while at least one reply stream is open. For each stretch of about a second of it the storage node says how
-long its streams had nothing to send. Where that is little, the bytes of the stretch show the link's speed; where it is
+long its streams waited for ops. Where that is little, the bytes of the stretch show the link's speed; where it is
 much, the CPU seconds show how many cores the node really has for us.
 
 It is told the time and asks no clock itself, so that it can be tested.
@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 _STRETCH_S = 1.0  # long enough for several record batches of 50 ms, short enough to notice a change soon
 _KEPT = 5  # stretches; together they are believed
-_WAITS = 0.5  # of the time, and it is the node that is waited for
-_COMPUTES = 0.02  # of its cores in use, and a node that has nothing to send is computing, however throttled
+_WAITS = 0.5  # of the time, and it is the node's cores that hold everything up
 _LEAST_BYTES = 1 << 20  # in a stretch: less than that, and headers and turn-around are what is measured
 
 
@@ -24,7 +23,7 @@ class _Stretch:
     busy_s: float = 0.0
     size_bytes: int = 0
     cpu_s: float = 0.0
-    making_s: float = 0.0
+    computing_s: float = 0.0
 
 
 class LinkClock:
@@ -67,14 +66,14 @@ class LinkClock:
         self._count_time(now_s)
         self._open[request] = 0.0
 
-    def got(self, request: int, size_bytes: int, cpu_s: float, making_s: float, now_s: float) -> None:
+    def got(self, request: int, size_bytes: int, cpu_s: float, computing_s: float, now_s: float) -> None:
         """Note a reply.
 
         Args:
             request: To which request.
             size_bytes: Of its payload.
             cpu_s: That the storage node spent on it.
-            making_s: How long that stream had nothing to send, since it began.
+            computing_s: How long that stream waited for ops, since it began.
             now_s: The time.
         """
         self._count_time(now_s)
@@ -82,8 +81,8 @@ class LinkClock:
         stretch.size_bytes += size_bytes
         stretch.cpu_s += cpu_s
         if request in self._open:
-            stretch.making_s += max(making_s - self._open[request], 0.0)
-            self._open[request] = making_s
+            stretch.computing_s += max(computing_s - self._open[request], 0.0)
+            self._open[request] = computing_s
         if stretch.busy_s >= _STRETCH_S:
             self._close()
 
@@ -102,8 +101,7 @@ class LinkClock:
         self._all.busy_s += stretch.busy_s
         self._all.size_bytes += stretch.size_bytes
         cores = stretch.cpu_s / stretch.busy_s
-        # A node that has nothing to send and does not compute either waits for its disk, which is as good as a link.
-        if stretch.making_s > _WAITS * stretch.busy_s and cores > _COMPUTES * self._cores:
+        if stretch.computing_s > _WAITS * stretch.busy_s:
             self._storage.append((stretch.cpu_s, stretch.busy_s))
         elif stretch.size_bytes >= _LEAST_BYTES:
             self._link.append((stretch.size_bytes, stretch.busy_s))

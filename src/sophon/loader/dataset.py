@@ -9,19 +9,35 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from os import PathLike
+from typing import Any, TypeAlias
 
 import numpy as np
-import torch
-from torch.utils.data import Dataset
 
 from sophon.codec.cut import RAW, Cut, finish_payload
-from sophon.codec.wire import MAX_SAMPLES, Reply, Request
-from sophon.errors import ConfigError, Error, OpError, ProtocolError, RetryableError
+from sophon.codec.wire import Reply, Request
+from sophon.errors import (
+    BudgetError,
+    ConfigError,
+    Error,
+    OpError,
+    ProtocolError,
+    RetryableError,
+    remote_traceback,
+    with_remote_traceback,
+)
+from sophon.loader.bad import DEFAULT_BUDGET, BadSample, BadSamples, row_of
+from sophon.loader.collate import OUTPUTS, numpy_collate
+from sophon.loader.credentials import Credentials
 from sophon.loader.cuts import Assignment, agreed_cut, assignment_for, within
 from sophon.loader.machine import Machine, MachineConfig
+from sophon.loader.prefix_cache import DEFAULT_BYTES, CachedTransport, cache_cut, cache_for
+from sophon.loader.stats import Stats
+from sophon.loader.torch_import import Dataset, need_torch, torch
 from sophon.loader.transport import Opened, Transport, transport_to
 from sophon.pipeline import Key, Kind, Pipeline, Tensor, Trace, Value
+
+Finished: TypeAlias = tuple[Value, Any, Reply]  # a value after all ops, its target, and the reply it was made of
 
 _DEFAULT_SAMPLE_BYTES = 1 << 20  # a guess for pipelines whose result has no fixed size
 
@@ -42,6 +58,17 @@ class RemoteDataset(Dataset[Any]):
         target_transform: Applied to labels.
         columns: Further columns to bring along; "id" is the sample's id.
         deadline_s: How long nothing may come before an error is raised.
+        on_error: What becomes of a sample that cannot be had: "raise" its error, "substitute" the next good one of the
+            data set, or "skip" it, which makes its batch smaller.
+        error_budget: How many samples may be bad: a number, or a share of the data set; more are a `BudgetError`.
+        output: "torch" tensors, or "numpy" arrays, which need no torch.
+        cache: Keep what the ops before the first random one give, and run them once: True, or a cut such as "1:webp".
+        cache_dir: Where; by default the user's cache folder.
+        cache_bytes: How many bytes may be kept of this data set and these ops.
+        token: Shown to the storage node; SOPHON_TOKEN by default.
+        tls_ca: PEM file of who vouches for a ``grpc+tls://`` node; SOPHON_TLS_CA, else the system's, by default.
+        tls_cert: PEM file of this trainer's certificate, for mutual TLS; SOPHON_TLS_CERT by default.
+        tls_key: PEM file of its key; SOPHON_TLS_KEY by default.
     """
 
     def __init__(
@@ -55,29 +82,60 @@ class RemoteDataset(Dataset[Any]):
         target_transform: Callable[[Any], Any] | None = None,
         columns: Sequence[str] = (),
         deadline_s: float = 60.0,
+        on_error: str = "raise",
+        error_budget: float = DEFAULT_BUDGET,
+        output: str = "torch",
+        cache: bool | str | Cut = False,
+        cache_dir: str | PathLike[str] | None = None,
+        cache_bytes: int = DEFAULT_BYTES,
         transport: Transport | None = None,
+        token: str | None = None,
+        tls_ca: str | PathLike[str] | None = None,
+        tls_cert: str | PathLike[str] | None = None,
+        tls_key: str | PathLike[str] | None = None,
     ) -> None:
+        if output not in OUTPUTS:
+            raise ConfigError(f"output: expected torch or numpy, got {output!r}")
+        if output == "torch":
+            need_torch('output="torch"')
+        self.output = output
         self.url = str(url)
         self.pipeline = as_pipeline(pipeline)
         self.seed = Key(seed, 0, 0).seed
         self.target_transform = target_transform
         self.columns = tuple(columns)
         self.deadline_s = deadline_s
-        self.transport = transport or transport_to(self.url)
+        self.transport = transport or transport_to(self.url, Credentials(token, tls_ca, tls_cert, tls_key))
         self.opened = self._open()
         unknown = set(self.columns) - set(self.opened.columns)
         if unknown:
             raise ConfigError(f"no column {min(unknown)!r} in {self.url}; there is {', '.join(self.opened.columns)}")
+        self.is_cached = cache is not False
+        if self.is_cached:
+            if plan is not None or policy is not None:
+                raise ConfigError(
+                    "a cache decides by itself what is done before it; give no policy and no plan with it"
+                )
+            policy = cache_cut(self.pipeline, cache)
         wanted = assignment_for(self.pipeline, policy, plan, len(self))
         # Digests take a moment, and matter only if something is to run elsewhere.
         offloads = any(cut.k for cut in wanted.cuts)
         self.agreed_cut = agreed_cut(self.pipeline, self.opened) if offloads else 0
         self.assignment = within(wanted, self.agreed_cut)
+        if self.is_cached:
+            (cut,) = wanted.cuts
+            kept = cache_for(self.pipeline, self.opened, cut, cache_dir, cache_bytes)
+            self.transport = CachedTransport(self.transport, kept, self.pipeline, self.assignment.cuts[0])
+            self.assignment = wanted
         # All ops that can run elsewhere, since a codec may look ahead at those behind its cut.
         reach = self.pipeline.max_cut
         self._spec: dict[str, Any] = self.pipeline.prefix(reach).to_spec() if reach else {"ops": []}
-        # Shared with worker processes, forked or spawned, also persistent ones.
-        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        self.bad_samples = BadSamples(on_error, error_budget, len(self))
+        self.stats = Stats()  # of samples that are got one by one or list by list; the loader's threads count elsewhere
+        # Shared with worker processes, forked or spawned, also persistent ones; those come with torch.
+        self._epoch: Any = np.zeros(1, np.int64)
+        if torch is not None:
+            self._epoch = torch.from_numpy(self._epoch).share_memory_()  # type: ignore[no-untyped-call]
 
     def _open(self) -> Opened:
         """Open the data set, trying again until the deadline: a trainer may start before its server."""
@@ -103,11 +161,11 @@ class RemoteDataset(Dataset[Any]):
     @property
     def epoch(self) -> int:
         """The epoch that plain indexes belong to."""
-        return int(self._epoch)
+        return int(self._epoch[0])
 
     def set_epoch(self, epoch: int) -> None:
         """Tell which epoch comes next; worker processes learn of it too."""
-        self._epoch.fill_(Key(0, epoch, 0).epoch)
+        self._epoch[0] = Key(0, epoch, 0).epoch
 
     def reassign(self, assignment: Assignment) -> None:
         """Use other cuts from now on; the tensors stay the same."""
@@ -135,16 +193,48 @@ class RemoteDataset(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int | tuple[int, int]]) -> list[Any]:
         """Return several samples, asked for in one request; an index may be (epoch, index)."""
+        items = self.items(indices)
+        if indices and not items:
+            raise BudgetError(
+                f"all {len(indices)} samples of a batch are bad, and nothing is left of it; the last one: "
+                f"{list(self.bad_samples)[-1].message} Use on_error='substitute'."
+            )
+        return items
+
+    def items(self, indices: Sequence[int | tuple[int, int]]) -> list[Any]:
+        """Return several samples as `__getitems__` does; maybe none, where bad ones are skipped."""
         epochs, samples = zip(*(self._resolve(index) for index in indices), strict=True) if indices else ((), ())
         items: list[Any] = [None] * len(samples)
         for epoch in dict.fromkeys(epochs):
             places = [i for i, e in enumerate(epochs) if e == epoch]
             part = [samples[i] for i in places]
             for position, reply in self._fetch_all(epoch, part):
-                value, target = self.finish(reply, epoch, part[position])
-                value = self.run_calls(value, Key(self.seed, epoch, part[position]))
-                items[places[position]] = self.item(torch_value(value), target, reply)
-        return items
+                sample = part[position]
+                try:
+                    found: Finished | None = self._finish_whole(reply, epoch, sample)
+                except Exception as error:  # noqa: BLE001 - decoders and the user's own code may raise anything
+                    found = self.mend(epoch, sample, error)
+                items[places[position]] = found and (self.item(self.as_output(found[0]), *found[1:]),)
+        return [item[0] for item in items if item is not None]
+
+    def _finish_whole(self, reply: Reply, epoch: int, sample: int) -> Finished:
+        start_s = time.thread_time()
+        value, target = self.finish(reply, epoch, sample)
+        value = self.run_calls(value, Key(self.seed, epoch, sample))
+        self.stats.add(finish_cpu_s=time.thread_time() - start_s)
+        return value, target, reply
+
+    def mend(self, epoch: int, sample: int, error: Exception) -> Finished | None:
+        """Return what takes the place of a bad sample, or None for nothing; raise where that is the policy."""
+
+        def get(other: int) -> Finished:
+            ((_, reply),) = self._fetch_all(epoch, [other])
+            return self._finish_whole(reply, epoch, other)
+
+        def row(bad: int, why: Exception) -> BadSample:
+            return row_of(bad, epoch, why, self.bad_samples.name_of(bad) or self._name_of(bad))
+
+        return self.bad_samples.mend(sample, error, len(self), get, row)
 
     def _resolve(self, index: int | tuple[int, int]) -> tuple[int, int]:
         epoch, sample = index if isinstance(index, tuple) else (self.epoch, index)
@@ -169,10 +259,13 @@ class RemoteDataset(Dataset[Any]):
     def _fetch_all(self, epoch: int, samples: list[int]) -> Any:
         """Yield (position, reply) for all samples, trying again what fails, until the deadline."""
         config = MachineConfig(
-            deadline_s=self.deadline_s, request_samples=min(len(samples), MAX_SAMPLES), request_bytes=1 << 62
+            deadline_s=self.deadline_s,
+            request_samples=min(len(samples), self.opened.max_samples),
+            request_bytes=1 << 62,
         )
         machine = Machine(len(samples), len(samples) or 1, config, 0, time.monotonic())
         remaining = len(samples)
+        before_s = time.monotonic()
         while remaining:
             ask = machine.ask(time.monotonic())
             if ask is None:
@@ -186,9 +279,13 @@ class RemoteDataset(Dataset[Any]):
                     position = ask.positions[reply.position]
                     if machine.reply(ask.request, position, len(reply.payload), time.monotonic()):
                         remaining -= 1
+                        self.stats.received(reply, request.cuts[reply.position])
+                        self.stats.add(fetch_s=time.monotonic() - before_s)
                         yield position, reply
+                        before_s = time.monotonic()
                 machine.ended(ask.request, time.monotonic())
             except Error as error:
+                self.stats.add(retries=1)
                 machine.failed(ask.request, error, time.monotonic())
 
     def finish(
@@ -211,13 +308,20 @@ class RemoteDataset(Dataset[Any]):
 
     def _named(self, error: OpError, sample: int) -> OpError:
         """Return the error of a sample with the name of its file, which is what people look for."""
+        name = self._name_of(sample)
+        if name is None:
+            return error
+        problem = f"{name}: {error.problem}"
+        return OpError(problem, remedy=error.remedy, op=error.op, position=error.position, sample=error.sample)
+
+    def _name_of(self, sample: int) -> str | None:
         request = replace(self.request(0, [sample]), cuts=(RAW,), columns=("id",))
         try:
             (reply,) = self.transport.fetch(request, self.deadline_s)
         except (Error, ValueError):
-            return error
-        problem = f"{reply.columns.get('id')}: {error.problem}"
-        return OpError(problem, remedy=error.remedy, op=error.op, position=error.position, sample=error.sample)
+            return None
+        name = reply.columns.get("id")
+        return None if name is None else str(name)
 
     @property
     def has_calls(self) -> bool:
@@ -239,6 +343,19 @@ class RemoteDataset(Dataset[Any]):
             parts.append(reply.columns)
         return tuple(parts) if len(parts) > 1 else parts[0]
 
+    def as_output(self, value: Value) -> Any:
+        """Return a value as users want it: an array as a tensor that may be written to, or as it is."""
+        if not isinstance(value, np.ndarray):
+            return value
+        own = value if value.flags.writeable else value.copy()
+        return torch.from_numpy(own) if self.output == "torch" else own
+
+    def collate(self, items: list[Any]) -> Any:
+        """Make a batch of samples, as torch does by default."""
+        if self.output == "numpy":
+            return numpy_collate(items)
+        return torch.utils.data.default_collate(items)
+
 
 def as_pipeline(pipeline: Any) -> Pipeline:
     """Return a pipeline, given one, a list of ops or a torchvision transform."""
@@ -249,16 +366,10 @@ def as_pipeline(pipeline: Any) -> Pipeline:
     return Pipeline.from_torchvision(pipeline)
 
 
-def torch_value(value: Value) -> Any:
-    """Return an array as a torch tensor that may be written to, and anything else as it is."""
-    if isinstance(value, np.ndarray):
-        return torch.from_numpy(value if value.flags.writeable else value.copy())
-    return value
-
-
 def explain(error: Error, address: str) -> Error:
     """Return the error that ends an epoch, with what to do."""
     text = str(error) if address in str(error) else f"{address}: {error}"
-    if not isinstance(error, RetryableError):
-        return type(error)(text)
-    return type(error)(f"{text}. Is `sophon serve` running there and reachable? Raise deadline_s to wait longer.")
+    if isinstance(error, RetryableError):
+        text = f"{text}. Is `sophon serve` running there and reachable? Raise deadline_s to wait longer."
+    there = remote_traceback(error)
+    return type(error)(text) if there is None else with_remote_traceback(type(error)(text), there)

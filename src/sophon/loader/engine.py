@@ -363,4 +363,4 @@ def _put(batch: Batch, slot: int, made: _Made) -> None:
         except Exception as error:  # noqa: BLE001 - a value of another shape, say: raised where its batch is handed out
             made.error = error
     if made.error is not None:
-        batch.fail(slot, made.error)
+        batch.fail(slot, made.key, made.error)

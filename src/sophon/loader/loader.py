@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch.utils.data import BatchSampler
-from torch.utils.data import DataLoader as TorchDataLoader
-
 from sophon.codec.cut import RAW, Cut
-from sophon.errors import ConfigError
+from sophon.errors import BudgetError, ConfigError
+from sophon.loader.bad import DEFAULT_BUDGET, BadSample, BadSamples
+from sophon.loader.batch import EMPTY
 from sophon.loader.costs import Costs
 from sophon.loader.cuts import OffloadWarning
 from sophon.loader.dataset import RemoteDataset
 from sophon.loader.engine import Engine
+from sophon.loader.explain import Setup, Spent, explain_epoch
 from sophon.loader.machine import MachineConfig
-from sophon.loader.order import epoch_order
+from sophon.loader.order import Order, epoch_order
 from sophon.loader.order_log import OrderLog, Relaxed, Replay
 from sophon.loader.planner import Planner, PlanSettings
+from sophon.loader.prefix_cache import DEFAULT_BYTES
+from sophon.loader.progress import with_bar
+from sophon.loader.ranks import Ranks, check_uneven, each, find_ranks, share
 from sophon.loader.sampler import EpochSampler
+from sophon.loader.state import Place, State
 from sophon.loader.stats import Stats
+from sophon.loader.torch_import import need_torch, torch
 from sophon.loader.tuner import Setting, Tuner
+from sophon.loader.worker import WorkerSide, opened
 from sophon.plan.plan import Plan
 from sophon.plan.policies import Options
 from sophon.plan.resources import Resources
@@ -45,8 +51,10 @@ class DataLoader:
     """Iterates over the batches of a data set; every pass is the next epoch.
 
     The sequence of batches is a function of the data set, the pipeline, the batch size, the seed and the epoch:
-    workers, threads or processes, cuts and failures on the way change nothing of it. Only with ``order="relaxed"`` it
-    also depends on what is finished first; the tensors of a sample stay the same.
+    workers, threads or processes, cuts and failures on the way change nothing of it. Several ranks divide it among
+    themselves in equal steps; `state_dict` says in a few numbers where it stands, and any number of ranks and workers
+    can go on from there. Only with ``order="relaxed"`` it also depends on what is finished first; the tensors of a
+    sample stay the same.
 
     Args:
         data: Address ``grpc://host:port/dataset``, a path, or a `RemoteDataset`.
@@ -79,6 +87,23 @@ class DataLoader:
         multiprocessing_context: For processes: "fork", "spawn" or "forkserver".
         prefetch_factor: For processes: batches per worker that are made ahead, as in torch.
         persistent_workers: For processes: keep them between epochs, as in torch.
+        rank: Which of several training processes this is; by default as torch.distributed or torchrun's environment
+            say. Give rank=0, world_size=1 for a loader that one rank uses alone, such as for validation.
+        world_size: How many training processes there are.
+        uneven: What to do if samples cannot be shared evenly: "pad" with some from the beginning of the order, as
+            torch's DistributedSampler does, "drop" the last ones, or "raise".
+        on_error: What becomes of a sample that cannot be had: "raise" its error, "substitute" the next good one of the
+            data set, or "skip" it, which makes its batch smaller.
+        error_budget: How many samples may be bad: a number, or a share of the data set; more are a `BudgetError`.
+        output: "torch" tensors, or "numpy" arrays, which need no torch.
+        cache: Keep what the ops before the first random one give, and run them once: True, or a cut such as "1:webp".
+            Instead of a policy.
+        cache_dir: Where; by default the user's cache folder.
+        cache_bytes: How many bytes may be kept of this data set and these ops.
+        token: Shown to the storage node, as are the next three: see `RemoteDataset`.
+        tls_ca: PEM file of who vouches for the node.
+        tls_cert: PEM file of this trainer's certificate.
+        tls_key: PEM file of its key.
     """
 
     def __init__(
@@ -108,12 +133,23 @@ class DataLoader:
         multiprocessing_context: Any = None,
         prefetch_factor: int | None = None,
         persistent_workers: bool = False,
+        rank: int | None = None,
+        world_size: int | None = None,
+        uneven: str = "pad",
+        on_error: str = "raise",
+        error_budget: float = DEFAULT_BUDGET,
+        output: str = "torch",
+        cache: bool | str | Cut = False,
+        cache_dir: str | Path | None = None,
+        cache_bytes: int = DEFAULT_BYTES,
+        token: str | None = None,
+        tls_ca: str | Path | None = None,
+        tls_cert: str | Path | None = None,
+        tls_key: str | Path | None = None,
     ) -> None:
         _at_least("batch_size", batch_size, 1)
-        if num_workers != "auto":
-            _at_least("num_workers", num_workers, 0)
-        if max_requests is not None:
-            _at_least("max_requests", max_requests, 1)
+        _at_least("num_workers", 0 if num_workers == "auto" else num_workers, 0)
+        _at_least("max_requests", 1 if max_requests is None else max_requests, 1)
         _at_least("buffer_bytes", buffer_bytes, 1)
         if workers not in _WORKERS:
             raise ConfigError(f"workers: expected threads or processes, got {workers!r}")
@@ -122,6 +158,8 @@ class DataLoader:
         if isinstance(data, RemoteDataset):
             if pipeline is not None:
                 raise ConfigError("a RemoteDataset has its own pipeline; give one of them")
+            if (on_error, error_budget, output, cache) != ("raise", DEFAULT_BUDGET, "torch", False):
+                raise ConfigError("a RemoteDataset has its own on_error, error_budget, output and cache; tell it")
             self.dataset = data
         else:
             if pipeline is None:
@@ -135,6 +173,16 @@ class DataLoader:
                 target_transform=target_transform,
                 columns=columns,
                 deadline_s=deadline_s,
+                on_error=on_error,
+                error_budget=error_budget,
+                output=output,
+                cache=cache,
+                cache_dir=cache_dir,
+                cache_bytes=cache_bytes,
+                token=token,
+                tls_ca=tls_ca,
+                tls_cert=tls_cert,
+                tls_key=tls_key,
             )
         self.batch_size = batch_size
         self.shuffle = shuffle
@@ -142,8 +190,11 @@ class DataLoader:
         self.num_workers: int = _most_workers() if isinstance(num_workers, str) else num_workers
         self.collate_fn = collate_fn
         self.drop_last = drop_last
-        self.pin_memory = _can_pin(pin_memory)
-        self.epoch = 0
+        self.pin_memory = _can_pin(pin_memory, self.dataset.output)
+        self._told_ranks = (rank, world_size)
+        self._uneven = check_uneven(uneven)
+        self._place = Place()
+        self._spent: Spent | None = None
         self._warned = False
         self.stats = Stats()
         relaxed = _relaxed(order)
@@ -151,13 +202,13 @@ class DataLoader:
             buffer_bytes=buffer_bytes,
             deadline_s=deadline_s,
             max_requests=DEFAULT_REQUESTS if max_requests is None else max_requests,
+            request_samples=min(MachineConfig.request_samples, self.dataset.opened.max_samples),
             max_delay=None if relaxed is None else relaxed.max_delay,
         )
         self._costs = Costs(len(self.dataset))
-        self._replay = None
-        if isinstance(order, Replay):
-            self._replay = order.opened(self.dataset.opened.fingerprint, batch_size)
-        self.log = None if relaxed is None else OrderLog(self.dataset.opened.fingerprint, batch_size)
+        known_as = self.dataset.opened.fingerprint
+        self._replay = order.opened(known_as, batch_size) if isinstance(order, Replay) else None
+        self.log = None if relaxed is None else OrderLog(known_as, batch_size)
         self._planner = None
         settings = PlanSettings(
             policy=policy if isinstance(policy, str) and policy in MEASURED else "optimal",
@@ -172,21 +223,32 @@ class DataLoader:
         if workers == "processes" and self.num_workers > 0:
             if order != "strict" or num_workers == "auto":
                 raise ConfigError("worker processes keep strict order and a fixed number; use workers='threads'")
-            self._sampler = EpochSampler(self.dataset, shuffle=shuffle, seed=self.dataset.seed)
-            self._torch_loader = TorchDataLoader(
-                self.dataset,
-                batch_sampler=BatchSampler(self._sampler, batch_size, drop_last),
-                num_workers=self.num_workers,
-                collate_fn=collate_fn,
+            self._sampler = EpochSampler(self.dataset, shuffle=shuffle, seed=self.dataset.seed, uneven=uneven)
+            self._torch_loader = self._processes(
                 multiprocessing_context=multiprocessing_context,
                 prefetch_factor=prefetch_factor,
                 persistent_workers=persistent_workers,
-                pin_memory=self.pin_memory,
             )
+        len(self)  # ranks that cannot be, or samples that must be shared evenly and cannot, are found here
+
+    def _processes(self, **options: Any) -> Any:
+        """Return torch's loader, whose worker processes make the batches."""
+        data_of = need_torch('workers="processes"').utils.data
+        side = WorkerSide(self.dataset, self.collate_fn)
+        return data_of.DataLoader(
+            side,
+            batch_sampler=data_of.BatchSampler(self._sampler, self.batch_size, self.drop_last),
+            num_workers=self.num_workers,
+            collate_fn=side.collate,
+            pin_memory=self.pin_memory,
+            **options,
+        )
 
     def _should_plan(self, policy: Any, plan: Any, workers: str) -> bool:
         """Return whether this loader measures and plans for itself."""
-        if plan is not None or (policy is not None and policy not in MEASURED):
+        if self.dataset.is_cached and policy is not None:
+            raise ConfigError(f"policy {policy!r}: a cache decides by itself what is done before it; give no policy")
+        if plan is not None or self.dataset.is_cached or (policy is not None and policy not in MEASURED):
             return False
         if self.dataset.assignment.cuts != (RAW,) or not self.dataset.transport.is_remote:
             return False
@@ -231,33 +293,155 @@ class DataLoader:
         """How often a plan was made anew in the middle of an epoch."""
         return 0 if self._planner is None else self._planner.revisions
 
-    def set_epoch(self, epoch: int) -> None:
-        """Go on with this epoch; otherwise every pass is the next one, from 0."""
-        _at_least("epoch", epoch, 0)
-        self.epoch = epoch
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next pass."""
+        return self._place.next_epoch
 
-    def __len__(self) -> int:
-        count = len(self.dataset)
+    @property
+    def ranks(self) -> Ranks:
+        """Which of several training processes this is."""
+        return find_ranks(*self._told_ranks)
+
+    @property
+    def bad_samples(self) -> BadSamples:
+        """The samples that could not be had so far, with the reasons; `bad_samples.save(path)` writes them down."""
+        return self.dataset.bad_samples
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go on with this epoch; otherwise every pass is the next one, from 0.
+
+        The epoch in which a state was loaded goes on where it was left; any other one begins at its beginning.
+        """
+        _at_least("epoch", epoch, 0)
+        self._place.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the training loop stands: a small dict of JSON values, the same on all ranks.
+
+        It counts the batches that were handed out, not those that are being made; so it may be taken at any time, but
+        in relaxed order only between epochs: a number does not say which samples were used up.
+
+        Raises:
+            ConfigError: An epoch in relaxed order is under way.
+        """
+        if self.log is not None and not self._place.is_ahead and self._steps(self._place.cursor) > 0:
+            raise ConfigError(
+                "in relaxed order there is no state in the middle of an epoch; take it between epochs, or use "
+                'order="strict", which hides slow samples too, by reading ahead'
+            )
+        return self._state(self._place.epoch, self._place.cursor).to_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a state was taken, also with another number of workers or ranks, or another batch size.
+
+        Raises:
+            ArtifactError: It belongs to another data set, pipeline, seed or shuffling.
+        """
+        saved = State.from_dict(state)
+        saved.require(self._state(saved.epoch, saved.cursor))
+        self._place.load(saved.epoch, saved.cursor, is_over=self._steps(saved.cursor) == 0)
+
+    def _state(self, epoch: int, cursor: int) -> State:
+        return State(
+            seed=self.dataset.seed,
+            epoch=epoch,
+            cursor=cursor,
+            samples=len(self.dataset),
+            shuffle=self.shuffle,
+            dataset=self.dataset.opened.fingerprint,
+            pipeline=self.dataset.pipeline.fingerprint,
+            plan=self.revisions,
+        )
+
+    def _steps(self, cursor: int) -> int:
+        count = each(max(len(self.dataset) - cursor, 0), self.ranks, self._uneven)
         return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
 
-    def __iter__(self) -> Iterator[Any]:
-        epoch, self.epoch = self.epoch, self.epoch + 1
-        self.dataset.set_epoch(epoch)
-        if self._torch_loader is not None:
-            self._sampler.set_epoch(epoch)
-            return iter(self._torch_loader)
-        return self._run(epoch)
+    def __len__(self) -> int:
+        """Return the batches of a whole epoch, the same number on all ranks."""
+        return self._steps(0)
 
-    def _run(self, epoch: int) -> Iterator[Any]:
-        order = epoch_order(len(self.dataset), self.dataset.seed, epoch, shuffle=self.shuffle)
+    def __iter__(self) -> Iterator[Any]:
+        epoch, cursor = self._place.begin()
+        self.dataset.set_epoch(epoch)
+        return self._pass(epoch, cursor, self.ranks)
+
+    def progress(self, description: str | None = None, console: Any = None) -> Iterator[Any]:
+        """Iterate over the next epoch beside a bar that shows how far it is, its speed and how long it waited.
+
+        Args:
+            description: Beside the bar; by default the epoch.
+            console: A `rich.console.Console` to show it on; by default the error stream.
+        """
+        batches = iter(self)
+        place, ranks, start_s = self._place, self.ranks, time.monotonic()
+        before, waited_s = self.stats.samples, self.stats.waited_s
+
+        def note() -> str:
+            wall_s = max(time.monotonic() - start_s, 1e-9)
+            waited = (self.stats.waited_s - waited_s) / wall_s
+            return f"{(self.stats.samples - before) / wall_s:,.0f} samples/s, waiting {min(waited, 1.0):.0%}"
+
+        done = place.cursor // (self.batch_size * ranks.size)
+        shown: Iterator[Any] = with_bar(batches, len(self), done, description or f"epoch {place.epoch}", note, console)
+        return shown
+
+    def explain(self) -> str:
+        """Return in words where the time of the last epoch went, and what would help."""
+        if self._spent is None:
+            return "No epoch was run yet: iterate over the loader first."
+        setup = Setup(
+            workers=self.num_workers,
+            kind="threads" if self._torch_loader is None else "processes",
+            cores=int(_cores(1 << 16)),
+            is_remote=self.dataset.transport.is_remote,
+            bad=len(self.bad_samples),
+            on_error=self.bad_samples.policy,
+        )
+        return explain_epoch(self._spent, setup, self.verdict, self.plan)
+
+    def _pass(self, epoch: int, cursor: int, ranks: Ranks) -> Iterator[Any]:
+        before, start_s = self.stats.to_dict(), time.monotonic()
+        make = self._from_threads if self._torch_loader is None else self._from_processes
+        batches = make(epoch, cursor, ranks)
+        handed, is_whole = 0, False
+        try:
+            for batch in batches:
+                cursor = min(cursor + self.batch_size * ranks.size, len(self.dataset))
+                self._place.move(epoch, cursor)
+                if batch is EMPTY:
+                    self._check_empty(ranks)
+                    continue
+                handed += 1
+                yield batch
+            is_whole = True
+            self._place.end(epoch)
+        finally:
+            batches.close()
+            spent = self.stats.since(before)
+            self._spent = Spent(epoch, time.monotonic() - start_s, spent, handed, is_whole)
+        self._warn_of_smaller_cuts(spent.samples, spent.smaller_cuts)
+
+    def _check_empty(self, ranks: Ranks) -> None:
+        if ranks.size > 1:
+            raise BudgetError(
+                f"all {self.batch_size} samples of a batch are bad; to leave it out would make rank {ranks.rank} take "
+                f"fewer steps than the others, which would wait for ever. Use on_error='substitute'."
+            )
+
+    def _from_threads(self, epoch: int, cursor: int, ranks: Ranks) -> Generator[Any]:
+        whole = epoch_order(len(self.dataset), self.dataset.seed, epoch, shuffle=self.shuffle)
+        order = share(whole, cursor, ranks, self._uneven)
         if self.drop_last:
-            order = order[: len(self) * self.batch_size]
-        strict, order = order, order if self._replay is None else self._replay.replay(epoch, order)
+            order = order[: len(order) // self.batch_size * self.batch_size]
+        strict = order
+        if self._replay is not None:
+            order = self._replayed(epoch, cursor, whole, ranks)
         if self._planner is not None:
-            self._planner.begin(epoch)
+            self._planner.begin(epoch, ranks.size)
             if (predicted := self._planner.finish_s()) is not None:
                 self._costs.expect(predicted)
-        before = (self.stats.samples, self.stats.smaller_cuts)  # the engine's threads count from its first moment
         engine = Engine(
             self.dataset,
             order,
@@ -280,7 +464,30 @@ class DataLoader:
                 self.log.record(epoch, strict, engine.positions)
             if self._planner is not None:
                 self._planner.end()
-        self._warn_of_smaller_cuts(self.stats.samples - before[0], self.stats.smaller_cuts - before[1])
+
+    def _replayed(self, epoch: int, cursor: int, whole: Order, ranks: Ranks) -> Order:
+        """Return what is left of a recorded epoch behind a cursor."""
+        assert self._replay is not None
+        order = share(whole, 0, ranks, self._uneven)
+        if self.drop_last:
+            order = order[: len(order) // self.batch_size * self.batch_size]
+        return self._replay.replay(epoch, order)[cursor // ranks.size :]
+
+    def _from_processes(self, epoch: int, cursor: int, ranks: Ranks) -> Generator[Any]:
+        assert self._torch_loader is not None
+        self._sampler.ranks = ranks
+        self._sampler.place.load(epoch, cursor, is_over=False)
+        since_s = time.monotonic()
+        for sent in self._torch_loader:
+            batch, report = opened(sent)
+            self.stats.merge(report["stats"])
+            for row in report["bad"]:
+                self.bad_samples.note(BadSample(**row))
+            now_s = time.monotonic()
+            self.stats.add(waited_s=now_s - since_s)
+            yield batch
+            since_s = time.monotonic()
+            self.stats.add(consumer_s=since_s - now_s)
 
     def _warn_of_smaller_cuts(self, samples: int, smaller: int) -> None:
         if self._planner is None and smaller > _MANY * samples and not self._warned:
@@ -326,7 +533,9 @@ def _relaxed(order: Any) -> Relaxed | None:
     return None
 
 
-def _can_pin(wanted: bool) -> bool:
+def _can_pin(wanted: bool, output: str) -> bool:
+    if wanted and output == "numpy":
+        raise ConfigError('pin_memory: there is pinned memory for torch tensors only; use output="torch"')
     if wanted and not torch.accelerator.is_available():
         warnings.warn("pin_memory is set but there is no accelerator; batches are not pinned", stacklevel=3)
         return False

@@ -43,13 +43,14 @@ class LocalServer:
         self._name = name
         self._start_s = start_s
         self._process: subprocess.Popen[bytes] | None = None
+        self._scheme = "grpc"
         self.port = port
         self.metrics_port: int | None = None
 
     @property
     def url(self) -> str:
         """Address of the data set."""
-        return f"grpc://127.0.0.1:{self.port}/{self._name}"
+        return f"{self._scheme}://127.0.0.1:{self.port}/{self._name}"
 
     @property
     def pid(self) -> int:
@@ -77,6 +78,7 @@ class LocalServer:
                 self.kill()
                 raise
         self.port, self.metrics_port = ready["port"], ready["metrics_port"]
+        self._scheme = ready["url"].partition("://")[0]
         return self
 
     def _wait(self, ready_file: Path, log: Path) -> dict[str, Any]:

@@ -101,6 +101,7 @@ class Planner:
         self._planning = threading.Lock()
         self._resources: Resources | None = None
         self._epoch = 0
+        self._ranks = 1
         self._saves = 0
         self._begin = (0, 0.0)
         self._look_at_s = 0.0
@@ -109,9 +110,10 @@ class Planner:
 
     # --- an epoch -----------------------------------------------------------------------------------------------------
 
-    def begin(self, epoch: int) -> None:
-        """Give the samples of an epoch their cuts."""
+    def begin(self, epoch: int, ranks: int = 1) -> None:
+        """Give the samples of an epoch their cuts; each of several ranks sees only its share of them."""
         self._epoch = epoch
+        self._ranks = ranks
         self._begin = (self._stats.samples, self._stats.consumer_s)
         if self._is_ready:
             with self._lock:
@@ -139,7 +141,7 @@ class Planner:
 
     @property
     def _is_ready(self) -> bool:
-        return self._recorder.seen >= max(0.5 * len(self._dataset), 1) and (
+        return self._recorder.seen >= max(0.5 * len(self._dataset) / self._ranks, 1) and (
             self._recorder.count(RAW) > 0 or self.profile is not None
         )
 
@@ -201,8 +203,8 @@ class Planner:
         """A reply has come."""
         now_s = time.monotonic()
         with self._lock:
-            self._clock.got(request, len(reply.payload), reply.cpu_s, fetch.making_s, now_s)
-        if reply.cut != asked and reply.reason == "op_failed":
+            self._clock.got(request, len(reply.payload), reply.cpu_s, fetch.computing_s, now_s)
+        if reply.cut != asked and reply.reason in ("op_failed", "crash", "cpu_limit"):
             self._recorder.refused(sample, asked)
         if now_s >= self._look_at_s:
             self._look(now_s)

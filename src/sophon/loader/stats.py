@@ -13,13 +13,14 @@ from sophon.codec.wire import Reply
 
 @dataclass
 class Stats:
-    """Counts since the loader was made, of what the threads of this process did.
+    """Counts since the loader was made, of threads and, with each of their batches, of worker processes.
 
     Args:
         samples: Samples received.
         link_bytes: Bytes of payload that crossed the link.
         cuts: Samples by the cut really made.
         smaller_cuts: Samples for which storage did less than it was asked to.
+        cached: Samples whose first steps were read from the trainer's own disk.
         retries: Requests that failed and were tried again.
         waited_s: Seconds that the consumer waited for batches.
         consumer_s: Seconds that the consumer took between batches.
@@ -33,6 +34,7 @@ class Stats:
     link_bytes: int = 0
     cuts: Counter[str] = field(default_factory=Counter)
     smaller_cuts: int = 0
+    cached: int = 0
     retries: int = 0
     waited_s: float = 0.0
     consumer_s: float = 0.0
@@ -48,7 +50,8 @@ class Stats:
         """Count a reply."""
         with self._lock:
             self.samples += 1
-            self.link_bytes += len(reply.payload)
+            self.cached += reply.is_cached
+            self.link_bytes += 0 if reply.is_cached else len(reply.payload)
             self.cuts[str(reply.cut)] += 1
             self.smaller_cuts += reply.cut != asked
             self.storage_cpu_s += reply.cpu_s
@@ -58,6 +61,22 @@ class Stats:
         with self._lock:
             for name, amount in amounts.items():
                 setattr(self, name, getattr(self, name) + amount)
+
+    def merge(self, counts: dict[str, Any]) -> None:
+        """Add the counts of another one, as `to_dict` gives them."""
+        with self._lock:
+            for name, value in counts.items():
+                if isinstance(value, dict):
+                    getattr(self, name).update(value)
+                else:
+                    setattr(self, name, getattr(self, name) + value)
+
+    def since(self, before: dict[str, Any]) -> Stats:
+        """Return what was counted since an earlier `to_dict`."""
+        now = self.to_dict()
+        cuts = Counter(now.pop("cuts"))
+        cuts.subtract(before["cuts"])
+        return Stats(cuts=+cuts, **{name: value - before[name] for name, value in now.items()})
 
     def to_dict(self) -> dict[str, Any]:
         """Return all counts as JSON values."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,9 +17,21 @@ from urllib.parse import urlsplit
 
 from sophon.codec.codec import MAX_VALUE_BYTES
 from sophon.codec.cut import Cut, make_payload
-from sophon.codec.wire import Reply, Request, error_from_json, parse_json, replies_of
-from sophon.errors import ConfigError, Error, OpError, ProtocolError, RetryableError, TransportError
+from sophon.codec.window.indexes import INDEXES
+from sophon.codec.window.sidecar import find_sidecar
+from sophon.codec.wire import MAX_SAMPLES, Reply, Request, error_from_json, parse_json, replies_of
+from sophon.errors import (
+    AccessError,
+    ArtifactError,
+    ConfigError,
+    Error,
+    OpError,
+    ProtocolError,
+    RetryableError,
+    TransportError,
+)
 from sophon.loader import fork
+from sophon.loader.credentials import Credentials, certificate_problem, connection_hint
 from sophon.pipeline import Key, Pipeline
 from sophon.store import Store, open_store
 
@@ -42,6 +55,7 @@ class Opened:
         digests: Of what each of these ops makes of the built-in picture there.
         versions: Of the software there.
         reason: Why not more ops can run there.
+        max_samples: That one request may name.
         cores: How many cores may work on ops there.
         codecs: Which codecs work there.
     """
@@ -56,6 +70,7 @@ class Opened:
     digests: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     reason: str = ""
+    max_samples: int = MAX_SAMPLES
     cores: float = 0.0
     codecs: tuple[str, ...] = ()
 
@@ -64,10 +79,10 @@ class Fetch(ABC):
     """The replies to one request, as they come.
 
     Attributes:
-        making_s: How long the other side had nothing to send so far.
+        computing_s: How long the other side had nothing to send but waited for ops, so far.
     """
 
-    making_s: float = 0.0
+    computing_s: float = 0.0
 
     @abstractmethod
     def __iter__(self) -> Iterator[Reply]: ...
@@ -95,11 +110,24 @@ class Transport(ABC):
         """Give up what is held."""
 
 
-def transport_to(address: str) -> Transport:
-    """Return the transport for ``grpc://host:port/dataset`` or a path."""
+def transport_to(address: str, credentials: Credentials | None = None) -> Transport:
+    """Return the transport for ``grpc://host:port/dataset``, ``grpc+tls://host:port/dataset`` or a path."""
     if "://" in address:
-        return FlightTransport(address)
-    return LocalTransport(open_store(address), address)
+        return FlightTransport(address, credentials=credentials)
+    store = open_store(address)
+    _attach_indexes(store)
+    return LocalTransport(store, address)
+
+
+def _attach_indexes(store: Store) -> None:
+    """Use what `sophon index` wrote for a path that is opened here."""
+    try:
+        sidecar = find_sidecar(store.path)
+    except ArtifactError as error:
+        warnings.warn(f"window indexes are left out: {error}", stacklevel=4)
+        return
+    if sidecar is not None:
+        INDEXES.attach(sidecar)
 
 
 class LocalTransport(Transport):
@@ -167,24 +195,28 @@ class FlightTransport(Transport):
     """A storage node over Arrow Flight.
 
     Args:
-        address: ``grpc://host:port/dataset``.
+        address: ``grpc://host:port/dataset`` or ``grpc+tls://host:port/dataset``.
         timeout_s: For opening; fetches are watched by their caller.
+        credentials: What to show to the node; by default what the environment holds.
     """
 
     is_remote = True
 
-    def __init__(self, address: str, timeout_s: float = 10.0) -> None:
+    def __init__(self, address: str, timeout_s: float = 10.0, credentials: Credentials | None = None) -> None:
         parts = urlsplit(address)
         try:
             port = parts.port
         except ValueError:
             port = None
         dataset = parts.path.strip("/")
-        if parts.scheme != "grpc" or not parts.hostname or port is None or not dataset or "/" in dataset:
-            raise ConfigError(f"expected an address as grpc://host:port/dataset, got {address!r}")
+        fine = parts.scheme in ("grpc", "grpc+tls") and parts.hostname and port is not None
+        if not fine or not dataset or "/" in dataset or "@" in parts.netloc:
+            raise ConfigError(f"expected an address as grpc://host:port/dataset (or grpc+tls:), got {_shown(parts)!r}")
         self.address = address
         self.dataset = dataset
-        self._node = f"grpc://{parts.netloc}"
+        self._node = f"{parts.scheme}://{parts.netloc}"
+        self._credentials = credentials or Credentials()
+        self._credentials.check(encrypted=parts.scheme == "grpc+tls")
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._client: Any = None
@@ -198,7 +230,7 @@ class FlightTransport(Transport):
 
         spec = pipeline.prefix(pipeline.max_cut).to_spec() if pipeline.max_cut else None
         body = _json({"dataset": self.dataset, "pipeline": spec})
-        options = flight.FlightCallOptions(timeout=self._timeout_s)
+        options = self.call_options(self._timeout_s)
         with self._connection() as client, _typed_errors(self.address):
             (result,) = client.do_action(flight.Action("open", body), options)
             message = parse_json(result.body.to_pybytes(), _MAX_ANSWER_BYTES)
@@ -214,6 +246,7 @@ class FlightTransport(Transport):
                 digests=tuple(map(str, message.get("digests", ()))),
                 versions={str(k): str(v) for k, v in message["versions"].items()},
                 reason=str(message.get("reason", "")),
+                max_samples=min(max(1, int(message.get("max_samples", MAX_SAMPLES))), MAX_SAMPLES),
                 cores=max(float(message["cores"]), 0.0),
                 codecs=tuple(map(str, message["codecs"])),
             )
@@ -249,9 +282,16 @@ class FlightTransport(Transport):
                 )
             if self._client is None:
                 options = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES)]
-                self._client = flight.connect(self._node, generic_options=options)
+                tls = self._credentials.tls_options() if self._node.startswith("grpc+tls:") else {}
+                self._client = flight.connect(self._node, generic_options=options, **tls)
             self._busy += 1
             return self._client
+
+    def call_options(self, timeout_s: float) -> Any:
+        """Return what comes with every call: the timeout, and the token if there is one."""
+        from pyarrow import flight
+
+        return flight.FlightCallOptions(timeout=timeout_s, headers=self._credentials.headers())
 
     def release(self) -> None:
         """Count a user of the client less."""
@@ -266,7 +306,7 @@ class FlightTransport(Transport):
         return False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"address": self.address, "timeout_s": self._timeout_s}
+        return {"address": self.address, "timeout_s": self._timeout_s, "credentials": self._credentials}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]  # a spawned worker makes its own connection
@@ -299,7 +339,7 @@ class _FlightFetch(Fetch):
         try:
             with _typed_errors(transport.address):
                 # do_get itself waits for the first word of the answer, where nothing can be cancelled yet.
-                options = flight.FlightCallOptions(timeout=self._timeout_s)
+                options = transport.call_options(self._timeout_s)
                 self._reader = client.do_get(flight.Ticket(self._request.to_bytes()), options)
                 if self._cancelled:
                     return
@@ -316,7 +356,7 @@ class _FlightFetch(Fetch):
             return
         message = parse_json(metadata.to_pybytes())
         try:
-            self.making_s = float(message["making_s"])
+            self.computing_s = float(message["computing_s"])
         except (KeyError, TypeError, ValueError) as error:
             raise ProtocolError(f"a record batch with an unknown clock: {error!r}") from error
 
@@ -342,6 +382,10 @@ class _typed_errors:  # noqa: N801 - reads as a statement
 
         if isinstance(error, flight.FlightError) and error.extra_info:
             raise error_from_json(error.extra_info.decode("utf-8", "replace")) from error
+        if isinstance(error, flight.FlightUnauthenticatedError | flight.FlightUnauthorizedError):
+            raise AccessError(f"{self._address}: {_first_line(error)}") from error
+        if isinstance(error, flight.FlightError) and (remedy := certificate_problem(str(error))):
+            raise AccessError(f"{self._address}: {remedy}") from error
         lost = (
             flight.FlightUnavailableError,
             flight.FlightTimedOutError,
@@ -350,13 +394,19 @@ class _typed_errors:  # noqa: N801 - reads as a statement
             pa.ArrowIOError,
         )
         if isinstance(error, lost):
-            raise RetryableError(f"{self._address}: {_first_line(error)}") from error
+            hint = connection_hint(str(error))
+            raise RetryableError(f"{self._address}: {_first_line(error)}{hint}") from error
         if isinstance(error, flight.FlightError | pa.ArrowException):
             raise TransportError(f"{self._address}: {_first_line(error)}") from error
 
 
 def _first_line(error: BaseException) -> str:
     return str(error).split("\n", 1)[0].split(". gRPC client debug context", 1)[0][:300]
+
+
+def _shown(parts: Any) -> str:
+    """Return an address without what may be a password in it."""
+    return str(parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl())
 
 
 def _json(message: dict[str, Any]) -> bytes:

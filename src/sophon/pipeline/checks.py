@@ -15,12 +15,15 @@ import numpy as np
 from sophon.errors import ConfigError
 
 MAX_SIDE = 65_535  # pixels; no JPEG, WebP or screen is larger, and a hostile spec should not get further
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+_FLOAT_MAX = float(np.finfo(np.float64).max)
 Fill: TypeAlias = float | tuple[float, ...]
 
 
 def fail(where: str, found: object, expected: str) -> ConfigError:
     """Return the error for a parameter that is not what was expected."""
-    return ConfigError(f"{where}: expected {expected}, got {found!r}")
+    text = repr(found)
+    return ConfigError(f"{where}: expected {expected}, got {text if len(text) <= 200 else text[:199] + '…'}")
 
 
 def integer(where: str, value: Any, low: int, high: int) -> int:
@@ -35,7 +38,7 @@ def number(where: str, value: Any, low: float = -math.inf, high: float = math.in
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float | np.number)
-        or not math.isfinite(value)
+        or not -_FLOAT_MAX <= value <= _FLOAT_MAX  # not math.isfinite, which fails on an integer of 400 digits
         or not low <= value <= high
     ):
         bounds = "" if (low, high) == (-math.inf, math.inf) else f" in {low:g} … {high:g}"

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
 from sophon.pipeline.op import Op, Params
@@ -22,8 +23,10 @@ from sophon.pipeline.ops.crop import CenterCrop, RandomCrop, RandomResizedCrop, 
 from sophon.pipeline.ops.flip import RandomHorizontalFlip, RandomVerticalFlip
 from sophon.pipeline.ops.tensor import Normalize, Tensor, ToFloat, ToTensor
 from sophon.pipeline.part import Box, Part
+from sophon.pipeline.pixels import look_up
 from sophon.pipeline.spec import Spec, Value, spec_of
 
+_CHANNELS = 3  # of the pictures for which there is a look-up
 _FLIPS = (RandomHorizontalFlip, RandomVerticalFlip)
 _CROPS = (CenterCrop, RandomCrop)
 _TURNS = {
@@ -60,11 +63,29 @@ def fuse(ops: Sequence[Op]) -> dict[int, tuple[Fused, ...]]:
 
 def _pair(first: Op, second: Op) -> Fused | None:
     if isinstance(first, ToTensor) and isinstance(second, Normalize):
-        # The tensor is ours alone, so Normalize need not copy it: the same operations in the same order.
-        return Fused(2, lambda value, _, out: second.apply_to(first.apply_into(value, out)))
+        return _to_normalized(first, second)
     if isinstance(first, ToFloat) and isinstance(second, Normalize):
         return Fused(2, lambda value, *_: _scale_and_normalize(value, first, second))
     return None
+
+
+def _to_normalized(to_tensor: ToTensor, normalize: Normalize) -> Fused:
+    table: Tensor | None = None
+    if len(normalize.mean) in (1, _CHANNELS):
+        # A channel has 256 values: what the two ops make of each of them is all that there is to know.
+        ramp = np.broadcast_to(np.arange(256, dtype=np.uint8)[None, :, None], (1, 256, _CHANNELS))
+        table = normalize.apply(to_tensor.apply(Image.fromarray(np.ascontiguousarray(ramp))))[:, 0]
+        table = np.ascontiguousarray(table)
+
+    def run(value: Value, _: Sequence[Params], out: Tensor | None) -> Value:
+        if table is not None and value.mode == "RGB":
+            room = np.empty((_CHANNELS, value.height, value.width), np.float32) if out is None else out
+            if look_up(value, table, room):
+                return room
+        # The tensor is ours alone, so Normalize need not copy it: the same operations in the same order.
+        return normalize.apply_to(to_tensor.apply_into(value, out))
+
+    return Fused(2, run)
 
 
 def _scale_and_normalize(value: Value, scale: ToFloat, normalize: Normalize) -> Value:
@@ -107,11 +128,14 @@ def _move(ops: Sequence[Op], value: Image.Image | Part, params: Sequence[Any]) -
     turn = _TURNS.get((flipped_x, flipped_y))
     if isinstance(value, Part) and not cropped:
         return _turned_part(value, turn, flipped_x, flipped_y)
-    piece = value if isinstance(value, Image.Image) and not cropped else crop(value, box)
-    if turn is not None:
-        piece = piece.transpose(turn)
     last = ops[-1]
-    return last.resized(piece) if isinstance(last, RandomResizedCrop) else piece
+    if isinstance(last, RandomResizedCrop):
+        if turn is None:
+            return last.apply(value, box)
+        piece = crop(value, box).transpose(turn)
+        return last.apply(piece, (0, 0, piece.height, piece.width))
+    piece = value if isinstance(value, Image.Image) and not cropped else crop(value, box)
+    return piece if turn is None else piece.transpose(turn)
 
 
 def _one_by_one(ops: Sequence[Op], value: Value, params: Sequence[Params]) -> Value:

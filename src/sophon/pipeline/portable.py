@@ -8,6 +8,7 @@ results are fixed to the bit. Accuracy is a few units in the last place, which n
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -28,6 +29,7 @@ def exp(x: float) -> float:
     return math.ldexp(total, n)
 
 
+@lru_cache(maxsize=256)  # ops take it of their own bounds, for every sample anew
 def log(x: float) -> float:
     """Return the natural logarithm of a positive float."""
     mantissa, exponent = math.frexp(x)

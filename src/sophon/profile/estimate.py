@@ -90,6 +90,7 @@ class _Estimate:
             quality.append(Quality(count, *errors))
         made = {
             "how": "by a running loader",
+            "ops": [op.name() for op in self._pipeline.ops],
             "seed": self._seed,
             "epoch": self._epoch,
             "storage_to_trainer": [round(float(ratio), 4) for ratio in self._ratios],

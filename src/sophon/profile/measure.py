@@ -61,7 +61,12 @@ def measure(
         tables[2],
         pipeline=pipeline.fingerprint,
         dataset=store.manifest.fingerprint,
-        provenance={"how": "both halves of every cut were run on one machine", "seed": seed, "epoch": epoch},
+        provenance={
+            "how": "both halves of every cut were run on one machine",
+            "ops": [op.name() for op in pipeline.ops],
+            "seed": seed,
+            "epoch": epoch,
+        },
     )
 
 

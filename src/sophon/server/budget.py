@@ -1,8 +1,7 @@
 """CPU for ops: a number of cores that is never exceeded, given to samples in turn, refused when the queue is too long.
 
-Concurrency: worker threads, since Pillow, NumPy and zstd release the interpreter's lock while they work. They run at a
-lower priority than the threads that read and send, so that raw bytes always come first.
-Limits: `cores` may be a fraction; then the workers pause as long as the CPU time they have used is ahead of the share.
+Concurrency: one thread per core, of lower priority than those that read and send, so that raw bytes always come first.
+Limits: `cores` may be a fraction; then the threads pause as long as the CPU time they have used is ahead of the share.
 """
 
 from __future__ import annotations
@@ -11,18 +10,36 @@ import math
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
 
 from sophon.errors import ConfigError
 
 T = TypeVar("T")
 
-_NICE = 10
+NICE = 10
 _BURST_S = 0.1  # of the share that may be used at once after a pause
 _FIRST_GUESS_S = 0.005  # per task, until one has been measured: decode and crop of a photo
 _SMOOTHING = 0.05
+
+
+@dataclass
+class Slot:
+    """Where a task runs, and what it used elsewhere.
+
+    Args:
+        number: 0 … cores - 1.
+        elsewhere_s: CPU seconds that another process used for the task; tasks add to it.
+    """
+
+    number: int
+    elsewhere_s: float = 0.0
+
+
+Task: TypeAlias = Callable[[Slot], T]
 
 
 class CpuBudget:
@@ -36,37 +53,69 @@ class CpuBudget:
         if not (math.isfinite(cores) and 0 <= cores <= 4096):
             raise ConfigError(f"cores: expected a number in 0 … 4096, got {cores!r}")
         self.cores = cores
-        self._pool = ThreadPoolExecutor(math.ceil(cores), "sophon-op", initializer=_be_nice) if cores > 0 else None
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._closed = False
         self._waiting = 0
         self._task_s = _FIRST_GUESS_S
         self._credit_s = _BURST_S * cores
         self._credited_at_s = time.monotonic()
+        self._queue: deque[tuple[Task[Any], Future[Any]]] = deque()
+        self._threads = [
+            threading.Thread(target=self._loop, args=(number,), name=f"sophon-op-{number}", daemon=True)
+            for number in range(math.ceil(cores))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def slots(self) -> int:
+        """How many tasks run at once."""
+        return len(self._threads)
 
     @property
     def backlog_s(self) -> float:
         """How long a task would wait that is submitted now."""
         return math.inf if self.cores == 0 else self._waiting * self._task_s / self.cores
 
-    def submit(self, task: Callable[[], T], patience_s: float) -> Future[tuple[T, float]] | None:
+    def submit(self, task: Task[T], patience_s: float) -> Future[tuple[T, float]] | None:
         """Queue a task; its result comes with the CPU seconds it took. None if it would wait longer than that."""
+        future: Future[tuple[T, float]] = Future()
         with self._lock:
-            if self._pool is None or self.backlog_s > patience_s:
+            if not self._threads or self._closed or self.backlog_s > patience_s:
                 return None
             self._waiting += 1
-        return self._pool.submit(self._run, task)
+            self._queue.append((task, future))
+            self._changed.notify()
+        return future
 
-    def _run(self, task: Callable[[], T]) -> tuple[T, float]:
-        try:
-            self._pause()
-            start_s = time.thread_time()
-            try:
-                return task(), time.thread_time() - start_s
-            finally:
-                self._charge(time.thread_time() - start_s)
-        finally:
+    def _loop(self, number: int) -> None:
+        _be_nice()
+        while True:
+            with self._lock:
+                while not self._closed and not self._queue:
+                    self._changed.wait()
+                if self._closed:
+                    return
+                task, future = self._queue.popleft()
+            if future.set_running_or_notify_cancel():
+                self._run(task, future, Slot(number))
             with self._lock:
                 self._waiting -= 1
+            del task, future  # they hold a sample, which is not to be kept while waiting for the next one
+
+    def _run(self, task: Task[T], future: Future[tuple[T, float]], slot: Slot) -> None:
+        self._pause()
+        start_s = time.thread_time()
+        try:
+            result = task(slot)
+        except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
+            self._charge(time.thread_time() - start_s + slot.elsewhere_s)
+            future.set_exception(error)
+        else:
+            cpu_s = time.thread_time() - start_s + slot.elsewhere_s
+            self._charge(cpu_s)
+            future.set_result((result, cpu_s))
 
     def _pause(self) -> None:
         while True:
@@ -87,11 +136,17 @@ class CpuBudget:
 
     def close(self) -> None:
         """Let running tasks end and drop the rest."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+        with self._lock:
+            self._closed = True
+            dropped, self._queue = self._queue, deque()
+            self._changed.notify_all()
+        for _, future in dropped:
+            future.cancel()
+        for thread in self._threads:
+            thread.join()
 
 
 def _be_nice() -> None:
     # On Linux a thread is a process to the scheduler; elsewhere this would slow everything down, so it is left out.
     if hasattr(os, "sched_setaffinity"):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)

@@ -25,6 +25,7 @@ class Metrics:
         self.smaller_cuts = self._counter("smaller_cuts", "Samples sent with a smaller cut than asked for", ["reason"])
         self.errors = self._counter("errors", "Samples and requests that failed", ["type"])
         self.in_flight = Gauge("sophon_requests_in_flight", "Requests being answered", registry=self.registry)
+        self.in_flight_bytes = Gauge("sophon_in_flight_bytes", "Bytes read and not sent yet", registry=self.registry)
         self.backlog_s = Gauge("sophon_backlog_seconds", "Wait for a core", registry=self.registry)
 
     def _counter(self, name: str, text: str, labels: list[str] | None = None) -> Counter:

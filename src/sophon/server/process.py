@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
 import pyarrow as pa
 
 from sophon.errors import ConfigError
+from sophon.server.access import Access
 from sophon.server.budget import CpuBudget
 from sophon.server.executor import Executor
 from sophon.server.limit import RateLimit
+from sophon.server.limits import Limits
+from sophon.server.maker import Threads
 from sophon.server.metrics import Metrics, serve_metrics
+from sophon.server.processes import Processes
 from sophon.server.service import Service
 from sophon.store import Store
 
@@ -36,6 +41,12 @@ class ServerConfig:
         ready_file: Written once requests are accepted: JSON with url, port, metrics_port and pid.
         patience_s: Longest time a sample waits for a core before it is sent as it is.
         drain_s: Longest time to end what is under way after SIGTERM.
+        access: Who may read, and how the line is protected.
+        limits: What a request and a sample may take.
+        isolation: Where ops run: "process" or "thread".
+        modules: Python modules to import; they register ops.
+        indexes: Files of window indexes that worker processes use too.
+        metrics_host: Address for health and metrics, which anybody who reaches it may read.
     """
 
     host: str = "127.0.0.1"
@@ -46,6 +57,12 @@ class ServerConfig:
     ready_file: Path | None = None
     patience_s: float = 30.0
     drain_s: float = 30.0
+    access: Access = field(default_factory=Access)
+    limits: Limits = field(default_factory=Limits)
+    isolation: str = "process"
+    modules: tuple[str, ...] = ()
+    indexes: tuple[Path, ...] = ()
+    metrics_host: str = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -62,11 +79,14 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
     """Serve until SIGTERM or SIGINT, then end what is under way and return."""
     _check_place(config)
     metrics = Metrics()
+    _import(config.modules)
     budget = CpuBudget(config.cores)
-    executor = Executor(stores, budget, config.patience_s)
+    in_threads = config.isolation == "thread"
+    maker = Threads() if in_threads else Processes(budget.slots, config.limits, config.modules, config.indexes)
+    executor = Executor(stores, budget, config.patience_s, config.limits, maker)
     limit = None if config.limit_bytes_per_s is None else RateLimit(config.limit_bytes_per_s)
     try:
-        service = Service(f"grpc://{config.host}:{config.port}", executor, metrics, limit)
+        service = Service(_url(config, config.port), executor, metrics, limit, config.access)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise ConfigError(
             f"cannot listen on {config.host}:{config.port}: {error}; choose another --host or --port"
@@ -76,9 +96,10 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
     http = None
     if config.metrics_port is not None:
         try:
-            http = serve_metrics(metrics, config.host, config.metrics_port, lambda: service.accepts)
+            http = serve_metrics(metrics, config.metrics_host, config.metrics_port, lambda: service.accepts)
         except OSError as error:
-            raise ConfigError(f"cannot listen on --metrics-port {config.metrics_port}: {error}") from error
+            place = f"{config.metrics_host}:{config.metrics_port}"
+            raise ConfigError(f"cannot listen on {place}: {error}; choose another --metrics-port") from error
     stop = threading.Event()
 
     def on_signal(_: int, __: FrameType | None) -> None:
@@ -89,7 +110,7 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
     metrics_port = None if http is None else http.server_port
-    ready = Ready(f"grpc://{config.host}:{service.port}", service.port, metrics_port, os.getpid())
+    ready = Ready(_url(config, service.port), service.port, metrics_port, os.getpid())
     if config.ready_file is not None:
         _write(config.ready_file, ready)
     on_ready(ready)
@@ -101,14 +122,29 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
     if drain.is_alive():
         os._exit(1)  # a trainer that does not read its replies would keep us for ever
     budget.close()
+    maker.close()
     if http is not None:
         http.shutdown()
     for store in stores.values():
         store.close()
 
 
+def _import(modules: tuple[str, ...]) -> None:
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # a module of the user's may raise anything
+            raise ConfigError(f"--import {name}: {type(error).__name__}: {error}") from error
+
+
+def _url(config: ServerConfig, port: int) -> str:
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    return f"{config.access.scheme}://{host}:{port}"
+
+
 def _check_place(config: ServerConfig) -> None:
     """Find out what gRPC would only say in its log: that the address is taken or is not ours."""
+    config.access.check_place(config.host)
     try:
         family = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0][0]
         with socket.create_server((config.host, config.port), family=family):

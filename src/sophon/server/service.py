@@ -18,14 +18,19 @@ import pyarrow as pa
 from pyarrow import flight
 
 from sophon.codec.wire import REPLY_SCHEMA, Reply, Request, batch_of, error_to_json, parse_json
-from sophon.errors import Error
-from sophon.server.executor import Executor
+from sophon.errors import AccessError, Error, RetryableError
+from sophon.server.access import Access
+from sophon.server.executor import Executor, Work
+from sophon.server.gate import NAME as GATE
+from sophon.server.gate import Gate, rights_of
 from sophon.server.limit import RateLimit
 from sophon.server.metrics import Metrics
+from sophon.server.pace import Paces
+from sophon.server.room import Room, Seat
 
-_BATCH_BYTES = 4 << 20  # of payload in one record batch: half the CPU per byte of what 1 MB costs on both sides
 _BATCH_S = 0.05  # that a finished sample waits for others to be sent with it
 _PIECE_BYTES = 1 << 16  # paced at once under a rate limit
+OPEN = Access()
 
 
 class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
@@ -40,14 +45,27 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         executor: Does the work.
         metrics: Counts it.
         limit: Bound on bytes per second, if any.
+        access: Who may call, and how calls are protected.
     """
 
-    def __init__(self, location: str, executor: Executor, metrics: Metrics, limit: RateLimit | None = None) -> None:
+    def __init__(
+        self,
+        location: str,
+        executor: Executor,
+        metrics: Metrics,
+        limit: RateLimit | None = None,
+        access: Access = OPEN,
+    ) -> None:
         self._executor = executor
         self._metrics = metrics
         self._limit = limit
+        self._room = Room(executor.limits)
+        metrics.in_flight.set_function(lambda: self._room.requests)
+        metrics.in_flight_bytes.set_function(lambda: self._room.held_bytes)
+        self._paces = Paces()
         self._draining = threading.Event()
-        super().__init__(location)
+        gate = Gate(access.tokens, metrics)
+        super().__init__(location, middleware={GATE: gate}, **access.tls_options())
 
     @property
     def accepts(self) -> bool:
@@ -63,13 +81,14 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         """Tell generic clients what there is."""
         return [("open", "describe a data set and check a pipeline (JSON)"), ("list", "names of the data sets")]
 
-    def do_action(self, _: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
         """Answer with one JSON message."""
+        rights = rights_of(context)
         with _typed_errors(self._metrics):
             if action.type == "list":
-                return [_json({"datasets": self._executor.names})]
+                return [_json({"datasets": self._executor.names(rights)})]
             if action.type == "open":
-                return [_json(self._executor.describe(parse_json(action.body.to_pybytes())))]
+                return [_json(self._executor.describe(parse_json(action.body.to_pybytes()), rights))]
         raise flight.FlightServerError(f"no action {action.type!r}; there is open and list")
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
@@ -77,32 +96,36 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         if not self.accepts:
             raise flight.FlightUnavailableError("this node is shutting down")
         with _typed_errors(self._metrics):
+            seat = self._room.enter()
             request = Request.from_bytes(ticket.ticket)
-            replies = self._executor.replies(request)
+            work = self._executor.replies(request, rights_of(context), seat)
         self._metrics.requests.inc()
-        return flight.GeneratorStream(REPLY_SCHEMA, self._batches(context, request, replies))
+        return flight.GeneratorStream(REPLY_SCHEMA, self._batches(context, request, work, seat))
 
     def _batches(
-        self, context: flight.ServerCallContext, request: Request, replies: Iterator[Reply]
+        self, context: flight.ServerCallContext, request: Request, work: Work, seat: Seat
     ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         gathered: list[Reply] = []
         size_bytes, since_s = 0, time.monotonic()
-        making_s, resumed_s = 0.0, since_s  # how long nothing was ready; the rest of the time it was not taken
-        with self._metrics.in_flight.track_inprogress():
-            for reply in replies:
-                full = size_bytes + len(reply.payload) > _BATCH_BYTES
+        pace = self._paces.of(context.peer())
+        try:
+            for reply in work:
+                full = size_bytes + len(reply.payload) > pace.batch_bytes
                 if gathered and (full or time.monotonic() - since_s > _BATCH_S):
                     if context.is_cancelled():  # polls the connection: too slow to ask for every sample
                         return
-                    making_s += time.monotonic() - resumed_s
-                    yield self._send(request, gathered, size_bytes), _json({"making_s": making_s})
-                    gathered, size_bytes, since_s = [], 0, time.monotonic()
-                    resumed_s = since_s
+                    before_s = time.monotonic()
+                    yield self._send(request, gathered, size_bytes), _json({"computing_s": work.computing_s})
+                    since_s = time.monotonic()
+                    pace.sent(size_bytes, since_s - before_s)
+                    seat.hold(-size_bytes)
+                    gathered, size_bytes = [], 0
                 gathered.append(reply)
                 size_bytes += len(reply.payload)
             if gathered:
-                making_s += time.monotonic() - resumed_s
-                yield self._send(request, gathered, size_bytes), _json({"making_s": making_s})
+                yield self._send(request, gathered, size_bytes), _json({"computing_s": work.computing_s})
+        finally:
+            seat.leave()
 
     def _send(self, request: Request, replies: list[Reply], size_bytes: int) -> pa.RecordBatch:
         if self._limit is not None:
@@ -130,7 +153,14 @@ class _typed_errors:  # noqa: N801 - reads as a statement
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Error):
             self._metrics.errors.labels(type(error).__name__).inc()
-            raise flight.FlightServerError(str(error), extra_info=error_to_json(error).encode()) from error
+            raise _flight_error(error)(str(error), extra_info=error_to_json(error).encode()) from error
+
+
+def _flight_error(error: Error) -> Any:
+    """Return the class of error that clients that are not ours understand."""
+    if isinstance(error, AccessError):
+        return flight.FlightUnauthorizedError
+    return flight.FlightUnavailableError if isinstance(error, RetryableError) else flight.FlightServerError
 
 
 def _json(message: dict[str, Any]) -> bytes:

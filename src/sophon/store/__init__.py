@@ -1,5 +1,6 @@
 """Where raw samples lie: stores, and the manifest that lists what is in them."""
 
+from sophon.store.cache import cache_file
 from sophon.store.folder import IMAGE_SUFFIXES, FolderStore
 from sophon.store.manifest import NO_LABEL, Manifest
 from sophon.store.parquet import ParquetStore
@@ -17,5 +18,6 @@ __all__ = [
     "Progress",
     "Store",
     "TarStore",
+    "cache_file",
     "open_store",
 ]

@@ -23,6 +23,25 @@ from sophon.store.manifest import FORMAT, Manifest
 _TICK_S = 2.0
 
 
+def cache_file(room: str, path: Path, version: int, folder: str | os.PathLike[str] | None = None) -> Path | None:
+    """Return the file that is kept for a data set in one room of the cache; None if there is no folder to keep it in.
+
+    Args:
+        room: What is kept, such as ``manifests``.
+        path: Where the data set lies.
+        version: Of the file's format: another one is another file.
+        folder: The cache folder; None for the user's.
+    """
+    base = user_folder() if folder is None else Path(folder)
+    if base is None:
+        return None
+    try:
+        (base / room).mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return base / room / _name(path, version)
+
+
 class ManifestCache:
     """A folder of manifests.
 
@@ -75,9 +94,12 @@ class ManifestCache:
     def _file(self, path: Path) -> Path | None:
         if self._folder is None:
             return None
-        real = os.path.realpath(path)  # not Path.resolve, which raises on a link to itself
-        key = hashlib.sha256(f"{FORMAT}\n".encode() + os.fsencode(real)).hexdigest()[:32]
-        return self._folder / f"{key}.arrow"
+        return self._folder / _name(path, FORMAT)
+
+
+def _name(path: Path, version: int) -> str:
+    real = os.path.realpath(path)  # not Path.resolve, which raises on a link to itself
+    return hashlib.sha256(f"{version}\n".encode() + os.fsencode(real)).hexdigest()[:32] + ".arrow"
 
 
 def user_folder() -> Path | None:

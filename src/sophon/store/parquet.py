@@ -96,6 +96,10 @@ class ParquetStore(Store):
     def cache_bytes(self, limit_bytes: int) -> None:
         self._cache.limit_bytes = limit_bytes
 
+    def changed_ns(self, index: int) -> int:
+        """Return the time of the shard that holds a sample."""
+        return self._files.changed_ns(int(self._shards[index]))
+
     def _read(self, index: int) -> bytes:
         shard, group, row = int(self._shards[index]), int(self._groups[index]), int(self._rows[index])
         try:

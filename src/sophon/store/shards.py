@@ -94,6 +94,10 @@ class Shards:
         """Return where a shard lies."""
         return self._paths[shard]
 
+    def changed_ns(self, shard: int) -> int:
+        """Return the time of a shard when it was listed; one that was changed since cannot be read any more."""
+        return int(self._listed[shard][1])
+
     def check(self, shard: int, stat: os.stat_result) -> None:
         """Raise OSError unless a file is the shard that was listed."""
         if (stat.st_size, stat.st_mtime_ns) != self._listed[shard]:

@@ -4,6 +4,7 @@ If a store is inconsistent with the following, it is a bug:
 
 - `scan` looks at a path once and returns its manifest. The same data give the same manifest, wherever they lie.
 - `unchanged` says whether a manifest still describes what lies at a path, and is much cheaper than `scan`.
+- `changed_ns(index)` is another number whenever the bytes of a sample may be others than before.
 - `read(index)` returns the bytes of one sample or raises `StoreError`; never other bytes, never bytes of another length
   than the manifest says.
 
@@ -76,6 +77,14 @@ class Store(ABC):
             problem = f"{len(data):,} bytes were found where {expected:,} were listed"
             raise self._failure(index, problem, "Open the data set again when nothing writes to it.")
         return data
+
+    @abstractmethod
+    def changed_ns(self, index: int) -> int:
+        """Return when the file or shard that holds a sample was last changed, as its file system says.
+
+        Raises:
+            StoreError: It cannot be examined.
+        """
 
     @abstractmethod
     def _read(self, index: int) -> bytes:

@@ -60,6 +60,10 @@ class TarStore(Store):
         """Return whether the shards are the same by name, size and time."""
         return shards_unchanged(path, SUFFIX, manifest)
 
+    def changed_ns(self, index: int) -> int:
+        """Return the time of the shard that holds a sample."""
+        return self._files.changed_ns(int(self._shards[index]))
+
     def _read(self, index: int) -> bytes:
         shard = int(self._shards[index])
         try:

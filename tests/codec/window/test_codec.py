@@ -1,12 +1,13 @@
 """The codec around the kernel: which box, which index, what is refused."""
 
+import contextlib
 import io
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from sophon.codec import Cut, finish_payload, make_payload
+from sophon.codec import Cut, codec_named, finish_payload, make_payload
 from sophon.codec.window import available
 from sophon.codec.window import codec as window_codec
 from sophon.codec.window.header import parse
@@ -49,6 +50,22 @@ def test_a_window_ends_in_the_same_bits_with_and_without_an_index(crops, form, i
             payload = make_payload(pipeline, data, key, WINDOW)
             assert finish_payload(pipeline, payload, key, WINDOW).tobytes() == expected.tobytes()
             assert finish_payload(pipeline, data, key, Cut(0)).tobytes() == expected.tobytes()
+    assert len(indexes) == 1
+
+
+def test_a_node_that_crops_decodes_only_the_part_and_one_that_does_not_decodes_it_all(indexes, monkeypatch):
+    pipeline = Pipeline(
+        [ops.Decode(), ops.RandomHorizontalFlip(1.0), ops.RandomResizedCrop(32, scale=(0.1, 0.3)), *END]
+    )
+    data = encode(scene(180, 120, seed=1), "jpeg 4:2:0")
+    decoded = []
+    real = ops.Decode.apply
+    monkeypatch.setattr(ops.Decode, "apply", lambda *args: decoded.append(args) or real(*args))
+    for k in range(1, 6):
+        whole = pipeline.run(data, Key(0, 0, 0), 0, k)
+        decoded.clear()
+        assert make_payload(pipeline, data, Key(0, 0, 0), Cut(k)) == codec_named("raw").encode(whole)
+        assert len(decoded) == (k < 3)  # windows are decoded without the op
     assert len(indexes) == 1
 
 
@@ -123,6 +140,25 @@ def test_hostile_windows_end_in_a_typed_error_or_a_tensor():
             assert finish_payload(pipeline, bytes(payload), key, WINDOW).shape == (3, 16, 16)
         except (PayloadError, OpError, ConfigError):
             continue
+
+
+def test_a_window_whose_frame_lies_about_its_size_never_writes_outside_of_its_picture():
+    # Pillow's decoder believes the size that it is given; it is taken from the first frame that libjpeg meets.
+    pipeline = Pipeline([ops.Decode(), ops.RandomResizedCrop(16), *END])
+    key = Key(0, 0, 0)
+    good = make_payload(pipeline, encode(scene(90, 70), "jpeg 4:2:0"), key, WINDOW)
+    frame = good.index(b"\xff\xc0\x00\x11")
+    second = good[:2] + good[frame : frame + 5] + b"\x00\x01\x00\x01" + good[frame + 9 : frame + 19] + good[2:]
+    for payload in (
+        good[: frame + 5] + b"\x0f\x00\x0f\x00" + good[frame + 9 :],
+        good[: frame + 5] + b"\x00\x01\x00\x01" + good[frame + 9 :],
+        good[:16] + second[16:],
+        good[:18] + b"\xff\xdb\x00\x00" + good[18:],
+        good[:18] + b"\xff\xfe\x00\x04ab" + good[18:],
+        good[:16],
+    ):
+        with contextlib.suppress(PayloadError, OpError, ConfigError):
+            assert finish_payload(pipeline, payload, key, WINDOW).shape == (3, 16, 16)
 
 
 def test_a_part_that_does_not_hold_the_box_is_an_error_and_never_black_pixels():

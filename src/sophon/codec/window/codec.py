@@ -6,17 +6,23 @@ Projection pushdown in the compressed domain: no pixel is decoded near storage, 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
+
+from PIL import Image
 
 from sophon.codec.codec import AheadCodec, Payload
 from sophon.codec.window.header import Header, NotWindowable, parse
-from sophon.codec.window.indexes import INDEXES
+from sophon.codec.window.indexes import INDEXES, Indexes
 from sophon.codec.window.jpeg import Index, Window, available, cut
-from sophon.errors import OpError, PayloadError
+from sophon.errors import ArtifactError, OpError, PayloadError
 from sophon.pipeline import Box, Key, Kind, Part, Pipeline, Spec, Trace, can_crop_early, needed_box
 from sophon.pipeline.ops.decode import Decode
 
+_MARKER = 0xFF
+_FRAMES = (0xC0, 0xC1)
+_BEFORE_FRAME = (0xE0, 0xEE, 0xDB)  # what a window has there: JFIF, Adobe, quantisation tables
+_FRAME = struct.Struct(">HHB")  # height, width, components
+_COLOURS = 3
 _PLACE = struct.Struct("<4I")  # top, left, height and width of the whole picture
 
 # To cut a picture down before decoding it pays only where enough is left out. Measured on photos of ImageNet and
@@ -31,7 +37,13 @@ class WindowCodec(AheadCodec):
 
     Byte layout: four uint32, little-endian: row and column of the whole picture at which the window begins, height and
     width of the whole; then a JPEG file.
+
+    Args:
+        indexes: Where indexes are kept; those of this process by default.
     """
+
+    def __init__(self, indexes: Indexes | None = None) -> None:
+        self._indexes = indexes
 
     @property
     def name(self) -> str:
@@ -48,14 +60,17 @@ class WindowCodec(AheadCodec):
 
     def encode_ahead(self, data: Payload, pipeline: Pipeline, key: Key, trace: Trace | None = None) -> bytes:
         """Return the window that one pass of a sample needs."""
-        with _refusal():
+        indexes = INDEXES if self._indexes is None else self._indexes
+        try:
             header = parse(data)
             if trace is not None:
                 trace.size = header.height, header.width
             box = _box(pipeline, key, header)
             if box is None:
                 raise NotWindowable("this pass needs all of the picture")
-            window = _cut(data, header, box, INDEXES.find(data))
+            window = _cut(data, header, box, indexes, indexes.find(data))
+        except NotWindowable as reason:  # the whole file is sent instead
+            raise OpError(f"{reason}.") from reason
         return _PLACE.pack(window.top, window.left, window.full_height, window.full_width) + window.jpeg
 
     def decode_ahead(self, payload: Payload, pipeline: Pipeline) -> Part:
@@ -66,7 +81,7 @@ class WindowCodec(AheadCodec):
             raise PayloadError(f"expected a window for a pipeline that decodes, got {len(view)} bytes")
         top, left, height, width = _PLACE.unpack_from(view)
         try:
-            piece = decode.apply(bytes(view[_PLACE.size :]))
+            piece = _decoded(view[_PLACE.size :], decode)
         except OpError as error:
             raise PayloadError(f"a damaged window: {error}") from error
         if top + piece.height > height or left + piece.width > width:
@@ -74,13 +89,15 @@ class WindowCodec(AheadCodec):
         return Part(piece, top, left, height, width)
 
 
-def cut_down(data: Payload, pipeline: Pipeline, key: Key, trace: Trace | None = None) -> Part | None:
-    """Decode only the part of a file that one pass needs, where that is cheaper; None to decode all of it.
+def cut_down(
+    data: Payload, pipeline: Pipeline, key: Key, stop: int | None = None, trace: Trace | None = None
+) -> Part | None:
+    """Decode only the part of a file that ops[:stop] need in one pass, where that is cheaper; None to decode it all.
 
     A trace is told whether the file is one of which a part can be decoded at all.
     """
     decode = pipeline.ops[0]
-    if not (available() and isinstance(decode, Decode) and can_crop_early(pipeline)):
+    if not (available() and isinstance(decode, Decode) and can_crop_early(pipeline, stop)):
         return None
     try:
         if trace is not None:
@@ -88,39 +105,65 @@ def cut_down(data: Payload, pipeline: Pipeline, key: Key, trace: Trace | None = 
         header = parse(data)
         if trace is not None:
             trace.windowable = True
-        box = _box(pipeline, key, header)
+        box = _box(pipeline, key, header, stop)
         if box is None:
             return None
         index = INDEXES.find(data)
         share = box[2] * box[3] / (header.width * header.height)
         if share > (_WORTHWHILE_SHARE if index is None else _WORTHWHILE_SHARE_INDEXED):
             return None
-        window = _cut(data, header, box, index)
-        return Part(decode.apply(window.jpeg), window.top, window.left, window.full_height, window.full_width)
+        window = _cut(data, header, box, INDEXES, index)
+        return Part(_decoded(window.jpeg, decode), window.top, window.left, window.full_height, window.full_width)
     except (NotWindowable, OpError):
         return None  # whatever it is, decoding the whole file meets it and has the better words for it
 
 
-def _box(pipeline: Pipeline, key: Key, header: Header) -> Box | None:
+def _decoded(jpeg: Payload, decode: Decode) -> Image.Image:
+    """Return the picture of a window: what `decode` gives, without Pillow's search for metadata that windows lack."""
+    size = _colour_size(jpeg)
+    if decode.mode == "RGB" and size is not None and size[0] * size[1] <= decode.max_pixels:
+        # Libjpeg tells by itself what is wrong; Decode, below, has the better words for it.
+        with suppress(OSError, ValueError):
+            return Image.frombytes("RGB", size, jpeg, "jpeg", "RGB", "")
+    return decode.apply(bytes(jpeg))
+
+
+def _colour_size(jpeg: Payload) -> tuple[int, int] | None:
+    """Return (width, height) of a baseline JPEG with three components, or None if it is anything else.
+
+    Pillow's decoder fills the room it is given, and trusts that the file has this size: so it is read from the frame
+    that libjpeg will meet first, with nothing between segments that the two could understand differently.
+    """
+    at, end = 2, len(jpeg) - 10
+    while at < end and jpeg[at] == _MARKER:
+        marker = jpeg[at + 1]
+        if marker in _FRAMES:
+            height, width, components = _FRAME.unpack_from(jpeg, at + 5)
+            return (width, height) if components == _COLOURS and height and width else None
+        if marker not in _BEFORE_FRAME:
+            return None
+        at += 2 + (jpeg[at + 2] << 8 | jpeg[at + 3])
+    return None
+
+
+def _box(pipeline: Pipeline, key: Key, header: Header, stop: int | None = None) -> Box | None:
     decode = pipeline.ops[0]
     if isinstance(decode, Decode) and header.width * header.height > decode.max_pixels:
         raise NotWindowable("more pixels than the limit")
-    box = needed_box(pipeline, key, header.height, header.width)
+    box = needed_box(pipeline, key, header.height, header.width, stop)
     return None if box is None or 0 in box[2:] else box  # of an empty box the op itself has something to say
 
 
-def _cut(data: Payload, header: Header, box: Box, index: Index | None) -> Window:
+def _cut(data: Payload, header: Header, box: Box, indexes: Indexes, index: Index | None) -> Window:
     """Cut a window; a file that is seen for the first time is indexed, which takes as long as the walk it saves."""
     top, left, height, width = box
     if index is None:
-        index = INDEXES.build(data, header)
-    return cut(data, (left, top, left + width, top + height), index, header)
-
-
-@contextmanager
-def _refusal() -> Iterator[None]:
-    """Turn a refusal into the error of an op, for which the whole file is sent instead."""
+        index = indexes.build(data, header)
+    pillow_box = (left, top, left + width, top + height)
     try:
-        yield
-    except NotWindowable as reason:
-        raise OpError(f"{reason}.") from reason
+        # What `indexes` gives was found by a hash of these very bytes: no need to hash them again.
+        return cut(data, pillow_box, index, header, trusted=True)
+    except (ArtifactError, NotWindowable):
+        if index is None:
+            raise
+        return cut(data, pillow_box, None, header)  # an index whose points lead astray: the walk needs none

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from sophon.errors import Error
@@ -251,28 +252,18 @@ def _finish(tables: _Tables, scan: bytes, scan_start: int) -> Header:
         raise NotWindowable("no height or width in the frame")
     if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
         raise NotWindowable(f"a picture of {width} × {height} pixels, more than Pillow decodes without a warning")
-    if len(scan) < 5 or len(scan) != 8 + 2 * scan[4]:
-        raise NotWindowable("a damaged scan header")
-    if scan[4] != count:
-        raise NotWindowable("several scans")
-    identifiers = frame[10::3]
-    if scan[5:-3:2] != identifiers or len(set(identifiers)) != count:
-        raise NotWindowable("components out of order")
-    components = tuple(
-        [
-            Component(frame[i + 1] >> 4, frame[i + 1] & 15, frame[i + 2], scan[j] >> 4, scan[j] & 15)
-            for i, j in zip(range(10, len(frame), 3), range(6, len(scan) - 3, 2), strict=True)
-        ]
-    )
-    _check_components(components, tables)
-    if count == 1:
-        components = (components[0]._replace(h=1, v=1),)
+    components, mcu_width, mcu_height = _layout(frame[9:], scan)
+    for _, _, quantisation, dc, ac in components:
+        if quantisation not in tables.quantisation:
+            raise NotWindowable("a missing quantisation table")
+        if dc not in tables.dc or ac not in tables.ac:
+            raise NotWindowable("a missing Huffman table")
     return Header(
         width=width,
         height=height,
         components=components,
-        mcu_width=8 * max([c.h for c in components]),
-        mcu_height=8 * max([c.v for c in components]),
+        mcu_width=mcu_width,
+        mcu_height=mcu_height,
         restart_interval=tables.restart_interval,
         scan_start=scan_start,
         frame=frame,
@@ -287,18 +278,36 @@ def _finish(tables: _Tables, scan: bytes, scan_start: int) -> Header:
     )
 
 
-def _check_components(components: tuple[Component, ...], tables: _Tables) -> None:
+@lru_cache(maxsize=64)  # the files of a data set share a handful of them
+def _layout(frame_end: bytes, scan: bytes) -> tuple[tuple[Component, ...], int, int]:
+    """Return the components and the size of an MCU, by the end of the frame segment and the scan segment.
+
+    Args:
+        frame_end: The number of components, then three bytes of each.
+        scan: With its marker.
+    """
+    count = frame_end[0]
+    if len(scan) < 5 or len(scan) != 8 + 2 * scan[4]:
+        raise NotWindowable("a damaged scan header")
+    if scan[4] != count:
+        raise NotWindowable("several scans")
+    identifiers = frame_end[1::3]
+    if scan[5:-3:2] != identifiers or len(set(identifiers)) != count:
+        raise NotWindowable("components out of order")
+    components = tuple(
+        [
+            Component(frame_end[i + 1] >> 4, frame_end[i + 1] & 15, frame_end[i + 2], scan[j] >> 4, scan[j] & 15)
+            for i, j in zip(range(1, len(frame_end), 3), range(6, len(scan) - 3, 2), strict=True)
+        ]
+    )
     widest, highest = max([c.h for c in components]), max([c.v for c in components])
-    blocks = 0
-    for h, v, quantisation, dc, ac in components:
+    for h, v, *_ in components:
         if not (1 <= h <= 4 and 1 <= v <= 4):
             raise NotWindowable("sampling factors out of range")
         if widest % h or highest % v:
             raise NotWindowable("sampling factors that do not divide the largest one")
-        if quantisation not in tables.quantisation:
-            raise NotWindowable("a missing quantisation table")
-        if dc not in tables.dc or ac not in tables.ac:
-            raise NotWindowable("a missing Huffman table")
-        blocks += h * v
-    if len(components) > 1 and blocks > MAX_BLOCKS_PER_MCU:
+    if count == 1:
+        return (components[0]._replace(h=1, v=1),), 8, 8
+    if sum([c.h * c.v for c in components]) > MAX_BLOCKS_PER_MCU:
         raise NotWindowable("more than 10 blocks in an MCU")
+    return components, 8 * widest, 8 * highest

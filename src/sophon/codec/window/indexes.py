@@ -4,6 +4,8 @@ An index is found by a hash of the file's bytes, so it can never be one of anoth
 there is no room left, nothing is thrown out: an epoch touches every sample once, in random order, and a cache that
 makes room for the newest would have thrown out each index before it is needed again.
 
+What a sidecar file holds is found in the same way, and takes no room beside its list of hashes.
+
 Concurrency: may be used by any number of threads; two that build the same index at once keep one of them.
 Limits: `max_bytes`, about 2.4 % of the bytes of the files indexed; 256 MB are enough for 10 GB of photos. Worker
 processes have a cache each.
@@ -12,9 +14,13 @@ processes have a cache each.
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
 from sophon.codec.window.header import Header
 from sophon.codec.window.jpeg import Data, Index, build_index, fingerprint
+
+if TYPE_CHECKING:
+    from sophon.codec.window.sidecar import Sidecar  # it needs pyarrow, which takes a tenth of a second to load
 
 _ENTRY_BYTES = 300  # of a dict entry, an Index and its bytes object, beside the points themselves
 DEFAULT_MAX_BYTES = 256_000_000
@@ -31,14 +37,29 @@ class Indexes:
         self.max_bytes = max_bytes
         self.held_bytes = 0
         self._by_file: dict[int, Index] = {}
+        self._sidecars: tuple[Sidecar, ...] = ()
         self._lock = threading.Lock()
+
+    def attach(self, sidecar: Sidecar) -> None:
+        """Find indexes in a file, too; one that is attached again takes the place of what it was before."""
+        with self._lock:
+            others = [other for other in self._sidecars if other.path != sidecar.path]
+            self.held_bytes += sidecar.held_bytes - sum(o.held_bytes for o in self._sidecars if o not in others)
+            self._sidecars = (*others, sidecar)
 
     def __len__(self) -> int:
         return len(self._by_file)
 
     def find(self, data: Data) -> Index | None:
-        """Return the index of a file that was seen before."""
-        return self._by_file.get(fingerprint(data)) if self._by_file else None
+        """Return the index of a file that was seen before, or that a sidecar has."""
+        if not (self._by_file or self._sidecars):
+            return None
+        hashed = fingerprint(data)
+        index = self._by_file.get(hashed)
+        for sidecar in self._sidecars if index is None else ():
+            if (index := sidecar.find(hashed)) is not None:
+                break
+        return index
 
     def build(self, data: Data, header: Header) -> Index | None:
         """Build the index of a file and keep it; None if there is no room for it.

@@ -13,6 +13,7 @@ from sophon.pipeline.op import Params
 from sophon.pipeline.ops.pad import PADDING_MODES, pad
 from sophon.pipeline.ops.picture import INTERPOLATIONS, ImageOp, check_size
 from sophon.pipeline.part import Box, Part
+from sophon.pipeline.pixels import PillowBox, crop_and_resize
 from sophon.pipeline.rng import Rng
 from sophon.pipeline.spec import Spec, image
 
@@ -21,14 +22,18 @@ _TRIES = 10  # torchvision's number of attempts at a box that fits
 
 def crop(picture: Image.Image | Part, box: Box) -> Image.Image:
     """Return the part of the picture inside the box."""
+    picture, pillow_box = _located(picture, box)
+    return picture if pillow_box == (0, 0, *picture.size) else picture.crop(pillow_box)
+
+
+def _located(picture: Image.Image | Part, box: Box) -> tuple[Image.Image, PillowBox]:
+    """Return the picture that holds a box, and where in it the box lies."""
     top, left, height, width = box
     if isinstance(picture, Part):
         if not picture.holds(box):
             raise OpError(f"a box of {width}×{height} at ({left}, {top}) is not in the part that was decoded.")
         top, left, picture = top - picture.top, left - picture.left, picture.picture
-    if (top, left, height, width) == (0, 0, picture.height, picture.width):
-        return picture
-    return picture.crop((left, top, left + width, top + height))
+    return picture, (left, top, left + width, top + height)
 
 
 @dataclass(frozen=True)
@@ -190,13 +195,8 @@ class RandomResizedCrop(_SizedCrop):
         return params
 
     def apply(self, value: Image.Image | Part, params: Box) -> Image.Image:
-        """Return the part inside the box, resized.
-
-        Pillow's ``resize(box=…)`` would save a copy, but its filter reads pixels outside the box: other bits.
-        """
-        return self.resized(crop(value, params))
-
-    def resized(self, part: Image.Image) -> Image.Image:
-        """Return what was cut out, resized."""
+        """Return the part inside the box, resized."""
         height, width = self._size
-        return part.resize((width, height), INTERPOLATIONS[self.interpolation])
+        if self.interpolation == "bilinear":
+            return crop_and_resize(*_located(value, params), (width, height))
+        return crop(value, params).resize((width, height), INTERPOLATIONS[self.interpolation])

@@ -10,6 +10,7 @@ from sophon.errors import ConfigError
 from sophon.pipeline import checks
 from sophon.pipeline.op import Params
 from sophon.pipeline.ops.picture import INTERPOLATIONS, ImageOp, check_pixels, check_size
+from sophon.pipeline.pixels import crop_and_resize
 from sophon.pipeline.spec import Spec, image
 
 
@@ -63,6 +64,8 @@ class Resize(ImageOp):
         if (width, height) == value.size:
             return value
         check_pixels(self.name(), height, width)
+        if self.interpolation == "bilinear":
+            return crop_and_resize(value, (0, 0, *value.size), (width, height))
         return value.resize((width, height), INTERPOLATIONS[self.interpolation])
 
     def _target(self, height: int, width: int) -> tuple[int, int]:

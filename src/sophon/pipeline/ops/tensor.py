@@ -115,12 +115,12 @@ class Normalize(Op):
     takes: ClassVar[Kind] = Kind.TENSOR
 
     def __post_init__(self) -> None:
-        counts = range(1, 65)
+        counts, most = range(1, 65), checks.FLOAT32_MAX
         mean = checks.sequence(self._where("mean"), self.mean, counts)
         std = checks.sequence(self._where("std"), self.std, counts)
         self._set(
-            mean=tuple(checks.number(self._where("mean"), x) for x in mean),
-            std=tuple(checks.number(self._where("std"), x) for x in std),
+            mean=tuple(checks.number(self._where("mean"), x, -most, most) for x in mean),
+            std=tuple(checks.number(self._where("std"), x, -most, most) for x in std),
         )
         if len(mean) != len(std):
             raise ConfigError(

@@ -1,0 +1,99 @@
+"""`sophon bench isolation`: what it costs to run ops in worker processes instead of threads of the server."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+from sophon.bench.children import children_of
+from sophon.bench.harness import OnStep, nothing
+from sophon.codec.cut import Cut, legal_cuts
+from sophon.codec.wire import Request
+from sophon.loader.local_server import LocalServer
+from sophon.loader.transport import FlightTransport
+from sophon.pipeline import Pipeline, ops
+
+RECIPE = Pipeline([ops.Decode(), ops.RandomResizedCrop(224), ops.RandomHorizontalFlip(), ops.ToTensor()])
+CUTS = ("0:window", "2:raw", "2:webp")
+KINDS = ("thread", "process")
+_REQUEST_SAMPLES = 64
+_TIMEOUT_S = 120.0
+_MIN_ROUNDS = 3
+
+
+def bench_isolation(
+    folder: Path, seconds: float, cores: float = 1, on_step: OnStep | None = None
+) -> dict[str, dict[str, float]]:
+    """Fetch the same cuts of the same images from two servers in turns, and count the CPU of all their processes.
+
+    Args:
+        folder: Images.
+        seconds: About how long for each cut; at least three rounds.
+        cores: For ops.
+        on_step: Called with the name of what runs next, its number and how many there are.
+
+    Returns:
+        For each cut ``{"thread_ms", "process_ms", "thread_per_s", "process_per_s"}``: CPU milliseconds per sample near
+        storage, and samples per second. The window codec's indexes are built in the round that is not counted.
+    """
+    report = on_step or nothing
+    legal = set(map(str, legal_cuts(RECIPE)))
+    result = {}
+    with ExitStack() as stack:
+        cache = stack.enter_context(tempfile.TemporaryDirectory(prefix="sophon-isolation-"))
+        pool = stack.enter_context(ThreadPoolExecutor(2))
+        servers = {
+            kind: stack.enter_context(
+                LocalServer(folder, cores, options=("--isolation", kind, "--cache-dir", cache, "--patience", "1000"))
+            )
+            for kind in KINDS
+        }
+        transports = {kind: FlightTransport(server.url) for kind, server in servers.items()}
+        count = transports["thread"].open(RECIPE).samples
+        for number, cut in enumerate(cut for cut in CUTS if cut in legal):
+            report(cut, number, len(CUTS))
+            rows: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
+            end_s = time.monotonic() + seconds
+            epoch = 0
+            while epoch <= _MIN_ROUNDS or time.monotonic() < end_s:
+                for kind in KINDS if epoch % 2 else reversed(KINDS):
+                    cpu_s, start_s = _cpu_of_all(servers[kind].pid), time.monotonic()
+                    _fetch_all(transports[kind], pool, Cut.parse(cut), epoch, count)
+                    wall_s = time.monotonic() - start_s
+                    if epoch:
+                        rows[kind].append(((_cpu_of_all(servers[kind].pid) - cpu_s) / count, count / wall_s))
+                epoch += 1
+            result[cut] = {
+                f"{kind}_{what}": statistics.median(row[i] for row in rows[kind]) * scale
+                for kind in KINDS
+                for i, (what, scale) in enumerate((("ms", 1e3), ("per_s", 1.0)))
+            }
+        for transport in transports.values():
+            transport.close()
+    return result
+
+
+def _fetch_all(transport: FlightTransport, pool: ThreadPoolExecutor, cut: Cut, epoch: int, count: int) -> None:
+    """Fetch all samples; two requests at once, as in the loader."""
+
+    def fetch(start: int) -> None:
+        samples = tuple(range(start, min(start + _REQUEST_SAMPLES, count)))
+        cuts = (cut,) * len(samples)
+        request = Request(transport.dataset, RECIPE.to_spec(), 0, epoch, samples, cuts, patience_s=1000.0)
+        for _ in transport.fetch(request, _TIMEOUT_S):
+            pass
+
+    for _ in pool.map(fetch, range(0, count, _REQUEST_SAMPLES)):
+        pass
+
+
+def _cpu_of_all(pid: int) -> float:
+    """Return the CPU seconds that a process and its children have used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    own_s = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return own_s + sum(_cpu_of_all(child) for child in children_of(pid))

@@ -1,0 +1,95 @@
+"""The files that a run is about: those of a folder, or made-up ones, as many as are wanted.
+
+Where more samples are wanted than there are files, files come more than once under other names; every sample has boxes
+of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sophon.bench.paper.scenario import LIKES, Scenario
+from sophon.bench.photo_folder import write_photos
+from sophon.bench.photos import PhotoSource
+from sophon.bench.samples import IMAGE_ENDINGS
+from sophon.errors import ConfigError
+
+_ENOUGH = 0.8  # of the samples wanted: then every file comes once
+_LOOKED_AT = 16  # made-up photos whose mean size stands for all
+
+
+@dataclass(frozen=True)
+class PaperData:
+    """A data set of a run.
+
+    Args:
+        words: What it is.
+        like: The data set of the paper that it is compared with.
+        folder: Where its files are.
+        samples: How many.
+        mean_file_bytes: Mean size.
+        made_up: Photos made from nothing.
+    """
+
+    words: str
+    like: str
+    folder: Path
+    samples: int
+    mean_file_bytes: float
+    made_up: bool
+
+
+def prepare(scenario: Scenario, like: str, work: Path, on_photo: Callable[[int, int], None] | None = None) -> PaperData:
+    """Lay the files of a data set out in a folder.
+
+    Args:
+        scenario: Where they come from and how many are wanted.
+        like: The data set of the paper that they stand for.
+        work: Where to put them.
+        on_photo: Told how many photos are made up, of how many.
+    """
+    folder = work / f"{like}-files"
+    source = source_of(scenario, like)
+    if source is None:
+        photos = PhotoSource(like, seed=scenario.seed)
+        mean_bytes = sum(len(photos.photo(i)) for i in range(_LOOKED_AT)) / _LOOKED_AT
+        count = scenario.count or scenario.default_count(mean_bytes)
+        written = write_photos(folder, like, count, seed=scenario.seed, on_progress=on_photo)
+        mean_bytes = sum(written.sizes_bytes) / count
+        return PaperData(f"{count} made-up photos like {like}", like, folder, count, mean_bytes, True)
+    paths = sorted(path for path in source.rglob("*") if path.suffix.lower() in IMAGE_ENDINGS)
+    if not paths:
+        raise ConfigError(f"no images in {source}; looked for {', '.join(sorted(IMAGE_ENDINGS))}")
+    mean_bytes = sum(path.stat().st_size for path in paths) / len(paths)
+    wanted = scenario.count or scenario.default_count(mean_bytes)
+    if scenario.count is None and _ENOUGH * wanted <= len(paths) < wanted:
+        wanted = len(paths)
+    chosen = _spread(paths, wanted)
+    for number, path in enumerate(chosen):
+        place = folder / path.relative_to(source).parent / f"{number:07d}_{path.name}"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(path.resolve())
+    mean_bytes = sum(path.stat().st_size for path in chosen) / len(chosen)
+    few = f", each about {wanted / len(paths):.1f} times" if wanted > len(paths) else ""
+    words = f"{min(wanted, len(paths))} of {len(paths)} images in {source}{few}"
+    return PaperData(words, like, folder, len(chosen), mean_bytes, False)
+
+
+def source_of(scenario: Scenario, like: str) -> Path | None:
+    """Return the folder that holds the images of a data set; None for made-up ones."""
+    data = scenario.data
+    if data is None:
+        return None
+    if not data.is_dir():
+        raise ConfigError(f"expected a folder of images, got {data}; give an existing folder or leave --data out")
+    if any((data / name).is_dir() for name in LIKES):
+        return data / like if (data / like).is_dir() else None
+    return data if like == scenario.like else None
+
+
+def _spread(paths: list[Path], wanted: int) -> list[Path]:
+    rounds = math.ceil(wanted / len(paths))
+    return [paths[i * len(paths) // wanted] for i in range(wanted)] if rounds == 1 else (paths * rounds)[:wanted]

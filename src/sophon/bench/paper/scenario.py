@@ -1,0 +1,88 @@
+"""What is run, as data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from sophon.bench.rig.testbed import SHAPES
+from sophon.errors import ConfigError
+
+POLICY_NAMES = ("none", "all", "fastflow", "resize", "sophon", "optimal")
+FIGURE_NAMES = ("1a", "1b", "1c", "1d", "3", "4")
+LIKES = ("openimages", "imagenet")
+# Figure 4 of the paper has 0 … 5 cores on a link of 500 Mbit/s; these are as scarce beside a link of 40.
+FIGURE_4_CORES = (0.0, 0.1, 0.2, 0.4, 1.0)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One evaluation.
+
+    Args:
+        data: Folder of images, or one with folders `openimages` and `imagenet`; None for made-up photos.
+        like: Which data set of the paper to compare with and to make up.
+        count: Samples in an epoch; None for as many as make epochs long enough to measure.
+        link_bytes_per_s: Rate of the link.
+        storage_cores: Near storage; one at most, since a whole core is all that the rig gives to the server.
+        consumer_samples_per_s: Speed of the stand-in accelerator; None for a small network on the trainer's CPU.
+        repeats: Timed epochs of each policy.
+        figures: Which of the paper's figures to make, too.
+        policies: Which policies to run; `none` must be among them.
+        shape: Who shapes the link: auto, tbf or server.
+        batch_size: Samples in a batch.
+        workers: Threads of the loader that finish samples.
+        seed: Of order and boxes.
+        epoch: Which epoch is run, always the same, so that boxes are equal.
+        automatic: Also run a loader that measures and plans for itself.
+        keep: Folder to leave profiles and plans in; None to throw them away.
+    """
+
+    data: Path | None = None
+    like: str = "openimages"
+    count: int | None = None
+    link_bytes_per_s: float = 5e6
+    storage_cores: float = 1.0
+    consumer_samples_per_s: float | None = 2000.0
+    repeats: int = 3
+    figures: tuple[str, ...] = ()
+    policies: tuple[str, ...] = POLICY_NAMES
+    shape: str = "auto"
+    batch_size: int = 32
+    workers: int = 1
+    seed: int = 0
+    epoch: int = 0
+    automatic: bool = False
+    keep: Path | None = None
+
+    def __post_init__(self) -> None:
+        _among("like", self.like, LIKES)
+        _among("shape", self.shape, SHAPES)
+        for name in self.figures:
+            _among("figures", name, FIGURE_NAMES)
+        for name in self.policies:
+            _among("policies", name, POLICY_NAMES)
+        if "none" not in self.policies:
+            raise ConfigError("policies: everything is compared with none; add it")
+        if not 0 <= self.storage_cores <= 1:
+            raise ConfigError(
+                f"storage_cores: expected 0 … 1, got {self.storage_cores:g}; server and trainer have a core each"
+            )
+        for name in ("repeats", "batch_size", "workers"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: expected 1 or more, got {getattr(self, name)}")
+
+    @property
+    def consumer(self) -> str:
+        """Kind of the consumer."""
+        return "cnn" if self.consumer_samples_per_s is None else "stand-in"
+
+    def default_count(self, mean_bytes: float) -> int:
+        """Return how many samples make epochs that last: over 5 s when raw files bind, about 2 s for small payloads."""
+        return max(64, math.ceil(self.link_bytes_per_s * max(5.3 / mean_bytes, 2.0 / 62e3)))
+
+
+def _among(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ConfigError(f"{name}: expected one of {', '.join(known)}, got {value!r}")

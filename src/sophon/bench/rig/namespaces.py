@@ -1,0 +1,153 @@
+"""Two network namespaces joined by a veth pair that the kernel shapes from storage to trainer.
+
+::
+
+    namespace sophon-PID-N-s                     namespace sophon-PID-N-t
+    192.0.2.1 ── spPIDnNs ══ tbf, RATE ═══════▶ spPIDnNt ── 192.0.2.2
+                           ◀══════ unshaped ════
+
+`tbf` is a token bucket on whole frames. Its bucket holds 2 ms of the rate (at least 16 KB, ten frames), so that no
+second of a run is a free burst, and its queue 100 ms. Segmentation offload is off: frames are the size they would have
+on a wire, and the interface's counters count every header.
+
+Names carry the process's id. What a run that was killed has left behind is found by that name and removed by the next.
+Limits: Linux, root, iproute2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from sophon.bench.rig.shell import ToolError, call, tool
+
+_STORAGE_ADDRESS, _TRAINER_ADDRESS = "192.0.2.1", "192.0.2.2"  # of the block that RFC 5737 keeps for such use
+_BUCKET_S, _SMALLEST_BUCKET_BYTES, _QUEUE = 0.002, 16 * 1024, "100ms"
+_FRAME_BYTES = 1514
+_NAME = re.compile(r"sophon-(\d+)-\d+-[st]")
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class Node:
+    """One end of the link.
+
+    Args:
+        namespace: Its name.
+        interface: The name of its end of the veth pair.
+        address: Where it can be reached.
+    """
+
+    namespace: str
+    interface: str
+    address: str
+
+    @property
+    def enter(self) -> tuple[str, ...]:
+        """What to put before a command so that it runs there."""
+        return (str(tool("ip")), "netns", "exec", self.namespace)
+
+
+class ShapedLink:
+    """The two nodes and what joins them, while a ``with`` block lasts.
+
+    Args:
+        bytes_per_s: Rate from storage to trainer, counted on whole frames.
+    """
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._bytes_per_s = bytes_per_s
+        number = next(_numbers)
+        self.storage = self._node(number, "s", _STORAGE_ADDRESS)
+        self.trainer = self._node(number, "t", _TRAINER_ADDRESS)
+
+    @staticmethod
+    def _node(number: int, side: str, address: str) -> Node:
+        pid = os.getpid()  # up to seven digits; the name of an interface may have fifteen characters
+        return Node(f"sophon-{pid}-{number}-{side}", f"sp{pid}n{number}{side}", address)
+
+    def __enter__(self) -> ShapedLink:
+        remove_leftovers()
+        try:
+            self._build()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _build(self) -> None:
+        storage, trainer = self.storage, self.trainer
+        for node in (storage, trainer):
+            call("ip", "netns", "add", node.namespace)
+        ends = (storage.interface, "netns", storage.namespace, trainer.interface, "netns", trainer.namespace)
+        call("ip", "link", "add", *ends[:3], "type", "veth", "peer", "name", *ends[3:])
+        for node in (storage, trainer):
+            inside = ("ip", "-n", node.namespace)
+            call(*inside, "addr", "add", f"{node.address}/30", "dev", node.interface)
+            call(*inside, "link", "set", node.interface, "gso_max_size", str(_FRAME_BYTES), "gso_max_segs", "1")
+            call(*inside, "link", "set", node.interface, "up")
+            call(*inside, "link", "set", "lo", "up")
+        bucket_bytes = max(_SMALLEST_BUCKET_BYTES, int(self._bytes_per_s * _BUCKET_S))
+        rate = (
+            "rate",
+            f"{self._bytes_per_s:.0f}bps",
+            "burst",
+            f"{bucket_bytes}b",
+            "latency",
+            _QUEUE,
+        )  # tc's bps: bytes
+        call("tc", "-n", storage.namespace, "qdisc", "add", "dev", storage.interface, "root", "tbf", *rate)
+
+    @property
+    def congestion_control(self) -> str:
+        """That of TCP at the storage node."""
+        return call("ip", "netns", "exec", self.storage.namespace, "cat", _CONTROL).strip()
+
+    def close(self) -> None:
+        """Remove both namespaces, and with them the interfaces; nothing to remove is fine."""
+        for node in (self.storage, self.trainer):
+            with contextlib.suppress(ToolError):
+                call("ip", "netns", "delete", node.namespace)
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+_CONTROL = "/proc/sys/net/ipv4/tcp_congestion_control"
+
+
+def loopback_congestion_control() -> str | None:
+    """That of TCP outside of any namespace of ours; None if the system does not say."""
+    path = Path(_CONTROL)
+    return path.read_text().strip() if path.exists() else None
+
+
+def can_shape() -> bool:
+    """Whether this process may make namespaces and the tools are there."""
+    return hasattr(os, "geteuid") and os.geteuid() == 0 and all(map(tool, ("ip", "tc")))
+
+
+def remove_leftovers() -> list[str]:
+    """Remove namespaces whose run is dead, and end what still runs in them; return their names."""
+    removed = []
+    for line in call("ip", "netns", "list").splitlines():
+        name = line.split()[0] if line.split() else ""
+        found = _NAME.fullmatch(name)
+        if found is None or _alive(int(found[1])):
+            continue
+        with contextlib.suppress(ToolError):  # another run may be at it too
+            for pid in call("ip", "netns", "pids", name).split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            call("ip", "netns", "delete", name)
+            removed.append(name)
+    return removed
+
+
+def _alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()

@@ -1,0 +1,210 @@
+"""The two processes of a run: ``sophon serve`` and the trainer, each in its node and on its CPU.
+
+Concurrency: the trainer reads one JSON object per line on its standard input and answers with lines: any number of
+``{"progress": [done, count]}`` and one ``{"result": …}`` or ``{"error": …}``. When its input ends it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sophon.bench.rig.shell import tool
+from sophon.errors import Error
+
+_START_S = 120.0
+_PATIENCE_S = 15.0
+
+
+class RigError(Error):
+    """A process of the rig has failed."""
+
+
+class _Process:
+    """A child process with a log, ended in any event when the ``with`` block ends."""
+
+    def __init__(self, enter: Sequence[str], cpus: Sequence[int] | None) -> None:
+        self._before = [*enter, *_pinned(cpus)]
+        self._folder = tempfile.TemporaryDirectory(prefix="sophon-rig-")
+        self._log = Path(self._folder.name, "log")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def _start(self, *command: str, talks: bool = False, environment: Mapping[str, str] | None = None) -> None:
+        paths = os.pathsep.join(path for path in sys.path if path)  # it finds the package as this process did
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*self._before, sys.executable, *command],
+                stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if talks else log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": paths, **(environment or {})},
+                start_new_session=True,  # Ctrl-C is for the bench, which then ends its children in order
+            )
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def cpu_s(self) -> float:
+        """CPU seconds that the process and its children have used so far: all of its session, and those that ended."""
+        ticks = 0
+        for file in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):  # it may end while we look
+                fields = file.read_text().rsplit(")", 1)[1].split()
+                if int(fields[3]) == self.pid:
+                    ticks += sum(map(int, fields[11:15]))
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def words(self) -> str:
+        """Return the end of what the process has said."""
+        return self._log.read_text(errors="replace").strip()[-2000:]
+
+    def close(self) -> None:
+        """End the process: politely, then not."""
+        process, self._process = self._process, None
+        if process is not None:
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):
+                        pipe.close()
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(_PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            except BaseException:  # Ctrl-C once more, while it ends
+                process.kill()
+                raise
+        self._folder.cleanup()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Server(_Process):
+    """``sophon serve``.
+
+    Args:
+        datasets: Paths by name.
+        cores: For ops.
+        host: Address to listen on.
+        limit_bytes_per_s: The server's own limit, where no kernel shapes the link.
+        enter: What to put before the command so that it runs in its node.
+        cpus: To run on; None for any.
+    """
+
+    def __init__(
+        self,
+        datasets: Mapping[str, Path],
+        cores: float,
+        *,
+        host: str = "127.0.0.1",
+        limit_bytes_per_s: float | None = None,
+        enter: Sequence[str] = (),
+        cpus: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(enter, cpus)
+        self._host = host
+        self._ready = Path(self._folder.name, "ready.json")
+        self._command = ["-m", "sophon.cli.main", "serve", "--host", host, "--port", "0", "--cores", f"{cores:g}"]
+        self._command += ["--ready-file", str(self._ready), "--cache-dir", self._folder.name]
+        if host != "127.0.0.1":
+            self._command += ["--insecure"]  # in a network namespace where nobody else is
+        if limit_bytes_per_s is not None:
+            self._command += ["--limit", f"{limit_bytes_per_s:.0f}B/s"]
+        self._command += [f"{name}={path}" for name, path in datasets.items()]
+        self._port = 0
+
+    def __enter__(self) -> Server:
+        try:
+            self._start(*self._command)
+            self._wait()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _wait(self) -> None:
+        assert self._process is not None
+        end_s = time.monotonic() + _START_S
+        while not self._ready.exists():
+            if self._process.poll() is not None or time.monotonic() > end_s:
+                raise RigError(f"sophon serve did not start: {self.words() or 'it said nothing'}")
+            time.sleep(0.02)
+        self._port = json.loads(self._ready.read_text())["port"]
+
+    def url(self, dataset: str) -> str:
+        """Address of a data set."""
+        return f"grpc://{self._host}:{self._port}/{dataset}"
+
+
+class Trainer(_Process):
+    """A process that runs epochs when it is told to; see `sophon.bench.rig.trainer`.
+
+    Args:
+        enter: What to put before the command so that it runs in its node.
+        cpus: To run on; None for any.
+    """
+
+    def __init__(self, enter: Sequence[str] = (), cpus: Sequence[int] | None = None) -> None:
+        super().__init__(enter, cpus)
+
+    def __enter__(self) -> Trainer:
+        try:
+            # One trainer core is one core: no pools of NumPy or torch beside the loader's own threads.
+            self._start("-m", "sophon.bench.rig.trainer", talks=True, environment={"OMP_NUM_THREADS": "1"})
+            self.do("hello")
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def do(self, what: str, on_step: Callable[[int, int], None] | None = None, **arguments: Any) -> Any:
+        """Have one thing done and return its result.
+
+        Raises:
+            RigError: It failed there, or the process is gone.
+        """
+        assert self._process is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps({"do": what, **arguments}).encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError:
+            raise RigError(f"the trainer is gone: {self.words()}") from None
+        for line in self._process.stdout:
+            message = json.loads(line)
+            if "progress" in message:
+                if on_step is not None:
+                    on_step(*message["progress"])
+            elif "error" in message:
+                raise RigError(f"the trainer failed: {message['error']}")
+            else:
+                return message["result"]
+        raise RigError(f"the trainer ended: {self.words() or 'it said nothing'}")
+
+
+def _pinned(cpus: Sequence[int] | None) -> list[str]:
+    path = tool("taskset")
+    return [] if cpus is None or path is None else [path, "--cpu-list", ",".join(map(str, cpus))]
+
+
+def cpus_for_two() -> tuple[list[int], list[int]] | None:
+    """Return a CPU for the server and another for the trainer; None where they cannot be pinned or there is but one."""
+    if not hasattr(os, "sched_getaffinity") or tool("taskset") is None:
+        return None
+    cpus = sorted(os.sched_getaffinity(0))
+    return ([cpus[0]], [cpus[1]]) if len(cpus) > 1 else None

@@ -1,0 +1,39 @@
+"""Calling the system's own tools."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+
+from sophon.errors import Error
+
+_PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))  # where iproute2 often lies
+_TIMEOUT_S = 30.0
+
+
+class ToolError(Error):
+    """A tool of the system failed or is not there."""
+
+
+def tool(name: str) -> str | None:
+    """Return where a tool lies, if it is there."""
+    return shutil.which(name, path=_PATH)
+
+
+def call(*command: str) -> str:
+    """Run a tool and return what it prints.
+
+    Raises:
+        ToolError: It is not there or has failed.
+    """
+    path = tool(command[0])
+    if path is None:
+        raise ToolError(
+            f"{command[0]} is not installed; install iproute2 and util-linux, or go without (--shape server)"
+        )
+    done = subprocess.run([path, *command[1:]], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    if done.returncode:
+        said = done.stderr.strip() or f"exit code {done.returncode}"
+        raise ToolError(f"`{' '.join(command)}` failed: {said}; try again with --shape server")
+    return done.stdout

@@ -1,0 +1,152 @@
+"""The rig as one object: a link of a known rate, a server with a known number of cores, and a trainer.
+
+Whatever happens inside the ``with`` block, Ctrl-C included, both processes, the namespaces and the cgroup are gone
+after it.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from sophon.bench.rig import goodput, quota
+from sophon.bench.rig.namespaces import ShapedLink, can_shape, loopback_congestion_control
+from sophon.bench.rig.processes import RigError, Server, Trainer, cpus_for_two
+from sophon.errors import ConfigError
+
+SHAPES = ("auto", "tbf", "server")
+
+
+@dataclass(frozen=True)
+class RigFacts:
+    """How a rig is made, for the record.
+
+    Args:
+        shaped_by: "tbf": the kernel, on a veth pair; "server": `sophon serve --limit`, on loopback.
+        link_bytes_per_s: The rate that was asked for.
+        goodput_bytes_per_s: What a TCP connection carries of it.
+        congestion_control: Of TCP where data is sent; None if unknown.
+        pinned: CPUs of server and trainer; None if they run anywhere.
+        quota: What holds fractions of a core; None: the server's own budget alone.
+    """
+
+    shaped_by: str
+    link_bytes_per_s: float
+    goodput_bytes_per_s: float
+    congestion_control: str | None
+    pinned: dict[str, list[int]] | None
+    quota: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the facts as a JSON object."""
+        return dict(vars(self))
+
+
+class Testbed:
+    """Two nodes; open it with `open_testbed`.
+
+    Args:
+        link: The namespaces, or None on loopback.
+        link_bytes_per_s: The rate.
+        trainer: The trainer's process, already running.
+    """
+
+    def __init__(self, link: ShapedLink | None, link_bytes_per_s: float, trainer: Trainer) -> None:
+        self._link = link
+        self._cpus = cpus_for_two()
+        self._limit_bytes_per_s = None if link is not None else link_bytes_per_s
+        self.trainer = trainer
+        self.facts = RigFacts(
+            shaped_by="server" if link is None else "tbf",
+            link_bytes_per_s=link_bytes_per_s,
+            goodput_bytes_per_s=link_bytes_per_s if link is None else self._goodput(link),
+            congestion_control=loopback_congestion_control() if link is None else link.congestion_control,
+            pinned=None if self._cpus is None else {"server": self._cpus[0], "trainer": self._cpus[1]},
+            quota=quota.mechanism(),
+        )
+
+    @property
+    def interface(self) -> str:
+        """Whose counters count what crosses the link; on loopback they count all that crosses it, both ways."""
+        return "lo" if self._link is None else self._link.trainer.interface
+
+    @contextmanager
+    def server(self, datasets: Mapping[str, Path], cores: float) -> Iterator[Server]:
+        """Run a server near storage with so many cores; 0 for one that only sends."""
+        with ExitStack() as stack:
+            server = stack.enter_context(
+                Server(
+                    datasets,
+                    cores,
+                    host="127.0.0.1" if self._link is None else self._link.storage.address,
+                    limit_bytes_per_s=self._limit_bytes_per_s,
+                    enter=() if self._link is None else self._link.storage.enter,
+                    cpus=None if self._cpus is None else self._cpus[0],
+                )
+            )
+            if 0 < cores < 1 and self.facts.quota is not None:  # from now on: starting at a tenth of a core takes long
+                stack.enter_context(quota.Quota(cores, server.pid))
+            try:
+                yield server
+            finally:
+                self.trainer.do("forget")
+
+    def _goodput(self, link: ShapedLink) -> float:
+        address = link.storage.address
+        command = [*link.storage.enter, sys.executable, goodput.__file__, address, str(goodput.SECONDS)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as sender:
+            try:
+                assert sender.stdout is not None
+                port = sender.stdout.readline()
+                if not port:
+                    raise RigError("the sender of the goodput measurement did not start")
+                rate: float = self.trainer.do("goodput", host=address, port=int(port), seconds=goodput.SECONDS)
+            finally:
+                sender.kill()
+        return rate
+
+
+@contextmanager
+def open_testbed(link_bytes_per_s: float, shape: str = "auto") -> Iterator[Testbed]:
+    """Set up two nodes.
+
+    Args:
+        link_bytes_per_s: Rate of the link from storage to trainer.
+        shape: Who holds it: "tbf", "server", or "auto" for the kernel where this process may ask it.
+    """
+    if shape not in SHAPES:
+        raise ConfigError(f"shape: expected one of {', '.join(SHAPES)}, got {shape!r}")
+    if shape == "tbf" and not can_shape():
+        raise ConfigError("shaping by the kernel needs root and iproute2 (ip, tc); become root or use --shape server")
+    with ExitStack() as stack:
+        stack.enter_context(_ended_in_order())
+        link = stack.enter_context(ShapedLink(link_bytes_per_s)) if shape != "server" and can_shape() else None
+        cpus = cpus_for_two()
+        trainer = Trainer(() if link is None else link.trainer.enter, None if cpus is None else cpus[1])
+        stack.enter_context(trainer)
+        yield Testbed(link, link_bytes_per_s, trainer)
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Have SIGTERM unwind the stack as Ctrl-C does, so that nothing is left behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def on_signal(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

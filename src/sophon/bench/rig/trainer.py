@@ -1,0 +1,183 @@
+"""The trainer's process: told by lines of JSON what to do, it runs epochs with the real loader and counts.
+
+See `sophon.bench.rig.processes.Trainer` for the other side and the form of the lines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import sys
+import time
+import traceback
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sophon.bench.ops import RECIPE
+from sophon.bench.rig import goodput
+from sophon.bench.rig.consumer import Consumer, cnn_speed, consumer_of
+from sophon.codec.cut import Cut
+from sophon.errors import Error
+from sophon.loader.dataset import RemoteDataset
+from sophon.loader.loader import DataLoader
+from sophon.profile.cuts import cuts_to_profile
+from sophon.profile.measure import measure
+from sophon.store import open_store
+
+# Beside the raw ones. Codecs on a whole decoded picture or on floats are slow and never smaller than these.
+_CUTS = (Cut(0, "window"), Cut(2, "webp"), Cut(2, "zstd"))
+_ROUNDS = 3
+_TIMEOUT_S = 600.0  # at a tenth of a core and a slow link a request takes long
+_COUNTS = ("samples", "link_bytes", "smaller_cuts", "retries", "finish_cpu_s", "storage_cpu_s", "waited_s")
+
+
+class Trainer:
+    """What the process can do: every public method is something that can be asked for."""
+
+    def __init__(self) -> None:
+        self._loaders: dict[str, DataLoader] = {}
+        self._datasets: dict[tuple[str, str], RemoteDataset] = {}
+
+    def hello(self) -> str:
+        """Say that the process is up."""
+        torch.set_num_threads(1)
+        return "hello"
+
+    def open(self, name: str, url: str, plan: str | None, batch_size: int, workers: int, seed: int) -> int:
+        """Make a loader with the cuts of a plan, or one that plans for itself; return how many samples there are."""
+        how: dict[str, Any] = {"policy": "optimal", "profile": False} if plan is None else {"plan": plan}
+        self._loaders[name] = DataLoader(url, RECIPE, batch_size, shuffle=True, num_workers=workers, seed=seed, **how)
+        return len(self._loaders[name].dataset)
+
+    def save_plan(self, name: str, path: str) -> None:
+        """Write down the plan that a loader has made for itself."""
+        plan = self._loaders[name].plan
+        if plan is None:
+            raise RuntimeError("the loader has made no plan")
+        plan.save(path)
+
+    def forget(self) -> None:
+        """Let all loaders, data sets and their connections go."""
+        for dataset in [*self._datasets.values(), *(loader.dataset for loader in self._loaders.values())]:
+            dataset.transport.close()
+        self._datasets.clear()
+        self._loaders.clear()
+
+    def digest(self, name: str, epoch: int) -> str:
+        """Run an epoch and return the sha256 of all its batches: tensors and labels, in order."""
+        digest = hashlib.sha256()
+        loader = self._loaders[name]
+        loader.set_epoch(epoch)
+        for batch in loader:
+            for part in batch if isinstance(batch, list | tuple) else [batch]:
+                if isinstance(part, torch.Tensor):
+                    digest.update(f"{tuple(part.shape)}{part.dtype}".encode())
+                    digest.update(part.numpy().data)
+        return digest.hexdigest()
+
+    def epoch(
+        self, name: str, epoch: int, kind: str, samples_per_s: float | None, interface: str | None
+    ) -> dict[str, Any]:
+        """Run an epoch and return what was counted in it."""
+        loader, consumer = self._loaders[name], consumer_of(kind, samples_per_s)
+        before, before_bytes = loader.stats.to_dict(), _received_bytes(interface)
+        cpu_s, start_s = time.process_time(), time.monotonic()
+        loader.set_epoch(epoch)
+        _consume(loader, consumer)
+        epoch_s, cpu_s = time.monotonic() - start_s, time.process_time() - cpu_s
+        after, after_bytes = loader.stats.to_dict(), _received_bytes(interface)
+        counts = {count: after[count] - before[count] for count in _COUNTS}
+        return {
+            **counts,
+            "epoch_s": epoch_s,
+            "trainer_cpu_s": cpu_s,
+            "idle_share": max(0.0, 1.0 - consumer.busy_s / epoch_s),
+            "interface_bytes": None if before_bytes is None or after_bytes is None else after_bytes - before_bytes,
+            "cuts": dict(Counter(after["cuts"]) - Counter(before["cuts"])),
+        }
+
+    def goodput(self, host: str, port: int, seconds: float) -> float:
+        """Receive from a bare TCP sender; return bytes per second."""
+        return goodput.receive(host, port, seconds)
+
+    def cnn_speed(self, batch_size: int) -> float:
+        """Return the samples per second of the small network on this CPU."""
+        return cnn_speed(batch_size)
+
+    def spend(self, url: str, cut: str, samples: list[int], seed: int, epoch: int) -> dict[str, Any]:
+        """Fetch and finish samples at a cut; return bytes and CPU seconds, there and here, of those that came so."""
+        dataset = self._datasets.get((url, cut))
+        if dataset is None:
+            dataset = self._datasets[url, cut] = RemoteDataset(url, RECIPE, seed=seed, policy=cut)
+        asked = Cut.parse(cut)
+        rows: list[tuple[int, float, float] | None] = [None] * len(samples)
+        cpu_s = time.process_time()
+        for reply in dataset.transport.fetch(dataset.request(epoch, samples), _TIMEOUT_S):
+            start_s = time.thread_time()
+            dataset.finish(reply, epoch, samples[reply.position])
+            if reply.cut == asked:
+                rows[reply.position] = (len(reply.payload), reply.cpu_s, time.thread_time() - start_s)
+        cpu_s = time.process_time() - cpu_s
+        return {"rows": rows, "cpu_s": cpu_s}
+
+    def profile(self, path: str, save: str, seed: int, epoch: int) -> None:
+        """Measure every sample of a folder at the cuts worth having, here, on this CPU, several times."""
+        store = open_store(path)
+        done = itertools.count(1)
+        cuts = [cut for cut in cuts_to_profile(RECIPE) if cut.codec == "raw" or cut in _CUTS]
+        count = (_ROUNDS + 1) * len(store)
+        # The first round builds the index of every file; steady epochs are what counts.
+        profiles = [
+            measure(store, RECIPE, seed=seed, epoch=epoch, cuts=cuts, on_step=lambda: _progress(next(done), count))
+            for _ in range(_ROUNDS + 1)
+        ]
+        # A plan prefers samples that are cheap, and one lucky clock among many would look so: hence the median.
+        storage_s, trainer_s = (
+            np.median([getattr(profile, name) for profile in profiles[1:]], axis=0).astype(np.float32)
+            for name in ("storage_s", "trainer_s")
+        )
+        replace(profiles[-1], storage_s=storage_s, trainer_s=trainer_s).save(save)
+
+
+def _consume(loader: DataLoader, consumer: Consumer) -> None:
+    for batch in loader:
+        consumer.take(batch)
+
+
+def _received_bytes(interface: str | None) -> int | None:
+    path = Path(f"/sys/class/net/{interface}/statistics/rx_bytes")
+    return int(path.read_text()) if interface is not None and path.exists() else None
+
+
+def _progress(done: int, count: int) -> None:
+    if done % 8 == 0 or done == count:
+        _say({"progress": [done, count]})
+
+
+def _say(message: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    trainer = Trainer()
+    for line in sys.stdin:
+        arguments = json.loads(line)
+        try:
+            _say({"result": getattr(trainer, arguments.pop("do"))(**arguments)})
+        except Error as error:
+            _say({"error": str(error)})
+        except Exception as error:  # noqa: BLE001 - the edge of the process: the other side must hear of it
+            traceback.print_exc()
+            _say({"error": repr(error)})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+"""`sophon bench soak`: trainers under load while a storage node and the way to it fail at random, seeded.
+
+Every tensor is compared to the one that the plain pipeline gives, every sample to the one that the epoch's order has at
+its place. A fault is chosen, timed and measured out by the seed; when it strikes in an epoch depends on the machine.
+
+Concurrency: one thread for each trainer, one that strikes, one that watches memory and files of this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import statistics
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sophon.bench.children import children_of
+from sophon.bench.harness import OnStep, nothing
+from sophon.bench.photo_folder import write_photos
+from sophon.bench.proxy import Proxy
+from sophon.loader.loader import DataLoader
+from sophon.loader.local_server import LocalServer
+from sophon.loader.order import epoch_order
+from sophon.pipeline import Key, Pipeline, ops
+from sophon.store import Store, open_store
+
+RECIPE = Pipeline([ops.Decode(), ops.RandomResizedCrop(64), ops.RandomHorizontalFlip(), ops.ToTensor()])
+POLICIES = ("none", "2:webp")  # one trainer for each
+_PHOTOS = 96
+_BATCH = 8
+_BUFFER_BYTES = 4 << 20
+_PAUSE_S = (2.0, 11.0)  # between two faults: about 90 in ten minutes
+_WARM_S = 0.15  # of the time, before memory is looked at
+_RATES = (2e6, 5e6, 20e6, None)  # bytes per second on a connection
+
+
+@dataclass
+class Report:
+    """What happened.
+
+    Args:
+        samples: Delivered, by all trainers.
+        faults: How many of each kind struck.
+        lost: Samples that were not where they had to be.
+        repeated: Samples that came twice in an epoch.
+        mismatched: Samples with other bits than the plain pipeline gives.
+        problem: What ended a trainer, if anything did.
+    """
+
+    samples: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    lost: int = 0
+    repeated: int = 0
+    mismatched: int = 0
+    problem: BaseException | None = None
+    rss_bytes: list[int] = field(default_factory=list)
+    files: list[int] = field(default_factory=list)
+
+
+def bench_soak(minutes: float, seed: int = 0, on_step: OnStep | None = None) -> dict[str, float]:
+    """Run for so long and return what was delivered, survived, lost, repeated and mismatched.
+
+    Args:
+        minutes: How long.
+        seed: Of the faults and of the trainers.
+        on_step: Told the last fault, seconds passed and seconds in all.
+
+    Returns:
+        ``{"minutes", "samples", "faults", "lost", "repeated", "mismatched", "rss_growth", "fd_growth"}``; growth is
+        that of this process, where the trainers are, from the first third to the last: a share of its memory, a number
+        of files.
+    """
+    report = Report()
+    stop = threading.Event()
+    with tempfile.TemporaryDirectory(prefix="sophon-soak-") as folder:
+        photos = Path(folder, "photos")
+        write_photos(photos, "imagenet", _PHOTOS)
+        store = open_store(photos, cache_dir=Path(folder))
+        options = ("--cache-dir", folder)
+        with LocalServer(photos, 1, options=options) as server, Proxy(server.port) as proxy:
+            url = server.url.replace(str(server.port), str(proxy.port))
+            loops: list[Callable[[], None]] = [
+                lambda policy=policy: _train(url, policy, seed, store, report, stop)  # type: ignore[misc]
+                for policy in POLICIES
+            ]
+            loops.append(lambda: _watch(report, stop))
+            loops.append(lambda: _strike(server, proxy, random.Random(seed), report, stop))
+            threads = [threading.Thread(target=_guard, args=(loop, report, stop)) for loop in loops]
+            start_s = time.monotonic()
+            for thread in threads:
+                thread.start()
+            _wait(minutes * 60, report, stop, on_step or nothing)
+            stop.set()
+            for thread in threads:
+                thread.join()
+            passed_s = time.monotonic() - start_s
+    if report.problem is not None:
+        raise report.problem
+    return {
+        "minutes": passed_s / 60,
+        "samples": report.samples,
+        "faults": report.faults.total(),
+        "lost": report.lost,
+        "repeated": report.repeated,
+        "mismatched": report.mismatched,
+        "rss_growth": _growth(report.rss_bytes) / max(1.0, _first_third(report.rss_bytes)),
+        "fd_growth": _growth(report.files),
+    }
+
+
+def _wait(seconds: float, report: Report, stop: threading.Event, on_step: OnStep) -> None:
+    end_s = time.monotonic() + seconds
+    while not stop.wait(0.5) and (left_s := end_s - time.monotonic()) > 0:
+        on_step(f"{report.faults.total()} faults", int(seconds - left_s), int(seconds))
+
+
+def _guard(loop: Callable[[], None], report: Report, stop: threading.Event) -> None:
+    try:
+        loop()
+    except BaseException as error:  # noqa: BLE001 - it is raised when all threads have ended
+        report.problem = report.problem or error
+        stop.set()
+
+
+def _train(url: str, policy: str, seed: int, store: Store, report: Report, stop: threading.Event) -> None:
+    """Take batches, epoch after epoch, and compare every sample."""
+    loader = DataLoader(
+        url,
+        RECIPE,
+        _BATCH,
+        shuffle=True,
+        num_workers=1,
+        seed=seed,
+        policy=policy,
+        columns=("id",),
+        buffer_bytes=_BUFFER_BYTES,
+        deadline_s=120.0,
+    )
+    names = store.manifest.ids.to_pylist()
+    epoch = 0
+    while not stop.is_set():
+        order = epoch_order(len(store), seed, epoch, shuffle=True).tolist()
+        seen: list[str] = []
+        for batch in loader:
+            for row, name in enumerate(batch[-1]["id"]):
+                _compare(batch[0][row], order, len(seen), name, names, Key(seed, epoch, 0), store, report)
+                seen.append(name)
+            if stop.is_set():
+                break
+        else:
+            report.lost += len(set(names) - set(seen))
+        report.repeated += len(seen) - len(set(seen))
+        epoch += 1
+
+
+def _compare(
+    tensor: Any, order: list[int], place: int, name: str, names: list[str], key: Key, store: Store, report: Report
+) -> None:
+    report.samples += 1
+    if place >= len(order) or names[order[place]] != name:
+        report.lost += 1
+        return
+    sample = order[place]
+    expected = RECIPE.run(store.read(sample), Key(int(key.seed), int(key.epoch), sample))
+    if not np.array_equal(tensor.numpy().view(np.uint8), np.ascontiguousarray(expected).view(np.uint8)):
+        report.mismatched += 1
+
+
+def _strike(server: LocalServer, proxy: Proxy, rng: random.Random, report: Report, stop: threading.Event) -> None:
+    faults: dict[str, Callable[[], None]] = {
+        "kill": lambda: _restart(server, server.kill),
+        "drain": lambda: _restart(server, server.stop),
+        "stop": lambda: _pause(server, rng.uniform(0.2, 3.0), stop),
+        "worker": lambda: _kill_workers(server),
+        "reset": proxy.reset,
+        "reset in a frame": lambda: proxy.reset_after(rng.randrange(1, 200_000)),
+        "silence": lambda: _silence(proxy, rng.uniform(0.2, 3.0), stop),
+        "bandwidth": lambda: proxy.limit(rng.choice(_RATES)),
+    }
+    while not stop.wait(rng.uniform(*_PAUSE_S)):
+        name = rng.choice(list(faults))
+        faults[name]()
+        report.faults[name] += 1
+
+
+def _restart(server: LocalServer, end: Callable[[], int]) -> None:
+    end()
+    server.start()
+
+
+def _pause(server: LocalServer, seconds: float, stop: threading.Event) -> None:
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        stop.wait(seconds)
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+def _silence(proxy: Proxy, seconds: float, stop: threading.Event) -> None:
+    proxy.pause()
+    try:
+        stop.wait(seconds)
+    finally:
+        proxy.resume()
+
+
+def _kill_workers(server: LocalServer) -> None:
+    for child in children_of(server.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+
+
+def _watch(report: Report, stop: threading.Event) -> None:
+    page_bytes = os.sysconf("SC_PAGE_SIZE")
+    while not stop.wait(1.0):
+        report.rss_bytes.append(int(Path("/proc/self/statm").read_text().split()[1]) * page_bytes)
+        report.files.append(len(list(Path("/proc/self/fd").iterdir())))
+
+
+def _third(values: list[int], which: int) -> float:
+    warm = values[int(len(values) * _WARM_S) :] or [0]
+    size = max(1, len(warm) // 3)
+    return statistics.median(warm[:size] if which == 0 else warm[-size:])
+
+
+def _first_third(values: list[int]) -> float:
+    return _third(values, 0)
+
+
+def _growth(values: list[int]) -> float:
+    return _third(values, 2) - _third(values, 0)

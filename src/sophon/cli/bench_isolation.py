@@ -1,0 +1,52 @@
+"""``sophon bench isolation``: ops in worker processes beside ops in threads of the server."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from sophon.cli.output import json_option, show
+from sophon.cli.progress import steps_bar
+
+
+@click.command("isolation")
+@click.option("--data", type=click.Path(path_type=Path), help="Folder of images; made-up photos if left out.")
+@click.option("--count", default=200, show_default=True, type=click.IntRange(2), help="How many photos to make up.")
+@click.option("--cores", default=1.0, show_default=True, type=click.FloatRange(0.1), help="For ops.")
+@click.option(
+    "--seconds",
+    default=10.0,
+    show_default=True,
+    type=click.FloatRange(0.1),
+    help="About how long to measure each cut; at least three rounds.",
+)
+@json_option
+def bench_isolation_command(
+    data: Path | None, count: int, cores: float, seconds: float, json_target: str | None
+) -> None:
+    """What worker processes cost: CPU near storage per sample, beside threads, in turns."""
+    from sophon.bench.isolation import bench_isolation
+    from sophon.bench.photo_folder import write_photos
+
+    with tempfile.TemporaryDirectory(prefix="sophon-bench-") as folder, steps_bar("isolation") as report:
+        if data is None:
+            write_photos(
+                Path(folder, "photos"), "imagenet", count, on_progress=lambda done, of: report("photos", done, of)
+            )
+        result = bench_isolation(data or Path(folder, "photos"), seconds, cores, report)
+    show(result, json_target, _print_isolation)
+
+
+def _print_isolation(result: dict[str, dict[str, float]], console: Console) -> None:
+    table = Table("cut", "threads: CPU ms", "processes: CPU ms", "ratio", "threads /s", "processes /s")
+    for cut, row in result.items():
+        figures: list[Any] = [f"{row[name]:.2f}" for name in ("thread_ms", "process_ms")]
+        figures.append(f"{row['process_ms'] / row['thread_ms']:.2f}×")
+        figures += [f"{row[name]:,.0f}" for name in ("thread_per_s", "process_per_s")]
+        table.add_row(cut, *figures)
+    console.print(table)

@@ -1,0 +1,31 @@
+"""``sophon bench soak``: load, kills and bandwidth changes at random."""
+
+from __future__ import annotations
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from sophon.cli.output import json_option, show
+from sophon.cli.progress import steps_bar
+
+
+@click.command("soak")
+@click.option("--minutes", default=10.0, show_default=True, type=click.FloatRange(0.05), help="How long.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of the faults.")
+@json_option
+def bench_soak_command(minutes: float, seed: int, json_target: str | None) -> None:
+    """Train while the storage node and the way to it fail at random; compare every sample."""
+    from sophon.bench.soak import bench_soak
+
+    with steps_bar("soak") as report:
+        result = bench_soak(minutes, seed, report)
+    show(result, json_target, _print_soak)
+
+
+def _print_soak(result: dict[str, float], console: Console) -> None:
+    table = Table("minutes", "samples", "faults", "lost", "repeated", "mismatched", "memory", "files")
+    counts = [f"{result[name]:,.0f}" for name in ("samples", "faults", "lost", "repeated", "mismatched")]
+    growth = [f"{result['rss_growth']:+.1%}", f"{result['fd_growth']:+.0f}"]
+    table.add_row(f"{result['minutes']:.1f}", *counts, *growth)
+    console.print(table)

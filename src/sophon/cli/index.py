@@ -1,0 +1,68 @@
+"""`sophon index`: note where windows can be cut from the files of a data set, in a file of its own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from sophon.cli.output import json_option, show
+from sophon.cli.progress import count_bar
+from sophon.errors import ConfigError
+from sophon.units import format_bytes
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File to write; by default beside PATH, or in the cache folder where that cannot be written to.",
+)
+@click.option("--cache-dir", type=click.Path(path_type=Path, file_okay=False), help="Where manifests are kept.")
+@click.option(
+    "--threads",
+    default=os.cpu_count() or 1,
+    show_default="all cores",
+    type=click.IntRange(1, 256),
+    help="Samples to index at once.",
+)
+@json_option
+def index(path: Path, out: Path | None, cache_dir: Path | None, threads: int, json_target: str | None) -> None:
+    """Index the JPEG files of PATH, so that a server that starts anew cuts windows at full speed from the first.
+
+    Files that were indexed before, and have the same size and time, are not read again.
+    """
+    from sophon.codec.window import available
+    from sophon.codec.window.sidecar import place_to_write, write_sidecar  # Arrow takes a moment to load
+    from sophon.store import open_store
+
+    if not available():
+        raise ConfigError("the window extension was not built here; install a C compiler and sophon again")
+    with count_bar("listing") as report:
+        store = open_store(path, cache_dir=cache_dir, on_progress=report)
+    target = place_to_write(store.path, cache_dir) if out is None else out
+    with store, count_bar("indexing") as report:
+        written = write_sidecar(store, target, threads, report)
+    result = {
+        "path": str(written.path),
+        "samples": written.samples,
+        "kept": written.kept,
+        "without_window": written.without,
+        "unreadable": written.unreadable,
+        "index_bytes": written.index_bytes,
+        "index_share": written.index_bytes / written.sample_bytes if written.sample_bytes else 0.0,
+    }
+    show(result, json_target, _print)
+
+
+def _print(result: dict[str, Any], console: Console) -> None:
+    parts = [f"{result['samples']:,} samples, {format_bytes(result['index_bytes'])} of indexes"]
+    parts.append(f"{result['index_share']:.1%} of their files")
+    for name, words in {"kept": "as before", "without_window": "without a window", "unreadable": "unreadable"}.items():
+        if result[name]:
+            parts.append(f"{result[name]:,} {words}")
+    console.print(f"wrote {result['path']}: {', '.join(parts)}", highlight=False, soft_wrap=True)

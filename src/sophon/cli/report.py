@@ -1,0 +1,97 @@
+"""``sophon report``: a result, a profile or a plan as one page that needs no network."""
+
+from __future__ import annotations
+
+import math
+from itertools import accumulate
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from sophon.cli.output import STDOUT, json_option, write_json
+from sophon.cli.plan import parsed
+from sophon.plan.resources import Resources
+from sophon.profile.table import Profile
+from sophon.report import chart
+from sophon.report.facts import Facts
+from sophon.units import parse_bandwidth, parse_rate
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command("report")
+@click.argument("file", type=_FILE, metavar="RESULT|PROFILE|PLAN")
+@click.option("--profile", type=_FILE, help="The profile of a PLAN: shows which samples it treats how, and what-ifs.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for report.html and the pictures; the file's name and -report by default.",
+)
+@click.option(
+    "--link", metavar="BANDWIDTH", callback=parsed(parse_bandwidth), help="With a PROFILE: 500mbit by default."
+)
+@click.option("--storage-cores", type=float, help="With a PROFILE: 2 by default.")
+@click.option("--trainer-cores", type=float, help="With a PROFILE: 8 by default.")
+@click.option("--consumer", metavar="RATE", callback=parsed(parse_rate), help="With a PROFILE: unknown by default.")
+@json_option
+def report(
+    *,
+    file: Path,
+    profile: Path | None,
+    out: Path | None,
+    link: float | None,
+    storage_cores: float | None,
+    trainer_cores: float | None,
+    consumer: float | None,
+    json_target: str | None,
+) -> None:
+    """Show what was measured or planned: plain words, a table, figures."""
+    from sophon.report.profile import ASSUMED
+    from sophon.report.source import read_source
+    from sophon.report.write import facts_of, write_report
+
+    given = {
+        "link_bytes_per_s": link,
+        "storage_cores": storage_cores,
+        "trainer_cores": trainer_cores,
+        "consumer_samples_per_s": consumer,
+    }
+    said = {name: value for name, value in given.items() if value is not None}
+    resources = Resources(**{**_fields(ASSUMED), **said}) if said else None
+    facts = facts_of(read_source(file), profile=None if profile is None else Profile.load(profile), resources=resources)
+    page = write_report(facts, out or Path(f"{file.stem}-report"))
+    if json_target is not None:
+        write_json(json_target, facts.to_json())
+    if json_target != STDOUT:
+        _show(facts, page)
+
+
+def _fields(resources: Resources) -> dict[str, float]:
+    return {name: math.inf if value is None else value for name, value in resources.to_json().items()}
+
+
+def _show(facts: Facts, page: Path) -> None:
+    console = Console()
+    for words in facts.words:
+        console.print(escape(words), highlight=False)
+    table = Table(title=escape(facts.subject), title_justify="left")
+    shown = _fitting(facts.summary, console.width)
+    for place, name in enumerate(facts.summary.header[:shown]):
+        table.add_column(escape(name), justify="left" if place == 0 else "right", no_wrap=True)
+    for row in facts.summary.rows:
+        table.add_row(*map(escape, row[:shown]))
+    console.print(table)
+    console.print(
+        f"{escape(str(page))}: the page, with {len(facts.charts)} figures as PNG beside it",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _fitting(summary: chart.Table, width: int) -> int:
+    # As many columns as the terminal holds, each with its borders; the page has them all.
+    widths = [max(map(len, column)) + 3 for column in zip(summary.header, *summary.rows, strict=True)]
+    return max(2, sum(total < width for total in accumulate(widths)))

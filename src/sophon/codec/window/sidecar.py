@@ -1,0 +1,335 @@
+"""Window indexes of a data set in a file, so that a node that starts anew has them at once.
+
+File layout, one Arrow IPC file::
+
+    schema metadata   b"sophon.windows"   JSON: format, fingerprint of the data set's manifest
+    columns           id                  large_string
+                      bytes               int64, of the sample
+                      mtime_ns            int64, of the file or shard that holds it
+                      fingerprint         uint64, XXH64 of the sample's bytes
+                      index               binary, `Index.to_bytes`; null where no window can be cut
+
+An index is found by the hash of the very bytes that are to be cut, and carries a checksum: an entry that is stale or
+damaged is one that is not found. Sizes and times tell beforehand which entries those are, without reading the samples.
+
+Concurrency: a sidecar does not change once it is open; any number of threads may use it, also after fork. Files are
+replaced as a whole, so a node keeps the one it has opened.
+
+Limits: the file is mapped, not read: what is in memory is 16 bytes per sample, and what the system keeps of the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sophon.codec.window.header import NotWindowable
+from sophon.codec.window.jpeg import Index, available, build_index, fingerprint
+from sophon.errors import ArtifactError, StoreError
+from sophon.store import Store, cache_file
+from sophon.store.shards import is_pattern
+
+FORMAT: Final = 1
+SUFFIX: Final = ".sophon-windows"
+ROOM: Final = "windows"  # of the cache folder
+_META: Final = b"sophon.windows"
+_SCHEMA: Final = pa.schema(
+    [
+        ("id", pa.large_string()),
+        ("bytes", pa.int64()),
+        ("mtime_ns", pa.int64()),
+        ("fingerprint", pa.uint64()),
+        ("index", pa.binary()),
+    ]
+)
+_BATCH: Final = 512  # samples at once in memory while indexing: some 100 MB of large photos
+_PROBED: Final = 1000  # samples whose size and time are looked at to tell how many are stale
+_REMEDY: Final = "make it again with `sophon index`."
+_ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, OverflowError, MemoryError)
+
+OnProgress = Callable[[int, int | None], None]
+
+
+class Sidecar:
+    """The indexes in a file, found by the hash of a sample.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ArtifactError: It is missing, damaged, of another format or no such file at all.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        try:
+            reader = pa.ipc.open_file(pa.memory_map(os.fspath(path)))
+            meta = (reader.schema.metadata or {}).get(_META)
+            if meta is None:
+                raise ArtifactError(f"{path}: an Arrow file without window indexes; give one that sophon wrote.")
+            fields = json.loads(meta)
+            if fields["format"] != FORMAT:
+                raise ArtifactError(f"{path}: window indexes of format {fields['format']!r}, not {FORMAT}; {_REMEDY}")
+            if reader.schema.remove_metadata() != _SCHEMA:
+                raise ArtifactError(f"{path}: other columns than {', '.join(_SCHEMA.names)}; {_REMEDY}")
+            self.dataset_fingerprint = str(fields["fingerprint"])
+            self._batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+            for batch in self._batches:
+                # Arrow does not look at what it maps; an offset beyond its buffer would be read out of bounds later.
+                batch.validate(full=True)
+                if any(batch.column(name).null_count for name in _SCHEMA.names[:-1]):
+                    raise ArtifactError(f"{path}: entries without id, size, time or fingerprint; {_REMEDY}")
+        except _ARROW_ERRORS as error:
+            raise ArtifactError(f"{path}: not readable as window indexes ({error}); {_REMEDY}") from error
+        hashes = np.concatenate([np.zeros(0, np.uint64), *(b.column("fingerprint").to_numpy() for b in self._batches)])
+        order = np.argsort(hashes, kind="stable")
+        # Bisecting a memoryview takes a third of the time of np.searchsorted, which is made for many at once.
+        self._hashes = hashes[order].data
+        self._rows = order
+        self._starts = np.cumsum([0, *(len(batch) for batch in self._batches)])
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory for looking up, beside the mapped file."""
+        return 16 * len(self)
+
+    def find(self, hashed: int) -> Index | None:
+        """Return the index of the file with a fingerprint; None if there is none that can be used."""
+        at = bisect_left(self._hashes, hashed)
+        if at == len(self._hashes) or self._hashes[at] != hashed:
+            return None
+        packed = self.entry(int(self._rows[at]))
+        if packed is None:
+            return None
+        try:
+            index = Index.from_bytes(packed)
+        except ArtifactError:
+            return None  # its checksum is wrong: as good as not there
+        return index if index.fingerprint == hashed else None
+
+    def entry(self, row: int) -> memoryview | None:
+        """Return the packed index in a row, or None where no window can be cut."""
+        number = int(np.searchsorted(self._starts, row, "right")) - 1
+        value = self._batches[number].column("index")[row - int(self._starts[number])]
+        return memoryview(value.as_buffer()) if value.is_valid else None
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Return a column of all rows."""
+        return pa.chunked_array([batch.column(name) for batch in self._batches], _SCHEMA.field(name).type)
+
+    def rows_of(self, store: Store) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Return for every sample of a store the row with its id and size, or -1; its time is not looked at."""
+        ids = self.column("id")
+        if pa.chunked_array([store.manifest.ids]).equals(ids):
+            rows = np.arange(len(store), dtype=np.int64)  # as listed then: ids need not be unique
+        else:
+            found = pc.index_in(store.manifest.ids, value_set=ids)
+            rows = found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        if len(self):
+            sizes = self.column("bytes").to_numpy()
+            rows[sizes[rows] != store.manifest.sizes] = -1
+        return rows
+
+    def stale_share(self, store: Store) -> float:
+        """Return which share of a store's samples has no entry of the same size and time, by a look at some of them."""
+        rows = self.rows_of(store)
+        times = self.column("mtime_ns").to_numpy()
+        probed = range(0, len(store), -(-len(store) // _PROBED))
+        fresh = sum(rows[sample] >= 0 and _same_time(store, sample, times[rows[sample]]) for sample in probed)
+        return float(1.0 - fresh / len(probed))
+
+
+@dataclass
+class Written:
+    """What was written.
+
+    Args:
+        path: Where.
+        samples: Entries.
+        kept: Of them, how many were taken over from an earlier file.
+        without: How many have no index, since no window can be cut from them.
+        unreadable: How many samples could not be read, and have no entry.
+        index_bytes: Of all indexes.
+        sample_bytes: Of all samples that have one.
+    """
+
+    path: Path
+    samples: int = 0
+    kept: int = 0
+    without: int = 0
+    unreadable: int = 0
+    index_bytes: int = 0
+    sample_bytes: int = 0
+
+
+def write_sidecar(store: Store, path: Path, threads: int = 1, on_progress: OnProgress | None = None) -> Written:
+    """Index all samples of a store; those that an earlier file has, with the same size and time, are not read again.
+
+    Args:
+        store: The data set.
+        path: The file to write; replaced as a whole at the end.
+        threads: How many samples to index at once.
+        on_progress: Called with the number of samples done and their count.
+
+    Raises:
+        ArtifactError: There is another file in its place, or it cannot be written.
+    """
+    earlier = _earlier(path)
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    meta = {"format": FORMAT, "fingerprint": store.manifest.fingerprint}
+    written = Written(path)
+    try:
+        with (
+            draft.open("xb") as file,
+            pa.ipc.new_file(file, _SCHEMA.with_metadata({_META: json.dumps(meta).encode()})) as writer,
+            ThreadPoolExecutor(threads) as pool,
+        ):
+            for rows in _batches(store, earlier, pool, written):
+                writer.write_batch(pa.RecordBatch.from_pylist(rows, _SCHEMA))
+                if on_progress is not None:
+                    on_progress(written.samples + written.unreadable, len(store))
+        draft.replace(path)
+    except OSError as error:
+        problem = error.strerror or error
+        raise ArtifactError(f"{path}: cannot be written ({problem}); choose another place with --out.") from error
+    finally:
+        draft.unlink(missing_ok=True)
+    return written
+
+
+def _batches(
+    store: Store, earlier: Sidecar | None, pool: ThreadPoolExecutor, written: Written
+) -> Iterator[list[dict[str, Any]]]:
+    known = None if earlier is None else _Known(earlier, earlier.rows_of(store))
+    for start in range(0, len(store), _BATCH):
+        samples = range(start, min(start + _BATCH, len(store)))
+        rows = []
+        for row, kept in pool.map(lambda sample: _row(store, sample, known), samples):
+            if row is None:
+                written.unreadable += 1
+                continue
+            rows.append(row)
+            written.samples += 1
+            written.kept += kept
+            if row["index"] is None:
+                written.without += 1
+            else:
+                written.index_bytes += len(row["index"])
+                written.sample_bytes += row["bytes"]
+        yield rows
+
+
+@dataclass(frozen=True)
+class _Known:
+    """An earlier file, with the row of every sample."""
+
+    sidecar: Sidecar
+    rows: np.ndarray[Any, np.dtype[np.int64]]
+    times: Any = field(init=False)
+    hashes: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "times", self.sidecar.column("mtime_ns").to_numpy())
+        object.__setattr__(self, "hashes", self.sidecar.column("fingerprint").to_numpy())
+
+
+def _row(store: Store, sample: int, known: _Known | None) -> tuple[dict[str, Any] | None, bool]:
+    """Return the entry of a sample, and whether it was known; None if it cannot be read."""
+    try:
+        mtime_ns = store.changed_ns(
+            sample
+        )  # before reading: what is written meanwhile is stale then, and never the reverse
+        row = {
+            "id": store.manifest.ids[sample].as_py(),
+            "bytes": int(store.manifest.sizes[sample]),
+            "mtime_ns": mtime_ns,
+        }
+        at = -1 if known is None else int(known.rows[sample])
+        if known is not None and at >= 0 and known.times[at] == mtime_ns:
+            packed = known.sidecar.entry(at)
+            if packed is None or _whole(packed):
+                return {**row, "fingerprint": int(known.hashes[at]), "index": packed and bytes(packed)}, True
+        data = store.read(sample)
+    except StoreError:
+        return None, False
+    try:
+        index = build_index(data)
+    except NotWindowable:
+        return {**row, "fingerprint": fingerprint(data), "index": None}, False
+    return {**row, "fingerprint": index.fingerprint, "index": index.to_bytes()}, False
+
+
+def _whole(packed: memoryview) -> bool:
+    try:
+        Index.from_bytes(packed)
+    except ArtifactError:
+        return False
+    return True
+
+
+def _same_time(store: Store, sample: int, mtime_ns: int) -> bool:
+    try:
+        return store.changed_ns(sample) == mtime_ns
+    except StoreError:
+        return False
+
+
+def _earlier(path: Path) -> Sidecar | None:
+    """Return the file that is to be replaced; one that is none of ours is left alone."""
+    if not path.exists():
+        return None
+    try:
+        return Sidecar(path)
+    except ArtifactError as error:
+        if path.name.endswith(SUFFIX) or path.parent.name == ROOM:
+            return None  # damaged or of another release, in a place that is ours: made anew
+        raise ArtifactError(f"{error} It is left as it is; choose another place with --out.") from error
+
+
+def places(path: Path, cache_dir: Path | None = None) -> list[Path]:
+    """Return where the sidecar of a data set may lie: beside the data, or in the cache folder."""
+    found = []
+    if not is_pattern(path):
+        real = Path(os.path.realpath(path))
+        found.append(real.with_name(real.name + SUFFIX))
+    cached = cache_file(ROOM, path, FORMAT, cache_dir)
+    return found if cached is None else [*found, cached]
+
+
+def place_to_write(path: Path, cache_dir: Path | None = None) -> Path:
+    """Return the first of these places that can be written to.
+
+    Raises:
+        ArtifactError: None can.
+    """
+    candidates = places(path, cache_dir)
+    for place in candidates:
+        if os.access(place.parent, os.W_OK | os.X_OK) and (not place.exists() or os.access(place, os.W_OK)):
+            return place
+    raise ArtifactError(f"none of {', '.join(map(str, candidates))} can be written to; name a file with --out.")
+
+
+def find_sidecar(path: Path, cache_dir: Path | None = None) -> Sidecar | None:
+    """Open the sidecar of a data set, if there is one, and if windows can be cut here at all.
+
+    Raises:
+        ArtifactError: There is one, and it cannot be used.
+    """
+    for place in places(path, cache_dir) if available() else ():
+        if place.is_file():
+            return Sidecar(place)
+    return None

@@ -1,0 +1,143 @@
+"""Where the time of an epoch went and what would help, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sophon.loader.stats import Stats
+from sophon.plan.plan import Plan
+from sophon.profile.verdict import Verdict
+from sophon.units import format_bytes, format_rate, format_seconds
+
+_LITTLE = 0.05  # of an epoch's time is not worth a change
+_BUSY = 0.7  # of the workers' time spent computing, and it is they who are waited for
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What one pass took.
+
+    Args:
+        epoch: Which epoch.
+        wall_s: From its first batch being asked for to its end.
+        stats: What was counted in it.
+        batches: Handed out.
+        is_whole: Whether it was run to its end.
+    """
+
+    epoch: int
+    wall_s: float
+    stats: Stats
+    batches: int
+    is_whole: bool
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How the loader was set up.
+
+    Args:
+        workers: Threads or processes that finish samples.
+        kind: "threads" or "processes".
+        cores: That this process may use.
+        is_remote: Whether samples come from a storage node.
+        bad: Samples that could not be had so far.
+        on_error: What is done with them.
+    """
+
+    workers: int
+    kind: str
+    cores: int
+    is_remote: bool
+    bad: int
+    on_error: str
+
+
+def explain_epoch(spent: Spent, setup: Setup, verdict: Verdict | None, plan: Plan | None) -> str:
+    """Return a few sentences: where time went, and what would help."""
+    lines = [*_where(spent, setup), f"What would help: {_advice(spent, setup)}"]
+    if plan is not None:
+        lines.append(f"Plan: policy {plan.policy}; print(loader.plan.explain()) says what is done where.")
+    if verdict is not None:
+        lines.append("Were nothing offloaded: " + verdict.explain().replace("\n", " "))
+    return "\n".join(lines)
+
+
+def _where(spent: Spent, setup: Setup) -> list[str]:
+    stats, wall_s = spent.stats, max(spent.wall_s, 1e-9)
+    until = "" if spent.is_whole else ", left before its end"
+    lines = [
+        f"Epoch {spent.epoch}{until}: {stats.samples:,} samples in {spent.batches:,} batches, "
+        f"{format_seconds(spent.wall_s)}, {format_rate(stats.samples / wall_s)}.",
+        f"The training loop worked for {_part(stats.consumer_s, wall_s)} and waited for batches for "
+        f"{_part(stats.waited_s, wall_s)}.",
+    ]
+    who = f"{setup.workers} {setup.kind}" if setup.workers else "the training loop's own thread"
+    room_s = wall_s * max(setup.workers, 1)
+    lines.append(
+        f"Finishing samples took {format_seconds(stats.finish_cpu_s)} of CPU, {_share(stats.finish_cpu_s, room_s)} of "
+        f"what {who} can give; making batches {format_seconds(stats.collate_s)}."
+    )
+    if setup.is_remote:
+        lines.append(
+            f"{format_bytes(stats.link_bytes)} crossed the link, {format_bytes(stats.link_bytes / wall_s)}/s; the "
+            f"storage node spent {format_seconds(stats.storage_cpu_s)} of CPU; cuts: {_cuts(stats)}."
+        )
+    if stats.cached:
+        lines.append(f"The first steps of {stats.cached:,} samples came from the cache on disk.")
+    if stats.smaller_cuts:
+        lines.append(f"For {stats.smaller_cuts:,} samples storage did less than it was asked to.")
+    if stats.retries:
+        lines.append(f"{stats.retries:,} requests failed and were sent again.")
+    if setup.bad:
+        lines.append(f"{setup.bad:,} samples are bad so far (on_error={setup.on_error!r}); see loader.bad_samples.")
+    return lines
+
+
+def _advice(spent: Spent, setup: Setup) -> str:
+    stats, wall_s = spent.stats, max(spent.wall_s, 1e-9)
+    busy = stats.finish_cpu_s > _BUSY * wall_s * min(setup.workers, setup.cores)
+    # The first that applies.
+    found = (
+        (
+            stats.waited_s < _LITTLE * wall_s,
+            "nothing in the loader; it keeps up, and the training step is what takes the time.",
+        ),
+        (
+            setup.workers == 0,
+            "workers. With num_workers=0 samples are fetched and finished while the training loop stands still; "
+            f"num_workers={max(setup.cores - 1, 1)} would do it meanwhile.",
+        ),
+        (
+            busy and setup.workers < setup.cores,
+            f"more workers: these {setup.workers} are busy all the time, and there are {setup.cores} cores.",
+        ),
+        (
+            busy and setup.is_remote,
+            "fewer ops here: all cores are busy. policy='optimal' moves ops to the storage node if it has room.",
+        ),
+        (busy, "more cores, or a cheaper pipeline: all cores are busy finishing samples."),
+        (
+            stats.collate_s > _BUSY * stats.waited_s,
+            "a cheaper collate_fn: making batches is most of what the loop waits for.",
+        ),
+        (
+            setup.is_remote,
+            "fewer bytes on the link, or a faster one: the workers wait for payloads. policy='optimal' sends what is "
+            "smallest, if the storage node has CPU to spare.",
+        ),
+        (True, "a faster disk, or workers='processes' if steps of your own hold Python's lock: no core is busy."),
+    )
+    return next(text for applies, text in found if applies)
+
+
+def _cuts(stats: Stats) -> str:
+    return ", ".join(f"{cut} {count:,}" for cut, count in stats.cuts.most_common(4)) or "none"
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{part / whole:.0%}" if whole > 0 else "0%"
+
+
+def _part(seconds: float, whole_s: float) -> str:
+    return f"{format_seconds(seconds)} ({_share(seconds, whole_s)})"

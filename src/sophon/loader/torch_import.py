@@ -1,0 +1,36 @@
+"""torch, where it is installed; NumPy batches (`output="numpy"`) need none of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from sophon.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+    from torch.utils.data import Dataset, Sampler
+else:
+    try:
+        import torch
+        from torch.utils.data import Dataset, Sampler
+    except ModuleNotFoundError as missing:
+        if missing.name != "torch":
+            raise
+        torch = None
+        _Item = TypeVar("_Item")
+
+        class Dataset(Generic[_Item]):
+            """Stands in for torch's, which has no behaviour of its own."""
+
+        class Sampler(Generic[_Item]):
+            """Stands in for torch's, which has no behaviour of its own."""
+
+
+__all__ = ["Dataset", "Sampler", "need_torch", "torch"]
+
+
+def need_torch(what: str) -> Any:
+    """Return torch, or raise an error that says what needs it."""
+    if torch is None:
+        raise ConfigError(f'{what} needs torch; pip install "sophon-loader[torch]", or use output="numpy" with threads')
+    return torch

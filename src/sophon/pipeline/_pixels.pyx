@@ -1,0 +1,323 @@
+# cython: language_level=3, boundscheck=True, wraparound=False, cdivision=True, freethreading_compatible=True
+"""The two loops over pixels in which a sample spends most of its time after decoding, with Pillow's and NumPy's bits.
+
+`resize` is Pillow's bilinear resampling: the same coefficients in double precision, brought to integers of 22 bits in
+the same way, then integer sums, which any order of summation and any vector width leaves the same. `look_up` turns
+8-bit pixels into floats by a table that the caller has made with the very operations it stands for.
+
+Memory: pictures are Pillow's own, handed over as Arrow arrays (``Image.__arrow_c_array__``) of four bytes per pixel. All
+sizes are checked against the length of these arrays before anything is read or written.
+
+Concurrency: no global state; the GIL is released.
+"""
+
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from libc.math cimport ceil
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, malloc
+
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <string.h>
+
+    #define PRECISION 22 /* bits behind the point: Pillow's 32 - 8 - 2 */
+
+    static uint8_t sophon_clip(int32_t sum) {
+        sum >>= PRECISION;
+        return (uint8_t)(sum < 0 ? 0 : sum > 255 ? 255 : sum);
+    }
+
+    /* One row: pixel x of `out` is the sum of count[x] pixels of `in` from first[x] on, each with its weight. */
+    static void sophon_across_plain(const uint8_t *in, uint8_t *out, int width, const int32_t *first,
+                                    const int32_t *count, const int32_t *weights, int taps) {
+        for (int x = 0; x < width; x++) {
+            const uint8_t *p = in + 4 * (size_t)first[x];
+            const int32_t *w = weights + (size_t)x * taps;
+            int32_t sum[4] = {1 << (PRECISION - 1), 1 << (PRECISION - 1), 1 << (PRECISION - 1), 1 << (PRECISION - 1)};
+            for (int i = 0; i < count[x]; i++)
+                for (int c = 0; c < 4; c++) sum[c] += p[4 * i + c] * w[i];
+            for (int c = 0; c < 4; c++) out[4 * x + c] = sophon_clip(sum[c]);
+        }
+    }
+
+    /* One row, from byte `start` on: the sum of `count` rows of `in`, each with its weight. */
+    static void sophon_down_plain(const uint8_t *in, size_t stride, uint8_t *out, size_t start, size_t bytes, int count,
+                                  const int32_t *weights) {
+        for (size_t x = start; x < bytes; x++) {
+            int32_t sum = 1 << (PRECISION - 1);
+            for (int i = 0; i < count; i++) sum += in[i * stride + x] * weights[i];
+            out[x] = sophon_clip(sum);
+        }
+    }
+
+    #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+    #include <immintrin.h>
+    #define SOPHON_AVX2 __attribute__((target("avx2")))
+
+    static int sophon_wide(void) { return __builtin_cpu_supports("avx2"); }
+
+    SOPHON_AVX2 static inline __m256i sophon_two(const uint8_t *a, const uint8_t *b) {
+        int32_t u, v;
+        memcpy(&u, a, 4);
+        memcpy(&v, b, 4);
+        return _mm256_cvtepu8_epi32(_mm_unpacklo_epi32(_mm_cvtsi32_si128(u), _mm_cvtsi32_si128(v)));
+    }
+
+    SOPHON_AVX2 static inline void sophon_put_two(uint8_t *a, uint8_t *b, __m256i sum) {
+        int32_t u, v;
+        sum = _mm256_srai_epi32(sum, PRECISION);
+        sum = _mm256_packs_epi32(sum, sum);
+        sum = _mm256_packus_epi16(sum, sum);
+        u = _mm_cvtsi128_si32(_mm256_castsi256_si128(sum));
+        v = _mm_cvtsi128_si32(_mm256_extracti128_si256(sum, 1));
+        memcpy(a, &u, 4);
+        memcpy(b, &v, 4);
+    }
+
+    /* Four rows at once: their loads and multiplications overlap, and a weight is loaded once for all. */
+    SOPHON_AVX2 static void sophon_across_wide(const uint8_t *in, size_t stride, uint8_t *out, size_t out_stride,
+                                               int width, const int32_t *first, const int32_t *count,
+                                               const int32_t *weights, int taps) {
+        const __m256i half = _mm256_set1_epi32(1 << (PRECISION - 1));
+        for (int x = 0; x < width; x++) {
+            const uint8_t *p = in + 4 * (size_t)first[x];
+            const int32_t *w = weights + (size_t)x * taps;
+            uint8_t *o = out + 4 * (size_t)x;
+            __m256i upper = half, lower = half;
+            for (int i = 0; i < count[x]; i++, p += 4) {
+                const __m256i weight = _mm256_set1_epi32(w[i]);
+                upper = _mm256_add_epi32(upper, _mm256_mullo_epi32(sophon_two(p, p + stride), weight));
+                lower = _mm256_add_epi32(
+                    lower, _mm256_mullo_epi32(sophon_two(p + 2 * stride, p + 3 * stride), weight));
+            }
+            sophon_put_two(o, o + out_stride, upper);
+            sophon_put_two(o + 2 * out_stride, o + 3 * out_stride, lower);
+        }
+    }
+
+    /* Returns how many bytes of the row are done: all but the last few. */
+    SOPHON_AVX2 static size_t sophon_down_wide(const uint8_t *in, size_t stride, uint8_t *out, size_t bytes, int count,
+                                               const int32_t *weights) {
+        const __m256i half = _mm256_set1_epi32(1 << (PRECISION - 1));
+        size_t x = 0;
+        for (; x + 16 <= bytes; x += 16) {
+            __m256i left = half, right = half;
+            for (int i = 0; i < count; i++) {
+                const __m128i pixels = _mm_loadu_si128((const __m128i *)(in + i * stride + x));
+                const __m256i weight = _mm256_set1_epi32(weights[i]);
+                left = _mm256_add_epi32(left, _mm256_mullo_epi32(_mm256_cvtepu8_epi32(pixels), weight));
+                right = _mm256_add_epi32(
+                    right, _mm256_mullo_epi32(_mm256_cvtepu8_epi32(_mm_srli_si128(pixels, 8)), weight));
+            }
+            left = _mm256_packs_epi32(_mm256_srai_epi32(left, PRECISION), _mm256_srai_epi32(right, PRECISION));
+            left = _mm256_permute4x64_epi64(left, 0xD8); /* packing works on halves: put them in order */
+            _mm_storeu_si128((__m128i *)(out + x),
+                             _mm_packus_epi16(_mm256_castsi256_si128(left), _mm256_extracti128_si256(left, 1)));
+        }
+        return x;
+    }
+    #else
+    static int sophon_wide(void) { return 0; }
+    static void sophon_across_wide(const uint8_t *in, size_t stride, uint8_t *out, size_t out_stride, int width,
+                                   const int32_t *first, const int32_t *count, const int32_t *weights, int taps) {}
+    static size_t sophon_down_wide(const uint8_t *in, size_t stride, uint8_t *out, size_t bytes, int count,
+                                   const int32_t *weights) { return 0; }
+    #endif
+    """
+    int sophon_wide() noexcept nogil
+    void sophon_across_plain(const uint8_t *, uint8_t *, int, const int32_t *, const int32_t *, const int32_t *,
+                             int) noexcept nogil
+    void sophon_down_plain(const uint8_t *, size_t, uint8_t *, size_t, size_t, int, const int32_t *) noexcept nogil
+    void sophon_across_wide(const uint8_t *, size_t, uint8_t *, size_t, int, const int32_t *, const int32_t *,
+                            const int32_t *, int) noexcept nogil
+    size_t sophon_down_wide(const uint8_t *, size_t, uint8_t *, size_t, int, const int32_t *) noexcept nogil
+
+
+cdef struct ArrowArray:
+    # The Arrow C data interface, as far as it is read here.
+    int64_t length
+    int64_t null_count
+    int64_t offset
+    int64_t n_buffers
+    int64_t n_children
+    const void **buffers
+    ArrowArray **children
+
+
+cdef struct Weights:
+    int taps  # of the longest sum
+    int32_t *first
+    int32_t *count
+    int32_t *weight  # size × taps
+
+
+cdef uint8_t *pixels_of(object capsule, int64_t pixels) except NULL:
+    """Return the bytes of a picture of so many pixels, four of each."""
+    cdef ArrowArray *array = <ArrowArray *>PyCapsule_GetPointer(capsule, "arrow_array")
+    cdef ArrowArray *child
+    if array.offset or array.length != pixels or array.n_children != 1:
+        raise ValueError("expected an Arrow array with one list of four bytes per pixel")
+    child = array.children[0]
+    if child.offset or child.length != 4 * pixels or child.n_buffers != 2 or child.buffers[1] == NULL:
+        raise ValueError("expected an Arrow array with four bytes per pixel")
+    return <uint8_t *>child.buffers[1]
+
+
+cdef int weigh(Weights *w, int size, int target) noexcept nogil:
+    """Fill in what each of `target` pixels is made of, given `size` of them; 0 if there is no memory."""
+    cdef double scale = <double>size / target
+    cdef double reach = scale if scale > 1.0 else 1.0  # half the width of the filter, in pixels of the source
+    cdef double step = 1.0 / reach
+    cdef double centre, total, weight
+    cdef double *exact
+    cdef int x, i, first, last
+    w.taps = <int>ceil(reach) * 2 + 1
+    w.first = <int32_t *>malloc(target * sizeof(int32_t))
+    w.count = <int32_t *>malloc(target * sizeof(int32_t))
+    w.weight = <int32_t *>malloc(<size_t>target * w.taps * sizeof(int32_t))
+    exact = <double *>malloc(w.taps * sizeof(double))
+    if w.first == NULL or w.count == NULL or w.weight == NULL or exact == NULL:
+        free(exact)
+        return 0
+    for x in range(target):
+        centre = (x + 0.5) * scale
+        first = <int>(centre - reach + 0.5)
+        if first < 0:
+            first = 0
+        last = <int>(centre + reach + 0.5)
+        if last > size:
+            last = size
+        total = 0.0
+        for i in range(last - first):
+            weight = (i + first - centre + 0.5) * step
+            if weight < 0.0:
+                weight = -weight
+            weight = 1.0 - weight if weight < 1.0 else 0.0
+            exact[i] = weight
+            total += weight
+        for i in range(last - first):
+            weight = exact[i]
+            if total != 0.0:
+                weight /= total
+            w.weight[x * w.taps + i] = <int32_t>(0.5 + weight * (1 << 22))
+        w.first[x] = first
+        w.count[x] = last - first
+    free(exact)
+    return 1
+
+
+cdef void free_weights(Weights *w) noexcept nogil:
+    free(w.first)
+    free(w.count)
+    free(w.weight)
+
+
+cdef void resize_across(const uint8_t *source, size_t stride, int rows, uint8_t *target, int width,
+                        const Weights *w) noexcept nogil:
+    """Resize rows to another width."""
+    cdef size_t row_bytes = 4 * <size_t>width
+    cdef int y = 0
+    if sophon_wide():
+        while y + 4 <= rows:
+            sophon_across_wide(source + y * stride, stride, target + y * row_bytes, row_bytes, width, w.first, w.count,
+                               w.weight, w.taps)
+            y += 4
+    while y < rows:
+        sophon_across_plain(source + y * stride, target + y * row_bytes, width, w.first, w.count, w.weight, w.taps)
+        y += 1
+
+
+cdef void resize_down(const uint8_t *source, size_t stride, int rows, uint8_t *target, int width,
+                      const Weights *w) noexcept nogil:
+    """Resize columns to a height of `rows`."""
+    cdef size_t row_bytes = 4 * <size_t>width
+    cdef const uint8_t *first
+    cdef size_t done = 0
+    cdef int wide = sophon_wide()
+    cdef int y
+    for y in range(rows):
+        first = source + w.first[y] * stride
+        if wide:
+            done = sophon_down_wide(first, stride, target + y * row_bytes, row_bytes, w.count[y],
+                                    w.weight + <size_t>y * w.taps)
+        sophon_down_plain(first, stride, target + y * row_bytes, done, row_bytes, w.count[y],
+                          w.weight + <size_t>y * w.taps)
+
+
+cdef int _resize(const uint8_t *source, size_t stride, int width, int height, uint8_t *target, int to_width,
+                 int to_height, bint down_first) noexcept nogil:
+    """Resize in two steps, with a picture of 8-bit pixels between them; 0 if there is no memory."""
+    cdef Weights across, down
+    cdef int middle_width = width if down_first else to_width
+    cdef int middle_height = to_height if down_first else height
+    cdef size_t middle_stride = 4 * <size_t>middle_width
+    cdef uint8_t *middle = <uint8_t *>malloc(middle_stride * middle_height)
+    cdef int ok = weigh(&across, width, to_width)
+    ok = weigh(&down, height, to_height) and ok and middle != NULL
+    if ok and down_first:
+        resize_down(source, stride, to_height, middle, width, &down)
+        resize_across(middle, middle_stride, to_height, target, to_width, &across)
+    elif ok:
+        resize_across(source, stride, height, middle, to_width, &across)
+        resize_down(middle, middle_stride, to_height, target, to_width, &down)
+    free_weights(&across)
+    free_weights(&down)
+    free(middle)
+    return ok
+
+
+def resize(source, tuple size, tuple box, target, tuple to_size, bint down_first):
+    """Resize a box of a picture as Pillow's ``crop(box).resize(to_size, BILINEAR)`` does, into another picture.
+
+    Args:
+        source: Arrow array of the picture.
+        size: Its (width, height).
+        box: (left, top, right, bottom), not empty and inside of it.
+        target: Arrow array of a picture that nobody else holds.
+        to_size: Its (width, height).
+        down_first: Whether heights are resized before widths: between the steps is rounding.
+    """
+    cdef int width, height, left, top, right, bottom, to_width, to_height, ok
+    width, height = size
+    left, top, right, bottom = box
+    to_width, to_height = to_size
+    if not (0 <= left < right <= width and 0 <= top < bottom <= height and to_width > 0 and to_height > 0):
+        raise ValueError(f"box {box} is empty or not inside of {size}, or {to_size} is empty")
+    cdef const uint8_t *pixels = pixels_of(source, <int64_t>width * height)
+    cdef uint8_t *to_pixels = pixels_of(target, <int64_t>to_width * to_height)
+    cdef size_t stride = 4 * <size_t>width
+    with nogil:
+        ok = _resize(pixels + top * stride + 4 * <size_t>left, stride, right - left, bottom - top, to_pixels, to_width,
+                     to_height, down_first)
+    if not ok:
+        raise MemoryError
+
+
+def look_up(source, const float[:, ::1] table, float[:, :, ::1] out):
+    """Write the table's entries for the first three bytes of every pixel, channel by channel.
+
+    Args:
+        source: Arrow array of a picture of the height and width of `out`.
+        table: 3 × 256: what each value of each channel becomes.
+        out: 3 × height × width.
+    """
+    cdef Py_ssize_t count = out.shape[1] * out.shape[2]
+    cdef Py_ssize_t i
+    if table.shape[0] != 3 or table.shape[1] != 256 or out.shape[0] != 3:
+        raise ValueError("expected a table of 3 × 256 and room for 3 channels")
+    if count == 0:
+        return
+    cdef const uint8_t *pixels = pixels_of(source, count)
+    cdef const float *red = &table[0, 0]
+    cdef const float *green = &table[1, 0]
+    cdef const float *blue = &table[2, 0]
+    cdef float *to_red = &out[0, 0, 0]
+    cdef float *to_green = &out[1, 0, 0]
+    cdef float *to_blue = &out[2, 0, 0]
+    with nogil:
+        for i in range(count):
+            to_red[i] = red[pixels[4 * i]]
+            to_green[i] = green[pixels[4 * i + 1]]
+            to_blue[i] = blue[pixels[4 * i + 2]]

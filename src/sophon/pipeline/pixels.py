@@ -1,0 +1,124 @@
+"""Resizing and the look-up of floats by the optional extension `_pixels`, with the bits of Pillow and NumPy.
+
+The extension is used where it was built, on the processor for which its equality with Pillow's arithmetic is known,
+and only after it has given Pillow's bits on a few made-up pictures in this process; everything else is left to Pillow.
+
+Concurrency: pure functions; the check runs once per process, maybe in two threads at once, with the same outcome.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image, _imaging
+
+if TYPE_CHECKING:
+    from sophon.pipeline import _pixels as kernel
+else:
+    try:
+        from sophon.pipeline import _pixels as kernel
+    except ImportError:  # built without a compiler
+        kernel = None
+
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+Size = tuple[int, int]  # width, height
+PillowBox = tuple[int, int, int, int]  # left, top, right, bottom
+DownFirst = Callable[[Size, Size], bool]
+"""Whether a picture of one size is resized to another by its height first."""
+
+# Elsewhere compilers may join a multiplication and an addition into one rounding, in Pillow or here.
+_MACHINES = ("x86_64", "AMD64")
+
+# Pictures and sizes, as (width, height), on which the extension is compared with Pillow: smaller, larger, wider,
+# taller, tiny ones, and those at which Pillow 13 changes the order of its steps.
+_CHECKED: tuple[tuple[Size, Size], ...] = (
+    ((37, 29), (24, 24)),
+    ((61, 90), (33, 17)),
+    ((90, 61), (17, 33)),
+    ((5, 4), (24, 24)),
+    ((16, 1), (7, 3)),
+    ((23, 23), (23, 11)),
+    ((30, 36), (25, 26)),
+    ((30, 37), (25, 26)),
+    ((20, 28), (25, 26)),
+    ((20, 24), (25, 26)),
+)
+
+
+def _tall_first(size: Size, target: Size) -> bool:
+    """Pillow 13 and later: the height first where it shrinks by much more than the width."""
+    (width, height), (to_width, to_height) = size, target
+    return height > to_height and height - to_height > 2 * (width - to_width)
+
+
+def _never(size: Size, target: Size) -> bool:  # noqa: ARG001 - as the other rule
+    """Pillow 12 and before: always the width first."""
+    return False
+
+
+def crop_and_resize(picture: Image.Image, box: PillowBox, size: tuple[int, int]) -> Image.Image:
+    """Return ``picture.crop(box).resize(size, BILINEAR)`` for a box inside the picture.
+
+    Pillow's ``resize(box=…)`` would do it in one step too, but its filter reads pixels outside the box: other bits.
+    """
+    rule = pillows_rule()
+    if rule is not None and (resized := _resize(picture, box, size, rule)) is not None:
+        return resized
+    if box != (0, 0, *picture.size):
+        picture = picture.crop(box)
+    return picture.resize(size, Image.Resampling.BILINEAR)
+
+
+def look_up(picture: Image.Image, table: Floats, out: Floats) -> bool:
+    """Write into `out` (3, height, width) what `table` (3, 256) says of every pixel; False if it cannot be done."""
+    if pillows_rule() is None or picture.mode != "RGB" or out.dtype != np.float32 or not out.flags.c_contiguous:
+        return False
+    source = _arrow(picture)
+    if source is None or out.shape != (3, picture.height, picture.width):
+        return False
+    kernel.look_up(source, table, out)
+    return True
+
+
+@lru_cache(maxsize=1)
+def pillows_rule() -> DownFirst | None:
+    """Return in which order Pillow resizes here; None if the extension is not there or does not give Pillow's bits."""
+    # Rows of a picture follow each other without gaps unless the user has set PILLOW_ALIGNMENT.
+    if kernel is None or platform.machine() not in _MACHINES or _imaging.get_alignment() != 1:
+        return None
+    noise = np.random.Generator(np.random.Philox(1))
+    rules: list[DownFirst] = [_tall_first, _never]
+    for size, target in _CHECKED:
+        picture = Image.fromarray(noise.integers(0, 256, (size[1], size[0], 3), np.uint8))
+        expected = picture.resize(target, Image.Resampling.BILINEAR).tobytes()
+        for rule in tuple(rules):
+            resized = _resize(picture, (0, 0, *size), target, rule)
+            if resized is None or resized.tobytes() != expected:
+                rules.remove(rule)
+    return rules[0] if rules else None
+
+
+def _resize(picture: Image.Image, box: PillowBox, size: Size, rule: DownFirst) -> Image.Image | None:
+    left, top, right, bottom = box
+    inside = 0 <= left < right <= picture.width and 0 <= top < bottom <= picture.height
+    if picture.mode != "RGB" or not inside or min(size) < 1:
+        return None
+    # Written to in place: Pillow has no way to take pixels over without copying them, and nobody else holds it yet.
+    result = Image.new("RGB", size)
+    source, target = _arrow(picture), _arrow(result)
+    if source is None or target is None:
+        return None
+    kernel.resize(source, picture.size, box, target, size, rule((right - left, bottom - top), size))
+    return result
+
+
+def _arrow(picture: Image.Image) -> object:
+    """Return the pixels of a picture as an Arrow array without copying them, or None if they lie in several pieces."""
+    try:
+        return picture.__arrow_c_array__()[1]
+    except ValueError:
+        return None

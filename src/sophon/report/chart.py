@@ -1,0 +1,285 @@
+"""What a figure shows, as data: four kinds of chart, none of which knows how it is drawn.
+
+A chart can tell its numbers as a table, which the page shows beneath the figure and ``--json`` writes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sophon.units import format_bandwidth, format_bytes, format_rate, format_seconds
+
+Cell = str | float | None
+
+
+def _format_count(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _format_number(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def _format_share(value: float) -> str:
+    return "0 %" if value == 0 else f"{100 * value:.{0 if value >= 0.1 else 1}f} %"
+
+
+FORMATS: dict[str, Callable[[float], str]] = {
+    "bytes": format_bytes,
+    "seconds": format_seconds,
+    "bandwidth": format_bandwidth,
+    "bytes_per_s": lambda value: f"{format_bytes(value)}/s",
+    "rate": format_rate,
+    "share": _format_share,
+    "count": _format_count,
+    "number": _format_number,
+    "times": lambda value: f"{value:.2f}×",
+}
+
+
+def show(value: float | None, unit: str) -> str:
+    """Return a number for people; one that is missing or never ends is a word."""
+    if value is None or math.isnan(value):
+        return "–"
+    return "never ends" if math.isinf(value) else FORMATS[unit](value)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under a header.
+
+    Args:
+        header: Names of the columns.
+        rows: Text as it is shown.
+        names: How many columns from the left hold words; the others hold numbers.
+    """
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    names: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """What all charts have.
+
+    Args:
+        key: Name of its file and anchor.
+        title: What it shows.
+        caption: What to see in it, in one sentence.
+    """
+
+    key: str
+    title: str
+    caption: str
+
+    def table(self) -> Table:
+        """Return the numbers."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar.
+
+    Args:
+        label: What it stands for.
+        value: How long it is; None or infinite is written instead of drawn.
+        tint: Its colour, a name in the palette.
+        beside: The value that it is compared with, drawn as a diamond.
+        low: Smallest value measured.
+        high: Largest value measured.
+    """
+
+    label: str
+    value: float | None
+    tint: str
+    beside: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bars(Chart):
+    """Lying bars with their values written at their ends.
+
+    Args:
+        unit: Of the values, a name in `FORMATS`.
+        bars: From top to bottom.
+        what: What the bars are, such as ``measured``.
+        beside: What the diamonds are, such as ``predicted``; empty without diamonds.
+    """
+
+    unit: str
+    bars: tuple[Bar, ...]
+    what: str = "measured"
+    beside: str = ""
+
+    def table(self) -> Table:
+        """Return one row per bar."""
+        spread = any(bar.low is not None for bar in self.bars)
+        header = ["", self.what, *(["least", "most"] if spread else []), *([self.beside] if self.beside else [])]
+        rows = []
+        for bar in self.bars:
+            values = [bar.value, *([bar.low, bar.high] if spread else []), *([bar.beside] if self.beside else [])]
+            rows.append((bar.label, *(show(value, self.unit) for value in values)))
+        return Table(tuple(header), tuple(rows))
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line.
+
+    Args:
+        label: What it stands for.
+        tint: Its colour.
+        points: (x, y) from left to right; an infinite y is left out.
+        dashed: Predicted rather than measured.
+        dots: Single points, with nothing between them.
+    """
+
+    label: str
+    tint: str
+    points: tuple[tuple[float, float], ...]
+    dashed: bool = False
+    dots: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lines(Chart):
+    """Lines over a common axis.
+
+    Args:
+        x: What the axis below says.
+        x_unit: Of x, a name in `FORMATS`.
+        y_unit: Of y.
+        lines: In the order of the legend.
+        ticks: Names of x = 0, 1, … where these are no numbers.
+        log_x: On a logarithmic axis.
+        log_y: On a logarithmic axis.
+        mark: An x to be marked, with its name.
+    """
+
+    x: str
+    x_unit: str
+    y_unit: str
+    lines: tuple[Line, ...]
+    ticks: tuple[str, ...] = ()
+    log_x: bool = False
+    log_y: bool = False
+    mark: tuple[float, str] | None = None
+
+    def table(self) -> Table:
+        """Return one row per x, one column per line."""
+        places = sorted({x for line in self.lines for x, _ in line.points})
+        found = [dict(line.points) for line in self.lines]
+        rows = []
+        for x in _thinned(places):
+            name = self.ticks[int(x)] if self.ticks else show(x, self.x_unit)
+            rows.append((name, *(show(values.get(x), self.y_unit) for values in found)))
+        return Table((self.x, *(line.label for line in self.lines)), tuple(rows))
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of a stack.
+
+    Args:
+        label: What it stands for.
+        tint: Its colour.
+        counts: One per bin.
+    """
+
+    label: str
+    tint: str
+    counts: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stacks(Chart):
+    """A histogram whose columns are stacked by kind.
+
+    Args:
+        x: What the axis below says.
+        x_unit: Of the edges.
+        y: What is counted.
+        edges: Borders of the bins, one more than there are bins.
+        layers: From bottom to top.
+        log_x: On a logarithmic axis.
+    """
+
+    x: str
+    x_unit: str
+    y: str
+    edges: tuple[float, ...]
+    layers: tuple[Layer, ...]
+    log_x: bool = False
+
+    def table(self) -> Table:
+        """Return one row per bin that holds anything."""
+        rows = []
+        for place in range(len(self.edges) - 1):
+            counts = [layer.counts[place] for layer in self.layers]
+            if any(counts):
+                name = " … ".join(show(edge, self.x_unit) for edge in self.edges[place : place + 2])
+                rows.append((name, *(show(count, "count") for count in counts)))
+        return Table((self.x, *(layer.label for layer in self.layers)), tuple(rows))
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of an axis.
+
+    Args:
+        start: Where it begins.
+        end: Where it ends.
+        label: What holds there.
+        tint: Its colour.
+    """
+
+    start: float
+    end: float
+    label: str
+    tint: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spans(Chart):
+    """Rows of stretches along a common axis, such as time.
+
+    Args:
+        x: What the axis below says.
+        x_unit: Of starts and ends.
+        rows: Name of the row, its stretches from left to right.
+        log_x: On a logarithmic axis.
+    """
+
+    x: str
+    x_unit: str
+    rows: tuple[tuple[str, tuple[Span, ...]], ...]
+    log_x: bool = False
+
+    def labels(self) -> dict[str, str]:
+        """Return each label with its tint, in order of first use."""
+        return {span.label: span.tint for _, spans in self.rows for span in spans}
+
+    def table(self) -> Table:
+        """Return one row per stretch."""
+        rows = [
+            (name, show(span.start, self.x_unit), show(span.end, self.x_unit), span.label)
+            for name, spans in self.rows
+            for span in spans
+        ]
+        return Table(("", "from", "to", "what"), tuple(rows))
+
+
+_MOST_ROWS = 24  # of a table beneath a figure; a curve of a hundred points is read from the figure
+
+
+def _thinned(places: Sequence[float]) -> list[float]:
+    if len(places) <= _MOST_ROWS:
+        return list(places)
+    step = (len(places) - 1) / (_MOST_ROWS - 1)
+    return [places[round(index * step)] for index in range(_MOST_ROWS)]

@@ -1,0 +1,76 @@
+"""What a report says, before anybody decides how it looks."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sophon.report.chart import Chart, Table
+
+
+@dataclass(frozen=True)
+class Section:
+    """Figures that belong together.
+
+    Args:
+        title: What they are about.
+        intro: One or two sentences before them.
+        charts: The figures; empty ones are left out.
+    """
+
+    title: str
+    intro: str
+    charts: tuple[Chart, ...]
+
+    def __post_init__(self) -> None:
+        # Nothing to show is left out: parts that are never busy have no bars.
+        object.__setattr__(self, "charts", tuple(chart for chart in self.charts if chart.table().rows))
+
+
+@dataclass(frozen=True)
+class Headline:
+    """One number that sums up a report.
+
+    Args:
+        value: As it is shown, such as ``2.3×``.
+        label: What it is.
+    """
+
+    value: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All of a report.
+
+    Args:
+        title: Of the page.
+        subject: What was measured or planned, in one line.
+        words: Plain sentences: what binds, what is won, when it would not be.
+        headlines: A few large numbers.
+        summary: The table.
+        sections: The figures.
+        remarks: What is left out and why, and how figures were got.
+    """
+
+    title: str
+    subject: str
+    words: tuple[str, ...]
+    headlines: tuple[Headline, ...]
+    summary: Table
+    sections: tuple[Section, ...]
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def charts(self) -> tuple[Chart, ...]:
+        """All figures, in order."""
+        return tuple(chart for section in self.sections for chart in section.charts)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON values; each chart also tells its kind."""
+        data = asdict(self)
+        for section, rows in zip(self.sections, data["sections"], strict=True):
+            for chart, row in zip(section.charts, rows["charts"], strict=True):
+                row["kind"] = type(chart).__name__.lower()
+        return data

@@ -1,0 +1,214 @@
+"""What-if: every policy on other links and with other numbers of storage cores, predicted from a profile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sophon.plan.cost import Prediction, predict
+from sophon.plan.frontier import FIGURE_4_CORES, frontier
+from sophon.plan.plan import make_plan
+from sophon.plan.policies import DEFAULTS, POLICIES, Options, policy
+from sophon.plan.resources import Resources
+from sophon.profile.table import Profile
+from sophon.report.chart import Bar, Bars, Chart, Line, Lines, Span, Spans
+from sophon.report.palette import bottleneck_tint, policy_tint
+from sophon.report.words import WORTHWHILE, cores
+from sophon.units import format_bandwidth
+
+_MOST_SAMPLES = 50_000  # planned in each of some two hundred what-ifs: half a minute at most
+_BALANCED = 1.02  # parts that differ by less than two per cent bind together
+_SPEEDS = tuple(2.0 ** (step / 3) for step in range(-10, 11))  # from a tenth of the link to ten times as fast
+_CORES_STEPS = (0, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.5, 2)  # of the storage cores there are
+
+
+@dataclass(frozen=True)
+class Thinned:
+    """A profile that is quick to plan with.
+
+    Args:
+        profile: Every n-th sample.
+        scale: How many samples each stands for.
+    """
+
+    profile: Profile
+    scale: float
+
+
+def thin(profile: Profile) -> Thinned:
+    """Return every n-th sample where there are too many to plan with hundreds of times."""
+    step = -(-len(profile) // _MOST_SAMPLES)
+    if step == 1:
+        return Thinned(profile, 1.0)
+    rows = slice(None, None, step)
+    part = replace(
+        profile,
+        payload_bytes=profile.payload_bytes[rows],
+        storage_s=profile.storage_s[rows],
+        trainer_s=profile.trainer_s[rows],
+        measured=None if profile.measured is None else profile.measured[rows],
+        sizes=None if profile.sizes is None else profile.sizes[rows],
+    )
+    return Thinned(part, len(profile) / len(part))
+
+
+def policies_of(profile: Profile, options: Options = DEFAULTS) -> tuple[str, ...]:
+    """Return the policies that this profile has cuts for: all but `resize`, which needs its own."""
+    fixed = any(cut.k == options.resize_k and cut.codec == "raw" for cut in profile.cuts)
+    return tuple(name for name in POLICIES if name != "resize" or fixed)
+
+
+def predictions(profile: Profile, resources: Resources, options: Options = DEFAULTS) -> dict[str, Prediction]:
+    """Return what an epoch of each policy takes."""
+    return {name: make_plan(profile, resources, name, options).prediction for name in policies_of(profile, options)}
+
+
+def policy_bars(found: dict[str, Prediction]) -> tuple[Chart, Chart]:
+    """Return epoch seconds and traffic of each policy, as predicted."""
+    best = min(found, key=lambda name: found[name].rank)
+    least = min(found, key=lambda name: found[name].link_bytes)
+    bars = [(name, policy_tint(name), made) for name, made in found.items()]
+    return (
+        Bars(
+            key="epoch-seconds",
+            title="Seconds of an epoch, by policy",
+            caption=f"Shorter is better; {best} is predicted to finish first.",
+            unit="seconds",
+            what="predicted",
+            bars=tuple(Bar(name, made.epoch_s, tint) for name, tint, made in bars),
+        ),
+        Bars(
+            key="traffic",
+            title="Bytes on the link per epoch, by policy",
+            caption=f"Shorter is better; {least} sends the least.",
+            unit="bytes",
+            what="predicted",
+            bars=tuple(Bar(name, made.link_bytes, tint) for name, tint, made in bars),
+        ),
+    )
+
+
+def cores_charts(thinned: Thinned, resources: Resources, options: Options = DEFAULTS) -> tuple[Chart, Chart]:
+    """Return epoch seconds and traffic over the number of storage cores."""
+    counts = _counts(resources.storage_cores)
+    names = policies_of(thinned.profile, options)
+    points = {name: frontier(thinned.profile, resources, counts, name, options) for name in names}
+
+    def lines(value: str) -> tuple[Line, ...]:
+        return tuple(
+            Line(
+                name,
+                policy_tint(name),
+                tuple((point.storage_cores, getattr(point, value) * thinned.scale) for point in row),
+            )
+            for name, row in points.items()
+        )
+
+    mark = (resources.storage_cores, "now") if resources.storage_cores > 0 else None
+    seconds, traffic = lines("epoch_s"), lines("link_bytes")
+    return (
+        Lines(
+            key="cores-seconds",
+            title="What if storage had more or fewer cores: seconds",
+            caption=_cores_caption(seconds),
+            x="storage cores",
+            x_unit="number",
+            y_unit="seconds",
+            lines=seconds,
+            log_y=wide_spread(seconds),
+            mark=mark,
+        ),
+        Lines(
+            key="cores-traffic",
+            title="What if storage had more or fewer cores: bytes",
+            caption="Where cores are scarce, a good plan first offloads what saves most bytes per CPU second.",
+            x="storage cores",
+            x_unit="number",
+            y_unit="bytes",
+            lines=traffic,
+            log_y=wide_spread(traffic),
+            mark=mark,
+        ),
+    )
+
+
+def link_charts(thinned: Thinned, resources: Resources, options: Options = DEFAULTS) -> tuple[Chart, Chart]:
+    """Return epoch seconds over the link's speed, and what binds at each speed."""
+    profile = thinned.profile
+    lines, rows = [], []
+    for name in policies_of(profile, options):
+        found = []
+        for factor in _SPEEDS:
+            given = replace(resources, link_bytes_per_s=resources.link_bytes_per_s * factor)
+            found.append((given.link_bytes_per_s, predict(profile, policy(name)(profile, given, options).cut, given)))
+        lines.append(
+            Line(name, policy_tint(name), tuple((speed, made.epoch_s * thinned.scale) for speed, made in found))
+        )
+        rows.append((name, _spans([(speed, _binding(made)) for speed, made in found])))
+    return (
+        Lines(
+            key="link-seconds",
+            title="What if the link were faster or slower",
+            caption="Where the lines meet, the link no longer decides and offloading wins nothing more.",
+            x="speed of the link",
+            x_unit="bandwidth",
+            y_unit="seconds",
+            lines=tuple(lines),
+            log_x=True,
+            log_y=True,
+            mark=(resources.link_bytes_per_s, format_bandwidth(resources.link_bytes_per_s)),
+        ),
+        Spans(
+            key="link-bottleneck",
+            title="What training waits for, by speed of the link",
+            caption="The sooner the colour of the link ends, the slower a link the policy can live with.",
+            x="speed of the link",
+            x_unit="bandwidth",
+            rows=tuple(rows),
+            log_x=True,
+        ),
+    )
+
+
+def wide_spread(lines: Sequence[Line]) -> bool:
+    """Return whether lines differ so much that the small ones would vanish on a linear axis."""
+    values = [y for line in lines for _, y in line.points if np.isfinite(y) and y > 0]
+    return bool(values) and max(values) > 6 * min(values)
+
+
+def _counts(now: float) -> tuple[float, ...]:
+    if now == 0 or 1 < now <= FIGURE_4_CORES[-1]:
+        return tuple(sorted({*map(float, FIGURE_4_CORES), now}))
+    return tuple(sorted({step * now for step in _CORES_STEPS}))
+
+
+def _cores_caption(lines: Sequence[Line]) -> str:
+    best = next((line for line in lines if line.label == "optimal"), lines[-1])
+    most, fastest_s = best.points[-1]
+    enough = next((x for x, y in best.points if y <= WORTHWHILE * fastest_s), most)
+    if enough == best.points[0][0]:
+        return f"More storage cores win nothing here: {best.label} is as fast with {enough:g}."
+    if enough == most:
+        return f"Every further core up to {most:g} makes {best.label} faster."
+    return f"Beyond {cores(enough, 'storage')} there is little more to win for {best.label}."
+
+
+def _binding(made: Prediction) -> str:
+    # A good plan brings several parts into balance; naming the one that is a hair longer would tell nothing.
+    busy = [made.link_s, made.storage_s, made.trainer_s, made.consumer_s]
+    return made.bottleneck if sum(time >= made.epoch_s / _BALANCED for time in busy) < 2 else "several in balance"
+
+
+def _spans(points: Sequence[tuple[float, str]]) -> tuple[Span, ...]:
+    spans: list[Span] = []
+    for place, (speed, what) in enumerate(points):
+        # The border between two speeds lies halfway, on the logarithmic axis.
+        start = spans[-1].end if spans else speed
+        end = speed if place + 1 == len(points) else (speed * points[place + 1][0]) ** 0.5
+        if spans and spans[-1].label == what:
+            spans[-1] = replace(spans[-1], end=end)
+        elif end > start:
+            spans.append(Span(start, end, what, bottleneck_tint(what)))
+    return tuple(spans)

@@ -1,0 +1,83 @@
+"""Facts of a plan: what it does, what it wins, and with its profile, with whom."""
+
+from __future__ import annotations
+
+from sophon.plan.plan import Plan
+from sophon.profile.table import Profile
+from sophon.report import outlook
+from sophon.report.chart import Table, show
+from sophon.report.facts import Facts, Headline, Section
+from sophon.report.profile import busy_bars, cut_bars, plan_sections, policy_sections, profile_remarks, sample_sections
+from sophon.report.words import PART, Epoch, given, ratio, sentences, times
+
+
+def plan_facts(plan: Plan, profile: Profile | None = None) -> Facts:
+    """Return the facts of a plan.
+
+    Args:
+        plan: The plan.
+        profile: The profile that it was made from.
+
+    Raises:
+        ArtifactError: The profile is of another job.
+    """
+    before, after = plan.untouched, plan.prediction
+    remarks = [f"Planned for {given(plan.resources)}."]
+    if profile is None:
+        sections: tuple[Section, ...] = (
+            Section(
+                "What the plan does", f"The policy {plan.policy}: {plan.reason}.", (cut_bars(plan), busy_bars(plan))
+            ),
+        )
+        remarks.append("What happens to which samples, and what-ifs, need the plan's profile: say --profile FILE.")
+    else:
+        plan.require(pipeline=profile.pipeline, dataset=profile.dataset, samples=len(profile))
+        found = outlook.predictions(profile, plan.resources, plan.options)
+        sections = (
+            *plan_sections(plan, profile),
+            *policy_sections(profile, plan.resources, found),
+            *sample_sections(profile),
+        )
+        remarks += profile_remarks(profile)
+    words = sentences(Epoch.of(before), Epoch.of(after), plan.policy, measured=False)
+    return Facts(
+        title="What this plan does",
+        subject=f"Plan for {len(plan):,} samples by the policy {plan.policy}",
+        words=(*words, *_proof(plan)),
+        headlines=(
+            Headline(times(ratio(before.epoch_s, after.epoch_s)), "shorter epoch predicted"),
+            Headline(times(ratio(before.link_bytes, after.link_bytes)), "fewer bytes on the link"),
+            Headline(show(after.epoch_s, "seconds"), "per epoch"),
+        ),
+        summary=_table(plan),
+        sections=sections,
+        remarks=tuple(remarks),
+    )
+
+
+def _proof(plan: Plan) -> tuple[str, ...]:
+    bound_s = plan.prediction.bound_s
+    if bound_s is None or not 0 < bound_s < float("inf"):
+        return ()
+    over = plan.prediction.epoch_s / bound_s - 1
+    return (
+        (f"No plan at all can be more than {100 * over:.2g} % faster.",) if over > 1e-9 else ("No plan can be faster.",)
+    )
+
+
+def _table(plan: Plan) -> Table:
+    rows = []
+    for name, unit, value in (
+        ("epoch", "seconds", "epoch_s"),
+        ("bytes on the link", "bytes", "link_bytes"),
+        ("link busy", "seconds", "link_s"),
+        ("storage cores busy", "seconds", "storage_s"),
+        ("trainer cores busy", "seconds", "trainer_s"),
+        ("consumer busy", "seconds", "consumer_s"),
+        ("storage CPU", "seconds", "storage_cpu_s"),
+        ("trainer CPU", "seconds", "trainer_cpu_s"),
+    ):
+        before, after = getattr(plan.untouched, value), getattr(plan.prediction, value)
+        rows.append((name, show(before, unit), show(after, unit)))
+    decides = [PART[made.bottleneck] for made in (plan.untouched, plan.prediction)]
+    return Table(("per epoch", "raw files", plan.policy), (*rows, ("what decides", *decides)))

@@ -1,0 +1,348 @@
+"""Facts of a profile: what samples weigh after each op, which cut is smallest, what saving a byte costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sophon.codec.cut import RAW, Cut
+from sophon.errors import ConfigError
+from sophon.plan.cost import Prediction
+from sophon.plan.plan import Plan, make_plan
+from sophon.plan.policies import DEFAULTS
+from sophon.plan.policies.choice import exact_columns
+from sophon.plan.resources import Resources
+from sophon.profile.table import Profile
+from sophon.report import outlook
+from sophon.report.chart import Bar, Bars, Chart, Layer, Line, Lines, Stacks, Table, show
+from sophon.report.facts import Facts, Headline, Section
+from sophon.report.palette import cut_tints
+from sophon.report.words import Epoch, cut_label, given, most_words, ratio, sentences, times
+from sophon.units import format_bytes, parse_bandwidth
+
+_BINS = 28
+_EQUAL = 1.001
+_USUAL = 0.02  # of all samples: a cut that is rarer says nothing about sizes
+_QUANTILES = np.linspace(0.0, 1.0, 101)
+
+
+# What a profile is shown with when nobody knows better: the paper's link, and a small node at each of its ends.
+ASSUMED = Resources(link_bytes_per_s=parse_bandwidth("500mbit"), storage_cores=2, trainer_cores=8)
+
+
+def profile_facts(profile: Profile, resources: Resources | None = None) -> Facts:
+    """Return the facts of a profile.
+
+    Args:
+        profile: The profile.
+        resources: What there is to spend, for plans and what-ifs; by default what the loader that made the profile
+            found, or else `ASSUMED`.
+    """
+    seen = _seen(profile)
+    told = resources is not None
+    resources = resources or seen or ASSUMED
+    plan = make_plan(profile, resources)
+    found = outlook.predictions(profile, resources)
+    small = _smallest(profile, exact_columns(profile, DEFAULTS))
+    raw = profile.payload_bytes[:, profile.column(RAW)].sum(dtype=np.float64)
+    least = _chosen(profile.payload_bytes, small).sum()
+    words = (
+        f"A raw file weighs {format_bytes(raw / len(profile))} on average; at its smallest exact cut a sample weighs "
+        f"{format_bytes(least / len(profile))}, {times(ratio(raw, least))} less.",
+        *sentences(Epoch.of(plan.untouched), Epoch.of(plan.prediction), plan.policy, measured=False),
+    )
+    remarks = [f"Predicted for {given(resources)}."]
+    if seen is not None and not told:
+        remarks.append("These are what the clocks of the loader that made the profile found.")
+    elif not told:
+        remarks.append(
+            "These resources are assumed, since a profile does not know them: say --link, --storage-cores, "
+            "--trainer-cores and --consumer to see what yours would do."
+        )
+    return Facts(
+        title="What this data set costs",
+        subject=f"Profile of {len(profile):,} samples at {len(profile.cuts)} cuts",
+        words=words,
+        headlines=(
+            Headline(times(ratio(raw, least)), "fewer bytes at the smallest exact cut"),
+            Headline(times(ratio(plan.untouched.epoch_s, plan.prediction.epoch_s)), "shorter epoch predicted"),
+            Headline(f"{len(profile):,}", "samples"),
+        ),
+        summary=cuts_table(profile),
+        sections=(
+            *sample_sections(profile),
+            *plan_sections(plan, profile),
+            *policy_sections(profile, resources, found),
+        ),
+        remarks=(*remarks, *profile_remarks(profile)),
+    )
+
+
+def _seen(profile: Profile) -> Resources | None:
+    said = profile.provenance.get("resources")
+    try:
+        return Resources.from_json(said) if isinstance(said, dict) else None
+    except (ConfigError, TypeError):
+        return None  # of another version: what-ifs can do without
+
+
+def cuts_table(profile: Profile) -> Table:
+    """Return what each cut costs on average."""
+    rows = []
+    names = op_names(profile)
+    for column, cut in enumerate(profile.cuts):
+        legal = np.isfinite(profile.payload_bytes[:, column])
+        means = [
+            float(table[legal, column].mean(dtype=np.float64)) if legal.any() else None
+            for table in (profile.payload_bytes, profile.storage_s, profile.trainer_s)
+        ]
+        rows.append(
+            (
+                str(cut),
+                _cut_words(cut, names),
+                show(means[0], "bytes"),
+                show(means[1], "seconds"),
+                show(means[2], "seconds"),
+                show(float(legal.mean()), "share"),
+            )
+        )
+    header = ("cut", "what crosses the link", "bytes per sample", "storage CPU", "trainer CPU", "samples that can")
+    return Table(header, tuple(rows), names=2)
+
+
+def sample_sections(profile: Profile) -> tuple[Section, ...]:
+    """Return what single samples weigh, where they are smallest, and what that costs."""
+    # Of like height side by side.
+    charts: list[Chart] = [_efficiency(profile)]
+    if len(profile.raw_columns()) > 1:
+        charts.insert(0, _bytes_after_ops(profile))
+        charts.append(_smallest_bars(profile, profile.raw_columns(), "ops", "uncompressed, as in the paper"))
+    charts.append(_smallest_bars(profile, exact_columns(profile, DEFAULTS), "cuts", "all exact codecs allowed"))
+    intro = "Whether a sample shrinks on its way depends on the sample: this is why every sample has its own cut."
+    return (Section("The samples", intro, tuple(charts)),)
+
+
+def plan_sections(plan: Plan, profile: Profile) -> tuple[Section, ...]:
+    """Return what a plan does with whom."""
+    return (
+        Section(
+            "What the plan does with whom",
+            f"The policy {plan.policy}: {plan.reason}.",
+            (cut_bars(plan), busy_bars(plan), _cuts_by_size(plan, profile)),
+        ),
+    )
+
+
+def policy_sections(profile: Profile, resources: Resources, found: dict[str, Prediction]) -> tuple[Section, ...]:
+    """Return all policies beside each other, here and elsewhere."""
+    thinned = outlook.thin(profile)
+    return (
+        Section("Policies against each other", f"Predicted for {given(resources)}.", outlook.policy_bars(found)),
+        Section(
+            "What if",
+            "Every point is planned anew: what more cores or a faster link would buy.",
+            (*outlook.cores_charts(thinned, resources), *outlook.link_charts(thinned, resources)),
+        ),
+    )
+
+
+def profile_remarks(profile: Profile) -> list[str]:
+    """Return how much of a profile was measured, and how it was thinned out."""
+    remarks = []
+    if profile.measured is not None:
+        remarks.append(
+            f"{show(float(profile.measured.mean()), 'share')} of the entries were measured, the rest predicted."
+        )
+        worst = max((quality.payload_bytes_error for quality in profile.quality), default=0.0)
+        if worst > 0:
+            remarks.append(f"Predicted bytes are off by at most {show(worst, 'share')} on average, by cut.")
+    thinned = outlook.thin(profile)
+    if thinned.scale > 1:
+        remarks.append(f"What-ifs are planned with every {round(thinned.scale)}th sample.")
+    return remarks
+
+
+def cut_bars(plan: Plan) -> Bars:
+    """Return the share of samples by cut."""
+    tints = cut_tints(plan.cuts)
+    counts = plan.counts()
+    most = next(iter(counts))
+    return Bars(
+        key="cuts",
+        title="Share of samples by their cut",
+        caption=f"{most_words(counts[most] / len(plan))} cross the link as {most}.",
+        unit="share",
+        what="of all samples",
+        bars=tuple(Bar(cut_label(cut), count / len(plan), tints[cut]) for cut, count in counts.items()),
+    )
+
+
+def busy_bars(plan: Plan) -> Bars:
+    """Return how long each part is busy, before and after."""
+    bars = []
+    for name, made in (("none", plan.untouched), (plan.policy, plan.prediction)):
+        for part in ("link", "storage", "trainer", "consumer"):
+            value = getattr(made, f"{part}_s")
+            if value > 0:
+                bars.append(Bar(f"{name}: {part}", value, part))
+    return Bars(
+        key="busy",
+        title="How long each part is busy in an epoch",
+        caption="The longest bar of a policy decides how long its epoch takes; the others wait for it.",
+        unit="seconds",
+        what="predicted",
+        bars=tuple(bars),
+    )
+
+
+def _cuts_by_size(plan: Plan, profile: Profile) -> Stacks:
+    raw = profile.payload_bytes[:, profile.column(RAW)].astype(np.float64)
+    low, high = _size_range(raw)
+    edges = np.geomspace(low, high, _BINS + 1)
+    tints = cut_tints(plan.cuts)
+    clipped = np.clip(raw, low, high)
+    layers, medians = [], {}
+    for cut in plan.counts():
+        chosen = plan.cut == plan.cuts.index(cut)
+        counts, _ = np.histogram(clipped[chosen], edges)
+        layers.append(Layer(str(cut), tints[cut], tuple(map(float, counts))))
+        medians[cut] = float(np.median(raw[chosen]))
+    usual = [cut for cut, count in plan.counts().items() if count >= _USUAL * len(plan)] or list(medians)
+    small, large = min(usual, key=lambda cut: medians[cut]), max(usual, key=lambda cut: medians[cut])
+    caption = (
+        f"Small files rather cross as {small}, large ones as {large}."
+        if small != large
+        else f"Nearly every sample crosses as {small}, whatever its size."
+    )
+    return Stacks(
+        key="cuts-by-size",
+        title="Which cut for which samples",
+        caption=caption,
+        x="size of the raw file",
+        x_unit="bytes",
+        y="samples",
+        edges=tuple(map(float, edges)),
+        layers=tuple(layers),
+        log_x=True,
+    )
+
+
+def _size_range(raw: NDArray[np.float64]) -> tuple[float, float]:
+    # Without the outermost half per cent on both sides, which goes into the first and last bin.
+    low, high = np.quantile(raw[raw > 0], [0.005, 0.995]) if (raw > 0).any() else (1.0, 2.0)
+    return float(low), float(max(high, low * 1.01))
+
+
+def op_names(profile: Profile) -> list[str]:
+    """Return what a sample is after 0, 1, … ops: the ops' names where the profile knows them."""
+    last = max(cut.k for cut in profile.cuts)
+    said = profile.provenance.get("ops")
+    known = [str(name)[:40] for name in said] if isinstance(said, list | tuple) else []
+    return ["raw file", *(known[k] if k < len(known) else f"op {k + 1}" for k in range(last))]
+
+
+def _cut_words(cut: Cut, names: Sequence[str]) -> str:
+    if cut == RAW:
+        return "the raw file"
+    if cut.codec == "window":
+        return "the part of the JPEG that the crop needs"
+    after = f"the result of {names[cut.k]}"
+    return after if cut.codec == "raw" else f"{after}, as {cut.codec}" if cut.k else f"the raw file, as {cut.codec}"
+
+
+def _bytes_after_ops(profile: Profile) -> Lines:
+    columns = profile.raw_columns()
+    names = op_names(profile)
+    raw = profile.payload_bytes[:, profile.column(RAW)]
+    order = np.argsort(raw, kind="stable")
+    large, small = int(order[int(0.9 * (len(order) - 1))]), int(order[int(0.1 * (len(order) - 1))])
+    table = np.where(np.isfinite(profile.payload_bytes), profile.payload_bytes, np.nan)
+    means = [float(np.nanmean(table[:, column], dtype=np.float64)) for column in columns]
+    rows = [("mean of all", "third", means)]
+    rows += [
+        (name, tint, [float(profile.payload_bytes[sample, column]) for column in columns])
+        for name, tint, sample in (
+            (f"a large file (no. {large})", "first", large),
+            (f"a small file (no. {small})", "second", small),
+        )
+    ]
+    steps = [profile.cuts[column].k for column in columns]
+    least = _place(names, next(k for k, mean in zip(steps, means, strict=True) if mean <= _EQUAL * min(means)))
+    return Lines(
+        key="bytes-after-ops",
+        title="Bytes of a sample after each op",
+        caption=f"On average a sample is smallest {least}; single samples differ.",
+        x="after the op",
+        x_unit="number",
+        y_unit="bytes",
+        ticks=tuple(names[k] for k in steps),
+        lines=tuple(Line(name, tint, tuple(enumerate(values))) for name, tint, values in rows),
+        log_y=True,
+    )
+
+
+def _place(names: Sequence[str], k: int) -> str:
+    return "as a raw file" if k == 0 else f"after {names[k]}"
+
+
+def _smallest(profile: Profile, columns: Sequence[int]) -> NDArray[np.intp]:
+    # The first of those that are as good as equal (a few bytes of header): fewer ops near storage.
+    table = profile.payload_bytes[:, list(columns)]
+    found: NDArray[np.intp] = np.asarray(columns)[(table <= _EQUAL * table.min(axis=1, keepdims=True)).argmax(axis=1)]
+    return found
+
+
+def _chosen(table: NDArray[np.float32], columns: NDArray[np.intp]) -> NDArray[np.float64]:
+    return np.take_along_axis(table, columns[:, None], axis=1)[:, 0].astype(np.float64)
+
+
+def _smallest_bars(profile: Profile, columns: Sequence[int], key: str, which: str) -> Bars:
+    ordered = sorted(columns, key=lambda column: profile.cuts[column])
+    counts = np.bincount(_smallest(profile, ordered), minlength=len(profile.cuts))
+    tints = cut_tints(profile.cuts)
+    names = op_names(profile)
+    kept = [column for column in ordered if counts[column]]
+    same = float(counts[profile.column(RAW)]) / len(profile)
+    bars = []
+    for column in kept:
+        cut = profile.cuts[column]
+        label = (names[cut.k] if cut.k == 0 else f"after {names[cut.k]}") if key == "ops" else cut_label(cut)
+        bars.append(Bar(label, float(counts[column]) / len(profile), tints[cut]))
+    return Bars(
+        key=f"smallest-{key}",
+        title=f"Where samples are smallest: {which}",
+        caption=f"{show(same, 'share')} of the samples are smallest as raw files: these are better left alone."
+        if same
+        else "No sample is smallest as a raw file: all of them can be made smaller.",
+        unit="share",
+        what="of all samples",
+        bars=tuple(bars),
+    )
+
+
+def _efficiency(profile: Profile) -> Lines:
+    raw = profile.payload_bytes[:, profile.column(RAW)].astype(np.float64)
+    lines, none = [], 1.0
+    for label, tint, columns in (
+        ("ops alone, as in the paper", "third", profile.raw_columns()),
+        ("all exact codecs", "first", exact_columns(profile, DEFAULTS)),
+    ):
+        cut = _smallest(profile, sorted(columns, key=lambda column: profile.cuts[column]))
+        saved, cost = raw - _chosen(profile.payload_bytes, cut), _chosen(profile.storage_s, cut)
+        gain = np.divide(saved, cost, out=np.zeros_like(saved), where=(saved > 0) & (cost > 0))
+        none = float((saved <= 0).mean())
+        values = np.quantile(gain, _QUANTILES)
+        lines.append(Line(label, tint, tuple(zip(map(float, _QUANTILES), map(float, values), strict=True))))
+    return Lines(
+        key="efficiency",
+        title="Bytes saved per CPU second near storage",
+        caption="From the least to the most worthwhile sample; "
+        + (f"{show(none, 'share')} save nothing at any exact cut." if none else "every one saves something."),
+        x="share of samples",
+        x_unit="share",
+        y_unit="bytes_per_s",
+        lines=tuple(lines),
+        log_y=True,
+    )

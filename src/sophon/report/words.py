@@ -1,0 +1,127 @@
+"""Plain sentences: what training waits for, what a plan wins, and when it would not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+from sophon.codec.cut import RAW, Cut
+from sophon.plan.cost import Prediction
+from sophon.plan.resources import Resources
+from sophon.units import format_bandwidth, format_rate, format_seconds, parse_bandwidth
+
+PART = {
+    "link": "the link",
+    "storage": "the storage node's CPU",
+    "trainer": "the trainer's CPU",
+    "consumer": "the training step itself",
+}
+WORTHWHILE = 1.03  # a gain below this is not told from noise: epochs repeat within one to three per cent
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What the sentences need of one epoch.
+
+    Args:
+        epoch_s: Seconds that it takes.
+        link_bytes: Bytes that cross the link.
+        bottleneck: What decides: link, storage, trainer or consumer.
+        trainer_s: Seconds that the trainer's cores are busy.
+        consumer_s: Seconds that the consumer is busy.
+    """
+
+    epoch_s: float
+    link_bytes: float
+    bottleneck: str
+    trainer_s: float = 0.0
+    consumer_s: float = 0.0
+
+    @classmethod
+    def of(cls, made: Prediction) -> Epoch:
+        """Return the epoch that was predicted."""
+        return cls(made.epoch_s, made.link_bytes, made.bottleneck, made.trainer_s, made.consumer_s)
+
+
+def cut_label(cut: Cut) -> str:
+    """Return a cut and what it means, such as ``0:window, part of the file``."""
+    meaning = "raw file" if cut == RAW else "part of the file" if cut.codec == "window" else _after(cut.k)
+    return f"{cut}, {meaning}"
+
+
+def _after(ops: int) -> str:
+    return "whole file" if ops == 0 else f"after {ops} op{'' if ops == 1 else 's'}"
+
+
+def most_words(share: float) -> str:
+    """Return how many samples the most frequent cut has, at the start of a sentence."""
+    return (
+        "All samples"
+        if share == 1
+        else f"Most samples ({100 * share:.0f} %)"
+        if share > 0.5
+        else f"{100 * share:.0f} %"
+    )
+
+
+def cores(count: float, where: str) -> str:
+    """Return a number of cores, such as ``1 storage core``."""
+    return f"{count:g} {where} core{'' if count == 1 else 's'}"
+
+
+def given(resources: Resources) -> str:
+    """Return what there is to spend, in words; a consumer that nobody knows is left out."""
+    known = f", a consumer of {format_rate(resources.consumer_samples_per_s)}"
+    return (
+        f"a link of {format_bandwidth(resources.link_bytes_per_s)}, {cores(resources.storage_cores, 'storage')}, "
+        f"{cores(resources.trainer_cores, 'trainer')}{known if isfinite(resources.consumer_samples_per_s) else ''}"
+    )
+
+
+def ratio(before: float, after: float) -> float:
+    """Return how many times less, 1 where there is nothing to compare."""
+    return before / after if after > 0 and before > 0 else 1.0
+
+
+def times(value: float) -> str:
+    """Return a factor for people, such as ``2.3×``."""
+    return f"{value:.2g}×" if value < 9.95 else f"{value:.0f}×"
+
+
+def sentences(before: Epoch, after: Epoch, policy: str, *, measured: bool) -> tuple[str, ...]:
+    """Return two or three sentences about a policy beside doing nothing."""
+    return tuple(filter(None, (_wins(before, after, policy, measured=measured), _limits(before, after))))
+
+
+def _wins(before: Epoch, after: Epoch, policy: str, *, measured: bool) -> str:
+    verb = "took" if measured else "would take"
+    waits = f"training waits for {PART.get(before.bottleneck, before.bottleneck)}"
+    if before.bottleneck == "consumer":
+        waits = "data come fast enough, and the training step itself takes the time"
+    alone = f"When the raw files are sent, {waits}: an epoch {verb} {format_seconds(before.epoch_s)}."
+    gain, traffic = ratio(before.epoch_s, after.epoch_s), ratio(before.link_bytes, after.link_bytes)
+    if gain < WORTHWHILE:
+        other = "not faster" if gain > 1 / WORTHWHILE else "slower"
+        return (
+            f"{alone} The policy {policy} is {other} here ({format_seconds(after.epoch_s)}): leave things as they are."
+        )
+    then = PART.get(after.bottleneck, after.bottleneck)
+    moved = f"moved {times(traffic)} less data" if traffic >= WORTHWHILE else "moved work, not bytes,"
+    moved = moved if measured else moved.replace("moved", "moves", 1)
+    still = "still decides" if after.bottleneck == before.bottleneck else "decides then"
+    done = "finished" if measured else "finishes"
+    sooner = f"{done} in {format_seconds(after.epoch_s)}, {times(gain)} sooner"
+    return f"{alone} The policy {policy} {moved} and {sooner}; {then} {still}."
+
+
+def _limits(before: Epoch, after: Epoch) -> str:
+    rest_s = max(before.trainer_s, before.consumer_s)
+    if before.bottleneck != "link" or ratio(before.epoch_s, after.epoch_s) < WORTHWHILE or rest_s <= 0:
+        return ""
+    who = PART["trainer"] if before.trainer_s >= before.consumer_s else PART["consumer"]
+    bit_per_s = parse_bandwidth("1bit")  # two digits of what is written
+    enough = format_bandwidth(float(f"{before.link_bytes / rest_s / bit_per_s:.2g}") * bit_per_s)
+    return (
+        f"On a link faster than about {enough} there would be nothing to win by sending less: raw files then come as "
+        f"fast as {who} can take them."
+    )

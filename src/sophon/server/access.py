@@ -1,0 +1,220 @@
+"""Who may read what: bearer tokens with rights per data set, TLS, and what a server without either may listen on.
+
+A token file has one line per token; so has the variable SOPHON_TOKENS::
+
+    # token                                          data sets, or * for all
+    5f2c9c0e8b7d4a61b0f4a7d3e2c1905f                 train val
+    sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f…   *
+
+A line may hold the SHA-256 of a token instead of the token, so that the file is worth nothing to who reads it. Only the
+SHA-256 of a token is kept in memory; none is ever part of a message, a log or a metric.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import re
+import socket
+import ssl
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sophon.errors import AccessError, ConfigError
+
+LEAST_TOKEN_LENGTH = 16  # characters: guessing 16 of them takes for ever at any rate that a server answers
+_MAX_FILE_BYTES = 1 << 20
+_DIGEST = re.compile(r"sha256:([0-9a-fA-F]{64})")
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")  # RFC 6750: what a bearer token is made of
+_SCHEME = "bearer "
+
+
+@dataclass(frozen=True)
+class Rights:
+    """Which data sets a caller may read.
+
+    Args:
+        datasets: Their names; None for all.
+    """
+
+    datasets: frozenset[str] | None = None
+
+    def readable(self, names: Iterable[str]) -> list[str]:
+        """Return those of some data sets that may be read."""
+        return [name for name in names if self.datasets is None or name in self.datasets]
+
+
+EVERYTHING = Rights()
+
+
+class Tokens:
+    """The tokens that a server knows.
+
+    Args:
+        entries: SHA-256 of each token, and its rights.
+    """
+
+    def __init__(self, entries: Iterable[tuple[bytes, Rights]]) -> None:
+        self._entries = tuple(entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"Tokens({len(self)})"
+
+    @classmethod
+    def parse(cls, text: str, where: str, known: Iterable[str] | None = None) -> Tokens:
+        """Return the tokens of a file's text.
+
+        Args:
+            text: Lines as the module's docstring shows.
+            where: What to call the text in messages, which never quote from it.
+            known: The data sets that there are; a line that names another one is refused as a slip.
+        """
+        names = None if known is None else set(known)
+        entries: dict[bytes, Rights] = {}
+        for number, line in enumerate(text.splitlines(), start=1):
+            words = line.split("#", 1)[0].split()
+            if not words:
+                continue
+            digest = _digest_of(words[0], f"{where}, line {number}")
+            datasets = words[1:]
+            if not datasets:
+                raise ConfigError(f"{where}, line {number}: expected names of data sets behind the token, or * for all")
+            unknown = sorted(set(datasets) - {"*"} - names) if names is not None else []
+            if unknown:
+                raise ConfigError(f"{where}, line {number}: there is no data set {unknown[0]!r} here")
+            if digest in entries:
+                raise ConfigError(
+                    f"{where}, line {number}: this token was given before; name its data sets on one line"
+                )
+            entries[digest] = EVERYTHING if "*" in datasets else Rights(frozenset(datasets))
+        if not entries:
+            raise ConfigError(f"{where}: expected at least one token")
+        return cls(entries.items())
+
+    @classmethod
+    def load(cls, path: Path, known: Iterable[str] | None = None) -> Tokens:
+        """Return the tokens of a file."""
+        return cls.parse(_text(path, "token file"), f"token file {path}", known)
+
+    def rights_of(self, authorization: str | None) -> Rights:
+        """Return the rights of who sends this header; raise `AccessError` where it has none.
+
+        The time taken does not depend on how much of a token is right, or on which one it is.
+        """
+        if authorization is None or authorization[: len(_SCHEME)].lower() != _SCHEME:
+            raise AccessError("this node needs a token; give token=… or set SOPHON_TOKEN on the trainer")
+        digest = hashlib.sha256(authorization[len(_SCHEME) :].encode("utf-8", "surrogateescape")).digest()
+        found = None
+        for known, rights in self._entries:
+            if hmac.compare_digest(known, digest):
+                found = rights
+        if found is None:
+            raise AccessError("this node does not know the token that was sent; compare it with its --token-file")
+        return found
+
+
+def _digest_of(word: str, where: str) -> bytes:
+    ready = _DIGEST.fullmatch(word)
+    if ready is not None:
+        return bytes.fromhex(ready[1])
+    if len(word) < LEAST_TOKEN_LENGTH or _TOKEN.fullmatch(word) is None:
+        raise ConfigError(
+            f"{where}: expected a token of at least {LEAST_TOKEN_LENGTH} letters, digits and ._~+/=-, or sha256:HEX; "
+            'make one with python -c "import secrets; print(secrets.token_urlsafe(32))"'
+        )
+    return hashlib.sha256(word.encode()).digest()
+
+
+@dataclass(frozen=True)
+class Access:
+    """How a server is protected.
+
+    Args:
+        tokens: Who may read what; None where nobody is asked for a token.
+        tls_cert: PEM file of the server's certificate and what vouches for it.
+        tls_key: PEM file of its key.
+        client_ca: PEM file of who vouches for trainers' certificates; then a trainer without one is refused.
+        insecure: Listen on a public address although anybody may read.
+    """
+
+    tokens: Tokens | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    client_ca: Path | None = None
+    insecure: bool = False
+    scheme: str = field(init=False, default="grpc")
+
+    def __post_init__(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ConfigError("--tls-cert and --tls-key go together; give both")
+        if self.client_ca is not None and self.tls_cert is None:
+            raise ConfigError("--tls-client-ca needs --tls-cert and --tls-key")
+        if self.tls_cert is not None:
+            object.__setattr__(self, "scheme", "grpc+tls")
+
+    def check_place(self, host: str) -> str | None:
+        """Raise unless a server protected like this may listen on an address; return a word of warning, if any."""
+        if _is_loopback(host):
+            return None
+        if self.tokens is None and self.client_ca is None:
+            if not self.insecure:
+                raise ConfigError(
+                    f"{host} can be reached from other machines, and anybody there could read the data: "
+                    "give --token-file (or SOPHON_TOKENS) or --tls-client-ca, listen on 127.0.0.1, or say --insecure"
+                )
+            return f"anybody who reaches {host} may read the data"
+        if self.tls_cert is None:
+            return "tokens and data cross the network in the clear; give --tls-cert and --tls-key"
+        return None
+
+    def tls_options(self) -> dict[str, object]:
+        """Return what Flight needs for TLS, read from the files and checked."""
+        if self.tls_cert is None or self.tls_key is None:
+            return {}
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(self.tls_cert, self.tls_key, password="")
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            raise ConfigError(
+                f"{self.tls_cert} and {self.tls_key} are no certificate and its key in PEM form: {_reason(error)}"
+            ) from error
+        options: dict[str, object] = {
+            "tls_certificates": [(_text(self.tls_cert, "certificate"), _text(self.tls_key, "key"))]
+        }
+        if self.client_ca is not None:
+            try:
+                context.load_verify_locations(self.client_ca)
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"{self.client_ca} is no certificate in PEM form: {_reason(error)}") from error
+            options |= {"verify_client": True, "root_certificates": _text(self.client_ca, "certificate")}
+        return options
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def _text(path: Path, what: str) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_FILE_BYTES + 1)
+        if len(data) > _MAX_FILE_BYTES:
+            raise ConfigError(f"{what} {path}: expected at most {_MAX_FILE_BYTES:,} bytes")
+        return data.decode()
+    except OSError as error:
+        raise ConfigError(f"{what} {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{what} {path} is no text") from error
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"cannot listen on {host}: {error}; choose another --host") from error
+    return all(ipaddress.ip_address(str(place[4][0]).split("%")[0]).is_loopback for place in found)

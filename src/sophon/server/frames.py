@@ -1,0 +1,133 @@
+"""The messages between a server and its worker processes, over a pair of sockets.
+
+Not pickles: a worker runs decoders and plug-in ops on bytes that nobody vouches for, so what comes back from it is
+nothing but bytes, a number and a length that is bounded before it is allocated.
+
+A frame, little-endian::
+
+    0    kind    uint8
+    1    note    uint32  length of a short note, at most MAX_NOTE_BYTES
+    5    data    uint64  length of the data
+    13   the note, then the data
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from sophon.codec.codec import MAX_VALUE_BYTES, Payload
+
+_HEAD = struct.Struct("<BIQ")
+MAKE = struct.Struct("<32s3Q")  # fingerprint of the pipeline, seed, epoch, sample; then the cut as text
+_COSTS = struct.Struct("<d2I")  # CPU seconds of all, height and width of the picture; then those of each op
+MAX_NOTE_BYTES = 1 << 20
+MAX_DATA_BYTES = MAX_VALUE_BYTES + (1 << 20)
+_WORTH_JOINING_BYTES = 1 << 12
+
+
+class Kind(IntEnum):
+    """What a frame is for."""
+
+    PIPELINE = 1  # to a worker: data is the spec; it is kept under its fingerprint
+    MAKE = 2  # to a worker: data is a file
+    PROBE = 3  # to a worker: note is the fingerprint of a pipeline
+    PAYLOAD = 4  # from a worker: note is what it took
+    FAILED = 5  # from a worker: an op or codec raised; note is what it took
+    DIGEST = 6  # from a worker: data is the digest of one more op
+    END = 7  # from a worker: there are no more digests
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a sample took in a worker.
+
+    Args:
+        cpu_s: CPU seconds, with what it took to get the file.
+        size: Height and width of the picture.
+        op_s: CPU seconds of each op that ran.
+    """
+
+    cpu_s: float
+    size: tuple[int, int] = (0, 0)
+    op_s: tuple[float, ...] = ()
+
+    def pack(self) -> bytes:
+        """Return the note of a frame."""
+        return _COSTS.pack(self.cpu_s, *self.size) + struct.pack(f"<{len(self.op_s)}d", *self.op_s)
+
+    @classmethod
+    def parse(cls, note: bytes, most_ops: int) -> Costs:
+        """Return what a note says; numbers that make no sense become 0."""
+        count, rest = divmod(len(note) - _COSTS.size, 8)
+        if not 0 <= count <= most_ops or rest:
+            raise Broken(f"a note of {len(note)} bytes")
+        cpu_s, height, width = _COSTS.unpack_from(note)
+        op_s = struct.unpack_from(f"<{count}d", note, _COSTS.size)
+        return cls(_seconds(cpu_s), (height, width), tuple(map(_seconds, op_s)))
+
+
+def _seconds(value: float) -> float:
+    return value if math.isfinite(value) and value > 0 else 0.0
+
+
+class Broken(Exception):  # noqa: N818 - a state of the line, and never shown to a user
+    """The line ended, fell silent or carried what it must not."""
+
+
+def send(line: socket.socket, kind: Kind, note: bytes = b"", data: Payload = b"") -> None:
+    """Send one frame."""
+    parts: list[Payload] = [_HEAD.pack(kind, len(note), len(data)) + note, data]
+    if len(data) < _WORTH_JOINING_BYTES:
+        parts = [b"".join(parts)]
+    try:
+        _send_all(line, parts)
+    except OSError as error:
+        raise Broken(str(error)) from error
+
+
+def _send_all(line: socket.socket, parts: Sequence[Payload]) -> None:
+    left = [memoryview(part) for part in parts if len(part)]
+    while left:
+        sent = line.sendmsg(left)
+        while left and sent >= len(left[0]):
+            sent -= len(left.pop(0))
+        if sent:
+            left[0] = left[0][sent:]
+
+
+def receive(line: socket.socket) -> tuple[Kind, bytes, bytes]:
+    """Return the next frame: its kind, note and data."""
+    kind, note_bytes, data_bytes = _HEAD.unpack(_exactly(line, _HEAD.size))
+    if note_bytes > MAX_NOTE_BYTES or data_bytes > MAX_DATA_BYTES:
+        raise Broken(f"a frame that claims {note_bytes:,} and {data_bytes:,} bytes")
+    try:
+        kind = Kind(kind)
+    except ValueError as error:
+        raise Broken(str(error)) from error
+    return kind, _exactly(line, note_bytes), _exactly(line, data_bytes)
+
+
+def _exactly(line: socket.socket, count: int) -> bytes:
+    parts: list[bytes] = []
+    while count:
+        try:
+            part = line.recv(count, socket.MSG_WAITALL)
+        except OSError as error:  # also where the line was silent for too long
+            raise Broken(str(error)) from error
+        if not part:
+            raise Broken("the other side is gone")
+        parts.append(part)
+        count -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def set_timeout(line: socket.socket, seconds: float) -> None:
+    """Bound each wait of a line that stays blocking, so that one call to the kernel gets a whole payload."""
+    whole = int(seconds)
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        line.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", whole, int((seconds - whole) * 1e6)))

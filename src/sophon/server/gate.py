@@ -1,0 +1,67 @@
+"""The gate that every call passes before any of our code sees it: who calls, and is there room for one more.
+
+Concurrency: Flight asks the gate on the thread of each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyarrow import flight
+
+from sophon.codec.wire import error_to_json
+from sophon.errors import AccessError
+from sophon.server.access import EVERYTHING, Rights, Tokens
+from sophon.server.metrics import Metrics
+
+NAME = "sophon-gate"
+
+
+class Pass(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no types
+    """What a caller was let in with.
+
+    Args:
+        rights: What may be read.
+    """
+
+    def __init__(self, rights: Rights) -> None:
+        self.rights = rights
+
+
+class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
+    """Lets callers in who have a token that the node knows, or everybody where it knows none.
+
+    Args:
+        tokens: Those that are known; None if nobody is asked.
+        metrics: Counts who was refused.
+    """
+
+    def __init__(self, tokens: Tokens | None, metrics: Metrics) -> None:
+        self._tokens = tokens
+        self._metrics = metrics
+
+    def start_call(self, info: Any, headers: Mapping[str, list[str]]) -> Pass:  # noqa: ARG002 - Flight's signature
+        """Return the caller's pass, or refuse the call."""
+        if self._tokens is None:
+            return Pass(EVERYTHING)
+        try:
+            return Pass(self._tokens.rights_of(_only(headers)))
+        except AccessError as error:
+            self._metrics.errors.labels(type(error).__name__).inc()
+            # No cause: what was sent must not be found in a traceback.
+            raise flight.FlightUnauthenticatedError(str(error), error_to_json(error).encode()) from None
+
+
+def rights_of(context: flight.ServerCallContext) -> Rights:
+    """Return the rights that a call was let in with."""
+    found = context.get_middleware(NAME)
+    return found.rights if isinstance(found, Pass) else Rights(frozenset())
+
+
+def _only(headers: Mapping[str, list[str]]) -> str | None:
+    for name, values in headers.items():
+        if name.lower() == "authorization":
+            value = values[0] if len(values) == 1 else None
+            return value.decode("latin-1") if isinstance(value, bytes) else value
+    return None

@@ -1,0 +1,215 @@
+"""Worker processes, seen from the server: one per slot of the CPU budget, replaced when it falls.
+
+Concurrency: each worker belongs to one thread of the budget at a time; a lock keeps it so.
+Limits: processes are started anew and never forked from the server, in which gRPC's threads run. A worker has as much
+memory and as much CPU time per sample as `Limits` says.
+
+What needs no worker is done in the server's threads: a window of a JPEG, as long as every op is our own. Nothing of
+Pillow or of a plug-in runs for it, only Python and Cython with bounds checks; its time and memory are bounded by the
+file; and with an index it takes so little that the way to a worker and back would cost half as much again (`sophon
+bench isolation`). So its indexes are in one place, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from sophon.codec.codec import AheadCodec, Payload
+from sophon.codec.cut import Cut, make_payload
+from sophon.codec.table import codec_named
+from sophon.codec.window.indexes import DEFAULT_MAX_BYTES
+from sophon.errors import OpError
+from sophon.pipeline import Key, Pipeline, Trace
+from sophon.server import frames
+from sophon.server.budget import Slot
+from sophon.server.frames import Kind
+from sophon.server.limits import Limits
+from sophon.server.maker import Maker, WorkerLost
+from sophon.server.worker import PIPELINES
+
+_START_S = 30.0  # a worker needs 0.4 s of CPU to start; many may start at once on a busy machine
+_WALL_PER_CPU = 10.0  # a worker at low priority on a busy machine; one that sleeps instead is ended after that
+_SOCKET_BYTES = 1 << 20  # of buffer: most payloads cross in one go
+_SECRETS = ("SOPHON_TOKEN", "SOPHON_TOKENS")
+
+
+class Processes(Maker):
+    """Makes payloads in worker processes.
+
+    Args:
+        count: How many.
+        limits: What each may take.
+        modules: Imported in each of them: they register ops.
+        indexes: Files of window indexes, which each of them maps.
+    """
+
+    def __init__(self, count: int, limits: Limits, modules: Sequence[str] = (), indexes: Sequence[Path] = ()) -> None:
+        index_bytes = DEFAULT_MAX_BYTES // max(1, count)
+        options = ["--sample-cpu-s", str(limits.sample_cpu_s), "--worker-bytes", str(limits.worker_bytes)]
+        options += ["--index-bytes", str(index_bytes), *(f"--import={module}" for module in modules)]
+        options += [f"--index={path.resolve()}" for path in indexes]
+        wall_s = _START_S + _WALL_PER_CPU * limits.sample_cpu_s
+        # Each is started when it is first needed: a node that sends files and windows needs none of them. Without cores
+        # for ops there is still a pipeline to be probed when a trainer asks for it.
+        self._workers = [_Worker(options, wall_s) for _ in range(max(1, count))]
+
+    @property
+    def pids(self) -> list[int]:
+        """Of those that run."""
+        return [worker.pid for worker in self._workers if worker.pid]
+
+    def make(
+        self, slot: Slot, pipeline: Pipeline, data: bytes, key: Key, cut: Cut, trace: Trace | None = None
+    ) -> Payload:
+        """Run in the worker of a slot, or right here if that is as safe."""
+        if _is_safe(pipeline, cut):
+            return make_payload(pipeline, data, key, cut, trace)
+        payload, costs = self._workers[slot.number].make(pipeline, data, key, cut)
+        slot.elsewhere_s += costs.cpu_s
+        if payload is None:
+            raise OpError("An op or codec failed in a worker.")
+        if trace is not None:
+            trace.op_s[: len(costs.op_s)] = costs.op_s
+            trace.size = costs.size
+        return payload
+
+    def probe(self, pipeline: Pipeline) -> tuple[list[str], str]:
+        """Run in the first worker."""
+        return self._workers[0].probe(pipeline)
+
+    def close(self) -> None:
+        """End all of them."""
+        for worker in self._workers:
+            worker.close()
+
+
+def _is_safe(pipeline: Pipeline, cut: Cut) -> bool:
+    """Return whether a cut can be made without a decoder or anybody else's op."""
+    ahead = isinstance(codec_named(cut.codec), AheadCodec)
+    return ahead and all(type(op).__module__.startswith("sophon.") for op in pipeline.ops)
+
+
+class _Worker:
+    def __init__(self, options: list[str], wall_s: float) -> None:
+        self._options = options
+        self._wall_s = wall_s
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line: socket.socket | None = None
+        self._known: OrderedDict[str, None] = OrderedDict()
+
+    @property
+    def pid(self) -> int:
+        process = self._process
+        return 0 if process is None else process.pid
+
+    def start(self) -> socket.socket:
+        """Start the process unless it runs; it is not waited for."""
+        if self._line is not None:
+            return self._line
+        ours, theirs = socket.socketpair()
+        with theirs:
+            for end in (ours, theirs):
+                for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+                    end.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BYTES)
+            frames.set_timeout(ours, self._wall_s)
+            command = [
+                sys.executable,
+                "-P",
+                "-m",
+                "sophon.server.worker",
+                "--line",
+                str(theirs.fileno()),
+                *self._options,
+            ]
+            self._process = subprocess.Popen(
+                command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env=_environment()
+            )
+        self._line = ours
+        self._known.clear()
+        return ours
+
+    def make(self, pipeline: Pipeline, data: bytes, key: Key, cut: Cut) -> tuple[Payload | None, frames.Costs]:
+        """Return the payload, or None if an op or codec raised; and what it took."""
+        with self._lock, self._watched():
+            line = self._ready_for(pipeline)
+            note = frames.MAKE.pack(pipeline.fingerprint.encode(), int(key.seed), int(key.epoch), int(key.sample))
+            frames.send(line, Kind.MAKE, note + str(cut).encode(), data)
+            kind, note, payload = frames.receive(line)
+            if kind not in (Kind.PAYLOAD, Kind.FAILED):
+                raise frames.Broken(f"{kind!r} where a payload was expected")
+            return (payload if kind is Kind.PAYLOAD else None), frames.Costs.parse(note, len(pipeline))
+
+    def probe(self, pipeline: Pipeline) -> tuple[list[str], str]:
+        """Return the digests that the worker finds, up to where it falls, if it does, and why."""
+        found: list[str] = []
+        try:
+            with self._lock, self._watched():
+                line = self._ready_for(pipeline)
+                frames.send(line, Kind.PROBE, pipeline.fingerprint.encode())
+                while (frame := frames.receive(line))[0] is Kind.DIGEST and len(found) < len(pipeline):
+                    found.append(frame[2].decode("ascii", "replace")[:64])
+                if frame[0] is not Kind.END:
+                    raise frames.Broken(f"{frame[0]!r} where a digest was expected")
+        except WorkerLost as lost:
+            name = pipeline.ops[min(len(found), len(pipeline) - 1)].name()
+            return found, f"{name} brought a worker process down there ({lost.reason})"
+        return found, ""
+
+    def _ready_for(self, pipeline: Pipeline) -> socket.socket:
+        line = self.start()
+        if pipeline.fingerprint not in self._known:
+            frames.send(line, Kind.PIPELINE, pipeline.fingerprint.encode(), json.dumps(pipeline.to_spec()).encode())
+            self._known[pipeline.fingerprint] = None
+            if len(self._known) > PIPELINES:
+                self._known.popitem(last=False)
+        return line
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        try:
+            yield
+        except frames.Broken as broken:
+            reason = self._end()
+            self.start()  # at once, so that it is ready when the next sample comes
+            raise WorkerLost(reason) from broken
+        except BaseException:
+            self._end()  # half a frame may be on the line
+            raise
+
+    def _end(self) -> str:
+        """End the process and return why it fell: "crash", or "cpu_limit" for one that took too long."""
+        process, self._process = self._process, None
+        line, self._line = self._line, None
+        if line is not None:
+            line.close()
+        if process is None:
+            return "crash"
+        try:
+            code = process.wait(1.0)  # one that fell by itself is gone in a moment
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            return "cpu_limit"
+        return "cpu_limit" if code == -signal.SIGPROF else "crash"
+
+    def close(self) -> None:
+        with self._lock:
+            self._end()
+
+
+def _environment() -> dict[str, str]:
+    """Return a worker's environment: no secrets, the server's modules, and no threads that the budget does not see."""
+    kept = {name: value for name, value in os.environ.items() if name not in _SECRETS}
+    kept["PYTHONPATH"] = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
+    return kept | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}

@@ -1,0 +1,29 @@
+"""`sophon demo`, as a newcomer runs it, with little data."""
+
+import json
+
+from click.testing import CliRunner
+
+from sophon.cli.main import cli
+
+
+def test_it_trains_with_every_policy_and_ends_with_a_sentence_and_a_report(tmp_path):
+    out = tmp_path / "out"
+    result = CliRunner().invoke(
+        cli, ["demo", "--count", "32", "--link", "200mbit", "--epochs", "1", "--out", str(out)], catch_exceptions=False
+    )
+    assert result.exit_code == 0, result.output
+    assert "all policies fed the model identical bits" in result.stdout
+    assert str(out / "report.html") in result.stdout.replace("\n", "")
+    found = json.loads((out / "result.json").read_text())
+    assert list(found["policies"]) == ["none", "all", "resize", "sophon", "optimal"]
+    assert found["identical"] is True
+    assert len({row["sha256"] for row in found["policies"].values()}) == 1
+    assert found["gains"]["optimal"]["traffic"] > 1.5
+    assert (out / "report.html").stat().st_size > 10_000
+
+
+def test_a_speed_that_is_none_is_refused():
+    result = CliRunner().invoke(cli, ["demo", "--link", "fast"])
+    assert result.exit_code == 2
+    assert "fast" in result.output

@@ -1,0 +1,143 @@
+"""Where the time of an epoch went, in words and on a bar; and the counts that both are made of."""
+
+import io
+import re
+import time
+
+import pytest
+from rich.console import Console
+
+import sophon
+from sophon.loader.explain import Setup, Spent, explain_epoch
+from sophon.loader.stats import Stats
+from tests.support.servers import RECIPE, make_images, serve
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return make_images(tmp_path_factory.mktemp("data") / "train", 23)
+
+
+@pytest.fixture(scope="module")
+def server(images):
+    with serve(images) as running:
+        yield running
+
+
+def _told(setup=None, **counts):
+    stats = Stats(samples=1000, **counts)
+    return explain_epoch(Spent(3, 10.0, stats, 10, True), setup or _setup(), None, None)
+
+
+def _setup(**change):
+    known = {"workers": 2, "kind": "threads", "cores": 4, "is_remote": False, "bad": 0, "on_error": "raise"}
+    return Setup(**{**known, **change})
+
+
+@pytest.mark.parametrize(
+    ("counts", "change", "advice"),
+    [
+        ({"waited_s": 0.1, "consumer_s": 9.8}, {}, "nothing in the loader; it keeps up"),
+        ({"waited_s": 5.0}, {"workers": 0}, "workers. With num_workers=0.*num_workers=3"),
+        ({"waited_s": 5.0, "finish_cpu_s": 19.0}, {}, "more workers: these 2 are busy"),
+        ({"waited_s": 5.0, "finish_cpu_s": 39.0}, {"workers": 4}, "more cores, or a cheaper pipeline"),
+        (
+            {"waited_s": 5.0, "finish_cpu_s": 39.0},
+            {"workers": 8, "is_remote": True},
+            "fewer ops here.*moves ops to the storage node",
+        ),
+        ({"waited_s": 5.0, "collate_s": 4.8}, {}, "a cheaper collate_fn"),
+        ({"waited_s": 5.0}, {"is_remote": True}, "fewer bytes on the link"),
+        ({"waited_s": 5.0}, {}, "a faster disk"),
+    ],
+)
+def test_what_would_help_follows_from_what_was_counted(counts, change, advice):
+    text = _told(_setup(**change), **counts)
+    assert re.search(f"What would help: {advice}", text), text
+
+
+def test_the_words_name_the_figures():
+    text = _told(
+        _setup(is_remote=True, bad=2, on_error="skip"),
+        waited_s=4.0,
+        consumer_s=6.0,
+        link_bytes=50_000_000,
+        smaller_cuts=7,
+        retries=3,
+    )
+    assert "Epoch 3: 1,000 samples in 10 batches" in text
+    assert "worked for 6 s (60%) and waited for batches for 4 s (40%)" in text
+    assert "50 MB crossed the link, 5 MB/s" in text
+    for part in ("For 7 samples storage did less", "3 requests failed", "2 samples are bad so far (on_error='skip')"):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"num_workers": 2}, {"num_workers": 2, "workers": "processes"}, {"num_workers": 1, "policy": "resize"}],
+)
+def test_an_epoch_that_was_run_is_explained(server, settings):
+    loader = sophon.DataLoader(server.url, RECIPE, 4, **{"policy": "none", **settings})
+    assert "No epoch was run yet" in loader.explain()
+    for _ in loader:
+        time.sleep(0.01)
+    text = loader.explain()
+    assert "Epoch 0: 23 samples in 6 batches" in text
+    assert "What would help: " in text
+    stats = loader.stats
+    assert stats.samples == 23
+    assert stats.finish_cpu_s > 0
+    assert stats.link_bytes > 0
+    assert stats.consumer_s >= 0.05
+    assert sum(stats.cuts.values()) == 23
+    next(iter(loader))
+    assert "Epoch 1, left before its end" in loader.explain()
+
+
+def test_the_planners_verdict_is_part_of_it(server):
+    loader = sophon.DataLoader(server.url, RECIPE, 4, num_workers=1, profile=False)
+    for _ in range(2):
+        list(loader)
+    text = loader.explain()
+    assert "Plan: policy optimal" in text
+    assert "Were nothing offloaded: GPU" in text
+
+
+def test_stats_since_count_one_epoch_only(images):
+    loader = sophon.DataLoader(images, RECIPE, 4)
+    list(loader)
+    before = loader.stats.to_dict()
+    list(loader)
+    since = loader.stats.since(before)
+    assert since.samples == 23
+    assert since.cuts == {"0:raw": 23}
+    since.merge(before)
+    both, whole = since.to_dict(), loader.stats.to_dict()
+    assert both.pop("cuts") == whole.pop("cuts") == {"0:raw": 46}
+    assert both == pytest.approx(whole)
+
+
+def test_progress_gives_the_batches_and_shows_a_bar(images):
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=True, width=120)
+    loader = sophon.DataLoader(images, RECIPE, 4, num_workers=1)
+    assert len(list(loader.progress(console=console))) == 6
+    assert "epoch 0" in shown.getvalue()
+    assert "6/6" in shown.getvalue()
+    assert "samples/s" in shown.getvalue()
+
+
+def test_progress_goes_on_where_a_state_was_loaded_and_ends_with_its_iterator(images):
+    loader = sophon.DataLoader(images, RECIPE, 4)
+    batches = iter(loader)
+    for _ in range(4):
+        next(batches)
+    other = sophon.DataLoader(images, RECIPE, 4)
+    other.load_state_dict(loader.state_dict())
+    shown = io.StringIO()
+    batches = other.progress("again", console=Console(file=shown, force_terminal=True, width=120))
+    next(batches)
+    batches.close()
+    assert "again" in shown.getvalue()
+    assert "4/6" in shown.getvalue()
+    assert "left before its end" in other.explain()

@@ -1,0 +1,61 @@
+"""The three short runs that say what holds training back."""
+
+import time
+
+import pytest
+import torch
+
+import sophon
+from sophon.errors import ConfigError
+from tests.support.servers import RECIPE, make_images, serve
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return make_images(tmp_path_factory.mktemp("data") / "images", 40)
+
+
+def test_a_slow_step_is_what_binds_and_is_fed_random_numbers(images):
+    seen = []
+
+    def step(batch):
+        seen.append(batch)
+        time.sleep(0.1)
+
+    loader = sophon.DataLoader(images, RECIPE, batch_size=8, num_workers=1)
+    verdict = sophon.probe(loader, step, batches=4)
+    assert verdict.bound == "GPU-bound"
+    assert verdict.consumer_per_s == pytest.approx(80, rel=0.2)
+    values, labels = seen[0]
+    assert values.shape == (8, 3, 48, 48)
+    assert abs(values.mean()) < 0.05
+    assert values.std() == pytest.approx(1, abs=0.05)
+    assert labels.dtype == torch.int64
+    assert loader.epoch == 0
+
+
+def test_a_slow_link_is_what_binds(images):
+    with serve(images, options=("--limit", "2mbit")) as server:
+        loader = sophon.DataLoader(server.url, RECIPE, batch_size=8, num_workers=1)
+        verdict = sophon.probe(loader, lambda _: None, batches=4)
+    assert verdict.bound == "I/O-bound"
+    assert verdict.io_stall > 0.9
+    assert verdict.factor > 2
+
+
+def test_more_batches_than_samples_go_round(images):
+    steps = []
+    sophon.probe(sophon.DataLoader(images, RECIPE, batch_size=32), batches=3, on_step=lambda *step: steps.append(step))
+    assert {name for name, _, _ in steps} == {"raw fetch", "preprocessing"}
+
+
+def test_a_damaged_file_does_not_stop_it(tmp_path):
+    make_images(tmp_path / "images", 12)
+    (tmp_path / "images" / "class_0" / "zz.jpg").write_bytes(b"\xff\xd8\xff nothing")
+    verdict = sophon.probe(sophon.DataLoader(tmp_path / "images", RECIPE, batch_size=4), batches=4)
+    assert verdict.cpu_per_s > 0
+
+
+def test_no_batches_are_refused(images):
+    with pytest.raises(ConfigError, match="at least 1"):
+        sophon.probe(sophon.DataLoader(images, RECIPE), batches=0)

@@ -1,0 +1,317 @@
+"""A crash in a decoder or plug-in op costs that sample an answer with a smaller cut, and nothing else."""
+
+import io
+import os
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import sophon
+from sophon.codec import RAW, Cut
+from sophon.codec.wire import Request
+from sophon.errors import OpError
+from sophon.loader.cuts import OffloadWarning
+from sophon.pipeline import OPS, Key, Pipeline, Trace, ops
+from sophon.server import frames
+from sophon.server.budget import CpuBudget, Slot
+from sophon.server.crashes import Crashes
+from sophon.server.executor import Executor
+from sophon.server.limits import Limits
+from sophon.server.maker import Threads, WorkerLost
+from sophon.server.processes import Processes
+from sophon.store import open_store
+from tests.support.misbehave import NODE, PROBE_WIDTH, Misbehave
+from tests.support.pictures import encode, scene
+from tests.support.servers import RECIPE, digest, make_images, serve
+
+REPOSITORY = str(Path(__file__).parents[2])
+PLUGIN = "tests.support.plugin_ops"
+WIDTH = 77  # of the pictures that suffer: those of every fifth sample of make_images
+KEY = Key(1, 2, 3)
+
+
+def _recipe(how, width=WIDTH):
+    return Pipeline([ops.Decode(), Misbehave(how, width), *RECIPE.ops[1:]])
+
+
+@pytest.fixture(autouse=True)
+def _node(monkeypatch):
+    monkeypatch.syspath_prepend(REPOSITORY)
+    monkeypatch.setenv(NODE, "1")
+    monkeypatch.setitem(OPS, "Misbehave", Misbehave)  # registered here too, for as long as a test lasts
+
+
+@pytest.fixture
+def processes():
+    made = []
+
+    def make(count=1, **limits):
+        made.append(Processes(count, Limits(**limits), [PLUGIN]))
+        return made[-1]
+
+    yield make
+    for each in made:
+        pids = each.pids
+        each.close()
+        assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+PICTURE, VICTIM = encode(scene(60, 50), "jpeg 4:2:0"), encode(scene(WIDTH, 50), "jpeg 4:2:0")
+
+
+@pytest.mark.parametrize("cut", ["1:webp", "2:raw", "3:zstd", "5:raw", "0:window"])
+def test_a_worker_makes_the_same_payload_and_counts_its_cpu(processes, cut):
+    if cut not in map(str, sophon.legal_cuts(RECIPE)):
+        pytest.skip("the window codec is not built")
+    slot, cut = Slot(0), Cut.parse(cut)
+    for data in (PICTURE, VICTIM):
+        here, there = Trace(len(RECIPE)), Trace(len(RECIPE))
+        expected = Threads().make(slot, RECIPE, data, KEY, cut, here)
+        assert slot.elsewhere_s == 0
+        assert processes().make(slot, RECIPE, data, KEY, cut, there) == expected
+        assert there.size == here.size != (0, 0)
+        assert [seconds > 0 for seconds in there.op_s] == [seconds > 0 for seconds in here.op_s]
+        assert slot.elsewhere_s == 0 if cut.codec == "window" else 0 < slot.elsewhere_s < 5
+        slot.elsewhere_s = 0
+
+
+def test_a_window_with_somebody_elses_op_behind_it_is_cut_in_a_worker(processes):
+    recipe = Pipeline([ops.Decode(), ops.RandomResizedCrop(48), Misbehave("abort", 0)])
+    slot = Slot(0)
+    if "0:window" in map(str, sophon.legal_cuts(recipe)):
+        expected = Threads().make(slot, recipe, PICTURE, KEY, Cut(0, "window"))
+        assert processes().make(slot, recipe, PICTURE, KEY, Cut(0, "window")) == expected
+        assert slot.elsewhere_s > 0
+
+
+def test_a_worker_probes_as_the_server_would(processes):
+    assert processes(0).probe(RECIPE) == Threads().probe(RECIPE)
+
+
+@pytest.mark.parametrize(("how", "reason"), [("abort", "crash"), ("exit", "crash"), ("hang", "cpu_limit")])
+def test_a_worker_that_falls_is_replaced(processes, how, reason):
+    pool = processes(sample_cpu_s=0.5)
+    recipe, slot = _recipe(how), Slot(0)
+    expected = Threads().make(slot, recipe, PICTURE, KEY, Cut(3))
+    assert pool.pids == []
+    assert pool.make(slot, recipe, PICTURE, KEY, Cut(3)) == expected
+    (first,) = pool.pids
+    for _ in range(2):
+        assert pool.make(slot, recipe, PICTURE, KEY, Cut(3)) == expected
+        with pytest.raises(WorkerLost) as lost:
+            pool.make(slot, recipe, VICTIM, KEY, Cut(3))
+        assert lost.value.reason == reason
+    assert pool.make(slot, recipe, PICTURE, KEY, Cut(3)) == expected
+    assert pool.pids != [first]
+
+
+@pytest.mark.parametrize("how", ["raise", "eat"])
+def test_an_op_that_raises_or_eats_memory_fails_and_its_worker_lives_on(processes, how):
+    pool = processes(worker_bytes=2 << 30)
+    assert pool.make(Slot(0), _recipe(how), PICTURE, KEY, Cut(3))
+    before = pool.pids
+    with pytest.raises(OpError):
+        pool.make(Slot(0), _recipe(how), VICTIM, KEY, Cut(3))
+    assert pool.make(Slot(0), _recipe(how), PICTURE, KEY, Cut(3))
+    assert pool.pids == before
+
+
+def test_a_worker_that_sleeps_is_ended_by_the_clock(processes, monkeypatch):
+    from sophon.server import processes as module
+
+    monkeypatch.setattr(module, "_START_S", 1.5)
+    pool = processes(sample_cpu_s=0.01)
+    with pytest.raises(WorkerLost, match="cpu_limit"):
+        pool.make(Slot(0), _recipe("sleep"), VICTIM, KEY, Cut(3))
+
+
+def test_more_pipelines_than_a_worker_remembers_are_sent_again(processes):
+    pool = processes()
+    many = [Pipeline([ops.Decode(), ops.CenterCrop(size)]) for size in range(8, 8 + 70)]
+    for _ in range(2):
+        for pipeline in many:
+            assert pool.make(Slot(0), pipeline, PICTURE, KEY, Cut(2)) == Threads().make(
+                Slot(0), pipeline, PICTURE, KEY, Cut(2)
+            )
+
+
+def test_a_probe_ends_at_the_op_that_crashes_and_says_so(processes):
+    pool = processes(0)
+    found, reason = pool.probe(_recipe("abort", PROBE_WIDTH))
+    assert found == Threads().probe(RECIPE)[0][:1]
+    assert "Misbehave brought a worker process down" in reason
+    assert pool.probe(RECIPE) == Threads().probe(RECIPE)
+
+
+def test_workers_end_when_their_server_is_gone(processes):
+    pool = processes(2)
+    for number in range(2):
+        pool.make(Slot(number), RECIPE, PICTURE, KEY, Cut(2))
+    pids = pool.pids
+    assert len(pids) == 2
+    for worker in pool._workers:
+        worker._line.close()  # as when the server is killed
+    end_s = time.monotonic() + 20
+    while any("sophon" in _command(pid) for pid in pids):
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+
+
+def _command(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def test_workers_know_no_secrets(processes, monkeypatch):
+    monkeypatch.setenv("SOPHON_TOKENS", "0123456789abcdef *")
+    monkeypatch.setenv("SOPHON_TOKEN", "0123456789abcdef")
+    pool = processes()
+    pool.make(Slot(0), RECIPE, PICTURE, KEY, Cut(2))
+    assert "0123456789abcdef" not in Path(f"/proc/{pool.pids[0]}/environ").read_text()
+
+
+class _Line:
+    """A line that carries what it is told to."""
+
+    def __init__(self, data):
+        self._data = data
+
+    def recv(self, count, _):
+        part = self._data[: min(count, 7)]
+        self._data = self._data[len(part) :]
+        return part
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\4",
+        frames._HEAD.pack(4, 0, 1 << 60),
+        frames._HEAD.pack(4, 1 << 30, 0),
+        frames._HEAD.pack(99, 0, 0),
+        frames._HEAD.pack(4, 8, 100) + b"x" * 50,
+    ],
+)
+def test_what_a_worker_must_not_send_breaks_the_line_before_anything_is_allocated(data):
+    with pytest.raises(frames.Broken):
+        frames.receive(_Line(data))
+
+
+@pytest.mark.parametrize("note", [b"", b"x" * 15, b"x" * 17, b"x" * (16 + 8 * 6)])
+def test_a_note_of_the_wrong_length_breaks_the_line(note):
+    with pytest.raises(frames.Broken):
+        frames.Costs.parse(note, 5)
+
+
+def test_costs_that_make_no_sense_count_as_nothing():
+    sane = frames.Costs(0.5, (3, 4), (0.25, 0.125))
+    assert frames.Costs.parse(sane.pack(), 5) == sane
+    for odd in (float("nan"), float("inf"), -1.0):
+        assert frames.Costs.parse(frames.Costs(odd, (3, 4), (odd,)).pack(), 5) == frames.Costs(0.0, (3, 4), (0.0,))
+
+
+# --- what that means for requests -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def executor(tmp_path, processes):
+    budget = CpuBudget(2)
+    store = open_store(make_images(tmp_path / "train", 10), "train")
+    made = Executor({"train": store}, budget, maker=processes(2, sample_cpu_s=0.5))
+    made.read = store.read
+    made.reasons = []
+    made.on_smaller_cut = made.reasons.append
+    yield made
+    budget.close()
+
+
+def _request(recipe, cut="3:webp", samples=range(10)):
+    samples = tuple(samples)
+    return Request("train", recipe.to_spec(), 1, 2, samples, (Cut.parse(cut),) * len(samples))
+
+
+@pytest.mark.parametrize(("how", "reason"), [("abort", "crash"), ("hang", "cpu_limit")])
+def test_a_crash_costs_that_sample_a_smaller_cut_and_is_not_tried_twice(executor, how, reason):
+    victims = {p for p in range(10) if Image.open(io.BytesIO(executor.read(p))).width == WIDTH}
+    assert len(victims) == 2
+    for epoch in range(2):
+        replies = {reply.position: reply for reply in executor.replies(_request(_recipe(how)))}
+        assert {p for p, reply in replies.items() if reply.cut == RAW} == victims
+        assert not any(reply.error for reply in replies.values())
+        assert executor.reasons == ([reason] * 2 if epoch == 0 else ["crash"] * 2)
+        executor.reasons.clear()
+
+
+def test_a_pipeline_that_always_crashes_is_left_alone_after_a_while(executor):
+    recipe = _recipe("abort", 0)
+    start = executor.maker.pids
+    replies = list(executor.replies(_request(recipe, samples=list(range(10)) * 3)))
+    assert {reply.cut for reply in replies} == {RAW}
+    assert executor.reasons == ["crash"] * 30
+    assert executor.maker.pids != start
+    ended_s = time.monotonic()
+    assert {r.cut for r in executor.replies(_request(recipe, cut="3:webp"))} == {RAW}
+    assert time.monotonic() - ended_s < 1
+    assert {r.cut for r in executor.replies(_request(_recipe("nothing")))} == {Cut(3, "webp")}
+
+
+def test_a_pipeline_rests_for_a_while_and_is_tried_again():
+    now_s = 0.0
+    crashes = Crashes(lambda: now_s)
+    for sample in range(8):
+        assert not crashes.expected("work", sample)
+        crashes.fell("work", sample)
+    assert crashes.expected("work", "another")
+    assert not crashes.expected("other work", 0)
+    now_s = 61.0
+    assert crashes.expected("work", 3)
+    assert not crashes.expected("work", "another")
+    crashes.fell("work", "another")
+    assert crashes.expected("work", "yet another")
+    now_s = 122.0
+    crashes.stood("work")
+    crashes.fell("work", "yet another")
+    assert not crashes.expected("work", "one more")
+
+
+def test_the_server_lives_through_crashes_and_the_batches_are_the_same(tmp_path, monkeypatch):
+    images = make_images(tmp_path / "train", 20)
+    recipe = _recipe("abort")
+    expected = digest(sophon.DataLoader(images, _recipe("nothing"), batch_size=4))
+    monkeypatch.chdir(REPOSITORY)
+    with serve(images, cores=2, options=("--import", PLUGIN, "--metrics-port", "0")) as server:
+        monkeypatch.delenv(NODE)  # here the op does as it should
+        pid = server.pid
+        loader = sophon.DataLoader(server.url, recipe, batch_size=4, policy="3:webp", num_workers=2)
+        with pytest.warns(OffloadWarning, match="sent 4 of 20 samples as raw files"):
+            found = digest(loader)
+        assert found == expected
+        assert loader.stats.cuts == {"3:webp": 16, "0:raw": 4}
+        os.kill(pid, 0)
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics") as answer:
+            assert b'sophon_smaller_cuts_total{reason="crash"} 4.0' in answer.read()
+
+
+@pytest.mark.parametrize("isolation", ["process", "thread"])
+def test_both_kinds_of_isolation_give_the_same_batches(tmp_path, isolation, monkeypatch):
+    images = make_images(tmp_path / "train", 12)
+    with serve(images, cores=2, options=("--isolation", isolation)) as server:
+        loader = sophon.DataLoader(server.url, RECIPE, batch_size=4, policy="2:webp")
+        assert digest(loader) == digest(sophon.DataLoader(images, RECIPE, batch_size=4))
+        assert loader.stats.cuts == {"2:webp": 12}
+
+
+def test_an_op_that_crashes_on_the_built_in_picture_stays_on_the_trainer(tmp_path, monkeypatch):
+    images = make_images(tmp_path / "train", 5)
+    monkeypatch.chdir(REPOSITORY)
+    with serve(images, options=("--import", PLUGIN)) as server:
+        monkeypatch.delenv(NODE)
+        with pytest.warns(OffloadWarning, match="Misbehave brought a worker process down"):
+            loader = sophon.DataLoader(server.url, _recipe("abort", PROBE_WIDTH), batch_size=5, policy="3:webp")
+        assert len(list(loader)) == 1

@@ -1,0 +1,227 @@
+"""Every limit ends in a clear error or a smaller cut, and the server goes on."""
+
+import gc
+import json
+import threading
+from dataclasses import fields
+
+import pytest
+from click.testing import CliRunner
+from pyarrow import flight
+
+import sophon
+from sophon.cli.limits import _OPTIONS, limits_from
+from sophon.cli.serve import serve as serve_command
+from sophon.codec import RAW, Cut
+from sophon.codec.wire import Request
+from sophon.errors import ConfigError, RetryableError, StoreError
+from sophon.pipeline import Pipeline, ops
+from sophon.server.budget import CpuBudget
+from sophon.server.executor import Executor
+from sophon.server.limits import Limits
+from sophon.server.room import Room
+from sophon.store import open_store
+from sophon.units import parse_bytes, parse_seconds
+from tests.support.servers import RECIPE, digest, make_images, serve
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return make_images(tmp_path_factory.mktemp("data") / "train", 20)
+
+
+@pytest.fixture
+def make(images):
+    budgets = []
+
+    def executor(**limits):
+        budgets.append(CpuBudget(1))
+        made = Executor({"data": open_store(images, "data")}, budgets[-1], limits=Limits(**limits))
+        made.reasons = []
+        made.on_smaller_cut = made.reasons.append
+        return made
+
+    yield executor
+    for budget in budgets:
+        budget.close()
+
+
+def _request(samples=range(20), cut="2:webp", pipeline=RECIPE):
+    samples = tuple(samples)
+    return Request("data", pipeline.to_spec(), 0, 0, samples, (Cut.parse(cut),) * len(samples))
+
+
+def test_more_samples_than_a_request_may_name_are_refused(make):
+    executor = make(request_samples=4)
+    assert len(list(executor.replies(_request(range(4))))) == 4
+    with pytest.raises(ConfigError, match=r"a request for 5 samples; this node takes 4 at most: ask for fewer"):
+        executor.replies(_request(range(5)))
+
+
+def test_more_bytes_than_a_request_may_name_are_refused(make):
+    with pytest.raises(ConfigError, match=r"this node takes 10 KB at most: ask for fewer samples"):
+        make(request_bytes=10_000).replies(_request())
+
+
+def test_a_loader_keeps_to_the_samples_that_a_node_takes(images):
+    with serve(images, options=("--max-request-samples", "3")) as server:
+        expected = digest(sophon.DataLoader(images, RECIPE, batch_size=8))
+        assert digest(sophon.DataLoader(server.url, RECIPE, batch_size=8, num_workers=1)) == expected
+        dataset = sophon.RemoteDataset(server.url, RECIPE)
+        assert len(dataset.__getitems__(list(range(10)))) == 10
+
+
+def test_a_file_that_is_too_large_is_an_error_of_its_own(make):
+    executor = make(sample_bytes=4000)
+    replies = list(executor.replies(_request(cut="0:raw")))
+    refused = [reply for reply in replies if reply.error]
+    assert 0 < len(refused) < 20
+    assert all(isinstance(reply.error, StoreError) for reply in refused)
+    assert "leave it out, or raise --max-sample-bytes there" in str(refused[0].error)
+    assert all(len(reply.payload) <= 4000 for reply in replies)
+
+
+def test_a_picture_with_too_many_pixels_is_sent_as_it_is(make):
+    executor = make(pixels=4000)
+    assert {str(reply.cut) for reply in executor.replies(_request())} == {"0:raw", "2:webp"}
+    assert set(executor.reasons) == {"op_failed"}
+
+
+@pytest.mark.parametrize("bomb", [ops.Resize((2000, 2000)), ops.CenterCrop(2000), ops.RandomResizedCrop(2000)])
+def test_an_op_that_makes_too_many_pixels_is_not_run(make, bomb):
+    pipeline = Pipeline([ops.Decode(), bomb, ops.ToTensor()])
+    executor = make(pixels=1_000_000)
+    for cut in ("2:raw", "3:raw"):
+        assert {reply.cut for reply in executor.replies(_request(range(3), cut, pipeline))} == {RAW}
+    answer = executor.describe({"dataset": "data", "pipeline": pipeline.to_spec()})
+    assert answer["max_cut"] == 1
+    assert "beyond the 1,000,000 pixels that this node allows" in answer["reason"]
+
+
+def test_one_request_too_many_is_told_to_try_again():
+    room = Room(Limits(requests=2))
+    one, two = room.enter(), room.enter()
+    with pytest.raises(RetryableError, match="answers 2 requests already; try again later"):
+        room.enter()
+    one.leave()
+    one.leave()
+    assert room.requests == 1
+    three = room.enter()
+    del two, three
+    gc.collect()
+    assert room.requests == 0
+
+
+def test_a_seat_that_is_dropped_gives_up_what_it_held():
+    room = Room(Limits(in_flight_bytes=100))
+    seat = room.enter()
+    seat.hold(90)
+    seat.hold(-30)
+    assert room.held_bytes == 60
+    assert not room.has_room(41)
+    del seat
+    gc.collect()
+    assert (room.held_bytes, room.requests) == (0, 0)
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_without_room_for_more_bytes_samples_are_worked_on_one_by_one(make, in_order, monkeypatch):
+    executor = make(in_flight_bytes=1)
+    running, most, lock = 0, 0, threading.Lock()
+    make_payload = executor.maker.make
+
+    def counted(*arguments):
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        try:
+            return make_payload(*arguments)
+        finally:
+            with lock:
+                running -= 1
+
+    monkeypatch.setattr(executor.maker, "make", counted)
+    room = Room(executor.limits)
+    seat = room.enter()
+    request = Request(**{**vars(_request()), "in_order": in_order})
+    replies = list(executor.replies(request, seat=seat))
+    assert sorted(reply.position for reply in replies) == list(range(20))
+    assert most == 1
+    assert room.held_bytes == sum(len(reply.payload) for reply in replies)
+
+
+def test_clients_that_do_not_read_do_not_keep_others_from_being_served(images):
+    """A dozen streams are opened and left alone under tight limits; a loader still gets its batches."""
+    with (
+        serve(images, options=("--max-in-flight", "20KB", "--max-requests", "14")) as server,
+        flight.connect(f"grpc://127.0.0.1:{server.port}") as client,
+    ):
+        ticket = flight.Ticket(_request(cut="0:raw").to_bytes())
+        readers = [client.do_get(ticket) for _ in range(12)]
+        expected = digest(sophon.DataLoader(images, RECIPE, batch_size=8))
+        assert digest(sophon.DataLoader(server.url, RECIPE, batch_size=8, policy="2:webp", num_workers=2)) == expected
+        for reader in readers:
+            reader.cancel()
+
+
+def test_seats_are_free_again_when_clients_go_away_at_any_moment(images):
+    with (
+        serve(images, options=("--max-requests", "3", "--metrics-port", "0")) as server,
+        flight.connect(f"grpc://127.0.0.1:{server.port}") as client,
+    ):
+        ticket = flight.Ticket(_request(cut="0:raw").to_bytes())
+        for number in range(12):
+            reader = client.do_get(ticket, flight.FlightCallOptions(timeout=20))
+            if number % 3 == 0:
+                reader.read_all()
+            elif number % 3 == 1:
+                reader.read_chunk()
+            reader.cancel()
+            del reader
+        for bad in (b"", b"{}", Request("x", {"ops": []}, 0, 0, (), ()).to_bytes()) * 3:
+            with pytest.raises(flight.FlightError):
+                client.do_get(flight.Ticket(bad)).read_all()
+        loader = sophon.DataLoader(server.url, RECIPE, batch_size=8, num_workers=1)
+        assert len(list(loader)) == 3
+
+
+def test_a_busy_node_says_so_in_a_way_that_any_client_can_retry(images):
+    with serve(images, options=("--max-requests", "1", "--limit", "100kbit")) as server:
+        with flight.connect(f"grpc://127.0.0.1:{server.port}") as client:
+            ticket = flight.Ticket(_request(cut="0:raw").to_bytes())
+            reader = client.do_get(ticket)
+            with pytest.raises(flight.FlightUnavailableError, match="try again later") as refused:
+                client.do_get(ticket).read_all()
+            assert json.loads(refused.value.extra_info)["type"] == "RetryableError"
+            reader.cancel()
+        server.kill()  # it would send for half a minute
+
+
+def test_options_show_the_defaults_that_hold():
+    parse = {"SIZE": parse_bytes, "TIME": parse_seconds, "N": int}
+    defaults = Limits()
+    assert {name for name, *_ in _OPTIONS} == {field.name for field in fields(Limits)}
+    for name, _, kind, text in _OPTIONS:
+        shown = text.rstrip(".").rpartition("; ")[2]
+        if name != "pixels":
+            assert parse[kind](shown) == getattr(defaults, name), name
+    assert limits_from({name: None for name, *_ in _OPTIONS}) == defaults
+    given = {name: None for name, *_ in _OPTIONS} | {"sample_cpu_s": "500ms", "in_flight_bytes": "2GB", "requests": 7}
+    assert limits_from(given) == Limits(sample_cpu_s=0.5, in_flight_bytes=2 * 10**9, requests=7)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--max-request-samples", "9000", "request_samples: expected at most 8,192"),
+        ("--max-sample-bytes", "2GiB", "sample_bytes: expected at most"),
+        ("--max-in-flight", "much", "is not a number of bytes"),
+        ("--max-sample-cpu", "0s", "sample_cpu_s: expected a number above 0"),
+        ("--max-requests", "0", "0 is not in the range"),
+    ],
+)
+def test_a_limit_that_makes_no_sense_is_refused(images, option, value, message):
+    done = CliRunner().invoke(serve_command, [str(images), "--port", "0", option, value])
+    assert done.exit_code != 0
+    assert message in done.output + str(done.exception)

@@ -1,0 +1,41 @@
+"""How much is sent at once."""
+
+import pytest
+
+from sophon.server.pace import MOST_BYTES, Pace, Paces
+
+
+def _settle(pace, bytes_per_s, batches=40):
+    for _ in range(batches):
+        pace.sent(int(pace.batch_bytes), pace.batch_bytes / bytes_per_s)
+
+
+@pytest.mark.parametrize(("bytes_per_s", "expected"), [(5e6, 5e5), (2e7, 2e6), (1e9, MOST_BYTES), (1e5, 1 << 17)])
+def test_a_batch_is_what_the_link_takes_in_a_tenth_of_a_second(bytes_per_s, expected):
+    pace = Pace()
+    _settle(pace, bytes_per_s)
+    assert pace.batch_bytes == pytest.approx(expected, rel=0.05)
+
+
+def test_a_link_that_becomes_slow_is_followed_within_a_few_batches():
+    pace = Pace()
+    _settle(pace, 1e9)
+    _settle(pace, 5e6, batches=6)
+    assert pace.batch_bytes < 1e6
+
+
+def test_a_short_batch_that_was_taken_at_once_does_not_make_the_next_one_huge():
+    pace = Pace()
+    _settle(pace, 5e6)
+    pace.sent(1000, 1e-6)
+    assert pace.batch_bytes < 8e5
+
+
+def test_connections_of_one_trainer_share_a_pace_and_old_trainers_are_forgotten():
+    paces = Paces()
+    first = paces.of("ipv4:10.0.0.1:4000")
+    assert paces.of("ipv4:10.0.0.1:4001") is first
+    assert paces.of("ipv6:[::1]:4001") is not first
+    for number in range(300):
+        paces.of(f"ipv4:10.1.{number}.1:1")
+    assert paces.of("ipv4:10.0.0.1:4000") is not first

@@ -1,0 +1,63 @@
+"""An op that does what no op should do. Nobody knows it unless it is registered: see `plugin_ops`."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from PIL import Image
+
+from sophon.pipeline.op import Op
+from sophon.pipeline.spec import Kind, Spec
+
+NODE = "SOPHON_TEST_NODE"  # set where they are to misbehave
+PROBE_WIDTH = 320  # of the built-in picture
+
+
+@dataclass(frozen=True)
+class Misbehave(Op):
+    """Does to pictures of a given width what no op should do, and nothing to others.
+
+    Args:
+        how: abort, exit, hang, sleep, eat, raise or nothing.
+        width: Of the pictures that suffer; 0 for all.
+    """
+
+    how: str
+    width: int = 0
+    takes: ClassVar[Kind] = Kind.IMAGE
+
+    def output(self, spec: Spec) -> Spec:
+        self._check_kind(spec)
+        return spec
+
+    def apply(self, value: Image.Image, params: Any) -> Image.Image:  # noqa: ARG002 - part of the contract
+        if NODE in os.environ and self.width in (0, value.width):
+            _MISDEEDS[self.how]()
+        return value
+
+
+def _hang() -> None:
+    while True:
+        pass
+
+
+def _eat() -> None:
+    bytearray(8 << 30)
+
+
+def _raise() -> None:
+    raise ZeroDivisionError("on purpose")
+
+
+_MISDEEDS = {
+    "abort": os.abort,
+    "exit": lambda: os._exit(0),
+    "hang": _hang,
+    "sleep": lambda: time.sleep(1000),
+    "eat": _eat,
+    "raise": _raise,
+    "nothing": lambda: None,
+}
