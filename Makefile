@@ -31,7 +31,7 @@ format: .venv/installed-test
 	$(PYTHON) -m venv .venv
 
 .venv/installed-demo: .venv/bin/python pyproject.toml requirements/pins.txt
-	$(PIP) $(PINS) --editable ".[report]"
+	$(PIP) $(PINS) --editable ".[report,torch]"
 	touch $@
 
 # Everything but torch comes with the SHA-256 of its file: torch has one build per kind of accelerator under one version.

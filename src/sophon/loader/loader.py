@@ -148,11 +148,10 @@ class DataLoader:
         tls_key: str | Path | None = None,
     ) -> None:
         _at_least("batch_size", batch_size, 1)
-        _at_least("num_workers", 0 if num_workers == "auto" else num_workers, 0)
-        _at_least("max_requests", 1 if max_requests is None else max_requests, 1)
         _at_least("buffer_bytes", buffer_bytes, 1)
-        if workers not in _WORKERS:
-            raise ConfigError(f"workers: expected threads or processes, got {workers!r}")
+        if max_requests is not None:
+            _at_least("max_requests", max_requests, 1)
+        _check_workers(workers, num_workers, order)
         if deadline_s <= 0:
             raise ConfigError(f"deadline_s: expected seconds above 0, got {deadline_s!r}")
         if isinstance(data, RemoteDataset):
@@ -206,9 +205,9 @@ class DataLoader:
             max_delay=None if relaxed is None else relaxed.max_delay,
         )
         self._costs = Costs(len(self.dataset))
-        known_as = self.dataset.opened.fingerprint
-        self._replay = order.opened(known_as, batch_size) if isinstance(order, Replay) else None
-        self.log = None if relaxed is None else OrderLog(known_as, batch_size)
+        fingerprint = self.dataset.opened.fingerprint
+        self._replay = order.opened(fingerprint, batch_size) if isinstance(order, Replay) else None
+        self.log = None if relaxed is None else OrderLog(fingerprint, batch_size)
         self._planner = None
         settings = PlanSettings(
             policy=policy if isinstance(policy, str) and policy in MEASURED else "optimal",
@@ -221,28 +220,20 @@ class DataLoader:
             self._planner = Planner(self.dataset, settings, _cores(self.num_workers), self.stats)
         self._torch_loader = None
         if workers == "processes" and self.num_workers > 0:
-            if order != "strict" or num_workers == "auto":
-                raise ConfigError("worker processes keep strict order and a fixed number; use workers='threads'")
+            data_of = need_torch('workers="processes"').utils.data
             self._sampler = EpochSampler(self.dataset, shuffle=shuffle, seed=self.dataset.seed, uneven=uneven)
-            self._torch_loader = self._processes(
+            side = WorkerSide(self.dataset, collate_fn)
+            self._torch_loader = data_of.DataLoader(
+                side,
+                batch_sampler=data_of.BatchSampler(self._sampler, batch_size, drop_last),
+                num_workers=self.num_workers,
+                collate_fn=side.collate,
                 multiprocessing_context=multiprocessing_context,
                 prefetch_factor=prefetch_factor,
                 persistent_workers=persistent_workers,
+                pin_memory=self.pin_memory,
             )
         len(self)  # ranks that cannot be, or samples that must be shared evenly and cannot, are found here
-
-    def _processes(self, **options: Any) -> Any:
-        """Return torch's loader, whose worker processes make the batches."""
-        data_of = need_torch('workers="processes"').utils.data
-        side = WorkerSide(self.dataset, self.collate_fn)
-        return data_of.DataLoader(
-            side,
-            batch_sampler=data_of.BatchSampler(self._sampler, self.batch_size, self.drop_last),
-            num_workers=self.num_workers,
-            collate_fn=side.collate,
-            pin_memory=self.pin_memory,
-            **options,
-        )
 
     def _should_plan(self, policy: Any, plan: Any, workers: str) -> bool:
         """Return whether this loader measures and plans for itself."""
@@ -319,16 +310,16 @@ class DataLoader:
     def state_dict(self) -> dict[str, Any]:
         """Return where the training loop stands: a small dict of JSON values, the same on all ranks.
 
-        It counts the batches that were handed out, not those that are being made; so it may be taken at any time, but
-        in relaxed order only between epochs: a number does not say which samples were used up.
+        It counts the batches that were handed out, not those that are being made; so it may be taken at any time, in
+        relaxed order between two epochs.
 
         Raises:
-            ConfigError: An epoch in relaxed order is under way.
+            ConfigError: In the middle of an epoch in relaxed order.
         """
-        if self.log is not None and not self._place.is_ahead and self._steps(self._place.cursor) > 0:
+        if self._config.max_delay is not None and 0 < self._place.cursor < len(self.dataset):
             raise ConfigError(
-                "in relaxed order there is no state in the middle of an epoch; take it between epochs, or use "
-                'order="strict", which hides slow samples too, by reading ahead'
+                "in relaxed order samples leave out of turn, so no number says which ones are left in the middle of an "
+                "epoch; take the state between epochs, or use order='strict'"
             )
         return self._state(self._place.epoch, self._place.cursor).to_dict()
 
@@ -437,7 +428,7 @@ class DataLoader:
             order = order[: len(order) // self.batch_size * self.batch_size]
         strict = order
         if self._replay is not None:
-            order = self._replayed(epoch, cursor, whole, ranks)
+            order = self._replayed(self._replay, epoch, cursor, share(whole, 0, ranks, self._uneven), ranks)
         if self._planner is not None:
             self._planner.begin(epoch, ranks.size)
             if (predicted := self._planner.finish_s()) is not None:
@@ -465,13 +456,11 @@ class DataLoader:
             if self._planner is not None:
                 self._planner.end()
 
-    def _replayed(self, epoch: int, cursor: int, whole: Order, ranks: Ranks) -> Order:
-        """Return what is left of a recorded epoch behind a cursor."""
-        assert self._replay is not None
-        order = share(whole, 0, ranks, self._uneven)
+    def _replayed(self, log: OrderLog, epoch: int, cursor: int, order: Order, ranks: Ranks) -> Order:
+        """Return what is left of a recorded epoch behind a cursor, given this rank's share of the whole epoch."""
         if self.drop_last:
             order = order[: len(order) // self.batch_size * self.batch_size]
-        return self._replay.replay(epoch, order)[cursor // ranks.size :]
+        return log.replay(epoch, order)[cursor // ranks.size :]
 
     def _from_processes(self, epoch: int, cursor: int, ranks: Ranks) -> Generator[Any]:
         assert self._torch_loader is not None
@@ -504,6 +493,15 @@ class DataLoader:
 def _at_least(name: str, value: Any, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigError(f"{name}: expected an integer of at least {least}, got {value!r}")
+
+
+def _check_workers(workers: str, number: int | str, order: Any) -> None:
+    if workers not in _WORKERS:
+        raise ConfigError(f"workers: expected threads or processes, got {workers!r}")
+    if number != "auto":
+        _at_least("num_workers", number, 0)
+    if workers == "processes" and number != 0 and (order != "strict" or number == "auto"):
+        raise ConfigError("worker processes keep strict order and a fixed number; use workers='threads'")
 
 
 def _cores(workers: int) -> float:

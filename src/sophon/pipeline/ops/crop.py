@@ -195,7 +195,10 @@ class RandomResizedCrop(_SizedCrop):
         return params
 
     def apply(self, value: Image.Image | Part, params: Box) -> Image.Image:
-        """Return the part inside the box, resized."""
+        """Return the part inside the box, resized.
+
+        Pillow's ``resize(box=…)`` would save a copy, but its filter reads pixels outside the box: other bits.
+        """
         height, width = self._size
         if self.interpolation == "bilinear":
             return crop_and_resize(*_located(value, params), (width, height))
