@@ -49,7 +49,7 @@ def test_the_result_has_the_figures_that_are_promised():
 def test_slow_reads_take_their_time_and_give_the_same_bytes(tmp_path):
     write_volumes(tmp_path / "v.parquet", [0.001] * 4, 7e-7)
     store = open_store(tmp_path / "v.parquet")
-    request = Request(store.name, {"ops": []}, 0, 0, (0, 1, 2, 3), (RAW,) * 4)
+    request = Request(store.name, {"ops": []}, seed=0, epoch=0, samples=(0, 1, 2, 3), cuts=(RAW,) * 4)
     start_s = time.monotonic()
     replies = list(SlowReads(store, "here", 0.01).fetch(request, 1.0))
     assert time.monotonic() - start_s >= 0.04

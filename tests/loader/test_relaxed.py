@@ -223,3 +223,37 @@ def test_costs_follow_what_was_seen():
         costs.saw(1, 0.03)
     assert costs.lead(1, 2) == pytest.approx(3.0, rel=0.1)
     assert costs.lead(1, 2) == pytest.approx(3 * costs.lead(0, 2), rel=0.01)
+
+
+def test_a_state_in_the_middle_of_a_relaxed_epoch_is_refused_and_between_epochs_it_is_not(images):
+    loader = _loader(images, order="relaxed")
+    assert loader.state_dict()["epoch"] == 0
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(ConfigError, match="between epochs"):
+        loader.state_dict()
+    assert sum(1 for _ in batches) == 10
+    assert loader.state_dict()["epoch"] == 1
+
+
+def test_a_replay_goes_on_from_a_state(images):
+    loader = _loader(images, order=Relaxed(5), num_workers=4)
+    recorded = list(loader)
+    first = _loader(images, order=Replay(loader.log))
+    batches = iter(first)
+    for _ in range(3):
+        next(batches)
+    state = first.state_dict()
+    batches.close()
+    second = _loader(images, order=Replay(loader.log), num_workers=1)
+    second.load_state_dict(state)
+    assert digest(second) == digest(recorded[3:])
+
+
+@pytest.mark.parametrize("policy", ["skip", "substitute"])
+def test_bad_samples_are_dealt_with_in_relaxed_order_too(tmp_path, policy):
+    images = make_images(tmp_path / "data", 30)
+    next(images.rglob("*.png")).write_bytes(b"no picture")
+    loader = _loader(images, order="relaxed", on_error=policy, error_budget=0.5)
+    assert sum(len(labels) for _, labels in loader) == (29 if policy == "skip" else 30)
+    assert len(loader.bad_samples) == 1

@@ -150,9 +150,12 @@ def test_threads_come_and_go_with_the_setting_and_none_is_left(images):
             self.setting = Setting(workers, requests, self.setting.ahead_bytes)
             return self.setting
 
+        def deepen(self):
+            return False
+
     loader = sophon.DataLoader(images, RECIPE, batch_size=4, shuffle=True, seed=5, num_workers="auto")
     plain = digest(sophon.DataLoader(images, RECIPE, batch_size=4, shuffle=True, seed=5))
-    loader._tuner = Restless(Setting(2, 2, 1 << 20), MOST, 2)
+    loader._tuner = Restless(Setting(2, 2, 1), MOST, 2)  # one batch ahead: work goes on as long as the epoch
     end_s = time.monotonic() + 30
     while loader._tuner.trials < 8 and time.monotonic() < end_s:
         loader.set_epoch(0)

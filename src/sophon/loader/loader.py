@@ -19,7 +19,7 @@ from sophon.loader.dataset import RemoteDataset
 from sophon.loader.engine import Engine
 from sophon.loader.explain import Setup, Spent, explain_epoch
 from sophon.loader.machine import MachineConfig
-from sophon.loader.order import epoch_order
+from sophon.loader.order import Order, epoch_order
 from sophon.loader.order_log import OrderLog, Relaxed, Replay
 from sophon.loader.planner import Planner, PlanSettings
 from sophon.loader.prefix_cache import DEFAULT_BYTES
@@ -426,7 +426,9 @@ class DataLoader:
         order = share(whole, cursor, ranks, self._uneven)
         if self.drop_last:
             order = order[: len(order) // self.batch_size * self.batch_size]
-        strict, order = order, order if self._replay is None else self._replay.replay(epoch, order)
+        strict = order
+        if self._replay is not None:
+            order = self._replayed(self._replay, epoch, cursor, share(whole, 0, ranks, self._uneven), ranks)
         if self._planner is not None:
             self._planner.begin(epoch, ranks.size)
             if (predicted := self._planner.finish_s()) is not None:
@@ -453,6 +455,12 @@ class DataLoader:
                 self.log.record(epoch, strict, engine.positions)
             if self._planner is not None:
                 self._planner.end()
+
+    def _replayed(self, log: OrderLog, epoch: int, cursor: int, order: Order, ranks: Ranks) -> Order:
+        """Return what is left of a recorded epoch behind a cursor, given this rank's share of the whole epoch."""
+        if self.drop_last:
+            order = order[: len(order) // self.batch_size * self.batch_size]
+        return log.replay(epoch, order)[cursor // ranks.size :]
 
     def _from_processes(self, epoch: int, cursor: int, ranks: Ranks) -> Generator[Any]:
         assert self._torch_loader is not None

@@ -128,11 +128,14 @@ def _move(ops: Sequence[Op], value: Image.Image | Part, params: Sequence[Any]) -
     turn = _TURNS.get((flipped_x, flipped_y))
     if isinstance(value, Part) and not cropped:
         return _turned_part(value, turn, flipped_x, flipped_y)
-    piece = value if isinstance(value, Image.Image) and not cropped else crop(value, box)
-    if turn is not None:
-        piece = piece.transpose(turn)
     last = ops[-1]
-    return last.resized(piece) if isinstance(last, RandomResizedCrop) else piece
+    if isinstance(last, RandomResizedCrop):
+        if turn is None:
+            return last.apply(value, box)
+        piece = crop(value, box).transpose(turn)
+        return last.apply(piece, (0, 0, piece.height, piece.width))
+    piece = value if isinstance(value, Image.Image) and not cropped else crop(value, box)
+    return piece if turn is None else piece.transpose(turn)
 
 
 def _one_by_one(ops: Sequence[Op], value: Value, params: Sequence[Params]) -> Value:

@@ -203,7 +203,3 @@ class RandomResizedCrop(_SizedCrop):
         if self.interpolation == "bilinear":
             return crop_and_resize(*_located(value, params), (width, height))
         return crop(value, params).resize((width, height), INTERPOLATIONS[self.interpolation])
-
-    def resized(self, part: Image.Image) -> Image.Image:
-        """Return what was cut out, resized."""
-        return self.apply(part, (0, 0, part.height, part.width))
