@@ -105,9 +105,9 @@ def test_the_look_up_of_floats_is_to_tensor_and_normalize(normalize, mode):
         pytest.skip("three means for one channel")
     picture = noise(33, 21).convert(mode)
     expected = normalize.apply(ops.ToTensor().apply(picture))
-    (fused,) = fuse.fuse((ops.ToTensor(), normalize)).values()
+    ((fused,),) = fuse.fuse((ops.ToTensor(), normalize)).values()
     for out in (None, np.empty_like(expected), np.empty((2, *expected.shape), np.float32)[1]):
-        result = fused(picture, out)
+        result = fused.run(picture, (None, None), out)
         assert result.tobytes() == expected.tobytes()
         assert out is None or np.shares_memory(result, out)
 
