@@ -11,6 +11,7 @@ def _check(result):
     assert (result["lost"], result["repeated"], result["mismatched"]) == (0, 0, 0)
 
 
+@pytest.mark.slow
 def test_a_short_soak_loses_repeats_and_changes_nothing(monkeypatch):
     monkeypatch.setattr(soak, "_PHOTOS", 16)
     monkeypatch.setattr(soak, "_PAUSE_S", (0.2, 1.0))

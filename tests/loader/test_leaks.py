@@ -26,7 +26,7 @@ def server(images):
 
 @pytest.mark.parametrize("how", ["exception", "dropped", "ctrl-c"])
 @pytest.mark.parametrize("kind", ["threads", "processes"])
-@pytest.mark.parametrize("where", ["server", "local"])
+@pytest.mark.parametrize("where", ["server", pytest.param("local", marks=pytest.mark.slow)])
 def test_nothing_is_left_behind(server, images, where, kind, how):
     url = server.url if where == "server" else str(images)
     done = subprocess.run(

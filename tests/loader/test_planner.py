@@ -52,7 +52,7 @@ def truth(slow_link):
     return _epochs(_loader(slow_link, policy="none"), 3)
 
 
-@pytest.mark.parametrize("policy", [None, "sophon", "fastflow"])
+@pytest.mark.parametrize("policy", [None, "sophon", pytest.param("fastflow", marks=pytest.mark.slow)])
 def test_it_measures_then_plans_and_the_bits_stay_the_same(slow_link, truth, policy):
     loader = _loader(slow_link, policy=policy)
     assert loader.plan is None

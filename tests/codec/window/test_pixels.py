@@ -153,15 +153,16 @@ def test_jpegtran_crops_to_the_same_pixels(sampling):
         np.testing.assert_array_equal(pixels(done.stdout)[inside], pixels(window.jpeg)[inside])
 
 
+@pytest.mark.parametrize("count", [4, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("folder", ["imagenet", "openimages"])
-def test_real_photos_with_20_boxes_each(folder):
+def test_real_photos_with_boxes_of_all_kinds(folder, count):
     files = shared_data(folder)
     if not files:
         pytest.skip(f"no folder shared/data/{folder} beside the checkout")
     for i, path in enumerate(files):
         data = path.read_bytes()
         whole, index = pixels(data), build_index(data)
-        for box in boxes(whole.shape[1], whole.shape[0], random.Random(i), 20):
+        for box in boxes(whole.shape[1], whole.shape[0], random.Random(i), count):
             assert_same(data, whole, box, index)
 
 
