@@ -254,10 +254,10 @@ class Engine:
         if planner is not None:
             planner.began(ask.request)
         try:
-            before_s = time.monotonic()
+            before_s, before_cpu_s = time.monotonic(), time.thread_time()
             for reply in fetch:
                 now_s = time.monotonic()
-                self._stats.add(fetch_s=now_s - before_s)
+                self._stats.add(fetch_s=now_s - before_s, fetch_cpu_s=time.thread_time() - before_cpu_s)
                 position = ask.positions[reply.position]
                 with self._lock:
                     wanted = self._machine.reply(ask.request, position, len(reply.payload), now_s)
@@ -267,7 +267,7 @@ class Engine:
                     if planner is not None:
                         planner.received(ask.request, samples[reply.position], reply, asked, fetch)
                     yield position, reply
-                before_s = time.monotonic()
+                before_s, before_cpu_s = time.monotonic(), time.thread_time()
             with self._lock:
                 self._machine.ended(ask.request, time.monotonic())
         except Error as error:

@@ -25,6 +25,7 @@ class Stats:
         waited_s: Seconds that the consumer waited for batches.
         consumer_s: Seconds that the consumer took between batches.
         fetch_s: Seconds spent waiting for replies, summed over the fetching threads.
+        fetch_cpu_s: CPU seconds that these threads used meanwhile.
         finish_cpu_s: CPU seconds spent on decoding payloads and running the rest of the ops.
         collate_s: Seconds spent on making batches.
         storage_cpu_s: CPU seconds that the storage node reports to have spent.
@@ -39,6 +40,7 @@ class Stats:
     waited_s: float = 0.0
     consumer_s: float = 0.0
     fetch_s: float = 0.0
+    fetch_cpu_s: float = 0.0
     finish_cpu_s: float = 0.0
     collate_s: float = 0.0
     storage_cpu_s: float = 0.0
