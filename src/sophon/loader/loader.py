@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -11,8 +10,10 @@ from typing import Any
 
 from sophon.codec.cut import RAW, Cut
 from sophon.errors import BudgetError, ConfigError
+from sophon.loader.arguments import at_least, can_pin, check_workers, cores_here, relaxed_order, tuner_for
 from sophon.loader.bad import DEFAULT_BUDGET, BadSample, BadSamples
 from sophon.loader.batch import EMPTY
+from sophon.loader.collate import pinned
 from sophon.loader.costs import Costs
 from sophon.loader.cuts import OffloadWarning
 from sophon.loader.dataset import RemoteDataset
@@ -28,8 +29,8 @@ from sophon.loader.ranks import Ranks, check_uneven, each, find_ranks, share
 from sophon.loader.sampler import EpochSampler
 from sophon.loader.state import Place, State
 from sophon.loader.stats import Stats
-from sophon.loader.torch_import import need_torch, torch
-from sophon.loader.tuner import Setting, Tuner
+from sophon.loader.torch_import import need_torch
+from sophon.loader.tuner import Setting
 from sophon.loader.worker import WorkerSide, opened
 from sophon.plan.plan import Plan
 from sophon.plan.policies import Options
@@ -38,11 +39,6 @@ from sophon.profile.explore import DEFAULT_SHARE
 from sophon.profile.table import Profile
 from sophon.profile.verdict import Verdict
 
-_WORKERS = ("threads", "processes")
-DEFAULT_BUFFER_BYTES = 1 << 30
-DEFAULT_REQUESTS = 2
-_MOST_REQUESTS = 32  # a storage node answers each with a stream and a few samples of lookahead of its own
-_SHALLOW = 8  # of the buffer's bytes, an eighth is read ahead until that proves too little
 MEASURED = ("optimal", "sophon", "fastflow")
 _MANY = 0.1  # of an epoch's samples with a smaller cut than asked for are worth a warning
 
@@ -125,8 +121,8 @@ class DataLoader:
         allow_lossy: bool = False,
         target_transform: Callable[[Any], Any] | None = None,
         columns: Sequence[str] = (),
-        buffer_bytes: int = DEFAULT_BUFFER_BYTES,
-        deadline_s: float = 60.0,
+        buffer_bytes: int = MachineConfig.buffer_bytes,
+        deadline_s: float = MachineConfig.deadline_s,
         order: str | Relaxed | Replay = "strict",
         max_requests: int | None = None,
         workers: str = "threads",
@@ -147,11 +143,11 @@ class DataLoader:
         tls_cert: str | Path | None = None,
         tls_key: str | Path | None = None,
     ) -> None:
-        _at_least("batch_size", batch_size, 1)
-        _at_least("buffer_bytes", buffer_bytes, 1)
+        at_least("batch_size", batch_size, 1)
+        at_least("buffer_bytes", buffer_bytes, 1)
         if max_requests is not None:
-            _at_least("max_requests", max_requests, 1)
-        _check_workers(workers, num_workers, order)
+            at_least("max_requests", max_requests, 1)
+        check_workers(workers, num_workers, order)
         if deadline_s <= 0:
             raise ConfigError(f"deadline_s: expected seconds above 0, got {deadline_s!r}")
         if isinstance(data, RemoteDataset):
@@ -185,22 +181,22 @@ class DataLoader:
             )
         self.batch_size = batch_size
         self.shuffle = shuffle
-        self._tuner = _tuner(max_requests, buffer_bytes) if num_workers == "auto" else None
-        self.num_workers: int = _most_workers() if isinstance(num_workers, str) else num_workers
+        self._tuner = tuner_for(max_requests, buffer_bytes) if num_workers == "auto" else None
+        self.num_workers: int = cores_here() if isinstance(num_workers, str) else num_workers
         self.collate_fn = collate_fn
         self.drop_last = drop_last
-        self.pin_memory = _can_pin(pin_memory, self.dataset.output)
+        self.pin_memory = can_pin(pin_memory, self.dataset.output)
         self._told_ranks = (rank, world_size)
         self._uneven = check_uneven(uneven)
         self._place = Place()
         self._spent: Spent | None = None
         self._warned = False
         self.stats = Stats()
-        relaxed = _relaxed(order)
+        relaxed = relaxed_order(order)
         self._config = MachineConfig(
             buffer_bytes=buffer_bytes,
             deadline_s=deadline_s,
-            max_requests=DEFAULT_REQUESTS if max_requests is None else max_requests,
+            max_requests=max_requests or MachineConfig.max_requests,
             request_samples=min(MachineConfig.request_samples, self.dataset.opened.max_samples),
             max_delay=None if relaxed is None else relaxed.max_delay,
         )
@@ -217,7 +213,9 @@ class DataLoader:
             keep=profile is not False,
         )
         if self._should_plan(policy, plan, workers):
-            self._planner = Planner(self.dataset, settings, _cores(self.num_workers), self.stats)
+            self._planner = Planner(
+                self.dataset, settings, float(min(max(self.num_workers, 1), cores_here())), self.stats
+            )
         self._torch_loader = None
         if workers == "processes" and self.num_workers > 0:
             data_of = need_torch('workers="processes"').utils.data
@@ -304,7 +302,7 @@ class DataLoader:
 
         The epoch in which a state was loaded goes on where it was left; any other one begins at its beginning.
         """
-        _at_least("epoch", epoch, 0)
+        at_least("epoch", epoch, 0)
         self._place.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -385,7 +383,7 @@ class DataLoader:
         setup = Setup(
             workers=self.num_workers,
             kind="threads" if self._torch_loader is None else "processes",
-            cores=int(_cores(1 << 16)),
+            cores=cores_here(),
             is_remote=self.dataset.transport.is_remote,
             bad=len(self.bad_samples),
             on_error=self.bad_samples.policy,
@@ -423,12 +421,10 @@ class DataLoader:
 
     def _from_threads(self, epoch: int, cursor: int, ranks: Ranks) -> Generator[Any]:
         whole = epoch_order(len(self.dataset), self.dataset.seed, epoch, shuffle=self.shuffle)
-        order = share(whole, cursor, ranks, self._uneven)
-        if self.drop_last:
-            order = order[: len(order) // self.batch_size * self.batch_size]
-        strict = order
+        order = strict = self._whole_batches(share(whole, cursor, ranks, self._uneven))
         if self._replay is not None:
-            order = self._replayed(self._replay, epoch, cursor, share(whole, 0, ranks, self._uneven), ranks)
+            mine = self._whole_batches(share(whole, 0, ranks, self._uneven))
+            order = self._replay.replay(epoch, mine)[cursor // ranks.size :]
         if self._planner is not None:
             self._planner.begin(epoch, ranks.size)
             if (predicted := self._planner.finish_s()) is not None:
@@ -448,7 +444,7 @@ class DataLoader:
         )
         try:
             for batch in engine.batches():
-                yield _pinned(batch) if self.pin_memory else batch
+                yield pinned(batch) if self.pin_memory else batch
         finally:
             engine.close()
             if self.log is not None:
@@ -456,11 +452,8 @@ class DataLoader:
             if self._planner is not None:
                 self._planner.end()
 
-    def _replayed(self, log: OrderLog, epoch: int, cursor: int, order: Order, ranks: Ranks) -> Order:
-        """Return what is left of a recorded epoch behind a cursor, given this rank's share of the whole epoch."""
-        if self.drop_last:
-            order = order[: len(order) // self.batch_size * self.batch_size]
-        return log.replay(epoch, order)[cursor // ranks.size :]
+    def _whole_batches(self, order: Order) -> Order:
+        return order[: len(order) // self.batch_size * self.batch_size] if self.drop_last else order
 
     def _from_processes(self, epoch: int, cursor: int, ranks: Ranks) -> Generator[Any]:
         assert self._torch_loader is not None
@@ -488,61 +481,3 @@ class DataLoader:
                 OffloadWarning,
                 stacklevel=3,
             )
-
-
-def _at_least(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{name}: expected an integer of at least {least}, got {value!r}")
-
-
-def _check_workers(workers: str, number: int | str, order: Any) -> None:
-    if workers not in _WORKERS:
-        raise ConfigError(f"workers: expected threads or processes, got {workers!r}")
-    if number != "auto":
-        _at_least("num_workers", number, 0)
-    if workers == "processes" and number != 0 and (order != "strict" or number == "auto"):
-        raise ConfigError("worker processes keep strict order and a fixed number; use workers='threads'")
-
-
-def _cores(workers: int) -> float:
-    """Return how many cores finish samples: one per worker, but no more than this process may use."""
-    return float(min(max(workers, 1), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else workers))
-
-
-def _most_workers() -> int:
-    """Return how many threads to begin with: one per core that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _tuner(max_requests: int | None, buffer_bytes: int) -> Tuner:
-    cores = _most_workers()
-    start = Setting(cores, max_requests or DEFAULT_REQUESTS, max(buffer_bytes // _SHALLOW, 1))
-    # Threads that wait rather than compute may be more than there are cores.
-    return Tuner(start, Setting(4 * cores, max_requests or _MOST_REQUESTS, buffer_bytes), cores)
-
-
-def _relaxed(order: Any) -> Relaxed | None:
-    if isinstance(order, Relaxed):
-        return order
-    if order == "relaxed":
-        return Relaxed()
-    if order != "strict" and not isinstance(order, Replay):
-        raise ConfigError(f"order: expected 'strict', 'relaxed', Relaxed(max_delay) or Replay(log), got {order!r}")
-    return None
-
-
-def _can_pin(wanted: bool, output: str) -> bool:
-    if wanted and output == "numpy":
-        raise ConfigError('pin_memory: there is pinned memory for torch tensors only; use output="torch"')
-    if wanted and not torch.accelerator.is_available():
-        warnings.warn("pin_memory is set but there is no accelerator; batches are not pinned", stacklevel=3)
-        return False
-    return wanted
-
-
-def _pinned(batch: Any) -> Any:
-    if isinstance(batch, torch.Tensor):
-        return batch.pin_memory()
-    if isinstance(batch, list | tuple):
-        return type(batch)(_pinned(part) for part in batch)
-    return batch
