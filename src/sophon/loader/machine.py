@@ -46,6 +46,8 @@ from sophon.loader.placement import Placement, Placing
 
 _WAITING, _ASKED, _RECEIVED, _FINISHED = range(4)
 _SILENT_S = 5.0  # that a node may be where there is another source: then it counts as failed
+_LONGEST_NAP_S = 1.0  # of a driver, which is woken by what happens anyway
+_SHORTEST_NAP_S = 1e-3  # rounding may leave less of a pause than a clock can tell
 
 
 @dataclass(frozen=True)
@@ -395,9 +397,9 @@ class Machine:
 
     def wait_s(self, now_s: float) -> float:
         """How long it makes sense to wait for an event before asking again."""
-        times_s = [now_s + 1.0]
+        times_s = [now_s + _LONGEST_NAP_S]
         if self._again or self._next_new < self.count:
             times_s.append(self._nodes.retry_at_s)
         limit_s = self._patience.limit_s
         times_s += [r.heard_s + limit_s for r in self._requests.values() if not r.is_hedged and not r.is_second]
-        return min((at_s - now_s for at_s in times_s if at_s > now_s), default=1.0)
+        return max(min(at_s - now_s for at_s in times_s if at_s > now_s), _SHORTEST_NAP_S)
