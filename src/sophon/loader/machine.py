@@ -140,6 +140,7 @@ class Machine:
         self._expected_bytes = float(expected_bytes)
         self._next_new = 0
         self._again: list[int] = []
+        self._owed = 0  # positions that were asked for and not received
         self._requests: dict[int, _Request] = {}
         self._request_number = 0
         self._surplus: list[int] = []
@@ -203,6 +204,7 @@ class Machine:
         self._hold(self._next_new, int(self._expected_bytes))
         chosen.append(self._next_new)
         self._next_new += 1
+        self._owed += 1
         return True
 
     # --- asking a second time -----------------------------------------------------------------------------------------
@@ -283,7 +285,8 @@ class Machine:
                     self._surplus.append(number)
         self._state[position] = _RECEIVED
         self._hold(position, max(size_bytes, self._held[position]))
-        self._waiting_since_s = now_s
+        self._owed -= 1
+        self._waiting_since_s = now_s if self._owed else None
         self.tries = 0
         return True
 
@@ -332,8 +335,6 @@ class Machine:
 
     def _drop(self, request: int) -> None:
         self._nodes.ended(self._requests.pop(request).node)
-        if not self._requests and not self._again:
-            self._waiting_since_s = None
 
     def check(self, now_s: float) -> None:
         """Give up if the deadline has passed."""

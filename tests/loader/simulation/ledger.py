@@ -46,6 +46,7 @@ class Ledger:
         self.since_s: float | None = None
         self.last_failure: Error | None = None
         self.final: Error | None = None
+        self._seen: Error | None = None
         self.tries = 0
         self.seconds = self.asked = self.twice = 0
         self._next_new = 0
@@ -166,7 +167,7 @@ class Ledger:
         for position in request.owes:
             self.owers[position].remove(number)
         if error is not None and not isinstance(error, RetryableError):
-            self.final = self.final or error
+            self.final = self.final or self._seen or error
             hold(self._machine.fatal is self.final, "a final error ends the epoch", error, self._machine.fatal)
         elif request.owes:
             self.tries += 1
@@ -211,6 +212,9 @@ class Ledger:
         if self.final is not None:
             hold(fatal is self.final, "a final error ends the epoch, that one", fatal, self.final)
             return
+        if fatal is self._seen:
+            return  # what fails afterwards changes nothing
+        self._seen = fatal
         hold(isinstance(fatal, RetryableError), "a deadline is a typed error", fatal)
         hold(self.since_s is not None, "nobody is given up who owes nothing", fatal)
         hold(silent_s >= self._config.deadline_s - _EPS_S, "nobody is given up before the deadline", fatal, silent_s)

@@ -34,7 +34,7 @@ from tests.loader.simulation.node import Source
 
 CHECK_S = 0.5  # between two looks of a consumer that waits
 POLL_S = 0.05  # between two questions of a trainer without workers
-_GRAIN_S = 2e-3  # a nap is never shorter than half of it, so it may be too long by that
+_GRAIN_S = 2e-3  # a nap is never shorter than half of it, so it may be too long by as much
 _PROBED = 0.1  # of the times that everybody sleeps it is checked that nobody sleeps too long
 
 
@@ -207,7 +207,8 @@ class Trainer:
             ask = self.machine.ask(now_s)
             self.ledger.check(now_s)
             if self.machine.fatal is not None:
-                self._notify()
+                self._check()  # the consumer is woken; the other threads have nothing to do any more
+                return
             if ask is None:
                 self._nap(now_s)
                 return
@@ -222,9 +223,10 @@ class Trainer:
         wake_s = now_s + wait_s
         if self._clock.next_s >= wake_s and self._random.random() < _PROBED:
             # Nothing happens meanwhile: whoever would have been asked before the end of the nap, was slept through.
-            for before_s in (0.5 * wait_s, _GRAIN_S):
-                early = copy.deepcopy(self.machine).ask(now_s + max(wait_s - before_s, 0.0))
-                hold(early is None, "nobody sleeps too long", now_s, wait_s, before_s, early)
+            for early_s in {0.5 * wait_s, wait_s - _GRAIN_S}:
+                if early_s <= wait_s - _GRAIN_S:
+                    early = copy.deepcopy(self.machine).ask(now_s + early_s)
+                    hold(early is None, "nobody sleeps too long", now_s, wait_s, early_s, early)
 
     def _wait_s(self) -> float:
         wait_s = self.machine.wait_s(self._clock.now_s)
