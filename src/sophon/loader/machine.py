@@ -46,6 +46,7 @@ from sophon.loader.placement import Placement, Placing
 
 _WAITING, _ASKED, _RECEIVED, _FINISHED = range(4)
 _SILENT_S = 5.0  # that a node may be where there is another source: then it counts as failed
+_SOURCES_TRIED = 6  # one after the other, before the deadline
 _LONGEST_NAP_S = 1.0  # of a driver, which is woken by what happens anyway
 _SHORTEST_NAP_S = 1e-3  # rounding may leave less of a pause than a clock can tell
 
@@ -134,7 +135,8 @@ class Machine:
         self._nodes = Nodes(
             config.nodes, config.has_fallback, config.first_pause_s, config.longest_pause_s, now_s, seed
         )
-        self._patience = Patience(config.hedge, _SILENT_S if self._nodes.has_others else math.inf)
+        silent_s = min(_SILENT_S, config.deadline_s / _SOURCES_TRIED)
+        self._patience = Patience(config.hedge, silent_s if self._nodes.has_others else math.inf)
         self._state = np.zeros(count, np.uint8)
         self._held: dict[int, int] = {}
         self._expected_bytes = float(expected_bytes)
@@ -161,7 +163,7 @@ class Machine:
         hedge = self._hedge(now_s)
         if hedge is not None:
             return hedge
-        if sum(not request.is_hedged for request in self._requests.values()) >= self.max_requests:
+        if sum(bool(r.positions) and not r.is_hedged for r in self._requests.values()) >= self.max_requests:
             return None
         choice = self._nodes.pick(now_s)
         if choice is None:
@@ -213,25 +215,59 @@ class Machine:
         limit_s, most_s = self._patience.limit_s, self._patience.most_s
         if limit_s == math.inf:
             return None
-        for request in self._requests.values():
+        for number, request in self._requests.items():
             silent_s = now_s - request.heard_s
+            if silent_s < limit_s or not request.positions:
+                continue
             is_lost = silent_s >= most_s
             if is_lost and not request.is_suspect:
                 request.is_suspect = True
                 self._nodes.failed(request.node, now_s)
-            if request.is_hedged or request.is_second or silent_s < limit_s:
-                continue
-            owed = self._owed_alone(request)
-            if not owed or not (is_lost or self._is_needed(owed[0])):
-                continue
-            node = self._nodes.pick_other(request.node, now_s)
-            if node is None and is_lost:
-                continue  # nobody else is there: when this one fails, it is asked again
-            if is_lost or self._patience.may_ask_twice(len(owed)):
-                request.is_hedged = True
-                self.hedges += 1
-                return self._send(owed, request.node if node is None else node, now_s, is_second=True)
+            ask = self._replace(number, now_s) if is_lost else self._repeat(request, now_s)
+            if ask is not None:
+                return ask
         return None
+
+    def _repeat(self, request: _Request, now_s: float) -> Ask | None:
+        """Ask for what is late a second time."""
+        if request.is_hedged or request.is_second:
+            return None
+        owed = self._owed_alone(request)
+        if not owed or not self._is_needed(owed[0]) or not self._patience.may_ask_twice(len(owed)):
+            return None
+        node = self._nodes.pick_other({request.node}, now_s)
+        request.is_hedged = True
+        return self._send_second(owed, request.node if node is None else node, now_s)
+
+    def _replace(self, number: int, now_s: float) -> Ask | None:
+        """Ask somebody else for what is lost; if that is lost too, a third one in the first one's stead, and so on."""
+        request, rival = self._requests[number], None
+        owed, asked = self._owed_alone(request), {request.node}
+        if not owed:
+            rival = next((o for n, o in self._requests.items() if n > number and self._is_rival(request, o)), None)
+            if rival is None:
+                return None
+            owed = sorted(request.positions & rival.positions)
+            asked.add(rival.node)
+        node = self._nodes.pick_instead(asked, now_s)
+        if node is None:
+            return None  # nobody else is there: when this one fails, it is asked again
+        if rival is None:
+            request.is_hedged = True
+        else:
+            request.positions.difference_update(owed)
+            if not request.positions:
+                self._surplus.append(number)
+        return self._send_second(owed, node, now_s)
+
+    @staticmethod
+    def _is_rival(request: _Request, other: _Request) -> bool:
+        """Return whether another request owes the same, and is lost too."""
+        return other.is_suspect and not request.positions.isdisjoint(other.positions)
+
+    def _send_second(self, owed: list[int], node: int, now_s: float) -> Ask:
+        self.hedges += 1
+        return self._send(owed, node, now_s, is_second=True)
 
     def _owed_alone(self, request: _Request) -> list[int]:
         """Return what nobody but a request owes, the most urgent first."""
@@ -324,7 +360,7 @@ class Machine:
         self._drop(request)
         for other in self._requests.values():
             if other.positions & asked.positions:
-                other.is_hedged = False  # its second request is gone
+                other.is_hedged = other.is_second = False  # there is only one of the two now
         if not isinstance(error, RetryableError):
             self.fatal = self.fatal or error
             return
@@ -398,9 +434,9 @@ class Machine:
 
     def wait_s(self, now_s: float) -> float:
         """How long it makes sense to wait for an event before asking again."""
-        times_s = [now_s + _LONGEST_NAP_S]
-        if self._again or self._next_new < self.count:
-            times_s.append(self._nodes.retry_at_s)
-        limit_s = self._patience.limit_s
-        times_s += [r.heard_s + limit_s for r in self._requests.values() if not r.is_hedged and not r.is_second]
+        limit_s, most_s = self._patience.limit_s, self._patience.most_s
+        times_s = [now_s + _LONGEST_NAP_S, *self._nodes.retries_s]
+        for request in self._requests.values():
+            if request.positions:
+                times_s += (request.heard_s + limit_s, request.heard_s + most_s)
         return max(min(at_s - now_s for at_s in times_s if at_s > now_s), _SHORTEST_NAP_S)

@@ -13,6 +13,7 @@ fallback, if there is one, has the number `count`.
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from dataclasses import dataclass
 
 _GIVEN_UP = 2  # failures in a row of every node, and the fallback is asked
@@ -70,16 +71,28 @@ class Nodes:
             return Choice(min(well, key=lambda number: self._nodes[number].under_way))
         if self._falls_back and self._fallback is not None and self._fallback.retry_at_s <= now_s:
             return Choice(len(self._nodes))
-        return Choice(min(due, key=self._soonest)) if due and not self._falls_back else None
+        return Choice(min(due, key=self._soonest), is_trial=self._falls_back) if due else None
 
-    def pick_other(self, than: int, now_s: float) -> int | None:
-        """Return whom to ask for what one of them was asked for and does not send."""
-        well = [number for number, node in enumerate(self._nodes) if node.tries == 0 and number != than]
+    def pick_other(self, than: Collection[int], now_s: float) -> int | None:
+        """Return whom to ask for what others were asked for and do not send; None if there is nobody else."""
+        well = [number for number, node in enumerate(self._nodes) if node.tries == 0 and number not in than]
         if well:
             return min(well, key=lambda number: self._nodes[number].under_way)
-        if self._fallback is not None and than != len(self._nodes) and self._fallback.retry_at_s <= now_s:
-            return len(self._nodes)
+        fallback = len(self._nodes)
+        if self._fallback is not None and fallback not in than and self._fallback.retry_at_s <= now_s:
+            return fallback
         return None
+
+    def pick_instead(self, than: Collection[int], now_s: float) -> int | None:
+        """Return whom to ask instead of those who are lost: also one that has failed, or has answered others since."""
+        other = self.pick_other(than, now_s)
+        if other is not None:
+            return other
+        nodes = enumerate(self._nodes)
+        due = [number for number, node in nodes if number not in than and node.retry_at_s <= now_s]
+        if due:
+            return min(due, key=self._soonest)
+        return next((number for number in sorted(than) if self._at(number).tries == 0), None)
 
     @property
     def has_others(self) -> bool:
@@ -95,6 +108,11 @@ class Nodes:
         """When somebody may be asked, at the earliest."""
         everybody = self._nodes if not self._falls_back or self._fallback is None else [*self._nodes, self._fallback]
         return min(node.retry_at_s for node in everybody)
+
+    @property
+    def retries_s(self) -> list[float]:
+        """When the pause of each of them ends, or has ended."""
+        return [node.retry_at_s for node in (*self._nodes, *([] if self._fallback is None else [self._fallback]))]
 
     def asked(self, number: int) -> None:
         """Take note of a request."""

@@ -49,6 +49,7 @@ class Ledger:
         self._seen: Error | None = None
         self.tries = 0
         self.seconds = self.asked = self.twice = 0
+        self._answered_s: dict[int, float] = {}
         self._next_new = 0
         self._received: set[int] = set()
         self._held: dict[int, int] = {}
@@ -112,7 +113,9 @@ class Ledger:
         is_lost = all(silent_s[number] >= self.silent_s - _EPS_S for number in left)
         hold(len(left) == 1, "a second request is for one other", ask, left)
         if is_lost:
-            hold(all(self.requests[n].node != ask.node for n in left), "who is lost is not asked in its own stead", ask)
+            answered_s = self._answered_s.get(ask.node, -math.inf)
+            same = [n for n in left if self.requests[n].node == ask.node and answered_s <= self.requests[n].heard_s]
+            hold(not same, "who is lost is not asked in its own stead, unless it has answered others since", ask)
         else:
             limit_s = 0.05 if self._config.hedge is True else float(self._config.hedge or math.inf)
             hold(silent_s[min(left)] >= limit_s - _EPS_S, "a second request is for one that is late", ask, silent_s)
@@ -135,7 +138,7 @@ class Ledger:
         is_owed = request is not None and position in request.owes
         hold(wanted == is_owed, "every position is received exactly once", number, position, wanted)
         if request is not None:
-            request.heard_s = now_s
+            request.heard_s = self._answered_s[request.node] = now_s
         if not wanted:
             return
         for other in list(self.owers[position]):
