@@ -215,15 +215,14 @@ class Machine:
         limit_s, most_s = self._patience.limit_s, self._patience.most_s
         if limit_s == math.inf:
             return None
-        for number, request in self._requests.items():
-            silent_s = now_s - request.heard_s
-            if silent_s < limit_s or not request.positions:
-                continue
-            is_lost = silent_s >= most_s
-            if is_lost and not request.is_suspect:
+        # Sums, as in `wait_s`: a difference may be rounded to less than the limit when it has just been reached.
+        late = [(n, r) for n, r in self._requests.items() if r.positions and r.heard_s + limit_s <= now_s]
+        for _, request in late:
+            if request.heard_s + most_s <= now_s and not request.is_suspect:
                 request.is_suspect = True
                 self._nodes.failed(request.node, now_s)
-            ask = self._replace(number, now_s) if is_lost else self._repeat(request, now_s)
+        for number, request in late:
+            ask = self._replace(number, now_s) if request.is_suspect else self._repeat(request, now_s)
             if ask is not None:
                 return ask
         return None

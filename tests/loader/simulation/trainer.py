@@ -75,6 +75,7 @@ class Trainer:
         self.batches: list[list[Any]] = []  # what the consumer got: (sample, value)
         self.outcome: Error | None = None
         self.is_over = False
+        self.starved_s = -math.inf  # when all threads were reading streams, and none was left to ask somebody else
         self.replans = 0
         self._seed, self._epoch = seed, epoch
         self._world = world
@@ -177,6 +178,7 @@ class Trainer:
 
     def _close(self, outcome: Error | None) -> None:
         self.is_over, self.outcome = True, outcome
+        self._note_starving()
         self.tell("over", str(outcome))
         for stream in list(self._streams.values()):
             stream.cancel()
@@ -271,6 +273,7 @@ class Trainer:
 
     def over(self, request: int, error: Error | None) -> None:
         """A stream has come to its end."""
+        self._note_starving()
         del self._streams[request]
         if self.is_over:
             return
@@ -287,6 +290,10 @@ class Trainer:
             self._notify()
         else:
             self._check()
+
+    def _note_starving(self) -> None:
+        if len(self._streams) >= self._threads:
+            self.starved_s = self._clock.now_s
 
     def _cancel(self) -> None:
         found = self.machine.surplus()
