@@ -5,7 +5,8 @@ fallback, if there is one, has the number `count`.
 
 - A node that answers is *well*, and well nodes share the requests: the one with the fewest under way gets the next.
 - A node that fails is asked again after a pause that doubles with every further failure. As long as there is somebody
-  else to ask, it is asked for a single sample, so that little waits for a node that may be gone.
+  else to ask, it is asked for a single sample, so that little waits for a node that may be gone, and others are asked
+  in between: several nodes that are gone would leave a driver with one thread no time for one that is not.
 - The fallback is asked while every node has failed twice in a row: a node that just restarts its connection is well
   again at the second try.
 """
@@ -59,14 +60,17 @@ class Nodes:
         self._first_pause_s = first_pause_s
         self._longest_pause_s = longest_pause_s
         self._random = random.Random(seed)
+        self._tried = False  # a node that has failed was picked last
 
     def pick(self, now_s: float) -> Choice | None:
         """Return whom to ask now; None while all of them pause."""
         well = [number for number, node in enumerate(self._nodes) if node.tries == 0]
         due = [number for number, node in enumerate(self._nodes) if node.tries and node.retry_at_s <= now_s]
         untried = [number for number in due if self._nodes[number].under_way == 0]
-        if untried and (well or self._falls_back):
+        if untried and (well or self._falls_back) and not self._tried:
+            self._tried = True
             return Choice(min(untried, key=self._soonest), is_trial=True)
+        self._tried = False
         if well:
             return Choice(min(well, key=lambda number: self._nodes[number].under_way))
         if self._falls_back and self._fallback is not None and self._fallback.retry_at_s <= now_s:

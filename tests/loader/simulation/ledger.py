@@ -47,6 +47,7 @@ class Ledger:
         self.last_failure: Error | None = None
         self.final: Error | None = None
         self._seen: Error | None = None
+        self.seen_s = 0.0  # when the deadline had passed
         self.tries = 0
         self.seconds = self.asked = self.twice = 0
         self._answered_s: dict[int, float] = {}
@@ -217,7 +218,7 @@ class Ledger:
             return
         if fatal is self._seen:
             return  # what fails afterwards changes nothing
-        self._seen = fatal
+        self._seen, self.seen_s = fatal, now_s
         hold(isinstance(fatal, RetryableError), "a deadline is a typed error", fatal)
         hold(self.since_s is not None, "nobody is given up who owes nothing", fatal)
         hold(silent_s >= self._config.deadline_s - _EPS_S, "nobody is given up before the deadline", fatal, silent_s)

@@ -187,6 +187,8 @@ class Trainer:
 
     @property
     def _threads(self) -> int:
+        if not self.setup.workers:
+            return 1
         config = self.setup.config
         has_seconds = config.nodes > 1 or config.has_fallback or config.hedge is not False
         return self.machine.max_requests * (2 if has_seconds else 1)

@@ -293,14 +293,14 @@ class World:
         self._check_outcome(trainer)
 
     def _check_outcome(self, trainer: Trainer) -> None:
-        outcome, now_s = trainer.outcome, self.clock.now_s
+        outcome, now_s = trainer.outcome, trainer.ledger.seen_s
         if isinstance(outcome, ConfigError):
             hold(outcome is trainer.ledger.final, "a final error ends the epoch, that one", outcome)
             return
         hold(isinstance(outcome, RetryableError), "an epoch ends by a typed error", outcome)
         since_s = trainer.ledger.since_s
         hold(since_s is not None, "nobody is given up who owes nothing", outcome)
-        if trainer.starved_s >= now_s - CHECK_S:
+        if trainer.starved_s >= trainer.ledger.seen_s - CHECK_S:
             return  # calls that nobody answers cannot be cancelled: a limit of the driver
         good = [source.number for source in self.sources if source.is_good_from(since_s or 0.0)]
         hold(not good, "while a source answers nobody comes to the deadline", outcome, since_s, now_s, good)
