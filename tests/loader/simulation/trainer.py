@@ -35,6 +35,7 @@ from tests.loader.simulation.node import Source
 CHECK_S = 0.5  # between two looks of a consumer that waits
 POLL_S = 0.05  # between two questions of a trainer without workers
 _GRAIN_S = 2e-3  # a nap is never shorter than half of it, so it may be too long by as much
+_STRAY = 0.02  # of the replies are followed by one that nobody asked for
 _PROBED = 0.1  # of the times that everybody sleeps it is checked that nobody sleeps too long
 
 
@@ -156,13 +157,13 @@ class Trainer:
 
     def _take(self) -> None:
         machine, setup, r = self.machine, self.setup, self._random
-        batch = machine.take()
-        hold(batch == len(self.batches), "batches become ready in order", batch)
+        batch = machine.taken
         places = range(batch * setup.batch_size, min((batch + 1) * setup.batch_size, machine.count))
+        found = self._places.pop(batch, [])
+        hold(len(found) == len(places) and None not in found, "a batch is whole", batch)
+        hold(batch == len(self.batches) == machine.take(), "batches become ready in order", batch)
         positions = [machine.position_at(place) for place in places]
         self.ledger.taken(positions)
-        found = self._places.pop(batch)
-        hold(len(found) == len(places) and None not in found, "a batch is whole", batch)
         self.batches.append(found)
         self.tell("batch", batch, tuple(positions))
         self._world.moved(self)
@@ -224,13 +225,11 @@ class Trainer:
         self._sleep += 1
         wait_s = self._wait_s()
         self._clock.after(wait_s, self._wake, self._sleep)
-        wake_s = now_s + wait_s
-        if self._clock.next_s >= wake_s and self._random.random() < _PROBED:
-            # Nothing happens meanwhile: whoever would have been asked before the end of the nap, was slept through.
-            for early_s in {0.5 * wait_s, wait_s - _GRAIN_S}:
-                if early_s <= wait_s - _GRAIN_S:
-                    early = copy.deepcopy(self.machine).ask(now_s + early_s)
-                    hold(early is None, "nobody sleeps too long", now_s, wait_s, early_s, early)
+        # Until something happens, or the nap is over, nobody would have been asked: otherwise it was slept through.
+        nap_s = min(self._clock.next_s - now_s, wait_s) - _GRAIN_S
+        if nap_s > 0 and self._random.random() < _PROBED:
+            early = copy.deepcopy(self.machine).ask(now_s + nap_s)
+            hold(early is None, "nobody sleeps too long", now_s, wait_s, nap_s, early)
 
     def _wait_s(self) -> float:
         wait_s = self.machine.wait_s(self._clock.now_s)
@@ -262,6 +261,8 @@ class Trainer:
         wanted = self.machine.reply(request, position, answer.size_bytes, now_s)
         self.tell("reply", request, position, wanted)
         self.ledger.reply(request, position, answer.size_bytes, wanted, now_s)
+        if self._random.random() < _STRAY:
+            self._stray(request, now_s)
         if not wanted:
             return
         self._link.got(request, answer.size_bytes, answer.cpu_s, answer.computing_s, now_s)
@@ -272,6 +273,13 @@ class Trainer:
             self._work()
         else:
             self._finish(position, answer)
+
+    def _stray(self, request: int, now_s: float) -> None:
+        """A reply for what its request did not ask for, maybe for what there is not."""
+        position = self._random.randint(-1, len(self.order))
+        if position not in self._asks[request].positions:
+            wanted = self.machine.reply(request, position, 1, now_s)
+            self.ledger.reply(request, position, 1, wanted, now_s)
 
     def over(self, request: int, error: Error | None) -> None:
         """A stream has come to its end."""

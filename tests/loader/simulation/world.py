@@ -49,9 +49,9 @@ class World:
         self.clock = Clock()
         self.content = content or Numbers()
         self.events: list[tuple[Any, ...]] = []
-        self._started = 0
+        self.trainers: list[Trainer] = []
         self._machine_type = machine_type
-        self.count = r.choice((1, r.randint(2, 20), r.randint(20, 120)))
+        self.count = r.choice((1, r.randint(2, 20), r.randint(20, 120), r.randint(60, 250)))
         self.epoch = r.randrange(5)
         self.order = epoch_order(self.count, seed, self.epoch, shuffle=r.random() < 0.8)
         self.assignment = Assignment()
@@ -134,7 +134,7 @@ class World:
             start_s = end_s + r.expovariate(1.0)
         if is_good:
             return [s for s in spells if s.end_s <= self.good_s or s.mode is Mode.SMALL]
-        if self.fate == "dead" or (self.fate == "calm" and r.random() < 0.3):
+        if self.fate == "dead" or (self.fate == "calm" and r.random() < 0.5):
             last = r.choice([mode for mode in modes if mode is not Mode.SMALL])
             spells = [s for s in spells if s.end_s <= self.dead_s]
             spells.append(Spell(self.dead_s, float("inf"), last))
@@ -233,15 +233,16 @@ class World:
         """Run all ranks to their end, or until they have handed out so many batches."""
         start_s = self.clock.now_s
         self._places: dict[int, Place] = {}
-        trainers = []
+        trainers: list[Trainer] = []
         for rank, place in enumerate(places):
             epoch, cursor = place.begin()
             order = share(self.order, cursor, Ranks(rank, size), self.uneven)
             self._check_share(order, cursor, rank, size)
-            self._started += 1
-            trainer = Trainer(self._started, self._setup, order, self.seed, epoch, self, self._machine_type, stop)
+            name = len(self.trainers) + len(trainers) + 1
+            trainer = Trainer(name, self._setup, order, self.seed, epoch, self, self._machine_type, stop)
             self._places[trainer.name] = place
             trainers.append(trainer)
+        self.trainers += trainers
         last_s = self._last_s(start_s, trainers)
         while not all(trainer.is_over for trainer in trainers):
             hold(self.clock.steps < _MOST_STEPS, "something comes of what happens")
