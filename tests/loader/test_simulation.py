@@ -114,11 +114,8 @@ class AsksTwiceWithoutBound(Machine):
 
 class AsksEverybody(Machine):
     def _repeat(self, request, now_s):
-        request.is_hedged = request.is_second = False
-        return super()._repeat(request, now_s)
-
-    def _owed_alone(self, request):
-        return sorted(request.positions)
+        owed = sorted(request.positions)
+        return self._send_second(owed, request.node, now_s) if self._patience.may_ask_twice(len(owed)) else None
 
 
 class NeverGivesUp(Machine):
@@ -189,10 +186,10 @@ class CancelsWhatIsOwed(Machine):
         (SleepsThroughRetries, "nobody sleeps too long"),
         (SleepsALittleTooLong, "nobody sleeps too long"),
         (AsksTwiceWithoutBound, "second requests are a tenth of all"),
-        (AsksEverybody, "only who is lost is let go"),
+        (AsksEverybody, "owed by at most two requests"),
         (NeverGivesUp, "a deadline is kept"),
         (GivesUpEarly, "nobody is given up before the deadline"),
-        (GivesUpOnTheConsumer, "nobody is given up who owes nothing"),
+        (GivesUpOnTheConsumer, "nobody is given up"),
         (WaitsForWhoIsLost, "nobody comes to the deadline"),
         (HoldsTooMuch, "bytes held stay within the buffer"),
         (ForgetsToRelease, "bytes held are those of what was asked for and not taken"),

@@ -13,8 +13,10 @@ A position goes through these states, and never back but for the one arrow::
        └─failed, ended─┘
 
 A request that is silent for long is *hedged*: somebody else (or, if there is nobody else, the same node once more) is
-asked for what it owes, the first answer counts, and a request that is owed nothing any more is surplus and may be
-cancelled. `nodes` says whom to ask, `patience` how long is long.
+asked for what it owes, the first answer counts, and a request that owes nothing any more is surplus and may be
+cancelled. One that is silent for even longer, where there is more than one source, is *lost*: its node counts as failed,
+and if the second request is lost too, the first one is let go for a third. `nodes` says whom to ask, `patience` how long
+is long.
 
 If the implementation is inconsistent with the following, it is a bug:
 
@@ -25,9 +27,11 @@ If the implementation is inconsistent with the following, it is a bug:
 - In relaxed order no sample comes more than `max_delay` batches behind the batch it would be in by strict order: where
   a batch has as many free places as there are samples that must not wait any longer, these places are kept for them.
 - The bytes held for positions between ask and taken stay within `buffer_bytes`, except that the batch to be delivered
-  next may always be completed.
+  next may always be completed. Until its reply has come, a sample counts as what finished ones took lately: only what
+  is under way can turn out to be larger, and then nothing more is asked for until there is room.
 - A failure is followed by the next try after a pause that grows as long as nothing is received, and by `fatal` once
   `deadline_s` has passed since something was asked for or received, while something is still owed.
+- A driver that is woken by what happens and after `wait_s` asks nobody later than it could have.
 """
 
 from __future__ import annotations
@@ -95,6 +99,7 @@ class Ask:
 class _Request:
     positions: set[int]
     node: int
+    sent_s: float
     heard_s: float  # when it was sent, or something came
     is_hedged: bool = False
     is_suspect: bool = False
@@ -175,7 +180,7 @@ class Machine:
         if self._waiting_since_s is None:
             self._waiting_since_s = now_s
         self._request_number += 1
-        self._requests[self._request_number] = _Request(set(positions), node, now_s, is_second=is_second)
+        self._requests[self._request_number] = _Request(set(positions), node, now_s, now_s, is_second=is_second)
         self._nodes.asked(node)
         self._patience.asked(len(positions), is_second)
         for position in positions:
@@ -220,7 +225,7 @@ class Machine:
         for _, request in late:
             if request.heard_s + most_s <= now_s and not request.is_suspect:
                 request.is_suspect = True
-                self._nodes.failed(request.node, now_s)
+                self._nodes.failed(request.node, request.sent_s, now_s)
         for number, request in late:
             ask = self._replace(number, now_s) if request.is_suspect else self._repeat(request, now_s)
             if ask is not None:
@@ -254,6 +259,7 @@ class Machine:
         if rival is None:
             request.is_hedged = True
         else:
+            rival.is_hedged = True
             request.positions.difference_update(owed)
             if not request.positions:
                 self._surplus.append(number)
@@ -365,7 +371,7 @@ class Machine:
             return
         self.tries += 1
         self._last_failure = error
-        self._nodes.failed(asked.node, now_s)
+        self._nodes.failed(asked.node, asked.sent_s, now_s)
         self.check(now_s)
 
     def _drop(self, request: int) -> None:

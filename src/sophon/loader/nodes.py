@@ -8,7 +8,7 @@ fallback, if there is one, has the number `count`.
   else to ask, it is asked for a single sample, so that little waits for a node that may be gone, and others are asked
   in between: several nodes that are gone would leave a driver with one thread no time for one that is not.
 - The fallback is asked while every node has failed twice in a row: a node that just restarts its connection is well
-  again at the second try.
+  again at the second try. Requests that were under way together fail together, which is one failure.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ _GIVEN_UP = 2  # failures in a row of every node, and the fallback is asked
 @dataclass
 class _Node:
     tries: int = 0  # failures since the last reply
+    failed_at_s: float = 0.0  # the last of them
     retry_at_s: float = 0.0
     under_way: int = 0
 
@@ -131,12 +132,21 @@ class Nodes:
         """Take note that a request is over, well or badly."""
         self._at(number).under_way -= 1
 
-    def failed(self, number: int, now_s: float) -> None:
-        """Take note that a node has failed, or is silent: it is left alone for a while."""
+    def failed(self, number: int, sent_s: float, now_s: float) -> None:
+        """Take note that a node has failed, or is silent: it is left alone for a while.
+
+        Args:
+            number: Which.
+            sent_s: When the request was sent that has failed: all that were under way fail together, and count once.
+            now_s: The time.
+        """
         node = self._at(number)
+        if node.tries and sent_s <= node.failed_at_s:
+            return
         pause_s = min(self._first_pause_s * 2.0 ** min(node.tries, 30), self._longest_pause_s)
         node.tries += 1
-        node.retry_at_s = max(node.retry_at_s, now_s + pause_s * self._random.uniform(0.5, 1.0))
+        node.failed_at_s = now_s
+        node.retry_at_s = now_s + pause_s * self._random.uniform(0.5, 1.0)
 
     def _at(self, number: int) -> _Node:
         if number < len(self._nodes):

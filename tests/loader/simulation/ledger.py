@@ -77,7 +77,7 @@ class Ledger:
         self.requests[ask.request] = _Request(ask.positions, ask.node, now_s)
         for position in ask.positions:
             self.owers.setdefault(position, []).append(ask.request)
-            hold(len(self.owers[position]) <= 2, "a position is owed by at most two requests", position)
+            hold(len(self.owers[position]) <= 2, "owed by at most two requests", position)
         self.asked += len(ask.positions)
         if not seconds:
             alone = sum(any(len(self.owers[p]) == 1 for p in r.owes) for r in self.requests.values())
@@ -107,7 +107,7 @@ class Ledger:
             if len(self.owers[position]) == 2:  # both are lost: the older one is let go for the third
                 both = self.owers[position]
                 hold(
-                    all(silent_s[n] >= self.silent_s - _EPS_S for n in both), "only who is lost is let go", ask, silent_s
+                    all(silent_s[n] >= self.silent_s - _EPS_S for n in both), "owed by at most two requests: only who is lost is let go", ask, silent_s
                 )
                 self._let_go(both[0], position)
         left = {number for p in ask.positions for number in self.owers[p]}
