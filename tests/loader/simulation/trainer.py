@@ -14,6 +14,7 @@ something to ask for every 50 ms (`POLL_S`).
 import copy
 import heapq
 import math
+import random
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +79,7 @@ class Trainer:
         self.is_over = False
         self.starved_s = -math.inf  # when all threads were reading streams, and none was left to ask somebody else
         self.replans = 0
+        self.asked_s: list[float] = []
         self._seed, self._epoch = seed, epoch
         self._world = world
         self._clock: Clock = world.clock
@@ -228,8 +230,12 @@ class Trainer:
         # Until something happens, or the nap is over, nobody would have been asked: otherwise it was slept through.
         nap_s = min(self._clock.next_s - now_s, wait_s) - _GRAIN_S
         if nap_s > 0 and self._random.random() < _PROBED:
-            early = copy.deepcopy(self.machine).ask(now_s + nap_s)
+            early = self._copy().ask(now_s + nap_s)
             hold(early is None, "nobody sleeps too long", now_s, wait_s, nap_s, early)
+
+    def _copy(self) -> Machine:
+        jitter = self.machine._nodes._random  # long to copy, and of no matter
+        return copy.deepcopy(self.machine, {id(jitter): random.Random(0)})
 
     def _wait_s(self) -> float:
         wait_s = self.machine.wait_s(self._clock.now_s)
@@ -243,6 +249,7 @@ class Trainer:
     def _send(self, ask: Ask) -> None:
         now_s = self._clock.now_s
         self.ledger.ask(ask, now_s)
+        self.asked_s.append(now_s)
         self.tell("ask", ask.request, ask.node, ask.positions)
         samples = [self.order[position] for position in ask.positions]
         cuts = self._world.assignment.of(samples)

@@ -49,6 +49,7 @@ class World:
         self.clock = Clock()
         self.content = content or Numbers()
         self.events: list[tuple[Any, ...]] = []
+        self.starved = 0
         self.trainers: list[Trainer] = []
         self._machine_type = machine_type
         self.count = r.choice((1, r.randint(2, 20), r.randint(20, 120), r.randint(60, 250)))
@@ -301,10 +302,20 @@ class World:
         hold(isinstance(outcome, RetryableError), "an epoch ends by a typed error", outcome)
         since_s = trainer.ledger.since_s
         hold(since_s is not None, "nobody is given up who owes nothing", outcome)
-        if trainer.starved_s >= trainer.ledger.seen_s - CHECK_S:
-            return  # calls that nobody answers cannot be cancelled: a limit of the driver
+        if self._was_starved(trainer):
+            self.starved += 1
+            return
         good = [source.number for source in self.sources if source.is_good_from(since_s or 0.0)]
         hold(not good, "while a source answers nobody comes to the deadline", outcome, since_s, now_s, good)
+
+    def _was_starved(self, trainer: Trainer) -> bool:
+        """Return whether no thread was left to try every source: calls that nobody answers cannot be cancelled."""
+        ledger = trainer.ledger
+        if not trainer.setup.workers:  # one thread: each node may hold it up twice before the fallback is asked
+            asked = sum(at_s >= (ledger.since_s or 0.0) for at_s in trainer.asked_s)
+            return asked <= 2 * self.config.nodes + 1
+        trying_s = CHECK_S + len(self.sources) * min(ledger.silent_s, self.deadline_s)
+        return trainer.starved_s >= ledger.seen_s - trying_s
 
     def _check_log(self, trainer: Trainer, positions: list[int], samples: list[int]) -> None:
         if self.max_delay is None or not positions:
