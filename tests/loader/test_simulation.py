@@ -12,7 +12,7 @@ import pytest
 from sophon.loader.machine import Machine
 from sophon.loader.placement import Placement
 from tests.loader.simulation.content import Pictures
-from tests.loader.simulation.ledger import Broken
+from tests.loader.simulation.ledger import BrokenPromiseError
 from tests.loader.simulation.world import World
 
 ROOT = Path(__file__).parents[2]
@@ -62,6 +62,11 @@ def test_the_worlds_are_as_wild_as_they_should_be():
     assert found >= {"NoneType", "ConfigError", "RetryableError", "resumed", "whole"}
 
 
+def _run(machine_type):
+    for seed in range(SEEDS):
+        World(seed, machine_type).run()
+
+
 # --- whether it would notice ------------------------------------------------------------------------------------------
 
 
@@ -92,12 +97,12 @@ class LetsSamplesComeLate(Machine):
 
 
 class _AnyPlace(Placement):
-    def _may_have_next(self, position):
+    def _may_have_next(self, _):
         return True
 
 
 class SleepsThroughRetries(Machine):
-    def wait_s(self, now_s):
+    def wait_s(self, _):
         return 1.0
 
 
@@ -109,7 +114,7 @@ class SleepsALittleTooLong(Machine):
 class AsksTwiceWithoutBound(Machine):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self._patience.may_ask_twice = lambda samples: True
+        self._patience.may_ask_twice = lambda _: True
 
 
 class AsksEverybody(Machine):
@@ -135,8 +140,14 @@ class GivesUpOnTheConsumer(Machine):
 
 
 class WaitsForWhoIsLost(Machine):
-    def _replace(self, number, now_s):
+    def _replace(self, *_):
         return None
+
+
+class TriesOnlyWhoFailed(Machine):
+    def ask(self, now_s):
+        self._nodes._tried = False
+        return super().ask(now_s)
 
 
 class HoldsTooMuch(Machine):
@@ -191,6 +202,7 @@ class CancelsWhatIsOwed(Machine):
         (GivesUpEarly, "nobody is given up before the deadline"),
         (GivesUpOnTheConsumer, "nobody is given up"),
         (WaitsForWhoIsLost, "nobody comes to the deadline"),
+        (TriesOnlyWhoFailed, "nobody comes to the deadline"),
         (HoldsTooMuch, "bytes held stay within the buffer"),
         (ForgetsToRelease, "bytes held are those of what was asked for and not taken"),
         (HandsOutTooEarly, "a batch is whole"),
@@ -200,6 +212,5 @@ class CancelsWhatIsOwed(Machine):
     ],
 )
 def test_a_machine_that_breaks_a_promise_is_caught_by_it(broken, promise):
-    with pytest.raises(Broken, match=promise):
-        for seed in range(SEEDS):
-            World(seed, broken).run()
+    with pytest.raises(BrokenPromiseError, match=promise):
+        _run(broken)

@@ -14,9 +14,9 @@ A position goes through these states, and never back but for the one arrow::
 
 A request that is silent for long is *hedged*: somebody else (or, if there is nobody else, the same node once more) is
 asked for what it owes, the first answer counts, and a request that owes nothing any more is surplus and may be
-cancelled. One that is silent for even longer, where there is more than one source, is *lost*: its node counts as failed,
-and if the second request is lost too, the first one is let go for a third. `nodes` says whom to ask, `patience` how long
-is long.
+cancelled. One that is silent for even longer, where there is more than one source, is *lost*: its node counts as
+failed, and if the second request is lost too, the first one is let go for a third. `nodes` says whom to ask, `patience`
+how long is long.
 
 If the implementation is inconsistent with the following, it is a bug:
 

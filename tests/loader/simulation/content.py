@@ -1,7 +1,7 @@
 """What samples hold, so that a wrong, repeated or wrongly finished one is seen.
 
-`Numbers` is fast and has the algebra of a pipeline: ops that do not commute and draw from (seed, epoch, sample, position),
-and codecs that have to be undone. `Pictures` are a real pipeline on real files.
+`Numbers` is fast and has the algebra of a pipeline: ops that do not commute and draw from (seed, epoch, sample,
+position), and codecs that have to be undone. `Pictures` are a real pipeline on real files.
 """
 
 import io

@@ -13,14 +13,14 @@ _EPS_S = 1e-9
 _SHARE = 0.1  # of the samples asked for may be asked for twice: patience's promise
 
 
-class Broken(AssertionError):
+class BrokenPromiseError(AssertionError):
     """A promise that was not kept."""
 
 
 def hold(kept: bool, promise: str, *found: object) -> None:
     """Raise unless a promise was kept."""
     if not kept:
-        raise Broken(f"{promise}: {found}")
+        raise BrokenPromiseError(f"{promise}: {found}")
 
 
 class _Request:
@@ -107,7 +107,10 @@ class Ledger:
             if len(self.owers[position]) == 2:  # both are lost: the older one is let go for the third
                 both = self.owers[position]
                 hold(
-                    all(silent_s[n] >= self.silent_s - _EPS_S for n in both), "owed by at most two requests: only who is lost is let go", ask, silent_s
+                    all(silent_s[n] >= self.silent_s - _EPS_S for n in both),
+                    "owed by at most two requests: only who is lost is let go",
+                    ask,
+                    silent_s,
                 )
                 self._let_go(both[0], position)
         left = {number for p in ask.positions for number in self.owers[p]}
@@ -163,7 +166,7 @@ class Ledger:
         missed = self._surplus - self._told_surplus
         hold(not missed, "who owes nothing since others were faster is surplus", missed)
 
-    def over(self, number: int, error: Error | None, now_s: float) -> None:
+    def over(self, number: int, error: Error | None) -> None:
         """A request has ended, or failed; the machine was told."""
         request = self.requests.pop(number, None)
         if request is None:

@@ -21,7 +21,6 @@ from typing import Any
 from sophon.codec.cut import Cut
 from sophon.errors import Error
 from sophon.loader.clocks import LinkClock
-
 from sophon.loader.machine import Ask, Machine, MachineConfig
 from sophon.loader.order import Order
 from sophon.loader.watch import Watch, moved
@@ -300,7 +299,7 @@ class Trainer:
             self.machine.ended(request, now_s)
         else:
             self.machine.failed(request, error, now_s)
-        self.ledger.over(request, error, now_s)
+        self.ledger.over(request, error)
         self.ledger.check(now_s)
         self._link.ended(request, now_s)
         if self.setup.workers:

@@ -25,7 +25,7 @@ from sophon.loader.state import Place, State
 from sophon.pipeline import Key
 from tests.loader.simulation.clock import Clock
 from tests.loader.simulation.content import Content, Numbers
-from tests.loader.simulation.ledger import Broken, hold
+from tests.loader.simulation.ledger import BrokenPromiseError, hold
 from tests.loader.simulation.link import Wire
 from tests.loader.simulation.node import Manners, Mode, Source, Spell
 from tests.loader.simulation.trainer import CHECK_S, Setup, Trainer
@@ -93,7 +93,9 @@ class World:
         for number in range(count):
             is_good = self.fate == "calm" and number == self.good
             spells = self._make_spells(is_good, count)
-            sources.append(Source(number, self.clock, self.content, r.randrange(1 << 62), spells, self._manners(is_good)))
+            sources.append(
+                Source(number, self.clock, self.content, r.randrange(1 << 62), spells, self._manners(is_good))
+            )
         return sources
 
     def _manners(self, is_good: bool) -> Manners:
@@ -179,8 +181,8 @@ class World:
         """Run the epoch; in two parts, if it is interrupted."""
         try:
             self._run()
-        except Broken as broken:
-            broken.add_note(f"seed {self.seed}: python -m tests.loader.simulation {self.seed}")
+        except BrokenPromiseError as error:
+            error.add_note(f"seed {self.seed}: python -m tests.loader.simulation {self.seed}")
             raise
         return self
 
@@ -334,7 +336,7 @@ class World:
         hold(order.tolist() == expected, "a rank has its share", rank, size)
 
     def _check_shares(self, delivered: list[int] | None, cursor: int, size: int) -> None:
-        """Over all ranks and parts every sample comes once; but some twice, or some not, by the rules for uneven ones."""
+        """Over all ranks and parts every sample comes once; but some twice, or not, by the rules for uneven ones."""
         if delivered is None:
             return
         over = (self.count - cursor) % size
