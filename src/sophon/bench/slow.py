@@ -5,8 +5,8 @@ the same volumes, epoch by epoch. The bound is what no loader can beat: the seco
 the number of workers.
 
 Work is NumPy on volumes ("cpu"), and its seconds are CPU seconds of reading and finishing, which is what torch's
-workers do, as measured in the same epochs: on a machine that others use too, nobody reaches that bound. Or it is waiting ("wait"), whose seconds are known beforehand and need no
-core.
+workers do, as measured in the same epochs: on a machine that others use too, nobody reaches that bound. Or it is
+waiting ("wait"), whose seconds are known beforehand and need no core.
 """
 
 from __future__ import annotations

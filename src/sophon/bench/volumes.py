@@ -109,7 +109,7 @@ class _Blur:
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self._part = np.empty(shape, np.float32)
-        sides = [shape[:a] + (shape[a] + 2 * _REACH,) + shape[a + 1 :] for a in range(3)]
+        sides = [(*shape[:a], shape[a] + 2 * _REACH, *shape[a + 1 :]) for a in range(3)]
         self._padded = np.empty(max(int(np.prod(side)) for side in sides), np.float32)
 
     def __call__(self, slab: Tensor, axis: int) -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from sophon.cli.plan import parsed
+from sophon.cli.options import parsed
 from sophon.cli.progress import count_bar
 from sophon.errors import ConfigError
 from sophon.units import format_seconds, parse_bandwidth

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from sophon.cli.options import parsed
 from sophon.cli.output import STDOUT, json_option, write_json
 from sophon.errors import ConfigError
 from sophon.plan.cost import Prediction
@@ -20,18 +20,6 @@ from sophon.plan.policies import DEFAULT_POLICY, POLICIES, Options
 from sophon.plan.resources import Resources
 from sophon.profile.table import Profile
 from sophon.units import format_bytes, format_seconds, parse_bandwidth, parse_rate
-
-
-def parsed(parse: Callable[[str], Any]) -> Callable[..., Any]:
-    """Return a callback that reads a number with its unit; the parser itself says what is wrong with it."""
-
-    def callback(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Any:
-        try:
-            return None if value is None else parse(value)
-        except ConfigError as error:
-            raise click.BadParameter(str(error)) from error
-
-    return callback
 
 
 def _parse_cores(text: str) -> tuple[float, ...]:

@@ -9,29 +9,10 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from sophon.cli.options import parsed, pipeline_option, read_pipeline
 from sophon.cli.output import STDOUT, json_option, write_json
-from sophon.cli.plan import parsed
 from sophon.cli.progress import count_bar, steps_bar
-from sophon.errors import ConfigError
-from sophon.pipeline import Pipeline
 from sophon.units import parse_rate
-
-
-def read_pipeline(path: Path) -> Pipeline:
-    """Return the pipeline that a JSON file describes."""
-    try:
-        return Pipeline.from_json(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read as a pipeline: {error}") from error
-
-
-pipeline_option = click.option(
-    "--pipeline",
-    "pipeline_file",
-    required=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="JSON of the pipeline, as `pipeline.to_json()` gives it.",
-)
 
 
 @click.command("probe")

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from sophon.cli.options import parsed
 from sophon.cli.output import STDOUT, json_option, write_json
-from sophon.cli.plan import parsed
 from sophon.plan.resources import Resources
 from sophon.profile.table import Profile
 from sophon.report import chart

@@ -1,4 +1,4 @@
-"""``sophon bench slow`` and ``sophon bench tune``: what slow samples cost, and what tuning is worth."""
+"""``sophon bench slow``: what samples that take long cost, beside torch's loader."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from sophon.cli.options import seconds_option
 from sophon.cli.output import json_option, show
 from sophon.cli.progress import steps_bar
 
@@ -22,7 +23,7 @@ from sophon.cli.progress import steps_bar
     show_default=True,
     help="NumPy on volumes, or waiting, which needs no core of a machine that others use too.",
 )
-@click.option("--seconds", default=60.0, show_default=True, type=click.FloatRange(0.1), help="At least three rounds.")
+@seconds_option(60.0)
 @json_option
 def bench_slow_command(samples: int, workers: int, work: str, seconds: float, json_target: str | None) -> None:
     """Samples of which one in twenty takes a hundred times longer, beside torch's DataLoader."""
@@ -50,33 +51,4 @@ def _print_slow(result: dict[str, Any], console: Console) -> None:
         f"batches of {result['batch_size']}",
         highlight=False,
     )
-    console.print(table)
-
-
-@click.command("tune")
-@click.option(
-    "--workload",
-    "workloads",
-    type=click.Choice(["io", "cpu", "consumer"]),
-    multiple=True,
-    default=("io", "cpu", "consumer"),
-    show_default=True,
-    help="Which; give it again for more.",
-)
-@click.option("--seconds", default=20.0, show_default=True, type=click.FloatRange(0.1), help="For each workload.")
-@json_option
-def bench_tune_command(workloads: tuple[str, ...], seconds: float, json_target: str | None) -> None:
-    """num_workers="auto" beside every fixed setting of a sweep."""
-    from sophon.bench.tune import bench_tune
-
-    with steps_bar("tuning") as report:
-        result = bench_tune(seconds, workloads, report)
-    show(result, json_target, _print_tune)
-
-
-def _print_tune(result: dict[str, Any], console: Console) -> None:
-    table = Table("workload", "auto samples/s", "workers × requests", "best fixed samples/s", "which", "auto / best")
-    for name, row in result.items():
-        auto, best = f"{row['auto_per_s']:,.0f}", f"{row['best_per_s']:,.0f}"
-        table.add_row(name, auto, row["auto"], best, row["best"], f"{row['auto_of_best']:.2f}")
     console.print(table)
