@@ -10,7 +10,8 @@ from sophon.cli.bench import bench
 from sophon.cli.demo import demo
 from sophon.cli.index import index
 from sophon.cli.plan import plan
-from sophon.cli.probe import probe_command, profile_command
+from sophon.cli.probe import probe_command
+from sophon.cli.profile import profile_command
 from sophon.cli.report import report
 from sophon.cli.serve import serve
 from sophon.cli.synth import synth
