@@ -17,7 +17,7 @@ from rich.table import Table
 from sophon.cli.options import parsed
 from sophon.cli.progress import count_bar
 from sophon.errors import ConfigError
-from sophon.units import format_seconds, parse_bandwidth
+from sophon.units import format_bandwidth, format_seconds, parse_bandwidth
 
 _LIKE = {"imagenet": "ImageNet", "openimages": "OpenImages"}
 _TITLES = {
@@ -38,15 +38,17 @@ _TITLES = {
     "--like", type=click.Choice(list(_LIKE)), default="openimages", show_default=True, help="What to make up."
 )
 @click.option("--count", default=128, show_default=True, type=click.IntRange(32, 100_000), help="How many to make up.")
-@click.option("--link", default="60mbit", show_default=True, metavar="BANDWIDTH", help="Speed of the link.")
+@click.option(
+    "--link", default="60mbit", show_default=True, metavar="BANDWIDTH", callback=parsed(parse_bandwidth),
+    help="Speed of the link.",
+)  # fmt: skip
 @click.option("--epochs", default=2, show_default=True, type=click.IntRange(1, 100), help="Epochs per policy.")
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("sophon-demo"), show_default=True,
     help="Folder for the result and the report.",
 )  # fmt: skip
-def demo(*, data: Path | None, like: str, count: int, link: str, epochs: int, out: Path) -> None:
+def demo(*, data: Path | None, like: str, count: int, link: float, epochs: int, out: Path) -> None:
     """Train a small network over a slow link with every policy, and compare bytes, seconds and bits."""
-    speed = parsed(parse_bandwidth)(None, None, link)
     console = Console()
     from sophon.bench.demo import DemoSettings, run_demo  # torch takes seconds to load
 
@@ -54,10 +56,11 @@ def demo(*, data: Path | None, like: str, count: int, link: str, epochs: int, ou
         folder = data or _make_photos(Path(work, "photos"), like, count)
         words = f"images in {data}" if data else f"{count} made-up {_LIKE[like]}-like photos"
         console.print(
-            f"{words[0].upper()}{words[1:]}; a storage server with one core behind a link of {link}; a small CNN.",
+            f"{words[0].upper()}{words[1:]}; a storage server with one core behind a link of {format_bandwidth(link)}; "
+            "a small CNN.",
             highlight=False, soft_wrap=True,
         )  # fmt: skip
-        settings = DemoSettings(folder, Path(work), link, speed, epochs, data=words, like=like)
+        settings = DemoSettings(folder, Path(work), link, epochs, data=words, like=like)
         with _bars() as bars:
             result = run_demo(settings, bars.update)
     out.mkdir(parents=True, exist_ok=True)
