@@ -136,18 +136,19 @@ def _policy_section(policies: _Rows, before: str, published: Mapping[str, Any]) 
     seconds, traffic = [], []
     for name, row in policies.items():
         spread = numbers(row, "epoch_s_all")
-        low, high = (min(spread), max(spread)) if spread else (None, None)
+        low, high = (min(spread), max(spread)) if len(spread) > 1 else (None, None)
         tint = policy_tint(name)
         paper = _paper_value(_of(policies[before], "epoch_s"), part(published, "time"), name)
         seconds.append(Bar(name, number(row, "epoch_s"), tint, paper, low, high))
         paper = _paper_value(_traffic(policies[before]), part(published, "traffic"), name)
         traffic.append(Bar(name, _traffic(row), tint, paper))
+    spans = " Thin lines span all repeats." if any(bar.low is not None for bar in seconds) else ""
     beside = "where the paper's gain would be"
     charts: list[Chart] = [
         Bars(
             key="epoch-seconds",
             title="Seconds of an epoch, by policy",
-            caption=f"Shorter is better; {fastest} finished first. Thin lines span all repeats.",
+            caption=f"Shorter is better; {fastest} finished first.{spans}",
             unit="seconds",
             bars=tuple(seconds),
             beside=beside if any(bar.beside is not None for bar in seconds) else "",
