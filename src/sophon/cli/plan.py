@@ -16,7 +16,7 @@ from sophon.errors import ConfigError
 from sophon.plan.cost import Prediction
 from sophon.plan.frontier import FIGURE_4_CORES, Point, frontier
 from sophon.plan.plan import Plan, make_plan
-from sophon.plan.policies import DEFAULT_POLICY, POLICIES, Options
+from sophon.plan.policies import DEFAULT_POLICY, POLICIES, Options, applicable
 from sophon.plan.resources import Resources
 from sophon.profile.table import Profile
 from sophon.units import format_bytes, format_seconds, parse_bandwidth, parse_rate
@@ -88,7 +88,7 @@ def plan(
     given = (link, storage_cores, trainer_cores)
     resources = Resources(*given) if consumer is None else Resources(*given, consumer)
     options = Options(resize_k=resize_k, allow_lossy=allow_lossy)
-    names = _comparable(table, options) if compare else [policy]
+    names = list(applicable(table, options)) if compare else [policy]
     if policy not in names:
         names.append(policy)
     plans = {name: make_plan(table, resources, name, options) for name in names}
@@ -114,12 +114,6 @@ def to_json(plans: dict[str, Plan], points: tuple[Point, ...] = ()) -> dict[str,
 def _row(prediction: Prediction) -> dict[str, Any]:
     wanted = ("link_bytes", "epoch_s", "bottleneck", "storage_cpu_s", "trainer_cpu_s", "bound_s")
     return {name: getattr(prediction, name) for name in wanted}
-
-
-def _comparable(profile: Profile, options: Options) -> list[str]:
-    # `resize` needs its cut in the profile; all others always have theirs.
-    fixed = any(cut.k == options.resize_k and cut.codec == "raw" for cut in profile.cuts)
-    return [name for name in POLICIES if name != "resize" or fixed]
 
 
 def _show(plans: dict[str, Plan], points: tuple[Point, ...], policy: str, resources: Resources) -> None:

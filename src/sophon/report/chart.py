@@ -120,13 +120,17 @@ class Bars(Chart):
         unit: Of the values, a name in `FORMATS`.
         bars: From top to bottom.
         what: What the bars are, such as ``measured``.
-        beside: What the diamonds are, such as ``predicted``; empty without diamonds.
+        beside: What the diamonds are, such as ``predicted``; becomes empty where no bar has one.
     """
 
     unit: str
     bars: tuple[Bar, ...]
     what: str = "measured"
     beside: str = ""
+
+    def __post_init__(self) -> None:
+        if all(bar.beside is None for bar in self.bars):
+            object.__setattr__(self, "beside", "")
 
     def table(self) -> Table:
         """Return one row per bar."""
