@@ -20,7 +20,7 @@ from sophon.cli.bench_window import bench_window_command
 
 @click.group()
 def bench() -> None:
-    """Measure, on this machine, in one run."""
+    """Measure on this machine, beside what it is compared with."""
 
 
 bench.add_command(bench_cuts)

@@ -21,9 +21,15 @@ _LIKE = {"imagenet": "ImageNet", "openimages": "OpenImages"}
 
 @click.command("cuts")
 @data_option
-@click.option("--count", default=48, show_default=True, type=click.IntRange(1, 10_000), help="Images per data set.")
+@click.option(
+    "--count",
+    default=48,
+    show_default=True,
+    type=click.IntRange(1, 10_000),
+    help="At most how many images per data set.",
+)
 def bench_cuts(data: Path | None, count: int) -> None:
-    """Cut the ImageNet recipe at every place and compare bytes, CPU time and bits."""
+    """Bytes, CPU time and bits of every cut of the ImageNet recipe."""
     console = Console()
     results: dict[str, CutsResult] = {}
     with steps_bar("making photos") as report:

@@ -15,10 +15,12 @@ from sophon.cli.progress import steps_bar
 
 
 @click.command("link")
+@click.option(
+    "--data", type=click.Path(exists=True, path_type=Path), help="Folder of images; files of 100 KB if left out."
+)
 @seconds_option(10.0)
-@click.option("--data", type=click.Path(path_type=Path), help="Folder of images; files of 100 KB if left out.")
 @json_option
-def bench_link_command(seconds: float, data: Path | None, json_target: str | None) -> None:
+def bench_link_command(data: Path | None, seconds: float, json_target: str | None) -> None:
     """Raw samples over Flight on loopback, beside a bare socket."""
     from sophon.bench.link import bench_link
 

@@ -16,11 +16,11 @@ from sophon.cli.progress import steps_bar
 
 @click.command("ops")
 @data_option
-@click.option("--count", default=48, show_default=True, type=click.IntRange(2, 10_000), help="How many images.")
+@click.option("--count", default=48, show_default=True, type=click.IntRange(2, 10_000), help="At most how many images.")
 @seconds_option(30.0)
 @json_option
 def bench_ops_command(data: Path | None, count: int, seconds: float, json_target: str | None) -> None:
-    """CPU time of every op and codec on one core, beside torchvision's."""
+    """CPU time of every op and codec, beside torchvision's."""
     from sophon.bench.ops import bench_ops  # torch takes seconds to load; only this command needs it
     from sophon.bench.samples import load_samples
 

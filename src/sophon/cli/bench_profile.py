@@ -22,12 +22,12 @@ from sophon.cli.progress import steps_bar
     default=0.05,
     show_default=True,
     type=click.FloatRange(0, 1),
-    help="Of the samples sent in various codecs.",
+    help="Share of the samples that are sent in codecs, to measure these.",
 )
 @seconds_option(60.0)
 @json_option
 def bench_profile_command(data: Path | None, count: int, share: float, seconds: float, json_target: str | None) -> None:
-    """What the profiling of a first epoch costs, where nothing can hide it."""
+    """What measuring the first epoch costs, where nothing hides it."""
     from sophon.bench.profile import bench_profile
 
     with steps_bar("profile") as report, photo_folder(data, count, report) as folder:

@@ -14,19 +14,22 @@ from sophon.cli.progress import steps_bar
 
 
 @click.command("slow")
-@click.option("--samples", default=240, show_default=True, type=click.IntRange(40), help="How many volumes.")
+@click.option("--samples", default=240, show_default=True, type=click.IntRange(40), help="How many samples.")
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(1), help="Workers of each loader.")
 @click.option(
     "--work",
     type=click.Choice(["cpu", "wait"]),
     default="cpu",
     show_default=True,
-    help="NumPy on volumes, or waiting, which needs no core of a machine that others use too.",
+    help="What samples take: CPU time of NumPy, or waiting, which needs no core.",
 )
 @seconds_option(60.0)
 @json_option
 def bench_slow_command(samples: int, workers: int, work: str, seconds: float, json_target: str | None) -> None:
-    """Samples of which one in twenty takes a hundred times longer, beside torch's DataLoader."""
+    """A few very slow samples: our loader beside torch's.
+
+    One sample in twenty takes a hundred times longer than the others.
+    """
     from sophon.bench.slow import bench_slow  # torch takes seconds to load; only this command needs it
 
     with steps_bar("slow samples") as report:

@@ -21,12 +21,12 @@ from sophon.cli.progress import steps_bar
     multiple=True,
     default=("io", "cpu", "consumer"),
     show_default=True,
-    help="Which; give it again for more.",
+    help="What is slow: reading, preprocessing or training; may be repeated.",
 )
 @seconds_option(20.0, "workload")
 @json_option
 def bench_tune_command(workloads: tuple[str, ...], seconds: float, json_target: str | None) -> None:
-    """num_workers="auto" beside every fixed setting of a sweep."""
+    """num_workers="auto", beside every fixed setting."""
     from sophon.bench.tune import bench_tune
 
     with steps_bar("tuning") as report:

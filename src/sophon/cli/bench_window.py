@@ -21,13 +21,17 @@ if TYPE_CHECKING:
 @click.command("window")
 @data_option
 @click.option(
-    "--like", type=click.Choice(list(KINDS)), default="imagenet", show_default=True, help="Kind of photos made."
+    "--like",
+    type=click.Choice(list(KINDS)),
+    default="imagenet",
+    show_default=True,
+    help="Data set that made-up photos are like.",
 )
 @click.option("--count", default=256, show_default=True, type=click.IntRange(2), help="At most how many images.")
 @seconds_option(30.0)
 @json_option
 def bench_window_command(data: Path | None, like: str, count: int, seconds: float, json_target: str | None) -> None:
-    """CPU time and bytes of windows: only the part of a JPEG that the next crop needs."""
+    """CPU time and bytes of windows: what crops need of JPEGs."""
     from sophon.bench.samples import load_samples
     from sophon.bench.window import bench_window
 

@@ -22,7 +22,10 @@ from sophon.version import __version__
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="sophon")
 def cli() -> None:
-    """Move preprocessing next to the data, sample by sample, without changing one bit."""
+    """Move preprocessing next to the data, sample by sample, without changing one bit.
+
+    `sophon demo` shows what that wins, in a minute or two. `sophon COMMAND --help` says more of a command.
+    """
 
 
 cli.add_command(serve)

@@ -35,9 +35,27 @@ def seconds_option(default: float, each: str = "") -> Callable[[_Command], _Comm
     return click.option("--seconds", default=default, show_default=True, type=click.FloatRange(0.1), help=text)
 
 
-data_option = click.option(
-    "--data", type=click.Path(path_type=Path), help="Folder of images; made-up photos if left out."
-)
+def data_option(command: _Command) -> _Command:
+    """Add ``--data``."""
+    text = "Folder of images; made-up photos if left out."
+    return click.option("--data", type=click.Path(exists=True, path_type=Path), help=text)(command)
+
+
+def cache_option(command: _Command) -> _Command:
+    """Add ``--cache-dir``."""
+    return click.option(
+        "--cache-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        show_default="~/.cache/sophon",
+        help="Folder where lists of samples are kept.",
+    )(command)
+
+
+def new_file(_ctx: click.Context, _param: click.Parameter, value: Path | None) -> Path | None:
+    """Check that a file can be written there, before minutes are spent on what goes into it."""
+    if value is not None and not value.absolute().parent.is_dir():
+        raise click.BadParameter(f"there is no folder {value.parent}; make it, or name another place.")
+    return value
 
 
 @contextmanager

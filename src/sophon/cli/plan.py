@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from sophon.cli.options import parsed
+from sophon.cli.options import new_file, parsed
 from sophon.cli.output import STDOUT, json_option, write_json
 from sophon.errors import ConfigError
 from sophon.plan.cost import Prediction
@@ -38,24 +38,26 @@ def _parse_cores(text: str) -> tuple[float, ...]:
     required=True,
     help="Link from storage to trainer, such as 500mbit.",
 )
-@click.option("--storage-cores", type=float, required=True, help="Cores near storage, 0 or more.")
+@click.option("--storage-cores", type=float, required=True, help="Cores for ops near storage, 0 or more.")
 @click.option("--trainer-cores", type=float, required=True, help="Cores that preprocess at the trainer.")
 @click.option(
     "--consumer",
     metavar="RATE",
     callback=parsed(parse_rate),
     default=None,
-    help="Samples that training takes, such as 1200/s; without it the consumer never waits for itself.",
+    help="Samples that training takes, such as 1200/s; as many as come if left out.",
 )
 @click.option(
     "--policy",
     type=click.Choice(list(POLICIES)),
     default=DEFAULT_POLICY,
     show_default=True,
-    help="Who decides.",
+    help="Policy that decides.",
 )
-@click.option("--compare", is_flag=True, help="Show every policy, and what other numbers of cores would do.")
-@click.option("--resize-k", type=int, default=2, show_default=True, help="Ops near storage for `resize`.")
+@click.option("--compare", is_flag=True, help="Show every policy, and what other numbers of storage cores would do.")
+@click.option(
+    "--resize-k", type=int, default=2, show_default=True, help="How many ops the policy `resize` runs near storage."
+)
 @click.option("--allow-lossy", is_flag=True, help="Let `optimal` choose codecs that change the tensors.")
 @click.option(
     "--frontier",
@@ -66,7 +68,12 @@ def _parse_cores(text: str) -> tuple[float, ...]:
     show_default=True,
     help="Numbers of storage cores to ask about with --compare.",
 )
-@click.option("--save", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan of --policy here.")
+@click.option(
+    "--save",
+    type=click.Path(dir_okay=False, path_type=Path),
+    callback=new_file,
+    help="File to write the plan to.",
+)
 @json_option
 def plan(
     *,
@@ -83,7 +90,7 @@ def plan(
     save: Path | None,
     json_target: str | None,
 ) -> None:
-    """Plan the cuts of a job from its PROFILE, without running anything."""
+    """Plan the cuts of a job from its PROFILE; nothing is run."""
     table = Profile.load(profile)
     given = (link, storage_cores, trainer_cores)
     resources = Resources(*given) if consumer is None else Resources(*given, consumer)

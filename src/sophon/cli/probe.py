@@ -16,9 +16,9 @@ from sophon.units import parse_rate
 
 
 @click.command("probe")
-@click.argument("url")
+@click.argument("url", metavar="URL|PATH")
 @pipeline_option
-@click.option("--batches", default=50, show_default=True, type=click.IntRange(1), help="How many batches per run.")
+@click.option("--batches", default=50, show_default=True, type=click.IntRange(1), help="Batches to measure with.")
 @click.option("--batch-size", default=64, show_default=True, type=click.IntRange(1), help="Samples in a batch.")
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(1), help="Threads that preprocess.")
 @click.option(
@@ -39,12 +39,16 @@ def probe_command(
     consumer: float | None,
     json_target: str | None,
 ) -> None:
-    """Measure raw fetching from URL (or a path) and preprocessing, each alone, and say which one binds."""
+    """Say what holds training back: fetching or preprocessing.
+
+    Measures each alone: fetching raw samples from a server (URL) or a data set here (PATH), and preprocessing them.
+    """
     from sophon.loader.loader import DataLoader  # torch takes seconds to load
     from sophon.loader.probe import probe
 
-    loader = DataLoader(url, read_pipeline(pipeline_file), batch_size, num_workers=workers, policy="none")
-    with steps_bar("probing") as report:
+    pipeline = read_pipeline(pipeline_file)
+    with steps_bar(f"opening {url}") as report:  # a server that does not answer is waited for
+        loader = DataLoader(url, pipeline, batch_size, num_workers=workers, policy="none")
         verdict = replace(probe(loader, batches=batches, on_step=report), consumer_per_s=consumer or math.inf)
     if json_target is not None:
         write_json(json_target, verdict.to_json())

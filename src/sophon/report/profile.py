@@ -241,7 +241,7 @@ def _cut_words(cut: Cut, names: Sequence[str]) -> str:
 
 
 def _bytes_after_ops(profile: Profile) -> Lines:
-    columns = profile.raw_columns()
+    columns = [column for column in profile.raw_columns() if np.isfinite(profile.payload_bytes[:, column]).any()]
     names = op_names(profile)
     raw = profile.payload_bytes[:, profile.column(RAW)]
     order = np.argsort(raw, kind="stable")
