@@ -22,7 +22,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,27 @@ _BATCH = 8
 _BUFFER_BYTES = 4 << 20
 _PAUSE_S = (2.0, 11.0)  # between two faults: about 90 in ten minutes
 _WARM_S = 0.15  # of the time, before memory is looked at
+_MOMENTS = 20  # in the timeline that is reported
 _RATES = (2e6, 5e6, 20e6, None)  # bytes per second on a connection
+
+
+@dataclass(frozen=True)
+class Moment:
+    """How things stood at one moment.
+
+    Args:
+        seconds: Since the beginning.
+        rss_bytes: Memory of this process.
+        files: That it had open.
+        samples: Delivered so far.
+        faults: Survived so far.
+    """
+
+    seconds: float
+    rss_bytes: int
+    files: int
+    samples: int
+    faults: int
 
 
 @dataclass
@@ -60,6 +80,7 @@ class Report:
         repeated: Samples that came twice in an epoch.
         mismatched: Samples with other bits than the plain pipeline gives.
         problem: What ended a trainer, if anything did.
+        watched: Second by second.
     """
 
     samples: int = 0
@@ -68,11 +89,10 @@ class Report:
     repeated: int = 0
     mismatched: int = 0
     problem: BaseException | None = None
-    rss_bytes: list[int] = field(default_factory=list)
-    files: list[int] = field(default_factory=list)
+    watched: list[Moment] = field(default_factory=list)
 
 
-def bench_soak(minutes: float, seed: int = 0, on_step: OnStep | None = None) -> dict[str, float]:
+def bench_soak(minutes: float, seed: int = 0, on_step: OnStep | None = None) -> dict[str, Any]:
     """Run for so long and return what was delivered, survived, lost, repeated and mismatched.
 
     Args:
@@ -81,9 +101,9 @@ def bench_soak(minutes: float, seed: int = 0, on_step: OnStep | None = None) -> 
         on_step: Told the last fault, seconds passed and seconds in all.
 
     Returns:
-        ``{"minutes", "samples", "faults", "lost", "repeated", "mismatched", "rss_growth", "fd_growth"}``; growth is
-        that of this process, where the trainers are, from the first third to the last: a share of its memory, a number
-        of files.
+        ``{"minutes", "samples", "faults", "lost", "repeated", "mismatched", "rss_growth", "fd_growth", "kinds",
+        "timeline"}``; growth is that of this process, where the trainers are, from the first third to the last: a share
+        of its memory, a number of files.
     """
     report = Report()
     stop = threading.Event()
@@ -115,6 +135,7 @@ def bench_soak(minutes: float, seed: int = 0, on_step: OnStep | None = None) -> 
         passed_s = time.monotonic() - start_s
     if report.problem is not None:
         raise report.problem
+    rss_bytes = [moment.rss_bytes for moment in report.watched]
     return {
         "minutes": passed_s / 60,
         "samples": report.samples,
@@ -122,8 +143,10 @@ def bench_soak(minutes: float, seed: int = 0, on_step: OnStep | None = None) -> 
         "lost": report.lost,
         "repeated": report.repeated,
         "mismatched": report.mismatched,
-        "rss_growth": _growth(report.rss_bytes) / max(1.0, _first_third(report.rss_bytes)),
-        "fd_growth": _growth(report.files),
+        "rss_growth": _growth(rss_bytes) / max(1.0, _third(rss_bytes, 0)),
+        "fd_growth": _growth([moment.files for moment in report.watched]),
+        "kinds": dict(report.faults),
+        "timeline": [asdict(moment) for moment in report.watched[:: max(1, len(report.watched) // _MOMENTS)]],
     }
 
 
@@ -245,20 +268,18 @@ def _kill_workers(server: LocalServer) -> None:
 
 
 def _watch(report: Report, stop: threading.Event) -> None:
-    page_bytes = os.sysconf("SC_PAGE_SIZE")
+    page_bytes, start_s = os.sysconf("SC_PAGE_SIZE"), time.monotonic()
     while not stop.wait(1.0):
-        report.rss_bytes.append(int(Path("/proc/self/statm").read_text().split()[1]) * page_bytes)
-        report.files.append(len(list(Path("/proc/self/fd").iterdir())))
+        rss_bytes = int(Path("/proc/self/statm").read_text().split()[1]) * page_bytes
+        files = len(list(Path("/proc/self/fd").iterdir()))
+        passed_s = time.monotonic() - start_s
+        report.watched.append(Moment(passed_s, rss_bytes, files, report.samples, report.faults.total()))
 
 
 def _third(values: list[int], which: int) -> float:
     warm = values[int(len(values) * _WARM_S) :] or [0]
     size = max(1, len(warm) // 3)
     return statistics.median(warm[:size] if which == 0 else warm[-size:])
-
-
-def _first_third(values: list[int]) -> float:
-    return _third(values, 0)
 
 
 def _growth(values: list[int]) -> float:
