@@ -1,4 +1,4 @@
-"""Batches of NumPy arrays, of the same structure that torch's own collating gives."""
+"""Batches of NumPy arrays, of the same structure that torch's own collating gives; and batches in pinned memory."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from numbers import Number
 from typing import Any
 
 import numpy as np
+
+from sophon.loader.torch_import import torch
 
 OUTPUTS = ("torch", "numpy")
 
@@ -23,3 +25,12 @@ def numpy_collate(items: list[Any]) -> Any:
     if isinstance(first, tuple | list):
         return [numpy_collate(list(part)) for part in zip(*items, strict=True)]
     return items
+
+
+def pinned(batch: Any) -> Any:
+    """Return a batch whose tensors lie in pinned memory, which an accelerator copies from without the CPU."""
+    if isinstance(batch, torch.Tensor):
+        return batch.pin_memory()
+    if isinstance(batch, list | tuple):
+        return type(batch)(pinned(part) for part in batch)
+    return batch

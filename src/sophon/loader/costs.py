@@ -38,7 +38,7 @@ class Costs:
         self._mean_s += (_MEAN_WEIGHT if self._mean_s else 1.0) * (seconds - self._mean_s)
 
     def lead(self, sample: int, workers: int) -> float:
-        """Return how many positions ahead of its turn a sample has to be started to be finished with the others.
+        """Return how many positions ahead of its turn a sample is to be started.
 
         While one worker is busy with it for t seconds, all of them finish t · workers / (mean seconds) samples.
         """

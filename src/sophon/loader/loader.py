@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -11,8 +10,10 @@ from typing import Any
 
 from sophon.codec.cut import RAW, Cut
 from sophon.errors import BudgetError, ConfigError
+from sophon.loader.arguments import at_least, can_pin, check_hedge, check_workers, cores_here, relaxed_order, tuner_for
 from sophon.loader.bad import DEFAULT_BUDGET, BadSample, BadSamples
 from sophon.loader.batch import EMPTY
+from sophon.loader.collate import pinned
 from sophon.loader.costs import Costs
 from sophon.loader.cuts import OffloadWarning
 from sophon.loader.dataset import RemoteDataset
@@ -26,10 +27,11 @@ from sophon.loader.prefix_cache import DEFAULT_BYTES
 from sophon.loader.progress import with_bar
 from sophon.loader.ranks import Ranks, check_uneven, each, find_ranks, share
 from sophon.loader.sampler import EpochSampler
+from sophon.loader.sources import Address
 from sophon.loader.state import Place, State
 from sophon.loader.stats import Stats
-from sophon.loader.torch_import import need_torch, torch
-from sophon.loader.tuner import Setting, Tuner
+from sophon.loader.torch_import import need_torch
+from sophon.loader.tuner import Setting
 from sophon.loader.worker import WorkerSide, opened
 from sophon.plan.plan import Plan
 from sophon.plan.policies import Options
@@ -38,11 +40,6 @@ from sophon.profile.explore import DEFAULT_SHARE
 from sophon.profile.table import Profile
 from sophon.profile.verdict import Verdict
 
-_WORKERS = ("threads", "processes")
-DEFAULT_BUFFER_BYTES = 1 << 30
-DEFAULT_REQUESTS = 2
-_MOST_REQUESTS = 32  # a storage node answers each with a stream and a few samples of lookahead of its own
-_SHALLOW = 8  # of the buffer's bytes, an eighth is read ahead until that proves too little
 MEASURED = ("optimal", "sophon", "fastflow")
 _MANY = 0.1  # of an epoch's samples with a smaller cut than asked for are worth a warning
 
@@ -57,7 +54,8 @@ class DataLoader:
     sample stay the same.
 
     Args:
-        data: Address ``grpc://host:port/dataset``, a path, or a `RemoteDataset`.
+        data: Address ``grpc://host:port/dataset``, a list of addresses of nodes that hold the same data set, a path, or
+            a `RemoteDataset`.
         pipeline: A `Pipeline`, a list of ops or a torchvision transform; not with a `RemoteDataset`, which has its own.
         batch_size: Samples in a batch.
         shuffle: In random order, another one each epoch.
@@ -79,10 +77,13 @@ class DataLoader:
         columns: Further columns to bring along; "id" is the sample's id.
         buffer_bytes: Bound on bytes of samples that are asked for and not yet handed out.
         deadline_s: How long nothing may come before an error is raised.
+        fallback: Path of the same files, which are read directly while no storage node answers.
+        hedge: Ask a second time for what is late, at another node if there is one: after so many seconds of silence, or
+            True to learn from the others how long is long. Needs worker threads.
         order: "strict" for batches that are the same in every run; "relaxed", or `Relaxed(max_delay)`, for batches of
             what is finished first, so that slow samples hold up no others (`loader.log` records the order);
             `Replay(log)` for the batches of a recorded run.
-        max_requests: Requests under way at once; by default 2, or what the bottleneck asks for with "auto".
+        max_requests: Requests under way at once; by default 2 for each node; "auto" workers find a number of their own.
         workers: "threads", or "processes" where the pipeline has steps that hold Python's lock.
         multiprocessing_context: For processes: "fork", "spawn" or "forkserver".
         prefetch_factor: For processes: batches per worker that are made ahead, as in torch.
@@ -108,7 +109,7 @@ class DataLoader:
 
     def __init__(
         self,
-        data: str | Path | RemoteDataset,
+        data: Address | RemoteDataset,
         pipeline: Any = None,
         batch_size: int = 1,
         shuffle: bool = False,
@@ -125,8 +126,10 @@ class DataLoader:
         allow_lossy: bool = False,
         target_transform: Callable[[Any], Any] | None = None,
         columns: Sequence[str] = (),
-        buffer_bytes: int = DEFAULT_BUFFER_BYTES,
-        deadline_s: float = 60.0,
+        buffer_bytes: int = MachineConfig.buffer_bytes,
+        deadline_s: float = MachineConfig.deadline_s,
+        fallback: str | Path | None = None,
+        hedge: bool | float = False,
         order: str | Relaxed | Replay = "strict",
         max_requests: int | None = None,
         workers: str = "threads",
@@ -147,24 +150,28 @@ class DataLoader:
         tls_cert: str | Path | None = None,
         tls_key: str | Path | None = None,
     ) -> None:
-        _at_least("batch_size", batch_size, 1)
-        _at_least("buffer_bytes", buffer_bytes, 1)
+        at_least("batch_size", batch_size, 1)
+        at_least("buffer_bytes", buffer_bytes, 1)
         if max_requests is not None:
-            _at_least("max_requests", max_requests, 1)
-        _check_workers(workers, num_workers, order)
+            at_least("max_requests", max_requests, 1)
+        check_workers(workers, num_workers, order)
+        check_hedge(hedge, workers, num_workers)
         if deadline_s <= 0:
             raise ConfigError(f"deadline_s: expected seconds above 0, got {deadline_s!r}")
         if isinstance(data, RemoteDataset):
             if pipeline is not None:
                 raise ConfigError("a RemoteDataset has its own pipeline; give one of them")
-            if (on_error, error_budget, output, cache) != ("raise", DEFAULT_BUDGET, "torch", False):
-                raise ConfigError("a RemoteDataset has its own on_error, error_budget, output and cache; tell it")
+            told = (on_error, error_budget, output, cache, fallback)
+            if told != ("raise", DEFAULT_BUDGET, "torch", False, None):
+                raise ConfigError(
+                    "a RemoteDataset has its own on_error, error_budget, output, cache and fallback; tell it"
+                )
             self.dataset = data
         else:
             if pipeline is None:
                 raise ConfigError("pipeline: expected a Pipeline or a torchvision transform, got none")
             self.dataset = RemoteDataset(
-                str(data),
+                data,
                 pipeline,
                 seed=seed,
                 policy=None if policy in MEASURED else policy,
@@ -172,6 +179,7 @@ class DataLoader:
                 target_transform=target_transform,
                 columns=columns,
                 deadline_s=deadline_s,
+                fallback=fallback,
                 on_error=on_error,
                 error_budget=error_budget,
                 output=output,
@@ -185,24 +193,29 @@ class DataLoader:
             )
         self.batch_size = batch_size
         self.shuffle = shuffle
-        self._tuner = _tuner(max_requests, buffer_bytes) if num_workers == "auto" else None
-        self.num_workers: int = _most_workers() if isinstance(num_workers, str) else num_workers
+        sources = self.dataset.sources
+        requests = max_requests or MachineConfig.max_requests * sources.nodes
+        self._tuner = tuner_for(max_requests, requests, buffer_bytes) if num_workers == "auto" else None
+        self.num_workers: int = cores_here() if isinstance(num_workers, str) else num_workers
         self.collate_fn = collate_fn
         self.drop_last = drop_last
-        self.pin_memory = _can_pin(pin_memory, self.dataset.output)
+        self.pin_memory = can_pin(pin_memory, self.dataset.output)
         self._told_ranks = (rank, world_size)
         self._uneven = check_uneven(uneven)
         self._place = Place()
         self._spent: Spent | None = None
         self._warned = False
         self.stats = Stats()
-        relaxed = _relaxed(order)
+        relaxed = relaxed_order(order)
         self._config = MachineConfig(
             buffer_bytes=buffer_bytes,
             deadline_s=deadline_s,
-            max_requests=DEFAULT_REQUESTS if max_requests is None else max_requests,
+            max_requests=requests,
             request_samples=min(MachineConfig.request_samples, self.dataset.opened.max_samples),
             max_delay=None if relaxed is None else relaxed.max_delay,
+            nodes=sources.nodes,
+            has_fallback=sources.has_fallback,
+            hedge=hedge,
         )
         self._costs = Costs(len(self.dataset))
         fingerprint = self.dataset.opened.fingerprint
@@ -217,23 +230,29 @@ class DataLoader:
             keep=profile is not False,
         )
         if self._should_plan(policy, plan, workers):
-            self._planner = Planner(self.dataset, settings, _cores(self.num_workers), self.stats)
+            self._planner = Planner(
+                self.dataset, settings, float(min(max(self.num_workers, 1), cores_here())), self.stats
+            )
         self._torch_loader = None
         if workers == "processes" and self.num_workers > 0:
-            data_of = need_torch('workers="processes"').utils.data
-            self._sampler = EpochSampler(self.dataset, shuffle=shuffle, seed=self.dataset.seed, uneven=uneven)
-            side = WorkerSide(self.dataset, collate_fn)
-            self._torch_loader = data_of.DataLoader(
-                side,
-                batch_sampler=data_of.BatchSampler(self._sampler, batch_size, drop_last),
-                num_workers=self.num_workers,
-                collate_fn=side.collate,
-                multiprocessing_context=multiprocessing_context,
-                prefetch_factor=prefetch_factor,
-                persistent_workers=persistent_workers,
-                pin_memory=self.pin_memory,
-            )
+            self._torch_loader = self._processes(multiprocessing_context, prefetch_factor, persistent_workers)
         len(self)  # ranks that cannot be, or samples that must be shared evenly and cannot, are found here
+
+    def _processes(self, context: Any, prefetch_factor: int | None, persistent: bool) -> Any:
+        """Return torch's own loader, whose worker processes finish samples."""
+        data_of = need_torch('workers="processes"').utils.data
+        self._sampler = EpochSampler(self.dataset, shuffle=self.shuffle, seed=self.dataset.seed, uneven=self._uneven)
+        side = WorkerSide(self.dataset, self.collate_fn)
+        return data_of.DataLoader(
+            side,
+            batch_sampler=data_of.BatchSampler(self._sampler, self.batch_size, self.drop_last),
+            num_workers=self.num_workers,
+            collate_fn=side.collate,
+            multiprocessing_context=context,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent,
+            pin_memory=self.pin_memory,
+        )
 
     def _should_plan(self, policy: Any, plan: Any, workers: str) -> bool:
         """Return whether this loader measures and plans for itself."""
@@ -304,7 +323,7 @@ class DataLoader:
 
         The epoch in which a state was loaded goes on where it was left; any other one begins at its beginning.
         """
-        _at_least("epoch", epoch, 0)
+        at_least("epoch", epoch, 0)
         self._place.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -385,7 +404,7 @@ class DataLoader:
         setup = Setup(
             workers=self.num_workers,
             kind="threads" if self._torch_loader is None else "processes",
-            cores=int(_cores(1 << 16)),
+            cores=cores_here(),
             is_remote=self.dataset.transport.is_remote,
             bad=len(self.bad_samples),
             on_error=self.bad_samples.policy,
@@ -423,12 +442,10 @@ class DataLoader:
 
     def _from_threads(self, epoch: int, cursor: int, ranks: Ranks) -> Generator[Any]:
         whole = epoch_order(len(self.dataset), self.dataset.seed, epoch, shuffle=self.shuffle)
-        order = share(whole, cursor, ranks, self._uneven)
-        if self.drop_last:
-            order = order[: len(order) // self.batch_size * self.batch_size]
-        strict = order
+        order = strict = self._whole_batches(share(whole, cursor, ranks, self._uneven))
         if self._replay is not None:
-            order = self._replayed(self._replay, epoch, cursor, share(whole, 0, ranks, self._uneven), ranks)
+            mine = self._whole_batches(share(whole, 0, ranks, self._uneven))
+            order = self._replay.replay(epoch, mine)[cursor // ranks.size :]
         if self._planner is not None:
             self._planner.begin(epoch, ranks.size)
             if (predicted := self._planner.finish_s()) is not None:
@@ -448,7 +465,7 @@ class DataLoader:
         )
         try:
             for batch in engine.batches():
-                yield _pinned(batch) if self.pin_memory else batch
+                yield pinned(batch) if self.pin_memory else batch
         finally:
             engine.close()
             if self.log is not None:
@@ -456,11 +473,8 @@ class DataLoader:
             if self._planner is not None:
                 self._planner.end()
 
-    def _replayed(self, log: OrderLog, epoch: int, cursor: int, order: Order, ranks: Ranks) -> Order:
-        """Return what is left of a recorded epoch behind a cursor, given this rank's share of the whole epoch."""
-        if self.drop_last:
-            order = order[: len(order) // self.batch_size * self.batch_size]
-        return log.replay(epoch, order)[cursor // ranks.size :]
+    def _whole_batches(self, order: Order) -> Order:
+        return order[: len(order) // self.batch_size * self.batch_size] if self.drop_last else order
 
     def _from_processes(self, epoch: int, cursor: int, ranks: Ranks) -> Generator[Any]:
         assert self._torch_loader is not None
@@ -488,61 +502,3 @@ class DataLoader:
                 OffloadWarning,
                 stacklevel=3,
             )
-
-
-def _at_least(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{name}: expected an integer of at least {least}, got {value!r}")
-
-
-def _check_workers(workers: str, number: int | str, order: Any) -> None:
-    if workers not in _WORKERS:
-        raise ConfigError(f"workers: expected threads or processes, got {workers!r}")
-    if number != "auto":
-        _at_least("num_workers", number, 0)
-    if workers == "processes" and number != 0 and (order != "strict" or number == "auto"):
-        raise ConfigError("worker processes keep strict order and a fixed number; use workers='threads'")
-
-
-def _cores(workers: int) -> float:
-    """Return how many cores finish samples: one per worker, but no more than this process may use."""
-    return float(min(max(workers, 1), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else workers))
-
-
-def _most_workers() -> int:
-    """Return how many threads to begin with: one per core that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _tuner(max_requests: int | None, buffer_bytes: int) -> Tuner:
-    cores = _most_workers()
-    start = Setting(cores, max_requests or DEFAULT_REQUESTS, max(buffer_bytes // _SHALLOW, 1))
-    # Threads that wait rather than compute may be more than there are cores.
-    return Tuner(start, Setting(4 * cores, max_requests or _MOST_REQUESTS, buffer_bytes), cores)
-
-
-def _relaxed(order: Any) -> Relaxed | None:
-    if isinstance(order, Relaxed):
-        return order
-    if order == "relaxed":
-        return Relaxed()
-    if order != "strict" and not isinstance(order, Replay):
-        raise ConfigError(f"order: expected 'strict', 'relaxed', Relaxed(max_delay) or Replay(log), got {order!r}")
-    return None
-
-
-def _can_pin(wanted: bool, output: str) -> bool:
-    if wanted and output == "numpy":
-        raise ConfigError('pin_memory: there is pinned memory for torch tensors only; use output="torch"')
-    if wanted and not torch.accelerator.is_available():
-        warnings.warn("pin_memory is set but there is no accelerator; batches are not pinned", stacklevel=3)
-        return False
-    return wanted
-
-
-def _pinned(batch: Any) -> Any:
-    if isinstance(batch, torch.Tensor):
-        return batch.pin_memory()
-    if isinstance(batch, list | tuple):
-        return type(batch)(_pinned(part) for part in batch)
-    return batch

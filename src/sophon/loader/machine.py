@@ -12,9 +12,14 @@ A position goes through these states, and never back but for the one arrow::
        ▲               │
        └─failed, ended─┘
 
+A request that is silent for long is *hedged*: somebody else (or, if there is nobody else, the same node once more) is
+asked for what it owes, the first answer counts, and a request that is owed nothing any more is surplus and may be
+cancelled. `nodes` says whom to ask, `patience` how long is long.
+
 If the implementation is inconsistent with the following, it is a bug:
 
-- Every position is received exactly once; a second reply for it is refused.
+- Every position is received exactly once; a second reply for it is refused, whoever sends it.
+- A position is owed by at most two requests, and by at least one while it is asked for.
 - Every position gets exactly one place, and every place exactly one position.
 - Batches become ready in order.
 - In relaxed order no sample comes more than `max_delay` batches behind the batch it would be in by strict order: where
@@ -28,17 +33,19 @@ If the implementation is inconsistent with the following, it is a bug:
 from __future__ import annotations
 
 import heapq
-import random
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sophon.errors import Error, RetryableError
+from sophon.loader.nodes import Nodes
+from sophon.loader.patience import Patience
+from sophon.loader.placement import Placement, Placing
 
 _WAITING, _ASKED, _RECEIVED, _FINISHED = range(4)
-
-Placing = tuple[int, int]  # a position and the place that its sample gets
+_SILENT_S = 5.0  # that a node may be where there is another source: then it counts as failed
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,9 @@ class MachineConfig:
         first_pause_s: Before the first retry; doubles with each further one.
         longest_pause_s: Bound on that.
         max_delay: Batches that a sample may come late, in relaxed order; None for strict order.
+        nodes: How many storage nodes hold the data set.
+        has_fallback: Whether there is a path to fall back on.
+        hedge: After how many seconds of silence a request is made a second time; True to learn it; False for never.
     """
 
     buffer_bytes: int = 1 << 30
@@ -64,19 +74,29 @@ class MachineConfig:
     first_pause_s: float = 0.05
     longest_pause_s: float = 2.0
     max_delay: int | None = None
+    nodes: int = 1
+    has_fallback: bool = False
+    hedge: bool | float = False
 
 
 @dataclass(frozen=True)
 class Ask:
-    """Send a request for the samples at these positions."""
+    """Send a request for the samples at these positions to a node; number `nodes` is the fallback."""
 
     request: int
     positions: tuple[int, ...]
+    node: int = 0
+    is_second: bool = False
 
 
 @dataclass
 class _Request:
     positions: set[int]
+    node: int
+    heard_s: float  # when it was sent, or something came
+    is_hedged: bool = False
+    is_suspect: bool = False
+    is_second: bool = False
 
 
 class Machine:
@@ -93,6 +113,7 @@ class Machine:
     Attributes:
         max_requests: Requests under way at once; may be changed on the way.
         ahead_bytes: Bytes held at once, at most `buffer_bytes`; may be changed on the way.
+        tries: Failures since something was received.
     """
 
     def __init__(
@@ -107,7 +128,10 @@ class Machine:
         self.max_requests = config.max_requests
         self.ahead_bytes = config.buffer_bytes
         self._config = config
-        self._random = random.Random(seed)
+        self._nodes = Nodes(
+            config.nodes, config.has_fallback, config.first_pause_s, config.longest_pause_s, now_s, seed
+        )
+        self._patience = Patience(config.hedge, _SILENT_S if self._nodes.has_others else math.inf)
         self._state = np.zeros(count, np.uint8)
         self._held: dict[int, int] = {}
         self._expected_bytes = float(expected_bytes)
@@ -115,11 +139,11 @@ class Machine:
         self._again: list[int] = []
         self._requests: dict[int, _Request] = {}
         self._request_number = 0
+        self._surplus: list[int] = []
         self._unfilled = [min(batch_size, count - b * batch_size) for b in range(self.batches)]
-        self._placement = None if config.max_delay is None else _Placement(count, batch_size, config.max_delay)
+        self._placement = None if config.max_delay is None else Placement(count, batch_size, config.max_delay)
         self._next_ready = 0
         self._taken = 0
-        self._retry_at_s = now_s
         self._last_failure: Error | None = None
         self._waiting_since_s: float | None = None  # for an answer; None while nothing is owed to us
 
@@ -128,18 +152,29 @@ class Machine:
     def ask(self, now_s: float) -> Ask | None:
         """Return the next request to send, or None if there is nothing to ask for now."""
         self.check(now_s)
-        if self.fatal or now_s < self._retry_at_s or len(self._requests) >= self.max_requests:
+        if self.fatal:
             return None
-        positions = self._choose()
-        if not positions:
+        hedge = self._hedge(now_s)
+        if hedge is not None:
+            return hedge
+        if sum(not request.is_hedged for request in self._requests.values()) >= self.max_requests:
             return None
+        choice = self._nodes.pick(now_s)
+        if choice is None:
+            return None
+        positions = self._choose_one() if choice.is_trial else self._choose()
+        return self._send(positions, choice.node, now_s) if positions else None
+
+    def _send(self, positions: list[int], node: int, now_s: float, is_second: bool = False) -> Ask:
         if self._waiting_since_s is None:
             self._waiting_since_s = now_s
         self._request_number += 1
-        self._requests[self._request_number] = _Request(set(positions))
+        self._requests[self._request_number] = _Request(set(positions), node, now_s, is_second=is_second)
+        self._nodes.asked(node)
+        self._patience.asked(len(positions), is_second)
         for position in positions:
             self._state[position] = _ASKED
-        return Ask(self._request_number, tuple(positions))
+        return Ask(self._request_number, tuple(positions), node, is_second)
 
     def _choose(self) -> list[int]:
         chosen: list[int] = []
@@ -147,14 +182,66 @@ class Machine:
         while len(chosen) < self._config.request_samples and size_bytes < self._config.request_bytes:
             if self._again:
                 chosen.append(heapq.heappop(self._again))
-            elif self._next_new < self.count and self._room_for(self._next_new):
-                self._hold(self._next_new, int(self._expected_bytes))
-                chosen.append(self._next_new)
-                self._next_new += 1
-            else:
+            elif not self._choose_new(chosen):
                 break
             size_bytes += self._expected_bytes
         return chosen
+
+    def _choose_one(self) -> list[int]:
+        """Choose a sample for a node that may not answer: if possible one that nobody waits for yet."""
+        chosen: list[int] = []
+        if not self._choose_new(chosen) and self._again:
+            chosen.append(heapq.heappop(self._again))
+        return chosen
+
+    def _choose_new(self, chosen: list[int]) -> bool:
+        if self._next_new >= self.count or not self._room_for(self._next_new):
+            return False
+        self._hold(self._next_new, int(self._expected_bytes))
+        chosen.append(self._next_new)
+        self._next_new += 1
+        return True
+
+    # --- asking a second time -----------------------------------------------------------------------------------------
+
+    def _hedge(self, now_s: float) -> Ask | None:
+        limit_s, most_s = self._patience.limit_s, self._patience.most_s
+        if limit_s == math.inf:
+            return None
+        for request in self._requests.values():
+            silent_s = now_s - request.heard_s
+            is_lost = silent_s >= most_s
+            if is_lost and not request.is_suspect:
+                request.is_suspect = True
+                self._nodes.failed(request.node, now_s)
+            if request.is_hedged or request.is_second or silent_s < limit_s:
+                continue
+            owed = self._owed_alone(request)
+            if not owed or not (is_lost or self._is_needed(owed[0])):
+                continue
+            node = self._nodes.pick_other(request.node, now_s)
+            if node is None and is_lost:
+                continue  # nobody else is there: when this one fails, it is asked again
+            if is_lost or self._patience.may_ask_twice(len(owed)):
+                request.is_hedged = True
+                return self._send(owed, request.node if node is None else node, now_s, is_second=True)
+        return None
+
+    def _owed_alone(self, request: _Request) -> list[int]:
+        """Return what nobody but a request owes, the most urgent first."""
+        others = [other.positions for other in self._requests.values() if other is not request]
+        return sorted(p for p in request.positions if not any(p in positions for positions in others))
+
+    def _is_needed(self, position: int) -> bool:
+        """Return whether the next batch waits for a sample; in relaxed order it may wait for any."""
+        return self._placement is not None or position < (self._next_ready + 1) * self.batch_size
+
+    def surplus(self) -> list[int]:
+        """Return the requests that owe nothing any more since others were faster; each is returned once."""
+        found, self._surplus = self._surplus, []
+        return found
+
+    # --- room ---------------------------------------------------------------------------------------------------------
 
     def _room_for(self, position: int) -> bool:
         needed_next = position < (self._taken + 1) * self.batch_size
@@ -180,14 +267,26 @@ class Machine:
     def reply(self, request: int, position: int, size_bytes: int, now_s: float) -> bool:
         """Take note of a reply; False if it is not wanted, being late, unknown or the second one."""
         asked = self._requests.get(request)
-        if asked is None or position not in asked.positions or self._state[position] != _ASKED:
+        if asked is None:
             return False
-        asked.positions.discard(position)
+        self._hear(asked, now_s)
+        if position not in asked.positions:
+            return False
+        for number, other in self._requests.items():
+            if position in other.positions:
+                other.positions.discard(position)
+                if other is not asked and not other.positions:
+                    self._surplus.append(number)
         self._state[position] = _RECEIVED
         self._hold(position, max(size_bytes, self._held[position]))
         self._waiting_since_s = now_s
         self.tries = 0
         return True
+
+    def _hear(self, request: _Request, now_s: float) -> None:
+        self._patience.waited(now_s - request.heard_s)
+        request.heard_s, request.is_suspect = now_s, False
+        self._nodes.replied(request.node)
 
     def ended(self, request: int, now_s: float) -> None:
         """Take note that a reply stream has come to its end."""
@@ -195,32 +294,46 @@ class Machine:
         if asked is not None and asked.positions:
             missing = len(asked.positions)
             self.failed(request, RetryableError(f"the reply ended {missing} samples early"), now_s)
-        else:
-            self._requests.pop(request, None)
-            if not self._requests and not self._again:
-                self._waiting_since_s = None
+        elif asked is not None:
+            self._drop(request)
 
     def resume(self) -> None:
         """Start the deadline anew, for a driver that only drives while its consumer waits."""
         if not self._requests:
             self._waiting_since_s = None
 
-    def failed(self, request: int, error: Error, now_s: float) -> None:
-        """Take note that a request has failed; what it still owes is asked for again, unless the error is final."""
-        asked = self._requests.pop(request, None)
+    def failed(self, request: int, error: Error, now_s: float) -> bool:
+        """Take note that a request has failed; what it still owes is asked for again, unless the error is final.
+
+        Returns:
+            Whether it still owed something.
+        """
+        asked = self._requests.get(request)
         if asked is None:
-            return
-        for position in asked.positions:
+            return False
+        if not asked.positions and isinstance(error, RetryableError):
+            self._drop(request)  # it was cancelled, or broke behind its last reply
+            return False
+        for position in self._owed_alone(asked):
             self._state[position] = _WAITING
             heapq.heappush(self._again, position)
+        self._drop(request)
+        for other in self._requests.values():
+            if other.positions & asked.positions:
+                other.is_hedged = False  # its second request is gone
         if not isinstance(error, RetryableError):
             self.fatal = self.fatal or error
-            return
-        pause_s = min(self._config.first_pause_s * 2.0 ** min(self.tries, 30), self._config.longest_pause_s)
+            return True
         self.tries += 1
         self._last_failure = error
-        self._retry_at_s = max(self._retry_at_s, now_s + pause_s * self._random.uniform(0.5, 1.0))
+        self._nodes.failed(asked.node, now_s)
         self.check(now_s)
+        return True
+
+    def _drop(self, request: int) -> None:
+        self._nodes.ended(self._requests.pop(request).node)
+        if not self._requests and not self._again:
+            self._waiting_since_s = None
 
     def check(self, now_s: float) -> None:
         """Give up if the deadline has passed."""
@@ -284,44 +397,9 @@ class Machine:
 
     def wait_s(self, now_s: float) -> float:
         """How long it makes sense to wait for an event before asking again."""
+        times_s = [now_s + 1.0]
         if self._again or self._next_new < self.count:
-            return max(0.0, min(self._retry_at_s - now_s, 1.0)) or 1.0
-        return 1.0
-
-
-class _Placement:
-    """Who gets which place in relaxed order: first come, first served, but for those who have waited long enough.
-
-    A sample is *due* when the batch being filled is the last one that it may come in. Batches are filled one after the
-    other and samples become due in whole batches, so it suffices that no batch is left with fewer free places than
-    samples that are due: then no later batch can be either.
-    """
-
-    def __init__(self, count: int, batch_size: int, max_delay: int) -> None:
-        self.position_at = np.full(count, -1, np.int64)
-        self._batch_size = batch_size
-        self._max_delay = max_delay
-        self._next = 0
-        self._parked: list[int] = []  # finished, without a place
-        self._unplaced = [min(batch_size, count - start) for start in range(0, count, batch_size)]
-
-    def add(self, position: int) -> list[Placing]:
-        """Take note of a finished sample; return who gets which place now."""
-        heapq.heappush(self._parked, position)
-        placed: list[Placing] = []
-        while self._parked and self._may_have_next(self._parked[0]):
-            position = heapq.heappop(self._parked)
-            self.position_at[self._next] = position
-            self._unplaced[position // self._batch_size] -= 1
-            placed.append((position, self._next))
-            self._next += 1
-        return placed
-
-    def _may_have_next(self, position: int) -> bool:
-        filling = self._next // self._batch_size
-        due_batch = filling - self._max_delay
-        if position // self._batch_size <= due_batch or due_batch < 0:
-            return True
-        free = (filling + 1) * self._batch_size - self._next
-        # Samples of earlier batches were due earlier, and have their places.
-        return self._unplaced[due_batch] < free
+            times_s.append(self._nodes.retry_at_s)
+        limit_s = self._patience.limit_s
+        times_s += [r.heard_s + limit_s for r in self._requests.values() if not r.is_hedged and not r.is_second]
+        return min((at_s - now_s for at_s in times_s if at_s > now_s), default=1.0)

@@ -21,12 +21,11 @@ from sophon.codec.wire import Reply
 from sophon.errors import ConfigError, Error
 from sophon.loader.dataset import RemoteDataset
 from sophon.loader.loader import DataLoader
+from sophon.loader.machine import MachineConfig
 from sophon.profile.verdict import Verdict
 
 _KEPT_BYTES = 512 << 20  # of raw samples that are held for preprocessing
 _WARM_UP = 3  # steps that do not count: allocators, cuDNN, page cache
-_REQUEST_SAMPLES = 64
-_REQUESTS = 2  # under way at once, as in the loader
 
 OnStep = Callable[[str, int, int], None]
 
@@ -92,7 +91,7 @@ def _wait_for_accelerator() -> None:
 def _fetch(dataset: RemoteDataset, count: int, size: int, report: OnStep) -> tuple[float, list[tuple[int, Reply]]]:
     """Fetch raw samples, no processing; return samples per second and as many of them as may be held."""
     order = list(itertools.islice(itertools.cycle(range(len(dataset))), count))
-    requests = [order[at : at + _REQUEST_SAMPLES] for at in range(0, count, _REQUEST_SAMPLES)]
+    requests = [order[at : at + MachineConfig.request_samples] for at in range(0, count, MachineConfig.request_samples)]
     kept: list[tuple[int, Reply]] = []
     held_bytes = done = 0
 
@@ -101,7 +100,7 @@ def _fetch(dataset: RemoteDataset, count: int, size: int, report: OnStep) -> tup
         return [(samples[r.position], r) for r in dataset.transport.fetch(request, dataset.deadline_s)]
 
     start_s = time.monotonic()
-    with ThreadPoolExecutor(_REQUESTS, "sophon-probe") as pool:
+    with ThreadPoolExecutor(MachineConfig.max_requests, "sophon-probe") as pool:
         for replies in pool.map(fetch, requests):
             done += len(replies)
             report("raw fetch", done // size, count // size)

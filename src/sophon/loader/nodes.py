@@ -1,0 +1,126 @@
+"""Which of several sources to ask next: storage nodes that hold the same data set, and maybe a path to fall back on.
+
+A part of the machine, and like it without sockets, threads or clocks. The nodes are numbered 0 … count - 1; the
+fallback, if there is one, has the number `count`.
+
+- A node that answers is *well*, and well nodes share the requests: the one with the fewest under way gets the next.
+- A node that fails is asked again after a pause that doubles with every further failure. As long as there is somebody
+  else to ask, it is asked for a single sample, so that little waits for a node that may be gone.
+- The fallback is asked while every node has failed twice in a row: a node that just restarts its connection is well
+  again at the second try.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+_GIVEN_UP = 2  # failures in a row of every node, and the fallback is asked
+
+
+@dataclass
+class _Node:
+    tries: int = 0  # failures since the last reply
+    retry_at_s: float = 0.0
+    under_way: int = 0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Whom to ask.
+
+    Args:
+        node: Its number.
+        is_trial: Whether it has failed, and others would do.
+    """
+
+    node: int
+    is_trial: bool = False
+
+
+class Nodes:
+    """The sources of one epoch, and how they have been lately.
+
+    Args:
+        count: How many nodes there are.
+        has_fallback: Whether there is a path to fall back on.
+        first_pause_s: Before the first retry; doubles with each further one.
+        longest_pause_s: Bound on that.
+        now_s: The time at the start.
+        seed: Of the jitter of pauses, so that many trainers do not retry in step.
+    """
+
+    def __init__(
+        self, count: int, has_fallback: bool, first_pause_s: float, longest_pause_s: float, now_s: float, seed: int
+    ) -> None:
+        self._nodes = [_Node(retry_at_s=now_s) for _ in range(count)]
+        self._fallback = _Node(retry_at_s=now_s) if has_fallback else None
+        self._first_pause_s = first_pause_s
+        self._longest_pause_s = longest_pause_s
+        self._random = random.Random(seed)
+
+    def pick(self, now_s: float) -> Choice | None:
+        """Return whom to ask now; None while all of them pause."""
+        well = [number for number, node in enumerate(self._nodes) if node.tries == 0]
+        due = [number for number, node in enumerate(self._nodes) if node.tries and node.retry_at_s <= now_s]
+        untried = [number for number in due if self._nodes[number].under_way == 0]
+        if untried and (well or self._falls_back):
+            return Choice(min(untried, key=self._soonest), is_trial=True)
+        if well:
+            return Choice(min(well, key=lambda number: self._nodes[number].under_way))
+        if self._falls_back and self._fallback is not None and self._fallback.retry_at_s <= now_s:
+            return Choice(len(self._nodes))
+        return Choice(min(due, key=self._soonest)) if due and not self._falls_back else None
+
+    def pick_other(self, than: int, now_s: float) -> int | None:
+        """Return whom to ask for what one of them was asked for and does not send."""
+        well = [number for number, node in enumerate(self._nodes) if node.tries == 0 and number != than]
+        if well:
+            return min(well, key=lambda number: self._nodes[number].under_way)
+        if self._fallback is not None and than != len(self._nodes) and self._fallback.retry_at_s <= now_s:
+            return len(self._nodes)
+        return None
+
+    @property
+    def has_others(self) -> bool:
+        """Whether there is more than one source."""
+        return len(self._nodes) > 1 or self._fallback is not None
+
+    @property
+    def _falls_back(self) -> bool:
+        return self._fallback is not None and all(node.tries >= _GIVEN_UP for node in self._nodes)
+
+    @property
+    def retry_at_s(self) -> float:
+        """When somebody may be asked, at the earliest."""
+        everybody = self._nodes if not self._falls_back or self._fallback is None else [*self._nodes, self._fallback]
+        return min(node.retry_at_s for node in everybody)
+
+    def asked(self, number: int) -> None:
+        """Take note of a request."""
+        self._at(number).under_way += 1
+
+    def replied(self, number: int) -> None:
+        """Take note of a reply: the node is well."""
+        node = self._at(number)
+        node.tries, node.retry_at_s = 0, 0.0
+
+    def ended(self, number: int) -> None:
+        """Take note that a request is over, well or badly."""
+        self._at(number).under_way -= 1
+
+    def failed(self, number: int, now_s: float) -> None:
+        """Take note that a node has failed, or is silent: it is left alone for a while."""
+        node = self._at(number)
+        pause_s = min(self._first_pause_s * 2.0 ** min(node.tries, 30), self._longest_pause_s)
+        node.tries += 1
+        node.retry_at_s = max(node.retry_at_s, now_s + pause_s * self._random.uniform(0.5, 1.0))
+
+    def _at(self, number: int) -> _Node:
+        if number < len(self._nodes):
+            return self._nodes[number]
+        assert self._fallback is not None
+        return self._fallback
+
+    def _soonest(self, number: int) -> tuple[float, int]:
+        return self._nodes[number].retry_at_s, self._nodes[number].tries
