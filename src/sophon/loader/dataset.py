@@ -105,7 +105,9 @@ class RemoteDataset(Dataset[Any]):
         self.target_transform = target_transform
         self.columns = tuple(columns)
         self.deadline_s = deadline_s
-        self.transport = transport or transport_to(self.url, Credentials(token, tls_ca, tls_cert, tls_key))
+        self.transport = transport or transport_to(
+            self.url, Credentials(token, tls_ca, tls_cert, tls_key), deadline_s
+        )
         self.opened = self._open()
         unknown = set(self.columns) - set(self.opened.columns)
         if unknown:
