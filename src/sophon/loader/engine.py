@@ -35,7 +35,6 @@ from sophon.loader.transport import Fetch
 from sophon.loader.tuner import Setting, Tuner
 from sophon.pipeline import Key, Trace, Value
 
-
 _LEAVE_S = 1.0  # that a fetching thread gets to end; one that can be cancelled needs a millisecond
 
 
@@ -269,6 +268,8 @@ class Engine:
             fetch = dataset.sources[ask.node].fetch(request, self._deadline_s)
             with self._lock:
                 self._fetches[ask.request] = fetch
+                if self._stopped:  # just before anybody could cancel it
+                    fetch.cancel()
             before_s, before_cpu_s = time.monotonic(), time.thread_time()
             for reply in fetch:
                 now_s = time.monotonic()

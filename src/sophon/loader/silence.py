@@ -5,9 +5,9 @@ open stream at least once a second (`server.service`), so a connection on which 
 longer than that is dead. The kernel knows when the last byte came; a byte of anything counts, so one large sample on a
 slow link is never taken for silence.
 
-Why not gRPC's keepalive: in gRPC 1.81 (pyarrow 26) its timeout is never started, and its ping timeout wants the answer to
-a ping, which waits behind the samples that are being sent: on a link of 1 Mbit/s it ends connections that are well. It
-is also answered with "too many pings" by a node that has nothing to send.
+Why not gRPC's keepalive: in gRPC 1.81 (pyarrow 26) its timeout is never started, and its ping timeout wants the answer
+to a ping, which waits behind the samples that are being sent: on a link of 1 Mbit/s it ends connections that are well.
+It is also answered with "too many pings" by a node that has nothing to send.
 
 Concurrency: a thread while calls are under way, and none otherwise.
 Limits: the kernel is asked the Linux way; elsewhere, and behind a proxy, a call ends at its deadline.

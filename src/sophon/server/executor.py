@@ -279,7 +279,7 @@ class Work:
     def _size_bytes(self, position: int) -> int:
         return int(self._store.manifest.sizes[self._request.samples[position]])
 
-    def _ended(self, running: dict[_Task, int], timeout_s: float | None) -> list[Reply]:
+    def _ended(self, running: dict[_Task, int], timeout_s: float | None) -> list[Reply | None]:
         return [self._result((running.pop(task), task)) for task in self._wait(running, timeout_s)]
 
     def _wait(self, tasks: Iterable[_Task], timeout_s: float | None) -> set[_Task]:

@@ -4,9 +4,9 @@ Concurrency: Flight calls every method on a thread of its own; a reply stream is
 which blocks while the trainer reads slowly. So what a request holds in memory is one record batch and the executor's
 lookahead.
 
-A stream is never silent for long: Flight sends its first word, the schema, before anything is done, and while nothing is
-ready an empty record batch goes out every `HEARTBEAT_S`. By that a trainer tells a node at work from one that is gone
-(`loader.silence`), and the node learns of a trainer that has left.
+A stream is never silent for long: Flight sends its first word, the schema, before anything is done, and while nothing
+is ready an empty record batch goes out every `HEARTBEAT_S`. By that a trainer tells a node at work from one that is
+gone (`loader.silence`), and the node learns of a trainer that has left.
 Limits: not while a disk does not give a file that is sent as it is, which the stream's own thread reads.
 """
 
