@@ -92,16 +92,33 @@ def test_an_address_of_version_4_is_found_behind_a_socket_of_version_6(watched, 
         assert near.recv(1) == b""
 
 
-def test_there_is_a_thread_as_long_as_there_are_calls():
-    def threads():
-        return [thread for thread in threading.enumerate() if thread.name == "sophon-watch"]
+def _threads():
+    return [thread for thread in threading.enumerate() if thread.name == "sophon-watch"]
 
-    watch, calls = SilenceWatch("no such host.invalid", 1, 60.0), [Waiting(), Waiting()]
+
+def test_one_thread_watches_over_all_calls_and_ends_soon_after_the_last():
+    watch, calls = SilenceWatch("127.0.0.1", 1, SILENCE_S), [Waiting(), Waiting()]
     for _ in range(2):
         for call in calls:
             watch.add(call)
-        (thread,) = threads()
+        (thread,) = _threads()
+        time.sleep(2 * SILENCE_S)
+        assert _threads() == [thread]
         for call in calls:
             watch.remove(call)
         thread.join(10)
-        assert not threads()
+        assert not _threads()
+
+
+def test_whoever_closes_or_forks_ends_it_at_once():
+    watch, call = SilenceWatch("no such host.invalid", 1, 60.0), Waiting()
+    watch.add(call)
+    watch.rest()
+    assert _threads(), "not while there is something to watch over"
+    watch.remove(call)
+    watch.rest()
+    assert not _threads()
+    watch.add(call)
+    assert _threads()
+    watch.remove(call)
+    watch.rest()

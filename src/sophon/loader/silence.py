@@ -9,7 +9,8 @@ Why not gRPC's keepalive: in gRPC 1.81 (pyarrow 26) its timeout is never started
 to a ping, which waits behind the samples that are being sent: on a link of 1 Mbit/s it ends connections that are well.
 It is also answered with "too many pings" by a node that has nothing to send.
 
-Concurrency: a thread while calls are under way, and none otherwise.
+Concurrency: a thread while calls are under way. It stays for a moment when there are none, since to start one for every
+single sample would double what a request takes; `rest` ends it, for those who close a connection or fork.
 Limits: the kernel is asked the Linux way; elsewhere, and behind a proxy, a call ends at its deadline.
 """
 
@@ -58,29 +59,44 @@ class SilenceWatch:
         self._silence_s = silence_s
         self._lock = threading.Lock()
         self._calls: set[Call] = set()
-        self._over: threading.Event | None = None
+        self._was_used = False  # since the last look
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
         self._addresses: frozenset[str] = frozenset()
 
     def add(self, call: Call) -> None:
         """Watch over one more call."""
         with self._lock:
             self._calls.add(call)
-            if self._over is None:
+            self._was_used = True
+            if self._thread is None:
                 self._over = threading.Event()
-                threading.Thread(target=self._run, args=(self._over,), name="sophon-watch", daemon=True).start()
+                self._thread = threading.Thread(target=self._run, args=(self._over,), name="sophon-watch", daemon=True)
+                self._thread.start()
 
     def remove(self, call: Call) -> None:
-        """Leave a call alone; with the last one the thread ends."""
+        """Leave a call alone."""
         with self._lock:
             self._calls.discard(call)
-            if not self._calls and self._over is not None:
-                self._over.set()
-                self._over = None
+
+    def rest(self) -> None:
+        """End the thread now, unless there are calls."""
+        with self._lock:
+            if self._calls or self._thread is None:
+                return
+            thread, self._thread = self._thread, None
+            self._over.set()
+        thread.join(1.0)  # it may ask for the node's addresses just now
 
     def _run(self, over: threading.Event) -> None:
         # Asked for with the first call, while all is well, and kept: without a network nobody would know.
         self._addresses = self._addresses or _addresses_of(self._host)
         while not over.wait(self._silence_s / _LOOKS):
+            with self._lock:
+                if not self._was_used and not over.is_set():
+                    self._thread = None
+                    return
+                self._was_used = bool(self._calls)
             self._look(time.monotonic())
 
     def _look(self, now_s: float) -> None:

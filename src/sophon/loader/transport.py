@@ -287,6 +287,9 @@ class FlightTransport(Transport):
             client, self._client = self._client, None
             if client is not None and self._pid == os.getpid():
                 client.close()
+            watch = self._watch if self._pid == os.getpid() else None
+        if watch is not None:
+            watch.rest()
 
     def _connection(self) -> _Connection:
         return _Connection(self)
