@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import sophon
+from sophon.bench.proxy import Proxy
 from sophon.errors import RetryableError
 from sophon.loader import transport
 from sophon.loader.transport import FlightTransport
@@ -215,3 +216,19 @@ def test_without_heartbeats_it_would(images, dozing):
         dataset = sophon.RemoteDataset(server.url, recipe, transport=node, policy="3:webp")
         with pytest.raises(RetryableError, match="nothing came"):
             list(node.fetch(dataset.request(0, range(5)), 60))
+
+
+@pytest.mark.slow
+def test_a_large_sample_on_a_slow_link_is_not_silence(tmp_path):
+    """Its bytes come all the time, though no word is complete before the last of them."""
+    home = tmp_path / "train" / "class"
+    home.mkdir(parents=True)
+    (home / "large.png").write_bytes(os.urandom(1 << 20))
+    with serve(tmp_path / "train") as server, Proxy(server.port) as proxy:
+        node = FlightTransport(server.url.replace(str(server.port), str(proxy.port)), silence_s=SHORT_S)
+        dataset = sophon.RemoteDataset(node.address, RECIPE, transport=node)
+        proxy.limit((1 << 20) / 5)
+        start_s = time.monotonic()
+        (reply,) = node.fetch(dataset.request(0, [0]), 60)
+        assert time.monotonic() - start_s > 2 * SHORT_S
+        assert bytes(reply.payload) == (home / "large.png").read_bytes()
