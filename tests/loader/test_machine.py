@@ -241,7 +241,7 @@ def test_a_late_request_is_made_a_second_time_and_the_first_answer_counts():
     assert machine.ask(0.4) is None
     assert machine.wait_s(0.4) == pytest.approx(0.1)
     second = machine.ask(0.5)
-    assert (second.node, second.positions, machine.hedges) == (1, first.positions, 1)
+    assert (second.node, second.positions, second.is_second) == (1, first.positions, True)
     assert machine.ask(0.6) is None  # once
     _answer(machine, second, 0.6, [0, 1])
     assert not machine.reply(first.request, 0, 50, 0.6)

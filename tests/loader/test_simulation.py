@@ -120,7 +120,7 @@ class AsksTwiceWithoutBound(Machine):
 class AsksEverybody(Machine):
     def _repeat(self, request, now_s):
         owed = sorted(request.positions)
-        return self._send_second(owed, request.node, now_s) if self._patience.may_ask_twice(len(owed)) else None
+        return self._send(owed, request.node, now_s, True) if self._patience.may_ask_twice(len(owed)) else None
 
 
 class NeverGivesUp(Machine):

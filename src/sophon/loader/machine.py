@@ -93,6 +93,7 @@ class Ask:
     request: int
     positions: tuple[int, ...]
     node: int = 0
+    is_second: bool = False
 
 
 @dataclass
@@ -121,7 +122,6 @@ class Machine:
         max_requests: Requests under way at once; may be changed on the way.
         ahead_bytes: Bytes held at once, at most `buffer_bytes`; may be changed on the way.
         tries: Failures since something was received.
-        hedges: Second requests so far.
     """
 
     def __init__(
@@ -132,7 +132,6 @@ class Machine:
         self.batches = -(-count // batch_size)
         self.fatal: Error | None = None
         self.tries = 0
-        self.hedges = 0
         self.held_bytes = 0
         self.max_requests = config.max_requests
         self.ahead_bytes = config.buffer_bytes
@@ -185,7 +184,7 @@ class Machine:
         self._patience.asked(len(positions), is_second)
         for position in positions:
             self._state[position] = _ASKED
-        return Ask(self._request_number, tuple(positions), node)
+        return Ask(self._request_number, tuple(positions), node, is_second)
 
     def _choose(self) -> list[int]:
         chosen: list[int] = []
@@ -241,7 +240,7 @@ class Machine:
             return None
         node = self._nodes.pick_other({request.node}, now_s)
         request.is_hedged = True
-        return self._send_second(owed, request.node if node is None else node, now_s)
+        return self._send(owed, request.node if node is None else node, now_s, is_second=True)
 
     def _replace(self, number: int, now_s: float) -> Ask | None:
         """Ask somebody else for what is lost; if that is lost too, a third one in the first one's stead, and so on."""
@@ -263,16 +262,12 @@ class Machine:
             request.positions.difference_update(owed)
             if not request.positions:
                 self._surplus.append(number)
-        return self._send_second(owed, node, now_s)
+        return self._send(owed, node, now_s, is_second=True)
 
     @staticmethod
     def _is_rival(request: _Request, other: _Request) -> bool:
         """Return whether another request owes the same, and is lost too."""
         return other.is_suspect and not request.positions.isdisjoint(other.positions)
-
-    def _send_second(self, owed: list[int], node: int, now_s: float) -> Ask:
-        self.hedges += 1
-        return self._send(owed, node, now_s, is_second=True)
 
     def _owed_alone(self, request: _Request) -> list[int]:
         """Return what nobody but a request owes, the most urgent first."""
@@ -350,16 +345,19 @@ class Machine:
         if not self._requests:
             self._waiting_since_s = None
 
-    def failed(self, request: int, error: Error, now_s: float) -> None:
-        """Take note that a request has failed; what it still owes is asked for again, unless the error is final."""
+    def failed(self, request: int, error: Error, now_s: float) -> bool:
+        """Take note that a request has failed; what it still owes is asked for again, unless the error is final.
+
+        Returns:
+            Whether it still owed something.
+        """
         asked = self._requests.get(request)
         if asked is None:
-            return
-        alone = self._owed_alone(asked)
+            return False
         if not asked.positions and isinstance(error, RetryableError):
-            self._drop(request)  # it owed nothing: it was cancelled, or broke behind its last reply
-            return
-        for position in alone:
+            self._drop(request)  # it was cancelled, or broke behind its last reply
+            return False
+        for position in self._owed_alone(asked):
             self._state[position] = _WAITING
             heapq.heappush(self._again, position)
         self._drop(request)
@@ -368,11 +366,12 @@ class Machine:
                 other.is_hedged = other.is_second = False  # there is only one of the two now
         if not isinstance(error, RetryableError):
             self.fatal = self.fatal or error
-            return
+            return True
         self.tries += 1
         self._last_failure = error
         self._nodes.failed(asked.node, asked.sent_s, now_s)
         self.check(now_s)
+        return True
 
     def _drop(self, request: int) -> None:
         self._nodes.ended(self._requests.pop(request).node)

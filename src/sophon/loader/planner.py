@@ -29,9 +29,9 @@ from sophon.errors import ArtifactError, ConfigError
 from sophon.loader.clocks import LinkClock
 from sophon.loader.cuts import Assignment, agreed_cut
 from sophon.loader.dataset import RemoteDataset
+from sophon.loader.replan import Replanning, moved
 from sophon.loader.stats import Stats
 from sophon.loader.transport import Fetch
-from sophon.loader.watch import Watch, moved
 from sophon.pipeline import Key, Trace
 from sophon.plan.plan import Plan, make_plan
 from sophon.plan.policies import Options
@@ -102,7 +102,7 @@ class Planner:
         self._ranks = 1
         self._saves = 0
         self._begin = (0, 0.0)
-        self._watch = Watch()
+        self._replanning = Replanning()
         if settings.keep:
             self._recall()
 
@@ -122,7 +122,7 @@ class Planner:
                 self._dataset.pipeline, self.cuts, len(self._dataset), self._settings.share, self._dataset.seed
             )
             self._dataset.assignment = Assignment(self.cuts, column)
-        self._watch.settle(time.monotonic())
+        self._replanning.settle(time.monotonic())
 
     def end(self) -> None:
         """Take stock behind an epoch."""
@@ -204,7 +204,7 @@ class Planner:
             self._clock.got(request, len(reply.payload), reply.cpu_s, fetch.computing_s, now_s)
         if reply.cut != asked and reply.reason in ("op_failed", "crash", "cpu_limit"):
             self._recorder.refused(sample, asked)
-        if self._watch.is_due(now_s):
+        if self._replanning.is_due(now_s):
             self._look(now_s)
 
     def ended(self, request: int) -> None:
@@ -219,14 +219,14 @@ class Planner:
 
     def _look(self, now_s: float) -> None:
         """Plan anew if the link or the storage node is not what the plan was made for."""
-        self._watch.looked(now_s)
+        self._replanning.looked(now_s)
         planned = self.plan.resources if self.plan is not None else None
         if planned is None:
             return
         seen = self.resources()
         if not moved(seen, planned) or self._planning.locked():
             return
-        self._watch.settle(now_s)
+        self._replanning.settle(now_s)
         self._replan(replace(seen, consumer_samples_per_s=planned.consumer_samples_per_s))
         self.revisions += 1
 

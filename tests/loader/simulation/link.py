@@ -42,14 +42,20 @@ class Wire:
     Args:
         timeout_s: After which a request fails, whatever has come of it: gRPC's own deadline.
         keepalive_s: After which the transport finds out that the other side is gone.
+        silence_s: After which it gives up a connection on which nothing comes.
     """
 
     timeout_s: float
     keepalive_s: float
+    silence_s: float
 
 
 class Stream:
-    """A request and its replies; as a gRPC call it cannot be cancelled before its first word has come."""
+    """A request and its replies.
+
+    As a Flight call it cannot be cancelled before its first word has come, which a node that is well sends at once; and
+    as long as a node shows that it is at work, a stream that says nothing else is nobody's concern but the machine's.
+    """
 
     def __init__(
         self,
@@ -65,7 +71,8 @@ class Stream:
         self._keys, self._cuts = keys, cuts
         self._source, self._wire, self._clock, self._reader = source, wire, clock, reader
         self._random, self._manners = source.random, source.manners
-        self._has_spoken = self._is_over = self._is_cancelled = False
+        self._is_over = self._is_cancelled = False
+        self._has_spoken = source.mode in (Mode.WELL, Mode.SMALL)
         self._turn = 0  # what was to happen is forgotten when it changes
         self._computing_s = 0.0
         r, manners = self._random, self._manners
@@ -83,12 +90,14 @@ class Stream:
             self._error = ConfigError(f"node {source.number}: no such data set")
         self._is_endless = self._error is None and r.random() < manners.endless
         source.streams[id(self)] = self
-        clock.after(wire.timeout_s, self._fail, f"node {source.number}: timed out", None)
+        clock.after(wire.timeout_s, self._fail, f"node {source.number}: timed out")
         if source.mode is Mode.REFUSING:
-            self._then(r.uniform(0.0005, 0.01), self._fail, f"node {source.number}: connection refused", None)
+            self._then(r.uniform(0.0005, 0.01), self._fail, f"node {source.number}: connection refused")
         elif source.mode is Mode.GONE:
-            self._then(wire.keepalive_s, self._fail, f"node {source.number}: no route", None)
-        elif source.mode not in (Mode.MUTE, Mode.FROZEN):
+            self._then(wire.keepalive_s, self._fail, f"node {source.number}: no route")
+        elif source.mode in (Mode.MUTE, Mode.FROZEN):
+            self._then(wire.silence_s, self._fail, f"node {source.number}: nothing came")
+        else:
             self._then(self._lag(manners.first_s), self._speak)
 
     def _then(self, delay_s: float, action: Any, *args: Any) -> None:
@@ -111,7 +120,7 @@ class Stream:
         r = self._random
         self._has_spoken = True
         if self._is_cancelled:
-            self._fail(f"node {self._source.number}: cancelled", None)
+            self._fail(f"node {self._source.number}: cancelled")
             return
         for _ in range(min(len(self._left), r.choice((1, 1, 2, 5)))):
             self._send(self._left.pop(0))
@@ -141,7 +150,7 @@ class Stream:
     def _end(self) -> None:
         self._finish(self._error)
 
-    def _fail(self, text: str, _: None) -> None:
+    def _fail(self, text: str) -> None:
         if not self._is_over:
             self._finish(RetryableError(text))
 
@@ -154,16 +163,16 @@ class Stream:
         """Give up reading; before the first word that is of no use."""
         self._is_cancelled = True
         if self._has_spoken and not self._is_over:
-            self._then(0.001, self._fail, f"node {self._source.number}: cancelled", None)
+            self._then(0.001, self._fail, f"node {self._source.number}: cancelled")
 
     def weather(self, before: Mode, now: Mode) -> None:
         """Take note that the source has changed."""
         name = f"node {self._source.number}"
         if now is Mode.REFUSING:
-            self._then(0.0, self._fail, f"{name}: connection reset", None)
+            self._then(0.0, self._fail, f"{name}: connection reset")
         elif now is Mode.GONE:
-            self._then(self._wire.keepalive_s, self._fail, f"{name}: connection lost", None)
+            self._then(self._wire.keepalive_s, self._fail, f"{name}: connection lost")
         elif now in (Mode.MUTE, Mode.FROZEN):
-            self._turn += 1
+            self._then(self._wire.silence_s, self._fail, f"{name}: nothing came")
         elif before is Mode.FROZEN:
             self._then(self._lag(self._manners.gap_s), self._speak)

@@ -23,7 +23,7 @@ from sophon.errors import Error
 from sophon.loader.clocks import LinkClock
 from sophon.loader.machine import Ask, Machine, MachineConfig
 from sophon.loader.order import Order
-from sophon.loader.watch import Watch, moved
+from sophon.loader.replan import Replanning, moved
 from sophon.pipeline import Key
 from sophon.plan.resources import Resources
 from tests.loader.simulation.clock import Clock
@@ -100,8 +100,8 @@ class Trainer:
         self._poke = self._sleep = self._look = 0  # only the latest counts
         self._is_poked = self._is_pausing = False
         self._link = LinkClock(cores=2.0)
-        self._watch = Watch()
-        self._watch.settle(self._clock.now_s)
+        self._replanning = Replanning()
+        self._replanning.settle(self._clock.now_s)
         self._planned = Resources(1e6, 2.0, 1.0)
         self._begin()
 
@@ -219,10 +219,8 @@ class Trainer:
                 self._nap(now_s)
                 return
             self._send(ask)
-        self._cancel()
 
     def _nap(self, now_s: float) -> None:
-        self._cancel()
         self._sleep += 1
         wait_s = self._wait_s()
         self._clock.after(wait_s, self._wake, self._sleep)
@@ -269,11 +267,11 @@ class Trainer:
         self.ledger.reply(request, position, answer.size_bytes, wanted, now_s)
         if self._random.random() < _STRAY:
             self._stray(request, now_s)
+        self._cancel()
         if not wanted:
             return
         self._link.got(request, answer.size_bytes, answer.cpu_s, answer.computing_s, now_s)
         self._replan(now_s)
-        self._cancel()
         if self.setup.workers:
             heapq.heappush(self._received, (position - self._random.choice((0, 0, 0, 3)), position, answer))
             self._work()
@@ -373,11 +371,11 @@ class Trainer:
         speed, cores = self._link.link_bytes_per_s, self._link.storage_cores
         for found in (speed, cores):
             hold(found is None or (math.isfinite(found) and found > 0), "clocks are finite and above nothing", found)
-        if self._watch.is_due(now_s):
-            self._watch.looked(now_s)
+        if self._replanning.is_due(now_s):
+            self._replanning.looked(now_s)
             seen = Resources(speed or 1e9, cores, 1.0)
             if moved(seen, self._planned):
-                self._watch.settle(now_s)
+                self._replanning.settle(now_s)
                 self._planned = seen
                 self.replans += 1
                 self._world.replan()

@@ -22,6 +22,7 @@ from sophon.loader.order import Order, epoch_order
 from sophon.loader.order_log import OrderLog
 from sophon.loader.ranks import Ranks, each, share
 from sophon.loader.state import Place, State
+from sophon.loader.transport import SILENCE_S
 from sophon.pipeline import Key
 from tests.loader.simulation.clock import Clock
 from tests.loader.simulation.content import Content, Numbers
@@ -155,7 +156,7 @@ class World:
             step_s=r.choice((0.0001, 0.01, 0.2)),
             pause=r.choice((0.0, 0.0, 0.2)),
             pause_s=r.choice((1.0, 2 * self.deadline_s)),
-            wire=Wire(self.deadline_s, self.keepalive_s),
+            wire=Wire(self.deadline_s, self.keepalive_s, min(SILENCE_S, self.deadline_s)),
             retunes=r.choice((0.0, 0.0, 0.05)) if self.workers else 0.0,
         )
 

@@ -11,7 +11,7 @@ LOOK_S = 0.5  # between two looks at the clocks
 SETTLE_S = 5.0  # after a new plan, before its effect is judged
 
 
-class Watch:
+class Replanning:
     """Says when to look whether link and storage node still are what a plan was made for."""
 
     def __init__(self) -> None:
