@@ -61,7 +61,7 @@ def test_a_pause_doubles_up_to_its_bound():
     for full_s in (1.0, 2.0, 4.0, 8.0, 8.0):
         now_s += 100.0
         _fail(nodes, 0, now_s)
-        pause_s = nodes.retry_at_s - now_s
+        pause_s = min(nodes.retries_s) - now_s
         assert 0.5 * full_s <= pause_s <= full_s
         assert nodes.pick(now_s + 0.49 * full_s) is None
         assert nodes.pick(now_s + full_s) == Choice(0)
@@ -126,5 +126,5 @@ def test_many_trainers_do_not_retry_in_step():
     for seed in range(20):
         nodes = Nodes(1, False, 1.0, 8.0, now_s=0.0, seed=seed)
         _fail(nodes, 0, 0.0)
-        pauses.add(nodes.retry_at_s)
+        pauses.add(min(nodes.retries_s))
     assert len(pauses) == 20

@@ -109,12 +109,6 @@ class Nodes:
         return self._fallback is not None and all(node.tries >= _GIVEN_UP for node in self._nodes)
 
     @property
-    def retry_at_s(self) -> float:
-        """When somebody may be asked, at the earliest."""
-        everybody = self._nodes if not self._falls_back or self._fallback is None else [*self._nodes, self._fallback]
-        return min(node.retry_at_s for node in everybody)
-
-    @property
     def retries_s(self) -> list[float]:
         """When the pause of each of them ends, or has ended."""
         return [node.retry_at_s for node in (*self._nodes, *([] if self._fallback is None else [self._fallback]))]

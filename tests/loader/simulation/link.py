@@ -135,7 +135,7 @@ class Stream:
         r, manners = self._random, self._manners
         cut, payload = self._source.answer(self._keys[index], self._cuts[index])
         cpu_s = r.uniform(0.0, 0.01) * cut.k
-        self._computing_s += cpu_s * r.uniform(0, 1)
+        self._computing_s += cpu_s * r.uniform(0, 4)
         answer = Answer(index, cut, payload, self._size(cut), cpu_s, self._computing_s)
         self._reader.got(self._request, answer)
         again = Answer(index, cut, POISON, answer.size_bytes, 0.0, self._computing_s)
