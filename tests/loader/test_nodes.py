@@ -36,7 +36,12 @@ def test_between_two_tries_somebody_else_is_asked():
     nodes = _nodes(3)
     _fail(nodes, 0, 1.0)
     _fail(nodes, 1, 1.0)
-    found = [nodes.pick(5.0) for _ in range(4)]
+    found = []
+    for _ in range(4):
+        nodes.pick(5.0)  # to pick is not to ask
+        found.append(nodes.pick(5.0))
+        nodes.asked(found[-1].node)
+        nodes.ended(found[-1].node)
     assert [choice.is_trial for choice in found] == [True, False, True, False]
     assert found[1] == found[3] == Choice(2)
 
@@ -85,6 +90,7 @@ def test_the_fallback_is_asked_while_every_node_has_failed_twice():
     assert nodes.pick(3.1).node == 1
     _fail(nodes, 1, 4.0)
     assert nodes.pick(4.1) == Choice(2)
+    nodes.asked(2)
     assert nodes.pick(20.0) == Choice(0, is_trial=True)  # they are tried beside it
     nodes.replied(0)
     assert nodes.pick(20.0) in (Choice(1, is_trial=True), Choice(0))

@@ -61,7 +61,7 @@ class Nodes:
         self._first_pause_s = first_pause_s
         self._longest_pause_s = longest_pause_s
         self._random = random.Random(seed)
-        self._tried = False  # a node that has failed was picked last
+        self._tried = False  # who was asked last had failed
 
     def pick(self, now_s: float) -> Choice | None:
         """Return whom to ask now; None while all of them pause."""
@@ -69,9 +69,7 @@ class Nodes:
         due = [number for number, node in enumerate(self._nodes) if node.tries and node.retry_at_s <= now_s]
         untried = [number for number in due if self._nodes[number].under_way == 0]
         if untried and (well or self._falls_back) and not self._tried:
-            self._tried = True
             return Choice(min(untried, key=self._soonest), is_trial=True)
-        self._tried = False
         if well:
             return Choice(min(well, key=lambda number: self._nodes[number].under_way))
         if self._falls_back and self._fallback is not None and self._fallback.retry_at_s <= now_s:
@@ -115,7 +113,9 @@ class Nodes:
 
     def asked(self, number: int) -> None:
         """Take note of a request."""
-        self._at(number).under_way += 1
+        node = self._at(number)
+        node.under_way += 1
+        self._tried = node.tries > 0
 
     def replied(self, number: int) -> None:
         """Take note of a reply: the node is well."""
