@@ -1,7 +1,4 @@
-"""The machine, driven by hand and by a seeded simulator with virtual time."""
-
-import heapq
-import random
+"""The machine, driven by hand; `test_simulation` drives it through everything else."""
 
 import pytest
 
@@ -66,7 +63,7 @@ def test_what_a_failed_request_owes_is_asked_for_again_after_a_pause_that_grows(
         assert ask.positions == tuple(range(10))
         machine.failed(ask.request, DOWN, now_s)
         start_s = now_s
-        while now_s < start_s + 10 and machine._nodes.retry_at_s > now_s:
+        while now_s < start_s + 10 and min(machine._nodes.retries_s) > now_s:
             now_s += 0.01
         pauses.append(now_s - start_s)
     for pause_s, full_s in zip(pauses, [1, 2, 4, 4, 4, 4], strict=True):
@@ -217,108 +214,120 @@ def test_limits_may_be_changed_on_the_way_but_never_beyond_the_buffer():
     assert (machine.held_bytes, machine.full) == (800, True)
 
 
-class _Simulation:
-    """A server and a link that do everything wrong, in virtual time."""
-
-    def __init__(self, seed: int, relaxed: bool = False) -> None:
-        self.random = random.Random(seed)
-        self.now_s = 0.0
-        self.count = self.random.randint(1, 80)
-        self.batch_size = self.random.randint(1, 12)
-        config = MachineConfig(
-            buffer_bytes=self.random.choice([1, 500, 3000, 10**6]),
-            deadline_s=60.0,
-            max_requests=self.random.randint(1, 4),
-            request_samples=self.random.randint(1, 20),
-            max_delay=self.random.choice([0, 1, 2, 5, 100]) if relaxed else None,
-        )
-        self.machine = Machine(self.count, self.batch_size, config, 100, 0.0, seed)
-        self.events = []
-        self.number = 0
-        self.received = []
-        self.delivered = []
-        self.down_until_s = 0.0
-
-    def at(self, delay_s, action):
-        self.number += 1
-        heapq.heappush(self.events, (self.now_s + delay_s, self.number, action))
-
-    def send(self, ask):
-        r = self.random
-        if self.now_s < self.down_until_s or r.random() < 0.1:
-            self.at(r.random(), lambda: self.machine.failed(ask.request, DOWN, self.now_s))
-            return
-        order = list(ask.positions)
-        r.shuffle(order)
-        if r.random() < 0.2:
-            order = order[: r.randint(0, len(order))]  # a reply that is cut short
-        time_s = 0.0
-        for position in order:
-            time_s += r.expovariate(50)
-            for _ in range(1 + (r.random() < 0.1)):  # some come twice
-                self.at(time_s, lambda p=position: self.reply(ask.request, p))
-        broken = r.random() < 0.2
-        end = self.machine.failed if broken else self.machine.ended
-        args = (ask.request, DOWN) if broken else (ask.request,)
-        self.at(time_s * (r.random() if broken else 1.01), lambda: end(*args, self.now_s))
-        if r.random() < 0.05:
-            self.down_until_s = self.now_s + r.uniform(0, 20)  # a restart
-
-    def reply(self, request, position):
-        if self.machine.reply(request, position, self.random.randint(1, 200), self.now_s):
-            self.received.append(position)
-            slow = self.random.random() < 0.05
-            self.at(self.random.expovariate(0.2 if slow else 20), lambda: self.finished(position))
-
-    def finished(self, position):
-        for _, place in self.machine.finished(position, 100):
-            self.at(self.random.expovariate(200), lambda p=place: self.machine.put(p))
-
-    def run(self):
-        steps = 0
-        while len(self.delivered) < self.machine.batches:
-            steps += 1
-            assert steps < 100_000, "no progress"
-            assert self.machine.fatal is None
-            while (ask := self.machine.ask(self.now_s)) is not None:
-                self.send(ask)
-            next_batch = max(0, self.machine.taken) + 1
-            allowed = max(self.machine._config.buffer_bytes, 0) + 300 * (self.batch_size + 20)
-            assert self.machine.held_bytes <= allowed, next_batch
-            if self.machine.ready > self.machine.taken and self.random.random() < 0.7:
-                self.delivered.append(self.machine.take())
-                continue
-            if self.events and (not self.machine._again or self.events[0][0] <= self.machine._nodes.retry_at_s):
-                self.now_s, _, action = heapq.heappop(self.events)
-                action()
-            else:
-                self.now_s += 0.01
-        return self
+# --- several sources, and second requests; `nodes` and `patience` have tests of their own -----------------------------
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_nothing_is_lost_repeated_or_reordered_whatever_the_link_does(seed):
-    simulation = _Simulation(seed).run()
-    assert sorted(simulation.received) == list(range(simulation.count))
-    assert simulation.delivered == list(range(simulation.machine.batches))
-    assert simulation.machine.taken_positions().tolist() == list(range(simulation.count))
-    assert simulation.machine.held_bytes == 0
+def _answer(machine, ask, now_s, positions=None):
+    for position in ask.positions if positions is None else positions:
+        assert machine.reply(ask.request, position, 50, now_s)
 
 
-@pytest.mark.parametrize("seed", range(300))
-def test_in_relaxed_order_nothing_is_lost_or_repeated_and_nobody_waits_longer_than_promised(seed):
-    simulation = _Simulation(seed, relaxed=True).run()
-    machine = simulation.machine
-    assert simulation.delivered == list(range(machine.batches))
-    assert machine.held_bytes == 0
-    positions = machine.taken_positions().tolist()
-    assert sorted(positions) == sorted(simulation.received) == list(range(simulation.count))
-    size = simulation.batch_size
-    assert all(place // size - p // size <= machine._config.max_delay for place, p in enumerate(positions))
+def test_two_nodes_share_the_requests():
+    machine = _machine(count=12, request_samples=3, max_requests=4, nodes=2)
+    assert [machine.ask(0.0).node for _ in range(4)] == [0, 1, 0, 1]
 
 
-@pytest.mark.parametrize("relaxed", [False, True])
-def test_a_simulation_can_be_replayed(relaxed):
-    one, two = _Simulation(7, relaxed).run(), _Simulation(7, relaxed).run()
-    assert (one.now_s, one.received) == (two.now_s, two.received)
-    assert one.machine.taken_positions().tolist() == two.machine.taken_positions().tolist()
+def test_what_a_node_owes_that_fails_is_asked_of_the_other_at_once():
+    machine = _machine(nodes=2, request_samples=5)
+    first, second = machine.ask(0.0), machine.ask(0.0)
+    machine.failed(first.request, DOWN, 1.0)
+    again = machine.ask(1.0)
+    assert (again.node, again.positions) == (second.node, first.positions)
+
+
+def test_a_late_request_is_made_a_second_time_and_the_first_answer_counts():
+    machine = _machine(count=4, nodes=2, hedge=0.5)
+    first = machine.ask(0.0)
+    assert machine.ask(0.4) is None
+    assert machine.wait_s(0.4) == pytest.approx(0.1)
+    second = machine.ask(0.5)
+    assert (second.node, second.positions, second.is_second) == (1, first.positions, True)
+    assert machine.ask(0.6) is None  # once
+    _answer(machine, second, 0.6, [0, 1])
+    assert not machine.reply(first.request, 0, 50, 0.6)
+    assert machine.surplus() == []
+    _answer(machine, second, 0.7, [2, 3])
+    assert machine.surplus() == [first.request]
+    assert machine.surplus() == []
+    machine.failed(first.request, DOWN, 0.8)  # cancelled
+    assert machine.tries == 0
+    assert machine.ask(10.0) is None
+
+
+def test_where_nobody_else_is_there_the_same_node_is_asked_once_more():
+    machine = _machine(count=4, hedge=0.5)
+    assert machine.ask(0.0).node == 0
+    assert machine.ask(0.5).node == 0
+
+
+def test_in_strict_order_only_what_the_next_batch_waits_for_is_asked_for_twice():
+    machine = _machine(count=8, batch_size=4, request_samples=4, hedge=0.5)
+    first, ahead = machine.ask(0.0), machine.ask(0.0)
+    assert machine.ask(1.0).positions == first.positions
+    assert machine.ask(1.0) is None
+    assert ahead.positions == (4, 5, 6, 7)
+
+
+def test_without_hedging_a_node_that_is_lost_is_replaced_all_the_same():
+    machine = _machine(count=4, nodes=2, deadline_s=60.0)
+    first = machine.ask(0.0)
+    assert machine.ask(4.9) is None
+    assert machine.ask(5.0).node != first.node
+
+
+def test_three_sources_that_say_nothing_are_tried_before_the_deadline_and_then_the_fallback():
+    machine = _machine(count=4, nodes=3, has_fallback=True, deadline_s=6.0)
+    now_s, asked = 0.0, []
+    while len(asked) < 4:
+        ask = machine.ask(now_s)
+        if ask is not None:
+            asked.append(ask)
+        now_s += 0.1
+    assert sorted(ask.node for ask in asked) == [0, 1, 2, 3]
+    assert asked[-1].node == 3
+    assert now_s < 6.0
+    assert machine.surplus() == [ask.request for ask in asked[:2]]  # the two that were let go for others
+    _answer(machine, asked[-1], now_s)
+    machine.check(1000.0)
+    assert machine.fatal is None
+
+
+def test_a_second_request_whose_first_has_failed_may_be_late_itself():
+    machine = _machine(count=104, batch_size=104, request_samples=100, max_requests=1, nodes=3, hedge=0.5)
+    _answer(machine, machine.ask(0.0), 0.0)
+    first = machine.ask(0.0)
+    second = machine.ask(0.5)
+    machine.failed(first.request, DOWN, 0.6)
+    third = machine.ask(1.0)
+    assert third.positions == second.positions
+    assert third.node not in (first.node, second.node)
+
+
+def test_a_stream_whose_end_does_not_come_is_neither_a_stall_nor_in_the_way():
+    machine = _machine(count=8, batch_size=4, request_samples=4, max_requests=1, deadline_s=5.0)
+    first = machine.ask(0.0)
+    _answer(machine, first, 0.0)
+    assert machine.ask(1.0).positions == (4, 5, 6, 7)
+    waiting = _machine(count=4, deadline_s=5.0)
+    _answer(waiting, waiting.ask(0.0), 0.0)
+    waiting.check(1000.0)
+    assert waiting.fatal is None
+
+
+def test_a_final_error_of_any_node_ends_the_epoch_with_that_error():
+    machine = _machine(nodes=2, has_fallback=True, request_samples=5)
+    machine.ask(0.0)
+    error = ConfigError("another data set")
+    machine.failed(machine.ask(0.0).request, error, 0.0)
+    assert machine.fatal is error
+
+
+def test_a_nap_is_neither_nothing_nor_longer_than_the_next_pause():
+    machine = _machine(first_pause_s=0.2)
+    assert machine.wait_s(0.0) == 1.0
+    machine.failed(machine.ask(0.0).request, DOWN, 0.0)
+    wait_s = machine.wait_s(0.0)
+    assert 0.1 <= wait_s <= 0.2
+    assert machine.ask(wait_s - 1e-6) is None
+    assert machine.wait_s(wait_s - 1e-9) == 1e-3
+    assert machine.ask(wait_s) is not None

@@ -9,7 +9,7 @@ import sophon
 from sophon import Cut
 from sophon.bench.photo_folder import write_photos
 from sophon.errors import ArtifactError, ConfigError
-from sophon.loader import clocks, planner
+from sophon.loader import clocks, planner, replan
 from sophon.pipeline import Pipeline, ops
 from sophon.plan.plan import Plan
 from tests.support.servers import MEAN, STD, digest, serve
@@ -114,8 +114,8 @@ def test_by_default_the_profile_is_kept_in_the_cache_folder(slow_link, monkeypat
 
 def test_a_link_that_becomes_slower_in_the_middle_of_an_epoch_changes_the_plan(photos, monkeypatch):
     monkeypatch.setattr(clocks, "_STRETCH_S", 0.2)
-    monkeypatch.setattr(planner, "_SETTLE_S", 0.3)
-    monkeypatch.setattr(planner, "_LOOK_S", 0.1)
+    monkeypatch.setattr(replan, "SETTLE_S", 0.3)
+    monkeypatch.setattr(replan, "LOOK_S", 0.1)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

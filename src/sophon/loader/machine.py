@@ -13,8 +13,10 @@ A position goes through these states, and never back but for the one arrow::
        └─failed, ended─┘
 
 A request that is silent for long is *hedged*: somebody else (or, if there is nobody else, the same node once more) is
-asked for what it owes, the first answer counts, and a request that is owed nothing any more is surplus and may be
-cancelled. `nodes` says whom to ask, `patience` how long is long.
+asked for what it owes, the first answer counts, and a request that owes nothing any more is surplus and may be
+cancelled. One that is silent for even longer, where there is more than one source, is *lost*: its node counts as
+failed, and if the second request is lost too, the first one is let go for a third. `nodes` says whom to ask, `patience`
+how long is long.
 
 If the implementation is inconsistent with the following, it is a bug:
 
@@ -25,9 +27,11 @@ If the implementation is inconsistent with the following, it is a bug:
 - In relaxed order no sample comes more than `max_delay` batches behind the batch it would be in by strict order: where
   a batch has as many free places as there are samples that must not wait any longer, these places are kept for them.
 - The bytes held for positions between ask and taken stay within `buffer_bytes`, except that the batch to be delivered
-  next may always be completed.
+  next may always be completed. Until its reply has come, a sample counts as what finished ones took lately: only what
+  is under way can turn out to be larger, and then nothing more is asked for until there is room.
 - A failure is followed by the next try after a pause that grows as long as nothing is received, and by `fatal` once
   `deadline_s` has passed since something was asked for or received, while something is still owed.
+- A driver that is woken by what happens and after `wait_s` asks nobody later than it could have.
 """
 
 from __future__ import annotations
@@ -46,6 +50,9 @@ from sophon.loader.placement import Placement, Placing
 
 _WAITING, _ASKED, _RECEIVED, _FINISHED = range(4)
 _SILENT_S = 5.0  # that a node may be where there is another source: then it counts as failed
+_SOURCES_TRIED = 6  # one after the other, before the deadline
+_LONGEST_NAP_S = 1.0  # of a driver, which is woken by what happens anyway
+_SHORTEST_NAP_S = 1e-3  # rounding may leave less of a pause than a clock can tell
 
 
 @dataclass(frozen=True)
@@ -93,6 +100,7 @@ class Ask:
 class _Request:
     positions: set[int]
     node: int
+    sent_s: float
     heard_s: float  # when it was sent, or something came
     is_hedged: bool = False
     is_suspect: bool = False
@@ -131,12 +139,14 @@ class Machine:
         self._nodes = Nodes(
             config.nodes, config.has_fallback, config.first_pause_s, config.longest_pause_s, now_s, seed
         )
-        self._patience = Patience(config.hedge, _SILENT_S if self._nodes.has_others else math.inf)
+        silent_s = min(_SILENT_S, config.deadline_s / _SOURCES_TRIED)
+        self._patience = Patience(config.hedge, silent_s if self._nodes.has_others else math.inf)
         self._state = np.zeros(count, np.uint8)
         self._held: dict[int, int] = {}
         self._expected_bytes = float(expected_bytes)
         self._next_new = 0
         self._again: list[int] = []
+        self._owed = 0  # positions that were asked for and not received
         self._requests: dict[int, _Request] = {}
         self._request_number = 0
         self._surplus: list[int] = []
@@ -157,7 +167,7 @@ class Machine:
         hedge = self._hedge(now_s)
         if hedge is not None:
             return hedge
-        if sum(not request.is_hedged for request in self._requests.values()) >= self.max_requests:
+        if sum(bool(r.positions) and not r.is_hedged for r in self._requests.values()) >= self.max_requests:
             return None
         choice = self._nodes.pick(now_s)
         if choice is None:
@@ -169,7 +179,7 @@ class Machine:
         if self._waiting_since_s is None:
             self._waiting_since_s = now_s
         self._request_number += 1
-        self._requests[self._request_number] = _Request(set(positions), node, now_s, is_second=is_second)
+        self._requests[self._request_number] = _Request(set(positions), node, now_s, now_s, is_second=is_second)
         self._nodes.asked(node)
         self._patience.asked(len(positions), is_second)
         for position in positions:
@@ -200,6 +210,7 @@ class Machine:
         self._hold(self._next_new, int(self._expected_bytes))
         chosen.append(self._next_new)
         self._next_new += 1
+        self._owed += 1
         return True
 
     # --- asking a second time -----------------------------------------------------------------------------------------
@@ -208,24 +219,55 @@ class Machine:
         limit_s, most_s = self._patience.limit_s, self._patience.most_s
         if limit_s == math.inf:
             return None
-        for request in self._requests.values():
-            silent_s = now_s - request.heard_s
-            is_lost = silent_s >= most_s
-            if is_lost and not request.is_suspect:
+        # Sums, as in `wait_s`: a difference may be rounded to less than the limit when it has just been reached.
+        late = [(n, r) for n, r in self._requests.items() if r.positions and r.heard_s + limit_s <= now_s]
+        for _, request in late:
+            if request.heard_s + most_s <= now_s and not request.is_suspect:
                 request.is_suspect = True
-                self._nodes.failed(request.node, now_s)
-            if request.is_hedged or request.is_second or silent_s < limit_s:
-                continue
-            owed = self._owed_alone(request)
-            if not owed or not (is_lost or self._is_needed(owed[0])):
-                continue
-            node = self._nodes.pick_other(request.node, now_s)
-            if node is None and is_lost:
-                continue  # nobody else is there: when this one fails, it is asked again
-            if is_lost or self._patience.may_ask_twice(len(owed)):
-                request.is_hedged = True
-                return self._send(owed, request.node if node is None else node, now_s, is_second=True)
+                self._nodes.failed(request.node, request.sent_s, now_s)
+        for number, request in late:
+            ask = self._replace(number, now_s) if request.is_suspect else self._repeat(request, now_s)
+            if ask is not None:
+                return ask
         return None
+
+    def _repeat(self, request: _Request, now_s: float) -> Ask | None:
+        """Ask for what is late a second time."""
+        if request.is_hedged or request.is_second:
+            return None
+        owed = self._owed_alone(request)
+        if not owed or not self._is_needed(owed[0]) or not self._patience.may_ask_twice(len(owed)):
+            return None
+        node = self._nodes.pick_other({request.node}, now_s)
+        request.is_hedged = True
+        return self._send(owed, request.node if node is None else node, now_s, is_second=True)
+
+    def _replace(self, number: int, now_s: float) -> Ask | None:
+        """Ask somebody else for what is lost; if that is lost too, a third one in the first one's stead, and so on."""
+        request, rival = self._requests[number], None
+        owed, asked = self._owed_alone(request), {request.node}
+        if not owed:
+            rival = next((o for n, o in self._requests.items() if n > number and self._is_rival(request, o)), None)
+            if rival is None:
+                return None
+            owed = sorted(request.positions & rival.positions)
+            asked.add(rival.node)
+        node = self._nodes.pick_instead(asked, now_s)
+        if node is None:
+            return None  # nobody else is there: when this one fails, it is asked again
+        if rival is None:
+            request.is_hedged = True
+        else:
+            rival.is_hedged = True
+            request.positions.difference_update(owed)
+            if not request.positions:
+                self._surplus.append(number)
+        return self._send(owed, node, now_s, is_second=True)
+
+    @staticmethod
+    def _is_rival(request: _Request, other: _Request) -> bool:
+        """Return whether another request owes the same, and is lost too."""
+        return other.is_suspect and not request.positions.isdisjoint(other.positions)
 
     def _owed_alone(self, request: _Request) -> list[int]:
         """Return what nobody but a request owes, the most urgent first."""
@@ -279,7 +321,8 @@ class Machine:
                     self._surplus.append(number)
         self._state[position] = _RECEIVED
         self._hold(position, max(size_bytes, self._held[position]))
-        self._waiting_since_s = now_s
+        self._owed -= 1
+        self._waiting_since_s = now_s if self._owed else None
         self.tries = 0
         return True
 
@@ -320,20 +363,18 @@ class Machine:
         self._drop(request)
         for other in self._requests.values():
             if other.positions & asked.positions:
-                other.is_hedged = False  # its second request is gone
+                other.is_hedged = other.is_second = False  # there is only one of the two now
         if not isinstance(error, RetryableError):
             self.fatal = self.fatal or error
             return True
         self.tries += 1
         self._last_failure = error
-        self._nodes.failed(asked.node, now_s)
+        self._nodes.failed(asked.node, asked.sent_s, now_s)
         self.check(now_s)
         return True
 
     def _drop(self, request: int) -> None:
         self._nodes.ended(self._requests.pop(request).node)
-        if not self._requests and not self._again:
-            self._waiting_since_s = None
 
     def check(self, now_s: float) -> None:
         """Give up if the deadline has passed."""
@@ -397,9 +438,9 @@ class Machine:
 
     def wait_s(self, now_s: float) -> float:
         """How long it makes sense to wait for an event before asking again."""
-        times_s = [now_s + 1.0]
-        if self._again or self._next_new < self.count:
-            times_s.append(self._nodes.retry_at_s)
-        limit_s = self._patience.limit_s
-        times_s += [r.heard_s + limit_s for r in self._requests.values() if not r.is_hedged and not r.is_second]
-        return min((at_s - now_s for at_s in times_s if at_s > now_s), default=1.0)
+        limit_s, most_s = self._patience.limit_s, self._patience.most_s
+        times_s = [now_s + _LONGEST_NAP_S, *self._nodes.retries_s]
+        for request in self._requests.values():
+            if request.positions:
+                times_s += (request.heard_s + limit_s, request.heard_s + most_s)
+        return max(min(at_s - now_s for at_s in times_s if at_s > now_s), _SHORTEST_NAP_S)

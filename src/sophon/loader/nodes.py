@@ -5,14 +5,16 @@ fallback, if there is one, has the number `count`.
 
 - A node that answers is *well*, and well nodes share the requests: the one with the fewest under way gets the next.
 - A node that fails is asked again after a pause that doubles with every further failure. As long as there is somebody
-  else to ask, it is asked for a single sample, so that little waits for a node that may be gone.
+  else to ask, it is asked for a single sample, so that little waits for a node that may be gone, and others are asked
+  in between: several nodes that are gone would leave a driver with one thread no time for one that is not.
 - The fallback is asked while every node has failed twice in a row: a node that just restarts its connection is well
-  again at the second try.
+  again at the second try. Requests that were under way together fail together, which is one failure.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from dataclasses import dataclass
 
 _GIVEN_UP = 2  # failures in a row of every node, and the fallback is asked
@@ -21,6 +23,7 @@ _GIVEN_UP = 2  # failures in a row of every node, and the fallback is asked
 @dataclass
 class _Node:
     tries: int = 0  # failures since the last reply
+    failed_at_s: float = 0.0  # the last of them
     retry_at_s: float = 0.0
     under_way: int = 0
 
@@ -58,28 +61,43 @@ class Nodes:
         self._first_pause_s = first_pause_s
         self._longest_pause_s = longest_pause_s
         self._random = random.Random(seed)
+        self._tried = False  # a node that has failed was picked last
 
     def pick(self, now_s: float) -> Choice | None:
         """Return whom to ask now; None while all of them pause."""
         well = [number for number, node in enumerate(self._nodes) if node.tries == 0]
         due = [number for number, node in enumerate(self._nodes) if node.tries and node.retry_at_s <= now_s]
         untried = [number for number in due if self._nodes[number].under_way == 0]
-        if untried and (well or self._falls_back):
+        if untried and (well or self._falls_back) and not self._tried:
+            self._tried = True
             return Choice(min(untried, key=self._soonest), is_trial=True)
+        self._tried = False
         if well:
             return Choice(min(well, key=lambda number: self._nodes[number].under_way))
         if self._falls_back and self._fallback is not None and self._fallback.retry_at_s <= now_s:
             return Choice(len(self._nodes))
-        return Choice(min(due, key=self._soonest)) if due and not self._falls_back else None
+        return Choice(min(due, key=self._soonest), is_trial=self._falls_back) if due else None
 
-    def pick_other(self, than: int, now_s: float) -> int | None:
-        """Return whom to ask for what one of them was asked for and does not send."""
-        well = [number for number, node in enumerate(self._nodes) if node.tries == 0 and number != than]
+    def pick_other(self, than: Collection[int], now_s: float) -> int | None:
+        """Return whom to ask for what others were asked for and do not send; None if there is nobody else."""
+        well = [number for number, node in enumerate(self._nodes) if node.tries == 0 and number not in than]
         if well:
             return min(well, key=lambda number: self._nodes[number].under_way)
-        if self._fallback is not None and than != len(self._nodes) and self._fallback.retry_at_s <= now_s:
-            return len(self._nodes)
+        fallback = len(self._nodes)
+        if self._fallback is not None and fallback not in than and self._fallback.retry_at_s <= now_s:
+            return fallback
         return None
+
+    def pick_instead(self, than: Collection[int], now_s: float) -> int | None:
+        """Return whom to ask instead of those who are lost: also one that has failed, or has answered others since."""
+        other = self.pick_other(than, now_s)
+        if other is not None:
+            return other
+        nodes = enumerate(self._nodes)
+        due = [number for number, node in nodes if number not in than and node.retry_at_s <= now_s]
+        if due:
+            return min(due, key=self._soonest)
+        return next((number for number in sorted(than) if self._at(number).tries == 0), None)
 
     @property
     def has_others(self) -> bool:
@@ -91,10 +109,9 @@ class Nodes:
         return self._fallback is not None and all(node.tries >= _GIVEN_UP for node in self._nodes)
 
     @property
-    def retry_at_s(self) -> float:
-        """When somebody may be asked, at the earliest."""
-        everybody = self._nodes if not self._falls_back or self._fallback is None else [*self._nodes, self._fallback]
-        return min(node.retry_at_s for node in everybody)
+    def retries_s(self) -> list[float]:
+        """When the pause of each of them ends, or has ended."""
+        return [node.retry_at_s for node in (*self._nodes, *([] if self._fallback is None else [self._fallback]))]
 
     def asked(self, number: int) -> None:
         """Take note of a request."""
@@ -109,12 +126,21 @@ class Nodes:
         """Take note that a request is over, well or badly."""
         self._at(number).under_way -= 1
 
-    def failed(self, number: int, now_s: float) -> None:
-        """Take note that a node has failed, or is silent: it is left alone for a while."""
+    def failed(self, number: int, sent_s: float, now_s: float) -> None:
+        """Take note that a node has failed, or is silent: it is left alone for a while.
+
+        Args:
+            number: Which.
+            sent_s: When the request was sent that has failed: all that were under way fail together, and count once.
+            now_s: The time.
+        """
         node = self._at(number)
+        if node.tries and sent_s <= node.failed_at_s:
+            return
         pause_s = min(self._first_pause_s * 2.0 ** min(node.tries, 30), self._longest_pause_s)
         node.tries += 1
-        node.retry_at_s = max(node.retry_at_s, now_s + pause_s * self._random.uniform(0.5, 1.0))
+        node.failed_at_s = now_s
+        node.retry_at_s = now_s + pause_s * self._random.uniform(0.5, 1.0)
 
     def _at(self, number: int) -> _Node:
         if number < len(self._nodes):

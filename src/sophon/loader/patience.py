@@ -2,7 +2,7 @@
 
 Told in seconds, or learned: a request is late when it is silent for several times longer than nineteen of twenty
 others were lately, as Dean and Barroso propose in "The Tail at Scale" (2013). Second requests are bounded to a tenth
-of all samples: a whole link that has become slow is not made faster by asking twice.
+of all samples, and one request more: a whole link that has become slow is not made faster by asking twice.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from sophon.errors import ArtifactError, ConfigError
 from sophon.loader.clocks import LinkClock
 from sophon.loader.cuts import Assignment, agreed_cut
 from sophon.loader.dataset import RemoteDataset
+from sophon.loader.replan import Replanning, moved
 from sophon.loader.stats import Stats
 from sophon.loader.transport import Fetch
 from sophon.pipeline import Key, Trace
@@ -43,9 +44,6 @@ from sophon.profile.table import Profile
 from sophon.profile.verdict import Verdict
 from sophon.store.cache import user_folder
 
-MOVED = math.log(1.25)  # a quarter more or less, and the plan is made anew
-_LOOK_S = 0.5  # between two looks at the clocks
-_SETTLE_S = 5.0  # after a new plan, before its effect is judged
 _UNMEASURED_LINK = 1e9  # bytes per second, where not one stretch of a second was seen
 
 
@@ -104,7 +102,7 @@ class Planner:
         self._ranks = 1
         self._saves = 0
         self._begin = (0, 0.0)
-        self._look_at_s = 0.0
+        self._replanning = Replanning()
         if settings.keep:
             self._recall()
 
@@ -124,7 +122,7 @@ class Planner:
                 self._dataset.pipeline, self.cuts, len(self._dataset), self._settings.share, self._dataset.seed
             )
             self._dataset.assignment = Assignment(self.cuts, column)
-        self._look_at_s = time.monotonic() + _SETTLE_S
+        self._replanning.settle(time.monotonic())
 
     def end(self) -> None:
         """Take stock behind an epoch."""
@@ -206,7 +204,7 @@ class Planner:
             self._clock.got(request, len(reply.payload), reply.cpu_s, fetch.computing_s, now_s)
         if reply.cut != asked and reply.reason in ("op_failed", "crash", "cpu_limit"):
             self._recorder.refused(sample, asked)
-        if now_s >= self._look_at_s:
+        if self._replanning.is_due(now_s):
             self._look(now_s)
 
     def ended(self, request: int) -> None:
@@ -221,18 +219,14 @@ class Planner:
 
     def _look(self, now_s: float) -> None:
         """Plan anew if the link or the storage node is not what the plan was made for."""
-        self._look_at_s = now_s + _LOOK_S
+        self._replanning.looked(now_s)
         planned = self.plan.resources if self.plan is not None else None
         if planned is None:
             return
         seen = self.resources()
-        if not (
-            _moved(seen.link_bytes_per_s, planned.link_bytes_per_s) or _moved(seen.storage_cores, planned.storage_cores)
-        ):
+        if not moved(seen, planned) or self._planning.locked():
             return
-        if self._planning.locked():
-            return
-        self._look_at_s = now_s + _SETTLE_S
+        self._replanning.settle(now_s)
         self._replan(replace(seen, consumer_samples_per_s=planned.consumer_samples_per_s))
         self.revisions += 1
 
@@ -279,9 +273,3 @@ class Planner:
         except OSError as error:
             if self._settings.profile is not None:
                 raise ConfigError(f"the profile cannot be kept at {path}: {error}; give another path") from error
-
-
-def _moved(now: float, then: float) -> bool:
-    if now <= 0 or then <= 0:
-        return now != then
-    return abs(math.log(now / then)) > MOVED
