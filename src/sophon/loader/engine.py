@@ -60,6 +60,7 @@ class Engine:
         planner: Who learns from every sample and may change cuts on the way, if anybody.
         costs: What finishing samples takes; a new one if left out.
         tuner: Who decides how many threads there are; then `workers` does not count, unless it is 0.
+        latest: In relaxed order the last batch that each sample may come in, if that is not `max_delay` behind its own.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Engine:
         planner: Planner | None = None,
         costs: Costs | None = None,
         tuner: Tuner | None = None,
+        latest: NDArray[np.int64] | None = None,
     ) -> None:
         self._dataset = dataset
         self._order = order
@@ -87,7 +89,7 @@ class Engine:
         self._costs = Costs(len(dataset)) if costs is None else costs
         self._strict = config.max_delay is None
         now_s = time.monotonic()
-        self._machine = Machine(len(order), batch_size, config, dataset.result_bytes, now_s)
+        self._machine = Machine(len(order), batch_size, config, dataset.result_bytes, now_s, latest=latest)
         # Reentrant, since an abandoned iterator may be closed by the garbage collector in any thread, at any moment.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)  # the machine may have something to ask or to hand out
@@ -116,6 +118,11 @@ class Engine:
         """The positions of the samples in the batches handed out so far, in the order in which they lie there."""
         with self._lock:
             return self._machine.taken_positions()
+
+    def positions_in(self, batch: int) -> NDArray[np.int64]:
+        """Return the positions of the samples in a batch that was handed out."""
+        with self._lock:
+            return self._machine.positions_in(batch)
 
     def batches(self) -> Iterator[Any]:
         """Yield the batches of the epoch in order."""
