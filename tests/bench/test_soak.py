@@ -6,7 +6,8 @@ KEYS = {"minutes", "samples", "faults", "lost", "repeated", "mismatched", "rss_g
 
 
 def _check(result):
-    assert set(result) == KEYS
+    assert set(result) == KEYS | {"kinds", "timeline"}
+    assert result["timeline"][-1]["samples"] <= result["samples"]
     assert result["samples"] > 0
     assert (result["lost"], result["repeated"], result["mismatched"]) == (0, 0, 0)
 

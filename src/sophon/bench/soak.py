@@ -1,4 +1,7 @@
-"""`sophon bench soak`: trainers under load while a storage node and the way to it fail at random, seeded.
+"""`sophon bench soak`: trainers under load while storage nodes and the ways to them fail at random, seeded.
+
+Three trainers: one reads from one node, one from two nodes and asks twice where an answer is late, and one from one
+node with the files themselves to fall back on.
 
 Every tensor is compared to the one that the plain pipeline gives, every sample to the one that the epoch's order has at
 its place. A fault is chosen, timed and measured out by the seed; when it strikes in an epoch depends on the machine.
@@ -16,9 +19,10 @@ import statistics
 import tempfile
 import threading
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +32,41 @@ from sophon.bench.children import children_of
 from sophon.bench.harness import OnStep, nothing
 from sophon.bench.photo_folder import write_photos
 from sophon.bench.proxy import Proxy
+from sophon.loader.cuts import OffloadWarning
 from sophon.loader.loader import DataLoader
 from sophon.loader.local_server import LocalServer
 from sophon.loader.order import epoch_order
+from sophon.loader.sources import FallbackWarning
 from sophon.pipeline import Key, Pipeline, ops
 from sophon.store import Store, open_store
 
 RECIPE = Pipeline([ops.Decode(), ops.RandomResizedCrop(64), ops.RandomHorizontalFlip(), ops.ToTensor()])
-POLICIES = ("none", "2:webp")  # one trainer for each
 _PHOTOS = 96
 _BATCH = 8
 _BUFFER_BYTES = 4 << 20
 _PAUSE_S = (2.0, 11.0)  # between two faults: about 90 in ten minutes
 _WARM_S = 0.15  # of the time, before memory is looked at
+_MOMENTS = 20  # in the timeline that is reported
 _RATES = (2e6, 5e6, 20e6, None)  # bytes per second on a connection
+
+
+@dataclass(frozen=True)
+class Moment:
+    """How things stood at one moment.
+
+    Args:
+        seconds: Since the beginning.
+        rss_bytes: Memory of this process.
+        files: That it had open.
+        samples: Delivered so far.
+        faults: Survived so far.
+    """
+
+    seconds: float
+    rss_bytes: int
+    files: int
+    samples: int
+    faults: int
 
 
 @dataclass
@@ -55,6 +80,7 @@ class Report:
         repeated: Samples that came twice in an epoch.
         mismatched: Samples with other bits than the plain pipeline gives.
         problem: What ended a trainer, if anything did.
+        watched: Second by second.
     """
 
     samples: int = 0
@@ -63,11 +89,10 @@ class Report:
     repeated: int = 0
     mismatched: int = 0
     problem: BaseException | None = None
-    rss_bytes: list[int] = field(default_factory=list)
-    files: list[int] = field(default_factory=list)
+    watched: list[Moment] = field(default_factory=list)
 
 
-def bench_soak(minutes: float, seed: int = 0, on_step: OnStep | None = None) -> dict[str, float]:
+def bench_soak(minutes: float, seed: int = 0, on_step: OnStep | None = None) -> dict[str, Any]:
     """Run for so long and return what was delivered, survived, lost, repeated and mismatched.
 
     Args:
@@ -76,36 +101,41 @@ def bench_soak(minutes: float, seed: int = 0, on_step: OnStep | None = None) -> 
         on_step: Told the last fault, seconds passed and seconds in all.
 
     Returns:
-        ``{"minutes", "samples", "faults", "lost", "repeated", "mismatched", "rss_growth", "fd_growth"}``; growth is
-        that of this process, where the trainers are, from the first third to the last: a share of its memory, a number
-        of files.
+        ``{"minutes", "samples", "faults", "lost", "repeated", "mismatched", "rss_growth", "fd_growth", "kinds",
+        "timeline"}``; growth is that of this process, where the trainers are, from the first third to the last: a share
+        of its memory, a number of files.
     """
     report = Report()
     stop = threading.Event()
-    with tempfile.TemporaryDirectory(prefix="sophon-soak-") as folder:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        for expected in (FallbackWarning, OffloadWarning):
+            warnings.simplefilter("ignore", expected)
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sophon-soak-"))
         photos = Path(folder, "photos")
         write_photos(photos, "imagenet", _PHOTOS)
         store = open_store(photos, cache_dir=Path(folder))
-        options = ("--cache-dir", folder)
-        with LocalServer(photos, 1, options=options) as server, Proxy(server.port) as proxy:
-            url = server.url.replace(str(server.port), str(proxy.port))
-            loops: list[Callable[[], None]] = [
-                lambda policy=policy: _train(url, policy, seed, store, report, stop)  # type: ignore[misc]
-                for policy in POLICIES
-            ]
-            loops.append(lambda: _watch(report, stop))
-            loops.append(lambda: _strike(server, proxy, random.Random(seed), report, stop))
-            threads = [threading.Thread(target=_guard, args=(loop, report, stop)) for loop in loops]
-            start_s = time.monotonic()
-            for thread in threads:
-                thread.start()
-            _wait(minutes * 60, report, stop, on_step or nothing)
-            stop.set()
-            for thread in threads:
-                thread.join()
-            passed_s = time.monotonic() - start_s
+        nodes = [Node(photos, folder, stack) for _ in range(2)]
+        urls = [node.url for node in nodes]
+        loops: list[Callable[[], None]] = [
+            lambda: _train(urls[:1], store, report, stop, policy="none", seed=seed),
+            lambda: _train(urls, store, report, stop, policy="2:webp", hedge=True, seed=seed),
+            lambda: _train(urls[:1], store, report, stop, policy="2:webp", fallback=photos, seed=seed),
+            lambda: _watch(report, stop),
+            lambda: _strike(nodes, random.Random(seed), report, stop),
+        ]
+        threads = [threading.Thread(target=_guard, args=(loop, report, stop)) for loop in loops]
+        start_s = time.monotonic()
+        for thread in threads:
+            thread.start()
+        _wait(minutes * 60, report, stop, on_step or nothing)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        passed_s = time.monotonic() - start_s
     if report.problem is not None:
         raise report.problem
+    rss_bytes = [moment.rss_bytes for moment in report.watched]
     return {
         "minutes": passed_s / 60,
         "samples": report.samples,
@@ -113,8 +143,10 @@ def bench_soak(minutes: float, seed: int = 0, on_step: OnStep | None = None) -> 
         "lost": report.lost,
         "repeated": report.repeated,
         "mismatched": report.mismatched,
-        "rss_growth": _growth(report.rss_bytes) / max(1.0, _first_third(report.rss_bytes)),
-        "fd_growth": _growth(report.files),
+        "rss_growth": _growth(rss_bytes) / max(1.0, _third(rss_bytes, 0)),
+        "fd_growth": _growth([moment.files for moment in report.watched]),
+        "kinds": dict(report.faults),
+        "timeline": [asdict(moment) for moment in report.watched[:: max(1, len(report.watched) // _MOMENTS)]],
     }
 
 
@@ -132,19 +164,34 @@ def _guard(loop: Callable[[], None], report: Report, stop: threading.Event) -> N
         stop.set()
 
 
-def _train(url: str, policy: str, seed: int, store: Store, report: Report, stop: threading.Event) -> None:
+class Node:
+    """A storage node and the way to it.
+
+    Args:
+        photos: What it serves.
+        folder: For its manifest.
+        stack: Ends it.
+    """
+
+    def __init__(self, photos: Path, folder: str, stack: contextlib.ExitStack) -> None:
+        self.server = stack.enter_context(LocalServer(photos, 1, options=("--cache-dir", folder)))
+        self.proxy = stack.enter_context(Proxy(self.server.port))
+        self.url = self.server.url.replace(str(self.server.port), str(self.proxy.port))
+
+
+def _train(urls: list[str], store: Store, report: Report, stop: threading.Event, *, seed: int, **how: Any) -> None:
     """Take batches, epoch after epoch, and compare every sample."""
     loader = DataLoader(
-        url,
+        urls,
         RECIPE,
         _BATCH,
         shuffle=True,
         num_workers=1,
         seed=seed,
-        policy=policy,
         columns=("id",),
         buffer_bytes=_BUFFER_BYTES,
         deadline_s=120.0,
+        **how,
     )
     names = store.manifest.ids.to_pylist()
     epoch = 0
@@ -176,20 +223,20 @@ def _compare(
         report.mismatched += 1
 
 
-def _strike(server: LocalServer, proxy: Proxy, rng: random.Random, report: Report, stop: threading.Event) -> None:
-    faults: dict[str, Callable[[], None]] = {
-        "kill": lambda: _restart(server, server.kill),
-        "drain": lambda: _restart(server, server.stop),
-        "stop": lambda: _pause(server, rng.uniform(0.2, 3.0), stop),
-        "worker": lambda: _kill_workers(server),
-        "reset": proxy.reset,
-        "reset in a frame": lambda: proxy.reset_after(rng.randrange(1, 200_000)),
-        "silence": lambda: _silence(proxy, rng.uniform(0.2, 3.0), stop),
-        "bandwidth": lambda: proxy.limit(rng.choice(_RATES)),
+def _strike(nodes: list[Node], rng: random.Random, report: Report, stop: threading.Event) -> None:
+    faults: dict[str, Callable[[Node], None]] = {
+        "kill": lambda node: _restart(node.server, node.server.kill),
+        "drain": lambda node: _restart(node.server, node.server.stop),
+        "stop": lambda node: _pause(node.server, rng.uniform(0.2, 3.0), stop),
+        "worker": lambda node: _kill_workers(node.server),
+        "reset": lambda node: node.proxy.reset(),
+        "reset in a frame": lambda node: node.proxy.reset_after(rng.randrange(1, 200_000)),
+        "silence": lambda node: _silence(node.proxy, rng.uniform(0.2, 3.0), stop),
+        "bandwidth": lambda node: node.proxy.limit(rng.choice(_RATES)),
     }
     while not stop.wait(rng.uniform(*_PAUSE_S)):
-        name = rng.choice(list(faults))
-        faults[name]()
+        name, node = rng.choice(list(faults)), rng.choice(nodes)
+        faults[name](node)
         report.faults[name] += 1
 
 
@@ -221,20 +268,18 @@ def _kill_workers(server: LocalServer) -> None:
 
 
 def _watch(report: Report, stop: threading.Event) -> None:
-    page_bytes = os.sysconf("SC_PAGE_SIZE")
+    page_bytes, start_s = os.sysconf("SC_PAGE_SIZE"), time.monotonic()
     while not stop.wait(1.0):
-        report.rss_bytes.append(int(Path("/proc/self/statm").read_text().split()[1]) * page_bytes)
-        report.files.append(len(list(Path("/proc/self/fd").iterdir())))
+        rss_bytes = int(Path("/proc/self/statm").read_text().split()[1]) * page_bytes
+        files = len(list(Path("/proc/self/fd").iterdir()))
+        passed_s = time.monotonic() - start_s
+        report.watched.append(Moment(passed_s, rss_bytes, files, report.samples, report.faults.total()))
 
 
 def _third(values: list[int], which: int) -> float:
     warm = values[int(len(values) * _WARM_S) :] or [0]
     size = max(1, len(warm) // 3)
     return statistics.median(warm[:size] if which == 0 else warm[-size:])
-
-
-def _first_third(values: list[int]) -> float:
-    return _third(values, 0)
 
 
 def _growth(values: list[int]) -> float:

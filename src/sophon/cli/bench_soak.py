@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 from rich.console import Console
 from rich.table import Table
@@ -15,7 +17,7 @@ from sophon.cli.progress import steps_bar
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of the faults.")
 @json_option
 def bench_soak_command(minutes: float, seed: int, json_target: str | None) -> None:
-    """Train while the storage node and the way to it fail at random; compare every sample."""
+    """Train while storage nodes and the ways to them fail at random; compare every sample."""
     from sophon.bench.soak import bench_soak
 
     with steps_bar("soak") as report:
@@ -23,9 +25,16 @@ def bench_soak_command(minutes: float, seed: int, json_target: str | None) -> No
     show(result, json_target, _print_soak)
 
 
-def _print_soak(result: dict[str, float], console: Console) -> None:
+def _print_soak(result: dict[str, Any], console: Console) -> None:
     table = Table("minutes", "samples", "faults", "lost", "repeated", "mismatched", "memory", "files")
     counts = [f"{result[name]:,.0f}" for name in ("samples", "faults", "lost", "repeated", "mismatched")]
     growth = [f"{result['rss_growth']:+.1%}", f"{result['fd_growth']:+.0f}"]
     table.add_row(f"{result['minutes']:.1f}", *counts, *growth)
     console.print(table)
+    over_time = Table("after", "samples", "faults", "memory", "files")
+    for moment in result["timeline"]:
+        counts = [f"{moment[name]:,.0f}" for name in ("samples", "faults")]
+        memory = f"{moment['rss_bytes'] / 1e6:,.0f} MB"
+        over_time.add_row(f"{moment['seconds']:,.0f} s", *counts, memory, f"{moment['files']}")
+    console.print(over_time)
+    console.print(", ".join(f"{count} × {name}" for name, count in sorted(result["kinds"].items())) or "no faults")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from typing import Any
 
 from sophon.errors import ConfigError
-from sophon.loader.machine import MachineConfig
 from sophon.loader.order_log import Relaxed, Replay
 from sophon.loader.torch_import import torch
 from sophon.loader.tuner import Setting, Tuner
@@ -33,15 +33,30 @@ def check_workers(workers: str, number: int | str, order: Any) -> None:
         raise ConfigError("worker processes keep strict order and a fixed number; use workers='threads'")
 
 
+def check_hedge(hedge: Any, workers: str, number: int | str) -> None:
+    """Raise unless late requests can be made a second time."""
+    if isinstance(hedge, bool | int | float) and hedge >= 0 and math.isfinite(hedge):
+        if hedge and (workers != "threads" or number == 0):
+            raise ConfigError("hedge: to ask twice needs threads; use workers='threads' and num_workers of at least 1")
+        return
+    raise ConfigError(f"hedge: expected True, False or seconds above 0, got {hedge!r}")
+
+
 def cores_here() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def tuner_for(max_requests: int | None, buffer_bytes: int) -> Tuner:
-    """Return who finds the setting of a loader, from one worker per core on; a fixed number of requests stays."""
+def tuner_for(max_requests: int | None, requests: int, buffer_bytes: int) -> Tuner:
+    """Return who finds the setting of a loader.
+
+    Args:
+        max_requests: As the user told, a number that stays; None to find it.
+        requests: To begin with.
+        buffer_bytes: Bound on bytes ahead.
+    """
     cores = cores_here()
-    start = Setting(cores, max_requests or MachineConfig.max_requests, max(buffer_bytes // _SHALLOW, 1))
+    start = Setting(cores, requests, max(buffer_bytes // _SHALLOW, 1))
     # Threads that wait rather than compute may be more than there are cores.
     return Tuner(start, Setting(4 * cores, max_requests or _MOST_REQUESTS, buffer_bytes), cores)
 

@@ -107,6 +107,21 @@ def _fixed_cut(pipeline: Pipeline, policy: str | Cut | None) -> Cut:
 
 def agreed_cut(pipeline: Pipeline, opened: Opened) -> int:
     """Return how many ops give the same bits there as here; warn where it could be more."""
+    agreed = count_agreed(pipeline, opened)
+    if agreed < pipeline.max_cut:
+        op = pipeline.ops[agreed].name()
+        reason = opened.reason or f"the built-in picture comes out otherwise there ({_differences(opened)})"
+        warnings.warn(
+            f"{op} and what follows it stay on the trainer: {reason}. "
+            "Install the same versions on trainer and storage node to offload them.",
+            OffloadWarning,
+            stacklevel=4,
+        )
+    return agreed
+
+
+def count_agreed(pipeline: Pipeline, opened: Opened) -> int:
+    """Return how many ops, from the first, give the same bits there as here."""
     if opened.digests == ("here",) * pipeline.max_cut:
         return pipeline.max_cut
     ours, theirs = digests(pipeline), opened.digests
@@ -118,15 +133,6 @@ def agreed_cut(pipeline: Pipeline, opened: Opened) -> int:
     if agreed == len(ours) == len(theirs) and versions() == opened.versions:
         # Ops that fail on the built-in picture cannot be compared; the same versions must do.
         agreed = opened.max_cut
-    if agreed < pipeline.max_cut:
-        op = pipeline.ops[agreed].name()
-        reason = opened.reason or f"the built-in picture comes out otherwise there ({_differences(opened)})"
-        warnings.warn(
-            f"{op} and what follows it stay on the trainer: {reason}. "
-            "Install the same versions on trainer and storage node to offload them.",
-            OffloadWarning,
-            stacklevel=4,
-        )
     return min(agreed, pipeline.max_cut)
 
 

@@ -22,9 +22,6 @@ from sophon.errors import (
     Error,
     OpError,
     ProtocolError,
-    RetryableError,
-    remote_traceback,
-    with_remote_traceback,
 )
 from sophon.loader.bad import DEFAULT_BUDGET, BadSample, BadSamples, row_of
 from sophon.loader.collate import OUTPUTS, numpy_collate
@@ -32,9 +29,10 @@ from sophon.loader.credentials import Credentials
 from sophon.loader.cuts import Assignment, agreed_cut, assignment_for, within
 from sophon.loader.machine import Machine, MachineConfig
 from sophon.loader.prefix_cache import DEFAULT_BYTES, CachedTransport, cache_cut, cache_for
+from sophon.loader.sources import Address, Sources, addresses_of, explain
 from sophon.loader.stats import Stats
 from sophon.loader.torch_import import Dataset, need_torch, torch
-from sophon.loader.transport import Opened, Transport, transport_to
+from sophon.loader.transport import Transport, transport_to
 from sophon.pipeline import Key, Kind, Pipeline, Tensor, Trace, Value
 
 Finished: TypeAlias = tuple[Value, Any, Reply]  # a value after all ops, its target, and the reply it was made of
@@ -45,12 +43,14 @@ _DEFAULT_SAMPLE_BYTES = 1 << 20  # a guess for pipelines whose result has no fix
 class RemoteDataset(Dataset[Any]):
     """The samples of ``grpc://host:port/dataset``, or of a path, after a pipeline.
 
+    Several nodes that hold the same data set share the work, and any of them may fail.
+
     An item is (value, label), or the value alone where the data set has no labels; with `columns` a dict of them
     follows. Random ops depend on (seed, epoch, index): call `set_epoch` before each epoch, or use
     `sophon.EpochSampler`, which tells the epoch with every index.
 
     Args:
-        url: Address of the data set, or a path for local mode.
+        url: Address of the data set, a list of addresses of nodes that hold it, or a path for local mode.
         pipeline: A `Pipeline`, a list of ops, or a torchvision transform.
         seed: Of all randomness.
         policy: "none", "all", "resize" or a cut such as "2:webp" for all samples.
@@ -58,6 +58,7 @@ class RemoteDataset(Dataset[Any]):
         target_transform: Applied to labels.
         columns: Further columns to bring along; "id" is the sample's id.
         deadline_s: How long nothing may come before an error is raised.
+        fallback: Path of the same files, which are read directly while no node answers.
         on_error: What becomes of a sample that cannot be had: "raise" its error, "substitute" the next good one of the
             data set, or "skip" it, which makes its batch smaller.
         error_budget: How many samples may be bad: a number, or a share of the data set; more are a `BudgetError`.
@@ -73,7 +74,7 @@ class RemoteDataset(Dataset[Any]):
 
     def __init__(
         self,
-        url: str,
+        url: Address,
         pipeline: Any,
         *,
         seed: int = 0,
@@ -81,7 +82,8 @@ class RemoteDataset(Dataset[Any]):
         plan: Any = None,
         target_transform: Callable[[Any], Any] | None = None,
         columns: Sequence[str] = (),
-        deadline_s: float = 60.0,
+        deadline_s: float = MachineConfig.deadline_s,
+        fallback: str | PathLike[str] | None = None,
         on_error: str = "raise",
         error_budget: float = DEFAULT_BUDGET,
         output: str = "torch",
@@ -99,14 +101,17 @@ class RemoteDataset(Dataset[Any]):
         if output == "torch":
             need_torch('output="torch"')
         self.output = output
-        self.url = str(url)
+        addresses = addresses_of(url)
+        self.url = ", ".join(addresses)
         self.pipeline = as_pipeline(pipeline)
         self.seed = Key(seed, 0, 0).seed
         self.target_transform = target_transform
         self.columns = tuple(columns)
         self.deadline_s = deadline_s
-        self.transport = transport or transport_to(self.url, Credentials(token, tls_ca, tls_cert, tls_key))
-        self.opened = self._open()
+        credentials = Credentials(token, tls_ca, tls_cert, tls_key)
+        nodes = [transport] if transport else [transport_to(address, credentials) for address in addresses]
+        self.sources = Sources(nodes, fallback, self.pipeline, self.url, deadline_s)
+        self.opened = self.sources.open(self.pipeline)
         unknown = set(self.columns) - set(self.opened.columns)
         if unknown:
             raise ConfigError(f"no column {min(unknown)!r} in {self.url}; there is {', '.join(self.opened.columns)}")
@@ -125,7 +130,8 @@ class RemoteDataset(Dataset[Any]):
         if self.is_cached:
             (cut,) = wanted.cuts
             kept = cache_for(self.pipeline, self.opened, cut, cache_dir, cache_bytes)
-            self.transport = CachedTransport(self.transport, kept, self.pipeline, self.assignment.cuts[0])
+            asks = self.assignment.cuts[0]
+            self.sources.wrap(lambda source: CachedTransport(source, kept, self.pipeline, asks))
             self.assignment = wanted
         # All ops that can run elsewhere, since a codec may look ahead at those behind its cut.
         reach = self.pipeline.max_cut
@@ -137,21 +143,10 @@ class RemoteDataset(Dataset[Any]):
         if torch is not None:
             self._epoch = torch.from_numpy(self._epoch).share_memory_()  # type: ignore[no-untyped-call]
 
-    def _open(self) -> Opened:
-        """Open the data set, trying again until the deadline: a trainer may start before its server."""
-        config = MachineConfig(deadline_s=self.deadline_s)
-        machine = Machine(1, 1, config, 0, time.monotonic())
-        while True:
-            ask = machine.ask(time.monotonic())
-            if machine.fatal:
-                raise explain(machine.fatal, self.transport.address)
-            if ask is None:
-                time.sleep(min(0.05, machine.wait_s(time.monotonic())))
-                continue
-            try:
-                return self.transport.open(self.pipeline)
-            except RetryableError as error:
-                machine.failed(ask.request, error, time.monotonic())
+    @property
+    def transport(self) -> Transport:
+        """The first source of samples."""
+        return self.sources[0]
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -258,11 +253,7 @@ class RemoteDataset(Dataset[Any]):
 
     def _fetch_all(self, epoch: int, samples: list[int]) -> Any:
         """Yield (position, reply) for all samples, trying again what fails, until the deadline."""
-        config = MachineConfig(
-            deadline_s=self.deadline_s,
-            request_samples=min(len(samples), self.opened.max_samples),
-            request_bytes=1 << 62,
-        )
+        config = self.sources.config(request_samples=min(len(samples), self.opened.max_samples), request_bytes=1 << 62)
         machine = Machine(len(samples), len(samples) or 1, config, 0, time.monotonic())
         remaining = len(samples)
         before_s = time.monotonic()
@@ -270,16 +261,17 @@ class RemoteDataset(Dataset[Any]):
             ask = machine.ask(time.monotonic())
             if ask is None:
                 if machine.fatal:
-                    raise explain(machine.fatal, self.transport.address)
+                    raise explain(machine.fatal, self.url)
                 time.sleep(machine.wait_s(time.monotonic()))
                 continue
             try:
                 request = self.request(epoch, [samples[p] for p in ask.positions])
-                for reply in self.transport.fetch(request, self.deadline_s):
+                is_fallback = self.sources.is_fallback(ask.node)
+                for reply in self.sources[ask.node].fetch(request, self.deadline_s):
                     position = ask.positions[reply.position]
                     if machine.reply(ask.request, position, len(reply.payload), time.monotonic()):
                         remaining -= 1
-                        self.stats.received(reply, request.cuts[reply.position])
+                        self.stats.received(reply, request.cuts[reply.position], is_fallback)
                         self.stats.add(fetch_s=time.monotonic() - before_s)
                         yield position, reply
                         before_s = time.monotonic()
@@ -316,12 +308,14 @@ class RemoteDataset(Dataset[Any]):
 
     def _name_of(self, sample: int) -> str | None:
         request = replace(self.request(0, [sample]), cuts=(RAW,), columns=("id",))
-        try:
-            (reply,) = self.transport.fetch(request, self.deadline_s)
-        except (Error, ValueError):
-            return None
-        name = reply.columns.get("id")
-        return None if name is None else str(name)
+        for source in self.sources:
+            try:
+                (reply,) = source.fetch(request, self.deadline_s)
+            except (Error, ValueError):
+                continue
+            name = reply.columns.get("id")
+            return None if name is None else str(name)
+        return None
 
     @property
     def has_calls(self) -> bool:
@@ -364,12 +358,3 @@ def as_pipeline(pipeline: Any) -> Pipeline:
     if isinstance(pipeline, list | tuple):
         return Pipeline(pipeline)
     return Pipeline.from_torchvision(pipeline)
-
-
-def explain(error: Error, address: str) -> Error:
-    """Return the error that ends an epoch, with what to do."""
-    text = str(error) if address in str(error) else f"{address}: {error}"
-    if isinstance(error, RetryableError):
-        text = f"{text}. Is `sophon serve` running there and reachable? Raise deadline_s to wait longer."
-    there = remote_traceback(error)
-    return type(error)(text) if there is None else with_remote_traceback(type(error)(text), there)

@@ -23,11 +23,12 @@ from sophon.codec.wire import Reply
 from sophon.errors import Error
 from sophon.loader.batch import Batch, Collate
 from sophon.loader.costs import Costs
-from sophon.loader.dataset import RemoteDataset, explain
+from sophon.loader.dataset import RemoteDataset
 from sophon.loader.gauge import Gauge
 from sophon.loader.machine import Ask, Machine, MachineConfig
 from sophon.loader.order import Order
 from sophon.loader.planner import Planner
+from sophon.loader.sources import explain
 from sophon.loader.stats import Stats
 from sophon.loader.transport import Fetch
 from sophon.loader.tuner import Setting, Tuner
@@ -88,6 +89,8 @@ class Engine:
         self._planner = planner
         self._costs = Costs(len(dataset)) if costs is None else costs
         self._strict = config.max_delay is None
+        # A request that hangs keeps its thread; others go on.
+        self._spare = 2 if config.hedge or config.nodes + config.has_fallback > 1 else 1
         now_s = time.monotonic()
         self._machine = Machine(len(order), batch_size, config, dataset.result_bytes, now_s, latest=latest)
         # Reentrant, since an abandoned iterator may be closed by the garbage collector in any thread, at any moment.
@@ -133,6 +136,8 @@ class Engine:
             result = batch.finish()
             now_s = time.monotonic()
             self._stats.add(waited_s=now_s - start_s, collate_s=now_s - collate_s)
+            if self._stats.fallback:
+                self._dataset.sources.warn_of_fallback()
             yield result
             self._stats.add(consumer_s=time.monotonic() - now_s)
 
@@ -170,7 +175,7 @@ class Engine:
         thread.start()
 
     def _wanted(self, kind: str) -> int:
-        return self._setting.requests if kind == "fetch" else self._setting.workers
+        return self._spare * self._setting.requests if kind == "fetch" else self._setting.workers
 
     def _is_done(self, kind: str) -> bool:
         """Return whether the thread that asks is to end; there is one less of its kind then."""
@@ -223,7 +228,7 @@ class Engine:
         if self._crash is not None:
             raise self._crash
         if self._machine.fatal is not None:
-            raise explain(self._machine.fatal, self._dataset.transport.address)
+            raise explain(self._machine.fatal, self._dataset.url)
 
     # --- in the fetching threads --------------------------------------------------------------------------------------
 
@@ -252,15 +257,17 @@ class Engine:
 
     def _replies(self, ask: Ask) -> Iterator[tuple[int, Reply]]:
         """Yield the wanted replies to a request, and tell the machine how it went."""
+        dataset, is_fallback = self._dataset, self._dataset.sources.is_fallback(ask.node)
         samples = [int(self._order[position]) for position in ask.positions]
-        request = self._dataset.request(self._epoch, samples)
-        fetch = self._dataset.transport.fetch(request, self._deadline_s)
-        planner = self._planner
-        with self._lock:
-            self._fetches[ask.request] = fetch
+        request = dataset.request(self._epoch, samples)
+        planner = None if is_fallback else self._planner  # which has to do with links and nodes
         if planner is not None:
             planner.began(ask.request)
+        self._stats.add(hedges=ask.is_second)
         try:
+            fetch = dataset.sources[ask.node].fetch(request, self._deadline_s)
+            with self._lock:
+                self._fetches[ask.request] = fetch
             before_s, before_cpu_s = time.monotonic(), time.thread_time()
             for reply in fetch:
                 now_s = time.monotonic()
@@ -268,9 +275,12 @@ class Engine:
                 position = ask.positions[reply.position]
                 with self._lock:
                     wanted = self._machine.reply(ask.request, position, len(reply.payload), now_s)
+                    surplus = [self._fetches[n] for n in self._machine.surplus() if n in self._fetches]
+                for other in surplus:
+                    other.cancel()
                 if wanted:
                     asked = request.cuts[reply.position]
-                    self._stats.received(reply, asked)
+                    self._stats.received(reply, asked, is_fallback)
                     if planner is not None:
                         planner.received(ask.request, samples[reply.position], reply, asked, fetch)
                     yield position, reply
@@ -279,9 +289,8 @@ class Engine:
                 self._machine.ended(ask.request, time.monotonic())
         except Error as error:
             with self._lock:
-                if not self._stopped:
+                if not self._stopped and self._machine.failed(ask.request, error, time.monotonic()):
                     self._stats.add(retries=1)
-                    self._machine.failed(ask.request, error, time.monotonic())
         finally:
             if planner is not None:
                 planner.ended(ask.request)

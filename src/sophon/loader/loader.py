@@ -12,7 +12,7 @@ import numpy as np
 
 from sophon.codec.cut import RAW, Cut
 from sophon.errors import BudgetError, ConfigError
-from sophon.loader.arguments import at_least, can_pin, check_workers, cores_here, relaxed_order, tuner_for
+from sophon.loader.arguments import at_least, can_pin, check_hedge, check_workers, cores_here, relaxed_order, tuner_for
 from sophon.loader.bad import DEFAULT_BUDGET, BadSample, BadSamples
 from sophon.loader.batch import EMPTY
 from sophon.loader.collate import pinned
@@ -29,6 +29,7 @@ from sophon.loader.prefix_cache import DEFAULT_BYTES
 from sophon.loader.progress import with_bar
 from sophon.loader.ranks import Ranks, check_uneven, each, find_ranks, share
 from sophon.loader.sampler import EpochSampler
+from sophon.loader.sources import Address
 from sophon.loader.state import Place, State
 from sophon.loader.stats import Stats
 from sophon.loader.torch_import import need_torch
@@ -56,7 +57,8 @@ class DataLoader:
     sample stay the same.
 
     Args:
-        data: Address ``grpc://host:port/dataset``, a path, or a `RemoteDataset`.
+        data: Address ``grpc://host:port/dataset``, a list of addresses of nodes that hold the same data set, a path, or
+            a `RemoteDataset`.
         pipeline: A `Pipeline`, a list of ops or a torchvision transform; not with a `RemoteDataset`, which has its own.
         batch_size: Samples in a batch.
         shuffle: In random order, another one each epoch.
@@ -78,10 +80,13 @@ class DataLoader:
         columns: Further columns to bring along; "id" is the sample's id.
         buffer_bytes: Bound on bytes of samples that are asked for and not yet handed out.
         deadline_s: How long nothing may come before an error is raised.
+        fallback: Path of the same files, which are read directly while no storage node answers.
+        hedge: Ask a second time for what is late, at another node if there is one: after so many seconds of silence, or
+            True to learn from the others how long is long. Needs worker threads.
         order: "strict" for batches that are the same in every run; "relaxed", or `Relaxed(max_delay)`, for batches of
             what is finished first, so that slow samples hold up no others (`loader.log` records the order);
             `Replay(log)` for the batches of a recorded run.
-        max_requests: Requests under way at once; by default 2, or what the bottleneck asks for with "auto".
+        max_requests: Requests under way at once; by default 2 for each node; "auto" workers find a number of their own.
         workers: "threads", or "processes" where the pipeline has steps that hold Python's lock.
         multiprocessing_context: For processes: "fork", "spawn" or "forkserver".
         prefetch_factor: For processes: batches per worker that are made ahead, as in torch.
@@ -107,7 +112,7 @@ class DataLoader:
 
     def __init__(
         self,
-        data: str | Path | RemoteDataset,
+        data: Address | RemoteDataset,
         pipeline: Any = None,
         batch_size: int = 1,
         shuffle: bool = False,
@@ -126,6 +131,8 @@ class DataLoader:
         columns: Sequence[str] = (),
         buffer_bytes: int = MachineConfig.buffer_bytes,
         deadline_s: float = MachineConfig.deadline_s,
+        fallback: str | Path | None = None,
+        hedge: bool | float = False,
         order: str | Relaxed | Replay = "strict",
         max_requests: int | None = None,
         workers: str = "threads",
@@ -151,19 +158,23 @@ class DataLoader:
         if max_requests is not None:
             at_least("max_requests", max_requests, 1)
         check_workers(workers, num_workers, order)
+        check_hedge(hedge, workers, num_workers)
         if deadline_s <= 0:
             raise ConfigError(f"deadline_s: expected seconds above 0, got {deadline_s!r}")
         if isinstance(data, RemoteDataset):
             if pipeline is not None:
                 raise ConfigError("a RemoteDataset has its own pipeline; give one of them")
-            if (on_error, error_budget, output, cache) != ("raise", DEFAULT_BUDGET, "torch", False):
-                raise ConfigError("a RemoteDataset has its own on_error, error_budget, output and cache; tell it")
+            told = (on_error, error_budget, output, cache, fallback)
+            if told != ("raise", DEFAULT_BUDGET, "torch", False, None):
+                raise ConfigError(
+                    "a RemoteDataset has its own on_error, error_budget, output, cache and fallback; tell it"
+                )
             self.dataset = data
         else:
             if pipeline is None:
                 raise ConfigError("pipeline: expected a Pipeline or a torchvision transform, got none")
             self.dataset = RemoteDataset(
-                str(data),
+                data,
                 pipeline,
                 seed=seed,
                 policy=None if policy in MEASURED else policy,
@@ -171,6 +182,7 @@ class DataLoader:
                 target_transform=target_transform,
                 columns=columns,
                 deadline_s=deadline_s,
+                fallback=fallback,
                 on_error=on_error,
                 error_budget=error_budget,
                 output=output,
@@ -184,7 +196,9 @@ class DataLoader:
             )
         self.batch_size = batch_size
         self.shuffle = shuffle
-        self._tuner = tuner_for(max_requests, buffer_bytes) if num_workers == "auto" else None
+        sources = self.dataset.sources
+        requests = max_requests or MachineConfig.max_requests * sources.nodes
+        self._tuner = tuner_for(max_requests, requests, buffer_bytes) if num_workers == "auto" else None
         self.num_workers: int = cores_here() if isinstance(num_workers, str) else num_workers
         self.collate_fn = collate_fn
         self.drop_last = drop_last
@@ -199,9 +213,12 @@ class DataLoader:
         self._config = MachineConfig(
             buffer_bytes=buffer_bytes,
             deadline_s=deadline_s,
-            max_requests=max_requests or MachineConfig.max_requests,
+            max_requests=requests,
             request_samples=min(MachineConfig.request_samples, self.dataset.opened.max_samples),
             max_delay=None if relaxed is None else relaxed.max_delay,
+            nodes=sources.nodes,
+            has_fallback=sources.has_fallback,
+            hedge=hedge,
         )
         self._costs = Costs(len(self.dataset))
         fingerprint = self.dataset.opened.fingerprint
@@ -221,20 +238,24 @@ class DataLoader:
             )
         self._torch_loader = None
         if workers == "processes" and self.num_workers > 0:
-            data_of = need_torch('workers="processes"').utils.data
-            self._sampler = EpochSampler(self.dataset, shuffle=shuffle, seed=self.dataset.seed, uneven=uneven)
-            side = WorkerSide(self.dataset, collate_fn)
-            self._torch_loader = data_of.DataLoader(
-                side,
-                batch_sampler=data_of.BatchSampler(self._sampler, batch_size, drop_last),
-                num_workers=self.num_workers,
-                collate_fn=side.collate,
-                multiprocessing_context=multiprocessing_context,
-                prefetch_factor=prefetch_factor,
-                persistent_workers=persistent_workers,
-                pin_memory=self.pin_memory,
-            )
+            self._torch_loader = self._processes(multiprocessing_context, prefetch_factor, persistent_workers)
         len(self)  # ranks that cannot be, or samples that must be shared evenly and cannot, are found here
+
+    def _processes(self, context: Any, prefetch_factor: int | None, persistent: bool) -> Any:
+        """Return torch's own loader, whose worker processes finish samples."""
+        data_of = need_torch('workers="processes"').utils.data
+        self._sampler = EpochSampler(self.dataset, shuffle=self.shuffle, seed=self.dataset.seed, uneven=self._uneven)
+        side = WorkerSide(self.dataset, self.collate_fn)
+        return data_of.DataLoader(
+            side,
+            batch_sampler=data_of.BatchSampler(self._sampler, self.batch_size, self.drop_last),
+            num_workers=self.num_workers,
+            collate_fn=side.collate,
+            multiprocessing_context=context,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent,
+            pin_memory=self.pin_memory,
+        )
 
     def _should_plan(self, policy: Any, plan: Any, workers: str) -> bool:
         """Return whether this loader measures and plans for itself."""

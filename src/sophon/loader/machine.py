@@ -86,6 +86,7 @@ class Ask:
     request: int
     positions: tuple[int, ...]
     node: int = 0
+    is_second: bool = False
 
 
 @dataclass
@@ -115,7 +116,6 @@ class Machine:
         max_requests: Requests under way at once; may be changed on the way.
         ahead_bytes: Bytes held at once, at most `buffer_bytes`; may be changed on the way.
         tries: Failures since something was received.
-        hedges: Second requests so far.
     """
 
     def __init__(
@@ -133,7 +133,6 @@ class Machine:
         self.batches = -(-count // batch_size)
         self.fatal: Error | None = None
         self.tries = 0
-        self.hedges = 0
         self.held_bytes = 0
         self.max_requests = config.max_requests
         self.ahead_bytes = config.buffer_bytes
@@ -186,7 +185,7 @@ class Machine:
         self._patience.asked(len(positions), is_second)
         for position in positions:
             self._state[position] = _ASKED
-        return Ask(self._request_number, tuple(positions), node)
+        return Ask(self._request_number, tuple(positions), node, is_second)
 
     def _choose(self) -> list[int]:
         chosen: list[int] = []
@@ -236,7 +235,6 @@ class Machine:
                 continue  # nobody else is there: when this one fails, it is asked again
             if is_lost or self._patience.may_ask_twice(len(owed)):
                 request.is_hedged = True
-                self.hedges += 1
                 return self._send(owed, request.node if node is None else node, now_s, is_second=True)
         return None
 
@@ -315,16 +313,19 @@ class Machine:
         if not self._requests:
             self._waiting_since_s = None
 
-    def failed(self, request: int, error: Error, now_s: float) -> None:
-        """Take note that a request has failed; what it still owes is asked for again, unless the error is final."""
+    def failed(self, request: int, error: Error, now_s: float) -> bool:
+        """Take note that a request has failed; what it still owes is asked for again, unless the error is final.
+
+        Returns:
+            Whether it still owed something.
+        """
         asked = self._requests.get(request)
         if asked is None:
-            return
-        alone = self._owed_alone(asked)
+            return False
         if not asked.positions and isinstance(error, RetryableError):
-            self._drop(request)  # it owed nothing: it was cancelled, or broke behind its last reply
-            return
-        for position in alone:
+            self._drop(request)  # it was cancelled, or broke behind its last reply
+            return False
+        for position in self._owed_alone(asked):
             self._state[position] = _WAITING
             heapq.heappush(self._again, position)
         self._drop(request)
@@ -333,11 +334,12 @@ class Machine:
                 other.is_hedged = False  # its second request is gone
         if not isinstance(error, RetryableError):
             self.fatal = self.fatal or error
-            return
+            return True
         self.tries += 1
         self._last_failure = error
         self._nodes.failed(asked.node, now_s)
         self.check(now_s)
+        return True
 
     def _drop(self, request: int) -> None:
         self._nodes.ended(self._requests.pop(request).node)

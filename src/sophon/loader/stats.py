@@ -21,7 +21,9 @@ class Stats:
         cuts: Samples by the cut really made.
         smaller_cuts: Samples for which storage did less than it was asked to.
         cached: Samples whose first steps were read from the trainer's own disk.
+        fallback: Samples read from the path to fall back on, since no node answered.
         retries: Requests that failed and were tried again.
+        hedges: Second requests for samples that were late.
         waited_s: Seconds that the consumer waited for batches.
         consumer_s: Seconds that the consumer took between batches.
         fetch_s: Seconds spent waiting for replies, summed over the fetching threads.
@@ -36,7 +38,9 @@ class Stats:
     cuts: Counter[str] = field(default_factory=Counter)
     smaller_cuts: int = 0
     cached: int = 0
+    fallback: int = 0
     retries: int = 0
+    hedges: int = 0
     waited_s: float = 0.0
     consumer_s: float = 0.0
     fetch_s: float = 0.0
@@ -48,14 +52,15 @@ class Stats:
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
 
-    def received(self, reply: Reply, asked: Cut) -> None:
+    def received(self, reply: Reply, asked: Cut, is_fallback: bool = False) -> None:
         """Count a reply."""
         with self._lock:
             self.samples += 1
             self.cached += reply.is_cached
             self.link_bytes += 0 if reply.is_cached else len(reply.payload)
             self.cuts[str(reply.cut)] += 1
-            self.smaller_cuts += reply.cut != asked
+            self.fallback += is_fallback
+            self.smaller_cuts += reply.cut != asked and not is_fallback
             self.storage_cpu_s += reply.cpu_s
 
     def add(self, **amounts: float) -> None:

@@ -1,0 +1,252 @@
+"""Several nodes of which some die, and a path to fall back on."""
+
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import sophon
+from sophon.bench.proxy import Proxy
+from sophon.errors import ConfigError, RetryableError, StoreError
+from sophon.loader.sources import FallbackWarning
+from tests.faults.struck import BATCH, COUNT, MOMENTS, SEED, SLOWLY, Struck, warnings_allowed
+from tests.support.other_release import WHAT
+from tests.support.servers import RECIPE, digest, make_images, serve
+
+REPOSITORY = str(Path(__file__).parents[2])
+
+
+@pytest.fixture
+def pair(images):
+    with serve(images, options=SLOWLY) as one, serve(images, options=SLOWLY) as two:
+        yield one, two
+
+
+def _urls(pair):
+    return [server.url for server in pair]
+
+
+# --- two nodes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("which", [0, 1])
+def test_one_of_two_dies(pair, expected, moment, which):
+    struck = Struck(_urls(pair), pair[which].kill, moment, policy="2:webp")
+    assert struck.digest() == expected
+
+
+def test_both_share_the_work(pair, expected):
+    struck = Struck(_urls(pair), lambda: None, "opening")
+    assert struck.digest() == expected
+    for server in pair:
+        alone = sophon.RemoteDataset(server.url, RECIPE)
+        assert len(alone) == COUNT
+    # An epoch over one limited link alone takes twice as long; here it is enough that both were asked.
+    assert all(source._opened is not None for source in struck.loader.dataset.sources)
+
+
+@pytest.mark.parametrize("silence", ["stopped", "unreachable"])
+def test_one_of_two_falls_silent_for_good(images, pair, expected, silence):
+    with Proxy(pair[0].port) as proxy:
+        urls = [pair[0].url.replace(str(pair[0].port), str(proxy.port)), pair[1].url]
+
+        def fault():
+            if silence == "stopped":
+                os.kill(pair[0].pid, signal.SIGSTOP)
+            else:
+                proxy.pause()
+
+        try:
+            struck = Struck(urls, fault, "mid-stream", deadline_s=30)
+            start_s = time.monotonic()
+            assert struck.digest() == expected
+            assert time.monotonic() - start_s < 20, "not as long as the deadline"
+        finally:
+            os.kill(pair[0].pid, signal.SIGCONT)
+
+
+def test_they_die_in_turns(pair, expected):
+    def fault():
+        for server in pair:
+            server.kill()
+            time.sleep(0.3)
+            server.start()
+
+    assert Struck(_urls(pair), fault, "first batch", policy="2:webp").digest() == expected
+
+
+def test_both_die(pair):
+    def fault():
+        for server in pair:
+            server.kill()
+
+    struck = Struck(_urls(pair), fault, "mid-stream", deadline_s=3)
+    start_s = time.monotonic()
+    with pytest.raises(RetryableError, match=rf"{pair[0].url}, {pair[1].url}: no answer for 3 s, after \d+ tries"):
+        struck.digest()
+    assert time.monotonic() - start_s < 20
+    struck.join()
+
+
+def test_the_other_one_holds_other_files(tmp_path, images):
+    others = make_images(tmp_path / "train", COUNT - 1)
+    with serve(images) as one, serve(others) as two:
+        loader = sophon.DataLoader([one.url, two.url], RECIPE, batch_size=BATCH, num_workers=1)
+        with pytest.raises(ConfigError, match=f"{two.url} holds another data set"):
+            list(loader)
+
+
+def test_the_other_one_has_another_version_of_an_op(images, expected, monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    monkeypatch.setenv(WHAT, "op")
+    with serve(images) as one, serve(images, options=("--import", "tests.support.other_release")) as two:
+        struck = Struck([one.url, two.url], lambda: None, "opening", policy="2:webp")
+        with warnings_allowed():
+            assert struck.digest() == expected
+        assert struck.loader.stats.cuts["0:raw"] > 0
+        assert struck.loader.stats.cuts["2:webp"] > 0
+
+
+@pytest.mark.parametrize("settings", [{"num_workers": 0}, {"num_workers": 1, "workers": "processes"}])
+def test_one_of_two_dies_without_worker_threads(pair, expected, settings):
+    struck = Struck(_urls(pair), pair[0].kill, "mid-stream", policy="2:webp", **settings)
+    assert struck.digest() == expected
+
+
+def test_several_addresses_that_make_no_sense(images):
+    for data, words in [
+        ([], "a list of addresses"),
+        (["grpc://localhost:1/data", str(images)], "give it as fallback="),
+        (["grpc://localhost:1/data"] * 2, "given twice"),
+        ([1], "a list of addresses"),
+    ]:
+        with pytest.raises(ConfigError, match=words):
+            sophon.RemoteDataset(data, RECIPE)
+
+
+# --- late answers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hedge", [0.3, True])
+def test_late_samples_are_asked_for_a_second_time(images, expected, hedge):
+    with serve(images, options=SLOWLY) as one, serve(images, options=SLOWLY) as two, Proxy(one.port) as proxy:
+        urls = [one.url.replace(str(one.port), str(proxy.port)), two.url]
+        struck = Struck(urls, proxy.pause, "between epochs", hedge=hedge, deadline_s=30)
+        start_s = time.monotonic()
+        assert struck.digest() == expected
+        assert time.monotonic() - start_s < 20
+        assert struck.loader.stats.hedges > 0
+
+
+def test_to_ask_twice_needs_threads(images):
+    with serve(images) as server:
+        for settings in ({"num_workers": 0}, {"num_workers": 1, "workers": "processes"}):
+            with pytest.raises(ConfigError, match="hedge: to ask twice needs threads"):
+                sophon.DataLoader(server.url, RECIPE, hedge=True, **settings)
+        for wrong in (-1, "yes", float("nan")):
+            with pytest.raises(ConfigError, match="hedge: expected True, False or seconds"):
+                sophon.DataLoader(server.url, RECIPE, num_workers=1, hedge=wrong)
+
+
+# --- a path to fall back on -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_node_dies_for_good_and_the_files_are_read_directly(images, expected, moment, workers):
+    with serve(images, options=SLOWLY) as server, warnings_allowed():
+        struck = Struck(server.url, server.kill, moment, policy="2:webp", num_workers=workers, fallback=images)
+        assert struck.digest() == expected
+        assert struck.loader.stats.fallback > 0
+
+
+def test_a_fallback_is_worth_a_warning(images):
+    with serve(images, options=SLOWLY) as server:
+        struck = Struck(server.url, server.kill, "mid-stream", fallback=images)
+        with pytest.warns(FallbackWarning, match=f"no answer from {server.url}; samples are read from {images}"):
+            struck.digest()
+
+
+def test_a_node_that_comes_back_is_asked_again(images, expected):
+    with serve(images, options=SLOWLY) as server, warnings_allowed():
+        struck = Struck(server.url, server.kill, "first batch", fallback=images)
+        assert struck.digest() == expected
+        assert struck.loader.stats.fallback > 0
+        server.start()
+        list(struck.loader)  # begins with the node again
+        before = struck.loader.stats.fallback
+        list(struck.loader)
+        assert struck.loader.stats.fallback == before
+
+
+def test_a_silent_node_with_a_fallback(images, expected):
+    with serve(images, options=SLOWLY) as server, warnings_allowed():
+        struck = Struck(server.url, lambda: os.kill(server.pid, signal.SIGSTOP), "mid-stream", fallback=images)
+        try:
+            start_s = time.monotonic()
+            assert struck.digest() == expected
+            assert time.monotonic() - start_s < 30
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_no_node_at_the_start(images, expected, workers):
+    url = "grpc://127.0.0.1:9/data"
+    with pytest.warns(FallbackWarning, match="nothing is offloaded in this run"):
+        loader = sophon.DataLoader(
+            url, RECIPE, BATCH, True, 1, seed=SEED, policy="2:webp", fallback=images, workers=workers
+        )
+    with warnings_allowed():
+        assert digest(batch for _ in range(2) for batch in loader) == expected
+
+
+def test_the_fallback_is_gone_too_and_the_node_comes_back(tmp_path, images, expected):
+    copy = tmp_path / "copy"
+    shutil.copytree(images, copy)
+    with serve(images, options=SLOWLY) as server, warnings_allowed():
+
+        def fault():
+            shutil.rmtree(copy)
+            server.kill()
+            time.sleep(1)
+            server.start()
+
+        struck = Struck(server.url, fault, "first batch", fallback=copy)
+        assert struck.digest() == expected
+        assert len(struck.loader.bad_samples) == 0
+
+
+def test_a_fallback_that_makes_no_sense(tmp_path, images):
+    others = make_images(tmp_path / "train", COUNT - 1)
+    with serve(images) as server:
+        with pytest.raises(ConfigError, match=r"fallback .* holds another data set"):
+            sophon.DataLoader(server.url, RECIPE, fallback=others)
+        with pytest.raises(StoreError, match="nowhere"):
+            sophon.DataLoader(server.url, RECIPE, fallback=tmp_path / "nowhere")
+        with pytest.raises(ConfigError, match="several nodes as a list"):
+            sophon.DataLoader(server.url, RECIPE, fallback=server.url)
+        dataset = sophon.RemoteDataset(server.url, RECIPE)
+        with pytest.raises(ConfigError, match=r"has its own .* fallback; tell it"):
+            sophon.DataLoader(dataset, fallback=images)
+    with pytest.raises(ConfigError, match="read from a path already"):
+        sophon.DataLoader(images, RECIPE, fallback=images)
+
+
+def test_a_cached_prefix_is_filled_from_the_fallback_too(tmp_path, images):
+    plain = sophon.DataLoader(images, RECIPE, BATCH, seed=SEED)
+    expected = [batch[0] for batch in plain]
+    with serve(images, options=SLOWLY) as server, warnings_allowed():
+        loader = sophon.DataLoader(
+            server.url, RECIPE, BATCH, num_workers=1, seed=SEED, cache=True, cache_dir=tmp_path, fallback=images
+        )
+        batches = iter(loader)
+        first = next(batches)[0]
+        server.kill()
+        got = [first, *(batch[0] for batch in batches)]
+    assert all(torch.equal(one, two) for one, two in zip(got, expected, strict=True))
