@@ -229,6 +229,8 @@ class Engine:
             raise self._crash
         if self._machine.fatal is not None:
             raise explain(self._machine.fatal, self._dataset.url)
+        if self._stopped:
+            raise Error("the epoch was closed by another thread")
 
     # --- in the fetching threads --------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from sophon.loader.prefix_cache import DEFAULT_BYTES
 from sophon.loader.progress import with_bar
 from sophon.loader.ranks import Ranks, check_uneven, each, find_ranks, share
 from sophon.loader.sampler import EpochSampler
+from sophon.loader.shared import SharedBatches
 from sophon.loader.sources import Address
 from sophon.loader.state import Place, State
 from sophon.loader.stats import Stats
@@ -372,9 +373,27 @@ class DataLoader:
         return self._steps(0)
 
     def __iter__(self) -> Iterator[Any]:
+        return self._begin([])
+
+    def _begin(self, running: list[Engine]) -> Generator[Any]:
+        """Return the next pass; its engine, if it has one, is added to those that run when it does."""
         epoch, cursor, turns = self._place.begin()
         self.dataset.set_epoch(epoch)
-        return self._pass(epoch, cursor, self.ranks, turns)
+        return self._pass(epoch, cursor, self.ranks, turns, running)
+
+    def shared(self) -> SharedBatches:
+        """Return the batches of the next epoch for several threads to draw from; each goes to exactly one of them.
+
+        Made for one thread per accelerator: ``with loader.shared() as batches:`` start threads that run
+        ``for batch in batches:``. State and counts are those of all of them together.
+        """
+        running: list[Engine] = []
+
+        def stop() -> None:
+            for engine in running:
+                engine.close()
+
+        return SharedBatches(self._begin(running), stop)
 
     def progress(self, description: str | None = None, console: Any = None) -> Iterator[Any]:
         """Iterate over the next epoch beside a bar that shows how far it is, its speed and how long it waited.
@@ -410,14 +429,18 @@ class DataLoader:
         )
         return explain_epoch(self._spent, setup, self.verdict, self.plan)
 
-    def _pass(self, epoch: int, cursor: int, ranks: Ranks, turns: Turns | None) -> Iterator[Any]:
+    def _pass(
+        self, epoch: int, cursor: int, ranks: Ranks, turns: Turns | None, running: list[Engine]
+    ) -> Generator[Any]:
         before, start_s = self.stats.to_dict(), time.monotonic()
         if turns is None and self._replay is not None:
             turns = self._replay.turns(epoch, cursor, ranks)
         elif turns is None and self._config.max_delay is not None:
             turns = Turns(ranks, cursor)
-        make = self._from_threads if self._torch_loader is None else self._from_processes
-        batches = make(epoch, cursor, ranks, turns)
+        if self._torch_loader is None:
+            batches = self._from_threads(epoch, cursor, ranks, turns, running)
+        else:
+            batches = self._from_processes(epoch, cursor, ranks, turns)
         handed, is_whole = 0, False
         try:
             for batch, positions in batches:
@@ -446,7 +469,7 @@ class DataLoader:
             )
 
     def _from_threads(
-        self, epoch: int, cursor: int, ranks: Ranks, turns: Turns | None
+        self, epoch: int, cursor: int, ranks: Ranks, turns: Turns | None, running: list[Engine]
     ) -> Generator[tuple[Any, Positions]]:
         whole = epoch_order(len(self.dataset), self.dataset.seed, epoch, shuffle=self.shuffle)
         row = share(whole, cursor if turns is None else turns.begun, ranks, self._uneven)
@@ -478,6 +501,7 @@ class DataLoader:
             self._tuner,
             latest,
         )
+        running.append(engine)
         try:
             for number, batch in enumerate(engine.batches()):
                 yield pinned(batch) if self.pin_memory else batch, left[engine.positions_in(number)]
