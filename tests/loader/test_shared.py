@@ -130,7 +130,8 @@ def test_closing_ends_it_for_all_also_for_those_who_wait(images, workers):
         start_s = time.monotonic()
         got, errors = _draw(batches)
         closer.join()
-        assert time.monotonic() - start_s < 20
+        assert time.monotonic() - start_s < 5
+        server.kill()
     assert got == [[]] * THREADS
     assert errors == [None] * THREADS
     assert next(batches, None) is None

@@ -208,6 +208,7 @@ class Engine:
                 self._changed.wait(0.5)
             self._gauge.waits(False, time.monotonic())
             self._machine.take()
+            self._gauge.took(self._machine.ready_bytes)
             self._changed.notify_all()
             return self._batches.pop(number)
 

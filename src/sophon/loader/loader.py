@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -36,7 +37,7 @@ from sophon.loader.stats import Stats
 from sophon.loader.torch_import import need_torch
 from sophon.loader.tuner import Setting
 from sophon.loader.turns import Positions, Turns
-from sophon.loader.worker import WorkerSide, opened
+from sophon.loader.worker import WorkerSide, ended_with, opened
 from sophon.plan.plan import Plan
 from sophon.plan.policies import Options
 from sophon.plan.resources import Resources
@@ -522,16 +523,18 @@ class DataLoader:
         self._sampler.ranks = ranks
         self._sampler.place.load(epoch, cursor, is_over=False, turns=turns)
         since_s = time.monotonic()
-        for number, sent in enumerate(self._torch_loader):
-            batch, report = opened(sent)
-            self.stats.merge(report["stats"])
-            for row in report["bad"]:
-                self.bad_samples.note(BadSample(**row))
-            now_s = time.monotonic()
-            self.stats.add(waited_s=now_s - since_s)
-            yield batch, self._sampler.left(number * self.batch_size, (number + 1) * self.batch_size)
-            since_s = time.monotonic()
-            self.stats.add(consumer_s=since_s - now_s)
+        ending = contextlib.nullcontext if self._torch_loader.persistent_workers else ended_with
+        with ending(iter(self._torch_loader)) as all_sent:
+            for number, sent in enumerate(all_sent):
+                batch, report = opened(sent)
+                self.stats.merge(report["stats"])
+                for row in report["bad"]:
+                    self.bad_samples.note(BadSample(**row))
+                now_s = time.monotonic()
+                self.stats.add(waited_s=now_s - since_s)
+                yield batch, self._sampler.left(number * self.batch_size, (number + 1) * self.batch_size)
+                since_s = time.monotonic()
+                self.stats.add(consumer_s=since_s - now_s)
 
     def _warn_of_smaller_cuts(self, samples: int, smaller: int) -> None:
         if self._planner is None and smaller > _MANY * samples and not self._warned:

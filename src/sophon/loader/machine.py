@@ -388,6 +388,11 @@ class Machine:
         return self._next_ready
 
     @property
+    def ready_bytes(self) -> float:
+        """About how many bytes lie in complete batches that are not yet handed out."""
+        return (self._next_ready - self._taken) * self.batch_size * self._expected_bytes
+
+    @property
     def taken(self) -> int:
         """How many batches, from the first, have been handed out."""
         return self._taken
