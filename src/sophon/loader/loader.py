@@ -410,7 +410,7 @@ class DataLoader:
         def note() -> str:
             wall_s = max(time.monotonic() - start_s, 1e-9)
             waited = (self.stats.waited_s - waited_s) / wall_s
-            return f"{(self.stats.samples - before) / wall_s:,.0f} samples/s, waiting {min(waited, 1.0):.0%}"
+            return f"{(self.stats.samples - before) / wall_s:,.0f} samples/s, waited {min(waited, 1.0):.0%} of the time"
 
         done = place.cursor // (self.batch_size * ranks.size)
         shown: Iterator[Any] = with_bar(batches, len(self), done, description or f"epoch {place.epoch}", note, console)
@@ -421,7 +421,8 @@ class DataLoader:
         if self._spent is None:
             return "No epoch was run yet: iterate over the loader first."
         setup = Setup(
-            workers=self.num_workers,
+            workers=self.setting.workers if self.num_workers else 0,
+            requests=self.setting.requests if self._torch_loader is None else self.num_workers,
             kind="threads" if self._torch_loader is None else "processes",
             cores=cores_here(),
             is_remote=self.dataset.transport.is_remote,
