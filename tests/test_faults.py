@@ -5,13 +5,11 @@ Each row of the table is a fault, the moment it strikes, and what must come of i
 """
 
 import contextlib
-import json
 import os
 import re
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -27,7 +25,7 @@ from sophon.errors import ConfigError, ProtocolError, RetryableError, StoreError
 from sophon.loader.cuts import OffloadWarning
 from sophon.loader.order import epoch_order
 from sophon.pipeline import Key
-from tests.support.network import Link, can_make_links
+from tests.support.network import can_make_links, far_server
 from tests.support.other_release import WHAT
 from tests.support.servers import RECIPE, digest, make_images, serve
 
@@ -226,19 +224,8 @@ def linked(images, tmp_path):
     """A server at the other end of a link of its own."""
     if not can_make_links():
         pytest.skip("needs root, and ip")
-    with Link() as link:
-        ready = tmp_path / "ready.json"
-        command = ["ip", "netns", "exec", link.namespace, sys.executable, "-m", "sophon.cli.main", "serve"]
-        command += [str(images), "--name", "data", "--host", link.far_address, "--insecure", "--port", "0"]
-        command += ["--ready-file", str(ready), "--cache-dir", str(tmp_path / "cache"), *SLOWLY]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-            end_s = time.monotonic() + 60
-            while not ready.exists():
-                assert process.poll() is None
-                assert time.monotonic() < end_s
-                time.sleep(0.02)
-            yield link, json.loads(ready.read_text())["url"] + "/data"
-            process.kill()
+    with far_server(images, tmp_path, SLOWLY) as (link, url):
+        yield link, url
 
 
 @pytest.mark.parametrize("seconds", [1, 4])

@@ -46,6 +46,13 @@ def test_a_file_that_cannot_be_decoded_can_only_be_sent_as_it_is(folder):
     assert np.isfinite(profile.payload_bytes[2]).tolist() == [cut == Cut(0) for cut in profile.cuts]
 
 
+def test_files_of_which_none_can_be_decoded_are_refused(folder):
+    for path in folder.iterdir():
+        path.write_bytes(b"no picture")
+    with pytest.raises(ConfigError, match=r"no sample could be preprocessed; look at the files, such as 0\.jpg"):
+        measure(open_store(folder), RECIPE)
+
+
 def test_codecs_are_left_out_behind_ops_that_change_neither_shape_nor_type():
     cuts = cuts_to_profile(RECIPE)
     assert cuts[0] == Cut(0)

@@ -48,6 +48,14 @@ def test_the_papers_values_stand_beside_ours():
     assert [row[5] for row in facts.summary.rows][:2] == ["1.00×", "0.20×"]
 
 
+def test_a_column_of_the_summary_that_says_nothing_is_left_out():
+    header = paper_facts(minimal_result()).summary.header
+    assert header == ("policy", "epoch", "shorter by", "bytes", "fewer by")
+    result = full_result()
+    del result["paper"]
+    assert set(paper_facts(full_result()).summary.header) - set(paper_facts(result).summary.header) == {"in the paper"}
+
+
 def test_parts_that_are_missing_are_left_out_with_a_remark():
     facts = paper_facts(minimal_result())
     assert {chart.key for chart in facts.charts} == {"epoch-seconds", "traffic"}

@@ -136,6 +136,8 @@ SHOWN = """[...document.querySelectorAll('.picture')].map(picture => {
           cut: out.map(text => text.textContent)};
 })"""
 
+SUMMARY_OVERHANG = "(table => table.scrollWidth - table.clientWidth)(document.querySelector('section > .scroll'))"
+
 
 @pytest.mark.skipif(find_browser() is None, reason="no Chromium here")
 @pytest.mark.parametrize("kind", ["result", "bare", "profile", "plan"])
@@ -159,6 +161,7 @@ def test_a_browser_shows_every_picture_and_complains_of_nothing(kind, profile, p
                 assert picture["marks"] >= 3, chart.key
                 assert not picture["cut"], (chart.key, width)
             assert tab.ask("document.documentElement.scrollWidth") <= width
+            assert width < 1280 or tab.ask(SUMMARY_OVERHANG) == 0
             grounds.add(tab.ask("getComputedStyle(document.body).backgroundColor"))
         assert len(grounds) == 2  # light and dark differ
         assert tab.complaints == []

@@ -108,7 +108,9 @@ def test_without_the_right_token_every_call_is_refused_before_any_data_is_read(t
     assert _metric(two_tenants, "sophon_payload_bytes_total") == sent
 
 
-@pytest.mark.parametrize(("token", "own", "other"), [(ALICE, "alice", "bob"), (BOB, "bob", "alice")])
+@pytest.mark.parametrize(
+    ("token", "own", "other"), [(ALICE, "alice", "bob"), (BOB, "bob", "alice")], ids=["alice", "bob"]
+)
 def test_a_token_opens_its_own_data_sets_and_tells_nothing_about_others(two_tenants, client, token, own, other):
     options = _bearer(token)
     assert client.do_get(_ticket(own), options).read_all().num_rows == 1

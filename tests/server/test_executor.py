@@ -59,6 +59,18 @@ def test_replies_as_they_finish_are_all_there(make):
     assert sorted(reply.position for reply in replies) == list(range(9))
 
 
+@pytest.mark.parametrize("in_order", [True, False])
+def test_whoever_waits_for_replies_hears_of_it_now_and_then(make, in_order):
+    executor, go_on = make(), threading.Event()
+    executor.submit(lambda _: go_on.wait(), 60)  # takes the only core
+    work = executor.replies(_request(range(3), in_order=in_order, patience_s=60))
+    pulse = work.pulse(0.05)
+    assert [next(pulse) for _ in range(3)] == [None] * 3
+    assert work.computing_s >= 3 * 0.05
+    go_on.set()
+    assert sorted(reply.position for reply in pulse if reply is not None) == [0, 1, 2]
+
+
 def test_raw_samples_do_not_wait_for_ops(make):
     cuts = tuple(Cut.parse("1:webp") if i % 2 else RAW for i in range(9))
     replies = list(make().replies(_request(cuts=cuts)))

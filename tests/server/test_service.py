@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -14,6 +15,9 @@ import sophon
 from sophon.codec.wire import Request
 from sophon.errors import TransportError
 from sophon.loader.cuts import OffloadWarning
+from sophon.pipeline import Pipeline, ops
+from sophon.server.service import HEARTBEAT_S
+from tests.support.misbehave import DOZE_S, NODE, Misbehave
 from tests.support.servers import RECIPE, digest, make_images, serve
 
 
@@ -68,6 +72,42 @@ def test_malformed_actions_are_refused(client, action):
         list(client.do_action(flight.Action(action, b"\xff")))
 
 
+def test_a_stream_begins_at_once_and_is_never_silent_while_the_node_works(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
+    monkeypatch.setenv(NODE, "1")
+    monkeypatch.setenv(DOZE_S, "2.5")
+    recipe = Pipeline([ops.Decode(), Misbehave("doze", 77), *RECIPE.ops[1:]])  # every fifth picture is so wide
+    request = Request("data", recipe.to_spec(), 0, 0, tuple(range(5)), (sophon.Cut(3, "webp"),) * 5)
+    folder = make_images(tmp_path / "train", 5)
+    options = ("--import", "tests.support.plugin_ops")
+    with serve(folder, options=options) as server, flight.connect(f"grpc://127.0.0.1:{server.port}") as client:
+        start_s = time.monotonic()
+        reader = client.do_get(flight.Ticket(request.to_bytes()))
+        assert time.monotonic() - start_s < 0.5, "before any sample is ready"
+        rows, computing_s = [], 0.0
+        for chunk in reader:
+            assert time.monotonic() - start_s < HEARTBEAT_S + 1.4
+            start_s = time.monotonic()
+            before_s, computing_s = computing_s, json.loads(chunk.app_metadata.to_pybytes())["computing_s"]
+            assert computing_s >= before_s
+            rows.append(chunk.data.num_rows)
+    assert sum(rows) == 5
+    assert 0 in rows
+    assert computing_s > 2
+
+
+def test_a_large_sample_under_a_low_limit_does_not_make_its_stream_silent(tmp_path):
+    (tmp_path / "train" / "class").mkdir(parents=True)
+    (tmp_path / "train" / "class" / "large.png").write_bytes(bytes(1 << 20))
+    request = Request("data", {"ops": []}, 0, 0, (0,), (sophon.Cut(0),))
+    limited = serve(tmp_path / "train", options=("--limit", "3mbit"))
+    with limited as server, flight.connect(f"grpc://127.0.0.1:{server.port}") as client:
+        rows = [chunk.data.num_rows for chunk in client.do_get(flight.Ticket(request.to_bytes()))]
+    assert rows[-1] == 1
+    assert 1 <= len(rows) - 1 <= 3
+    assert not any(rows[:-1])
+
+
 def test_health_and_metrics_over_http(server):
     base = f"http://127.0.0.1:{server.metrics_port}"
     list(sophon.DataLoader(server.url, RECIPE, batch_size=4, policy="2:webp"))
@@ -90,8 +130,6 @@ def test_the_storage_process_never_loads_torch(server):
 
 
 def test_a_rate_limit_is_kept_to(tmp_path):
-    import time
-
     folder = make_images(tmp_path / "train", 12)
     size_bytes = sum(path.stat().st_size for path in folder.rglob("*.*"))
     with serve(folder, options=("--limit", f"{8 * size_bytes}bit/s")) as server:

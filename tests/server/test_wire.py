@@ -29,6 +29,14 @@ def test_a_request_survives_the_link():
     assert Request.from_bytes(REQUEST.to_bytes()) == REQUEST
 
 
+def test_a_record_batch_without_replies_says_nothing():
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, REPLY_SCHEMA) as stream:
+        stream.write_batch(batch_of([]))
+    for batch in (batch_of([]), pa.ipc.open_stream(sink.getvalue()).read_next_batch()):
+        assert list(replies_of(batch, REQUEST)) == []
+
+
 def _asking_for(replies):
     """Return a request to which these replies are an answer."""
     cuts = [Cut(0)] * (max([r.position for r in replies], default=0) + 1)

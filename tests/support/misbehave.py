@@ -13,6 +13,7 @@ from sophon.pipeline.op import Op
 from sophon.pipeline.spec import Kind, Spec
 
 NODE = "SOPHON_TEST_NODE"  # set where they are to misbehave
+DOZE_S = "SOPHON_TEST_DOZE_S"  # how long to doze
 PROBE_WIDTH = 320  # of the built-in picture
 
 
@@ -21,7 +22,7 @@ class Misbehave(Op):
     """Does to pictures of a given width what no op should do, and nothing to others.
 
     Args:
-        how: abort, exit, hang, sleep, eat, raise or nothing.
+        how: abort, exit, hang, sleep, doze, eat, raise or nothing.
         width: Of the pictures that suffer; 0 for all.
     """
 
@@ -57,6 +58,7 @@ _MISDEEDS = {
     "exit": lambda: os._exit(0),
     "hang": _hang,
     "sleep": lambda: time.sleep(1000),
+    "doze": lambda: time.sleep(float(os.environ[DOZE_S])),
     "eat": _eat,
     "raise": _raise,
     "nothing": lambda: None,

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import shutil
 import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 
 _numbers = count(os.getpid() % 50_000)
 
@@ -58,3 +64,23 @@ class Link:
     def restore(self) -> None:
         """Plug it in again."""
         _ip("-n", self.namespace, "link", "set", self._far, "up")
+
+
+@contextlib.contextmanager
+def far_server(images: Path, folder: Path, options: tuple[str, ...] = ()) -> Iterator[tuple[Link, str]]:
+    """Run a server at the other end of a link of its own; yield the link, and the address of the data set."""
+    with Link() as link:
+        ready = folder / "ready.json"
+        command = ["ip", "netns", "exec", link.namespace, sys.executable, "-m", "sophon.cli.main", "serve"]
+        command += [str(images), "--name", "data", "--host", link.far_address, "--insecure", "--port", "0"]
+        command += ["--ready-file", str(ready), "--cache-dir", str(folder / "cache"), *options]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            try:
+                end_s = time.monotonic() + 60
+                while not ready.exists():
+                    assert process.poll() is None
+                    assert time.monotonic() < end_s
+                    time.sleep(0.02)
+                yield link, json.loads(ready.read_text())["url"] + "/data"
+            finally:
+                process.kill()

@@ -113,7 +113,7 @@ def _policy(name: str) -> dict[str, Any]:
         "epoch_s": seconds,
         "epoch_s_all": [seconds * 0.99, seconds, seconds * 1.02],
         "predicted_s": seconds * 0.97,
-        "bottleneck": "link",
+        "bottleneck": "storage" if name == "all" else "link",
         "storage_cpu_s": 0.4,
         "trainer_cpu_s": 1.0,
         "idle_share": 0.97,

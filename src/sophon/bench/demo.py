@@ -41,8 +41,7 @@ class DemoSettings:
     Args:
         folder: The images, in class folders.
         work: Where the profile is kept.
-        link: Speed of the link, as ``--limit`` takes it.
-        link_bytes_per_s: The same as a number.
+        link_bytes_per_s: Speed of the link.
         epochs: Epochs per policy.
         policies: Which ones, none first.
         data: What the images are, in words.
@@ -51,7 +50,6 @@ class DemoSettings:
 
     folder: Path
     work: Path
-    link: str
     link_bytes_per_s: float
     epochs: int = 2
     policies: tuple[str, ...] = DEMO_POLICIES
@@ -67,7 +65,8 @@ def run_demo(settings: DemoSettings, on_batch: OnBatch) -> dict[str, Any]:
         on_batch: Told of every batch.
     """
     profile_path = settings.work / "profile.parquet"
-    with one_torch_thread(torch), LocalServer(settings.folder, 1, options=("--limit", settings.link)) as server:
+    limit = ("--limit", f"{settings.link_bytes_per_s:.0f}B/s")
+    with one_torch_thread(torch), LocalServer(settings.folder, 1, options=limit) as server:
 
         def loader_for(policy: str) -> DataLoader:
             kept = profile_path if policy in MEASURED else None

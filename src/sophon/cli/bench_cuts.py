@@ -13,16 +13,23 @@ from rich.table import Table
 from sophon.bench.cuts import CutsResult, measure_cuts
 from sophon.bench.ops import RECIPE
 from sophon.bench.samples import load_samples
+from sophon.cli.options import data_option
 from sophon.cli.progress import steps_bar
 
 _LIKE = {"imagenet": "ImageNet", "openimages": "OpenImages"}
 
 
 @click.command("cuts")
-@click.option("--data", type=click.Path(path_type=Path), help="Folder of images; made-up photos if left out.")
-@click.option("--count", default=48, show_default=True, type=click.IntRange(1, 10_000), help="Images per data set.")
+@data_option
+@click.option(
+    "--count",
+    default=48,
+    show_default=True,
+    type=click.IntRange(1, 10_000),
+    help="At most how many images per data set.",
+)
 def bench_cuts(data: Path | None, count: int) -> None:
-    """Cut the ImageNet recipe at every place and compare bytes, CPU time and bits."""
+    """Bytes, CPU time and bits of every cut of the ImageNet recipe."""
     console = Console()
     results: dict[str, CutsResult] = {}
     with steps_bar("making photos") as report:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -10,35 +9,25 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from sophon.cli.options import data_option, photo_folder, seconds_option
 from sophon.cli.output import json_option, show
 from sophon.cli.progress import steps_bar
 
 
 @click.command("isolation")
-@click.option("--data", type=click.Path(path_type=Path), help="Folder of images; made-up photos if left out.")
+@data_option
 @click.option("--count", default=200, show_default=True, type=click.IntRange(2), help="How many photos to make up.")
-@click.option("--cores", default=1.0, show_default=True, type=click.FloatRange(0.1), help="For ops.")
-@click.option(
-    "--seconds",
-    default=10.0,
-    show_default=True,
-    type=click.FloatRange(0.1),
-    help="About how long to measure each cut; at least three rounds.",
-)
+@click.option("--cores", default=1.0, show_default=True, type=click.FloatRange(0.1), help="Cores for ops.")
+@seconds_option(10.0, "cut")
 @json_option
 def bench_isolation_command(
     data: Path | None, count: int, cores: float, seconds: float, json_target: str | None
 ) -> None:
-    """What worker processes cost: CPU near storage per sample, beside threads, in turns."""
+    """CPU of ops in worker processes of the server, beside threads."""
     from sophon.bench.isolation import bench_isolation
-    from sophon.bench.photo_folder import write_photos
 
-    with tempfile.TemporaryDirectory(prefix="sophon-bench-") as folder, steps_bar("isolation") as report:
-        if data is None:
-            write_photos(
-                Path(folder, "photos"), "imagenet", count, on_progress=lambda done, of: report("photos", done, of)
-            )
-        result = bench_isolation(data or Path(folder, "photos"), seconds, cores, report)
+    with steps_bar("isolation") as report, photo_folder(data, count, report) as folder:
+        result = bench_isolation(folder, seconds, cores, report)
     show(result, json_target, _print_isolation)
 
 
@@ -46,7 +35,7 @@ def _print_isolation(result: dict[str, dict[str, float]], console: Console) -> N
     table = Table("cut", "threads: CPU ms", "processes: CPU ms", "ratio", "threads /s", "processes /s")
     for cut, row in result.items():
         figures: list[Any] = [f"{row[name]:.2f}" for name in ("thread_ms", "process_ms")]
-        figures.append(f"{row['process_ms'] / row['thread_ms']:.2f}×")
+        figures.append(f"{row['process_ms'] / row['thread_ms']:.2f}×" if row["thread_ms"] else "–")  # less than a tick
         figures += [f"{row[name]:,.0f}" for name in ("thread_per_s", "process_per_s")]
         table.add_row(cut, *figures)
     console.print(table)

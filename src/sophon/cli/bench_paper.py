@@ -10,6 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from sophon.cli.options import parsed
 from sophon.cli.output import json_option, show
 from sophon.cli.progress import steps_bar
 from sophon.errors import ConfigError
@@ -22,7 +23,7 @@ _FIGURES = "1a,1b,1c,1d,3,4"
 @click.command("paper")
 @click.option(
     "--data",
-    type=click.Path(path_type=Path),
+    type=click.Path(exists=True, path_type=Path),
     help="Folder of images, or one that holds openimages/ and imagenet/; made-up photos if left out.",
 )
 @click.option(
@@ -30,10 +31,17 @@ _FIGURES = "1a,1b,1c,1d,3,4"
     type=click.Choice(["openimages", "imagenet"]),
     default="openimages",
     show_default=True,
-    help="Data set of the paper to compare with, and to make photos like.",
+    help="Data set of the paper to compare with, and that made-up photos are like.",
 )
 @click.option("--count", type=click.IntRange(min=2), help="Samples in an epoch; enough for a few seconds if left out.")
-@click.option("--link", default="40mbit", show_default=True, metavar="RATE", help="From storage to trainer.")
+@click.option(
+    "--link",
+    default="40mbit",
+    show_default=True,
+    metavar="BANDWIDTH",
+    callback=parsed(parse_bandwidth),
+    help="Speed of the link from storage to trainer.",
+)
 @click.option(
     "--storage-cores",
     default=1.0,
@@ -46,6 +54,7 @@ _FIGURES = "1a,1b,1c,1d,3,4"
     default="2000/s",
     show_default=True,
     metavar="RATE|cnn",
+    callback=parsed(lambda text: None if text == "cnn" else parse_rate(text)),
     help="A stand-in accelerator of this speed (it sleeps), or cnn: a small network trained on the trainer's CPU.",
 )
 @click.option("--repeats", default=3, show_default=True, type=click.IntRange(min=1), help="Timed epochs per policy.")
@@ -53,9 +62,9 @@ _FIGURES = "1a,1b,1c,1d,3,4"
     "--figures",
     metavar="LIST|all",
     default="",
-    help=f"Figures of the paper to make, of {_FIGURES}; each of 1d, 3 and 4 takes minutes.",
+    help=f"Figures of the paper to make, of {_FIGURES}; none if left out; each of 1d, 3 and 4 takes minutes.",
 )
-@click.option("--policies", metavar="LIST", default=_POLICIES, show_default=True, help="Which policies to run.")
+@click.option("--policies", metavar="LIST", default=_POLICIES, show_default=True, help="Policies to run.")
 @click.option(
     "--shape",
     type=click.Choice(["auto", "tbf", "server"]),
@@ -71,9 +80,9 @@ def bench_paper_command(
     data: Path | None,
     like: str,
     count: int | None,
-    link: str,
+    link: float,
     storage_cores: float,
-    consumer: str,
+    consumer: float | None,
     repeats: int,
     figures: str,
     policies: str,
@@ -82,7 +91,10 @@ def bench_paper_command(
     keep: Path | None,
     json_target: str | None,
 ) -> None:
-    """Run every policy between two nodes, a shaped link between them, and count bytes, seconds and bits."""
+    """The paper's evaluation: every policy over a slow link.
+
+    Storage and trainer are two nodes with a shaped link between them; bytes, seconds and bits are counted.
+    """
     from sophon.bench.paper.bench import bench_paper  # torch takes seconds to load
     from sophon.bench.paper.scenario import Scenario
 
@@ -90,9 +102,9 @@ def bench_paper_command(
         data=data,
         like=like,
         count=count,
-        link_bytes_per_s=parse_bandwidth(link),
+        link_bytes_per_s=link,
         storage_cores=storage_cores,
-        consumer_samples_per_s=None if consumer == "cnn" else parse_rate(consumer),
+        consumer_samples_per_s=consumer,
         repeats=repeats,
         figures=_list(_FIGURES if figures == "all" else figures),
         policies=_list(policies),

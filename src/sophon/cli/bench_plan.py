@@ -21,7 +21,7 @@ from sophon.units import format_bytes, format_seconds
     multiple=True,
     default=SAMPLES,
     show_default=True,
-    help="How many samples; give it again for more sizes.",
+    help="How many samples; may be repeated.",
 )
 @click.option(
     "--policy",
@@ -30,11 +30,14 @@ from sophon.units import format_bytes, format_seconds
     multiple=True,
     default=POLICY_NAMES,
     show_default=True,
-    help="Which policies to time.",
+    help="Policy to time; may be repeated.",
 )
 @json_option
 def bench_plan(samples: tuple[int, ...], policies: tuple[str, ...], json_target: str | None) -> None:
-    """Time planning on synthetic profiles of 8 cuts, each in a process of its own on one core."""
+    """Time and memory of planning, on one core.
+
+    Profiles are made up, with 8 cuts; each plan is made in a process of its own.
+    """
     rows = run(samples, policies, progress=lambda line: click.echo(line, err=True))
     show(rows, json_target, _print_plan)
 

@@ -13,11 +13,11 @@ from sophon.cli.progress import steps_bar
 
 
 @click.command("soak")
-@click.option("--minutes", default=10.0, show_default=True, type=click.FloatRange(0.05), help="How long.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of the faults.")
+@click.option("--minutes", default=10.0, show_default=True, type=click.FloatRange(0.05), help="How long to run.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of the faults.")
 @json_option
 def bench_soak_command(minutes: float, seed: int, json_target: str | None) -> None:
-    """Train while storage nodes and the ways to them fail at random; compare every sample."""
+    """Load while storage nodes and links fail; compare every sample."""
     from sophon.bench.soak import bench_soak
 
     with steps_bar("soak") as report:

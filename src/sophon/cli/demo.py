@@ -11,13 +11,13 @@ from typing import Any
 import click
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from sophon.cli.plan import parsed
-from sophon.cli.progress import count_bar
+from sophon.cli.options import data_option, parsed
+from sophon.cli.progress import bars, count_bar
 from sophon.errors import ConfigError
-from sophon.units import format_seconds, parse_bandwidth
+from sophon.units import format_bandwidth, format_seconds, parse_bandwidth
 
 _LIKE = {"imagenet": "ImageNet", "openimages": "OpenImages"}
 _TITLES = {
@@ -31,36 +31,46 @@ _TITLES = {
 
 
 @click.command()
+@data_option
 @click.option(
-    "--data", type=click.Path(exists=True, path_type=Path), help="Images of your own; made-up ones if left out."
+    "--like", type=click.Choice(list(_LIKE)), default="openimages", show_default=True,
+    help="Data set that made-up photos are like.",
+)  # fmt: skip
+@click.option(
+    "--count", default=128, show_default=True, type=click.IntRange(32, 100_000), help="How many photos to make up."
 )
 @click.option(
-    "--like", type=click.Choice(list(_LIKE)), default="openimages", show_default=True, help="What to make up."
-)
-@click.option("--count", default=128, show_default=True, type=click.IntRange(32, 100_000), help="How many to make up.")
-@click.option("--link", default="60mbit", show_default=True, metavar="BANDWIDTH", help="Speed of the link.")
+    "--link", default="60mbit", show_default=True, metavar="BANDWIDTH", callback=parsed(parse_bandwidth),
+    help="Speed of the link from storage to trainer.",
+)  # fmt: skip
 @click.option("--epochs", default=2, show_default=True, type=click.IntRange(1, 100), help="Epochs per policy.")
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("sophon-demo"), show_default=True,
     help="Folder for the result and the report.",
 )  # fmt: skip
-def demo(*, data: Path | None, like: str, count: int, link: str, epochs: int, out: Path) -> None:
-    """Train a small network over a slow link with every policy, and compare bytes, seconds and bits."""
-    speed = parsed(parse_bandwidth)(None, None, link)
+def demo(*, data: Path | None, like: str, count: int, link: float, epochs: int, out: Path) -> None:
+    """Train over a slow link with every policy, and compare them.
+
+    A real server, a small network, a table of bytes and seconds, and a report; takes a minute or two.
+    """
     console = Console()
+    try:
+        out.mkdir(parents=True, exist_ok=True)  # before a minute is spent on what could not be written
+    except OSError as error:
+        raise ConfigError(f"--out: {out} cannot be made ({error.strerror}); give another folder") from error
     from sophon.bench.demo import DemoSettings, run_demo  # torch takes seconds to load
 
     with tempfile.TemporaryDirectory(prefix="sophon-demo-") as work:
         folder = data or _make_photos(Path(work, "photos"), like, count)
         words = f"images in {data}" if data else f"{count} made-up {_LIKE[like]}-like photos"
         console.print(
-            f"{words[0].upper()}{words[1:]}; a storage server with one core behind a link of {link}; a small CNN.",
+            f"{words[0].upper()}{words[1:]}; a storage server with one core behind a link of {format_bandwidth(link)}; "
+            "a small CNN.",
             highlight=False, soft_wrap=True,
         )  # fmt: skip
-        settings = DemoSettings(folder, Path(work), link, speed, epochs, data=words, like=like)
-        with _bars() as bars:
-            result = run_demo(settings, bars.update)
-    out.mkdir(parents=True, exist_ok=True)
+        settings = DemoSettings(folder, Path(work), link, epochs, data=words, like=like)
+        with _bars() as shown:
+            result = run_demo(settings, shown.update)
     (out / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     console.print(_table(result))
     page = _report(result, out)
@@ -83,13 +93,13 @@ class _bars:  # noqa: N801 - reads as a statement
     """One bar per policy, each staying when the next begins."""
 
     def __enter__(self) -> _bars:
-        self._progress = Progress(
+        self._progress = bars(
             TextColumn("{task.description:<20}"),
             BarColumn(10),
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
             TimeElapsedColumn(),
             TextColumn("{task.fields[words]}"),
-            console=Console(stderr=True),
+            transient=False,
         )
         self._tasks: dict[str, TaskID] = {}
         self._progress.__enter__()

@@ -9,6 +9,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from sophon.cli.options import cache_option, new_file
 from sophon.cli.output import json_option, show
 from sophon.cli.progress import count_bar
 from sophon.errors import ConfigError
@@ -20,9 +21,10 @@ from sophon.units import format_bytes
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
+    callback=new_file,
     help="File to write; by default beside PATH, or in the cache folder where that cannot be written to.",
 )
-@click.option("--cache-dir", type=click.Path(path_type=Path, file_okay=False), help="Where manifests are kept.")
+@cache_option
 @click.option(
     "--threads",
     default=os.cpu_count() or 1,
@@ -32,9 +34,10 @@ from sophon.units import format_bytes
 )
 @json_option
 def index(path: Path, out: Path | None, cache_dir: Path | None, threads: int, json_target: str | None) -> None:
-    """Index the JPEG files of PATH, so that a server that starts anew cuts windows at full speed from the first.
+    """Index JPEG files, so that windows of them are cut faster.
 
-    Files that were indexed before, and have the same size and time, are not read again.
+    A server that finds the indexes of PATH cuts windows at full speed from its first sample. Files that were indexed
+    before, and have the same size and time, are not read again.
     """
     from sophon.codec.window import available
     from sophon.codec.window.sidecar import place_to_write, write_sidecar  # Arrow takes a moment to load

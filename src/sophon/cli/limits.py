@@ -7,35 +7,38 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sophon.cli.options import parsed
+from sophon.units import parse_bytes, parse_seconds
+
 if TYPE_CHECKING:
     from sophon.server.limits import Limits
 
-# Field of Limits, option, metavar, help. The defaults are those of Limits, which is loaded when a server starts.
+# Field of Limits, option, metavar, default, help. Limits itself is loaded when a server starts; a test compares both.
 _OPTIONS = (
-    ("request_samples", "--max-request-samples", "N", "Samples in one request; 8192."),
-    ("request_bytes", "--max-request-bytes", "SIZE", "Bytes of the files in one request; 16GiB."),
-    ("sample_bytes", "--max-sample-bytes", "SIZE", "Bytes of one file; 1GiB."),
-    ("pixels", "--max-pixels", "N", "Pixels of a picture that ops may work on; as many as Pillow allows."),
-    ("sample_cpu_s", "--max-sample-cpu", "TIME", "CPU time for one sample; 10s."),
-    ("worker_bytes", "--max-worker-memory", "SIZE", "Memory of a worker process; 4GiB."),
-    ("requests", "--max-requests", "N", "Requests answered at once; 256."),
-    ("in_flight_bytes", "--max-in-flight", "SIZE", "Bytes read and not sent yet, of all requests; 1GiB."),
+    ("request_samples", "--max-request-samples", "N", "8192", "Samples in one request."),
+    ("request_bytes", "--max-request-bytes", "SIZE", "16GiB", "Bytes of the files in one request."),
+    ("sample_bytes", "--max-sample-bytes", "SIZE", "1GiB", "Bytes of one file."),
+    ("pixels", "--max-pixels", "N", "as many as Pillow allows", "Pixels of a picture that ops may work on."),
+    ("sample_cpu_s", "--max-sample-cpu", "TIME", "10s", "CPU time for one sample."),
+    ("worker_bytes", "--max-worker-memory", "SIZE", "4GiB", "Memory of a worker process."),
+    ("requests", "--max-requests", "N", "256", "Requests answered at once."),
+    ("in_flight_bytes", "--max-in-flight", "SIZE", "1GiB", "Bytes read and not sent yet, of all requests."),
 )
+_PARSERS: dict[str, Callable[[str], float]] = {"SIZE": parse_bytes, "TIME": parse_seconds}
 
 
 def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options to a command."""
-    for name, option, metavar, text in reversed(_OPTIONS):
-        kind = click.IntRange(1) if metavar == "N" else None
-        command = click.option(option, name, metavar=metavar, help=text, type=kind)(command)
+    for name, option, metavar, default, text in reversed(_OPTIONS):
+        read: dict[str, Any] = (
+            {"callback": parsed(_PARSERS[metavar])} if metavar in _PARSERS else {"type": click.IntRange(1)}
+        )
+        command = click.option(option, name, metavar=metavar, show_default=default, help=text, **read)(command)
     return command
 
 
 def limits_from(given: Mapping[str, Any]) -> Limits:
     """Return the limits that were set, and the defaults for the rest."""
     from sophon.server.limits import Limits
-    from sophon.units import parse_bytes, parse_seconds
 
-    parse: dict[str, Callable[[Any], float]] = {"SIZE": parse_bytes, "TIME": parse_seconds, "N": int}
-    found: dict[str, Any] = {name: parse[kind](given[name]) for name, _, kind, _ in _OPTIONS if given[name] is not None}
-    return Limits(**found)
+    return Limits(**{name: given[name] for name, *_ in _OPTIONS if given[name] is not None})

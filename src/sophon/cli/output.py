@@ -24,8 +24,19 @@ def json_option(command: _Command) -> _Command:
         flag_value=STDOUT,
         default=None,
         metavar="[FILE]",
-        help="Print JSON instead of tables, or write it to FILE.",
+        callback=_checked,
+        help="Print JSON instead of text, or write it to FILE.",
     )(command)
+
+
+def _checked(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    # Before minutes are spent on what could not be written.
+    if value is not None and value != STDOUT:
+        if Path(value).is_dir():
+            raise click.BadParameter(f"{value} is a folder; name a file.")
+        if not Path(value).absolute().parent.is_dir():
+            raise click.BadParameter(f"there is no folder {Path(value).parent}; make it, or name another place.")
+    return value
 
 
 def write_json(target: str, data: object) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,27 +10,16 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from sophon.cli.options import new_file, parsed
 from sophon.cli.output import STDOUT, json_option, write_json
 from sophon.errors import ConfigError
 from sophon.plan.cost import Prediction
 from sophon.plan.frontier import FIGURE_4_CORES, Point, frontier
 from sophon.plan.plan import Plan, make_plan
-from sophon.plan.policies import DEFAULT_POLICY, POLICIES, Options
+from sophon.plan.policies import DEFAULT_POLICY, POLICIES, Options, applicable
 from sophon.plan.resources import Resources
 from sophon.profile.table import Profile
 from sophon.units import format_bytes, format_seconds, parse_bandwidth, parse_rate
-
-
-def parsed(parse: Callable[[str], Any]) -> Callable[..., Any]:
-    """Return a callback that reads a number with its unit; the parser itself says what is wrong with it."""
-
-    def callback(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Any:
-        try:
-            return None if value is None else parse(value)
-        except ConfigError as error:
-            raise click.BadParameter(str(error)) from error
-
-    return callback
 
 
 def _parse_cores(text: str) -> tuple[float, ...]:
@@ -50,24 +38,26 @@ def _parse_cores(text: str) -> tuple[float, ...]:
     required=True,
     help="Link from storage to trainer, such as 500mbit.",
 )
-@click.option("--storage-cores", type=float, required=True, help="Cores near storage, 0 or more.")
+@click.option("--storage-cores", type=float, required=True, help="Cores for ops near storage, 0 or more.")
 @click.option("--trainer-cores", type=float, required=True, help="Cores that preprocess at the trainer.")
 @click.option(
     "--consumer",
     metavar="RATE",
     callback=parsed(parse_rate),
     default=None,
-    help="Samples that training takes, such as 1200/s; without it the consumer never waits for itself.",
+    help="Samples that training takes, such as 1200/s; as many as come if left out.",
 )
 @click.option(
     "--policy",
     type=click.Choice(list(POLICIES)),
     default=DEFAULT_POLICY,
     show_default=True,
-    help="Who decides.",
+    help="Policy that decides.",
 )
-@click.option("--compare", is_flag=True, help="Show every policy, and what other numbers of cores would do.")
-@click.option("--resize-k", type=int, default=2, show_default=True, help="Ops near storage for `resize`.")
+@click.option("--compare", is_flag=True, help="Show every policy, and what other numbers of storage cores would do.")
+@click.option(
+    "--resize-k", type=int, default=2, show_default=True, help="How many ops the policy `resize` runs near storage."
+)
 @click.option("--allow-lossy", is_flag=True, help="Let `optimal` choose codecs that change the tensors.")
 @click.option(
     "--frontier",
@@ -78,7 +68,12 @@ def _parse_cores(text: str) -> tuple[float, ...]:
     show_default=True,
     help="Numbers of storage cores to ask about with --compare.",
 )
-@click.option("--save", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan of --policy here.")
+@click.option(
+    "--save",
+    type=click.Path(dir_okay=False, path_type=Path),
+    callback=new_file,
+    help="File to write the plan to.",
+)
 @json_option
 def plan(
     *,
@@ -95,12 +90,12 @@ def plan(
     save: Path | None,
     json_target: str | None,
 ) -> None:
-    """Plan the cuts of a job from its PROFILE, without running anything."""
+    """Plan the cuts of a job from its PROFILE; nothing is run."""
     table = Profile.load(profile)
     given = (link, storage_cores, trainer_cores)
     resources = Resources(*given) if consumer is None else Resources(*given, consumer)
     options = Options(resize_k=resize_k, allow_lossy=allow_lossy)
-    names = _comparable(table, options) if compare else [policy]
+    names = list(applicable(table, options)) if compare else [policy]
     if policy not in names:
         names.append(policy)
     plans = {name: make_plan(table, resources, name, options) for name in names}
@@ -126,12 +121,6 @@ def to_json(plans: dict[str, Plan], points: tuple[Point, ...] = ()) -> dict[str,
 def _row(prediction: Prediction) -> dict[str, Any]:
     wanted = ("link_bytes", "epoch_s", "bottleneck", "storage_cpu_s", "trainer_cpu_s", "bound_s")
     return {name: getattr(prediction, name) for name in wanted}
-
-
-def _comparable(profile: Profile, options: Options) -> list[str]:
-    # `resize` needs its cut in the profile; all others always have theirs.
-    fixed = any(cut.k == options.resize_k and cut.codec == "raw" for cut in profile.cuts)
-    return [name for name in POLICIES if name != "resize" or fixed]
 
 
 def _show(plans: dict[str, Plan], points: tuple[Point, ...], policy: str, resources: Resources) -> None:

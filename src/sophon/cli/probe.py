@@ -1,4 +1,4 @@
-"""`sophon probe`: what holds training back, and `sophon profile`: what every cut costs."""
+"""``sophon probe``: what holds training back."""
 
 from __future__ import annotations
 
@@ -9,35 +9,16 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from sophon.cli.options import parsed, pipeline_option, read_pipeline
 from sophon.cli.output import STDOUT, json_option, write_json
-from sophon.cli.plan import parsed
-from sophon.cli.progress import count_bar, steps_bar
-from sophon.errors import ConfigError
-from sophon.pipeline import Pipeline
+from sophon.cli.progress import steps_bar
 from sophon.units import parse_rate
 
 
-def read_pipeline(path: Path) -> Pipeline:
-    """Return the pipeline that a JSON file describes."""
-    try:
-        return Pipeline.from_json(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read as a pipeline: {error}") from error
-
-
-pipeline_option = click.option(
-    "--pipeline",
-    "pipeline_file",
-    required=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="JSON of the pipeline, as `pipeline.to_json()` gives it.",
-)
-
-
 @click.command("probe")
-@click.argument("url")
+@click.argument("url", metavar="URL|PATH")
 @pipeline_option
-@click.option("--batches", default=50, show_default=True, type=click.IntRange(1), help="How many batches per run.")
+@click.option("--batches", default=50, show_default=True, type=click.IntRange(1), help="Batches to measure with.")
 @click.option("--batch-size", default=64, show_default=True, type=click.IntRange(1), help="Samples in a batch.")
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(1), help="Threads that preprocess.")
 @click.option(
@@ -58,51 +39,18 @@ def probe_command(
     consumer: float | None,
     json_target: str | None,
 ) -> None:
-    """Measure raw fetching from URL (or a path) and preprocessing, each alone, and say which one binds."""
+    """Say what holds training back: fetching or preprocessing.
+
+    Measures each alone: fetching raw samples from a server (URL) or a data set here (PATH), and preprocessing them.
+    """
     from sophon.loader.loader import DataLoader  # torch takes seconds to load
     from sophon.loader.probe import probe
 
-    loader = DataLoader(url, read_pipeline(pipeline_file), batch_size, num_workers=workers, policy="none")
-    with steps_bar("probing") as report:
+    pipeline = read_pipeline(pipeline_file)
+    with steps_bar(f"opening {url}") as report:  # a server that does not answer is waited for
+        loader = DataLoader(url, pipeline, batch_size, num_workers=workers, policy="none")
         verdict = replace(probe(loader, batches=batches, on_step=report), consumer_per_s=consumer or math.inf)
     if json_target is not None:
         write_json(json_target, verdict.to_json())
     if json_target != STDOUT:
         Console().print(verdict.explain(), highlight=False, soft_wrap=True)
-
-
-@click.command("profile")
-@click.argument("path", type=click.Path(exists=True, path_type=Path))
-@pipeline_option
-@click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Where to write it.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of the random ops.")
-@click.option("--epoch", default=0, show_default=True, type=click.IntRange(0), help="Of the random ops.")
-@click.option("--allow-lossy", is_flag=True, help="Also measure codecs that change the tensors.")
-def profile_command(*, path: Path, pipeline_file: Path, out: Path, seed: int, epoch: int, allow_lossy: bool) -> None:
-    """Measure every sample of the data set at PATH at every cut, on one core of this machine.
-
-    A loader with policy "optimal" does the like by itself, in its first epoch. This is for questions beforehand: give
-    the profile to `sophon plan` or `sophon report`.
-    """
-    from sophon.profile.cuts import cuts_to_profile
-    from sophon.profile.measure import measure
-    from sophon.store import open_store
-
-    pipeline = read_pipeline(pipeline_file)
-    with count_bar("listing") as progress:
-        store = open_store(path, on_progress=progress)
-    with count_bar("measuring") as progress:
-        done = 0
-
-        def step() -> None:
-            nonlocal done
-            done += 1
-            progress(done, len(store))
-
-        cuts = cuts_to_profile(pipeline, allow_lossy=allow_lossy)
-        profile = measure(store, pipeline, seed=seed, epoch=epoch, cuts=cuts, on_step=step)
-    store.close()
-    profile.save(out)
-    console = Console()
-    console.print(profile.explain(), highlight=False, soft_wrap=True)
-    console.print(f"written to {out}; `sophon plan {out} --help` says what to ask it", highlight=False, soft_wrap=True)

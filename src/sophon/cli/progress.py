@@ -6,20 +6,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+
+
+def bars(*columns: ProgressColumn, transient: bool = True) -> Progress:
+    """Return bars for a terminal; where standard error is a file or a pipe, nothing is written to it."""
+    console = Console(stderr=True)
+    return Progress(*columns, console=console, transient=transient, disable=not console.is_terminal)
 
 
 @contextmanager
 def steps_bar(title: str) -> Iterator[Callable[[str, int, int], None]]:
     """Show which step of how many is running; yields the function that moves the bar."""
-    with Progress(
-        TextColumn("{task.description:<28}"),
-        BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    ) as progress:
+    count = TextColumn("{task.completed:.0f}/{task.total:.0f}")
+    with bars(TextColumn("{task.description:<28}"), BarColumn(), count, TimeElapsedColumn()) as progress:
         task = progress.add_task(title, total=1)
         yield lambda name, number, count: progress.update(task, description=name, completed=number, total=count)
 
@@ -27,13 +27,7 @@ def steps_bar(title: str) -> Iterator[Callable[[str, int, int], None]]:
 @contextmanager
 def count_bar(title: str) -> Iterator[Callable[[int, int | None], None]]:
     """Show how many things are done, of how many if that is known; yields the function that moves the bar."""
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed:,.0f}"),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    ) as progress:
+    count = TextColumn("{task.completed:,.0f}")
+    with bars(TextColumn("{task.description}"), BarColumn(), count, TimeElapsedColumn()) as progress:
         task = progress.add_task(title, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)

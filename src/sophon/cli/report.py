@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from sophon.cli.options import parsed
 from sophon.cli.output import STDOUT, json_option, write_json
-from sophon.cli.plan import parsed
 from sophon.plan.resources import Resources
 from sophon.profile.table import Profile
 from sophon.report import chart
@@ -24,18 +24,20 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @click.command("report")
 @click.argument("file", type=_FILE, metavar="RESULT|PROFILE|PLAN")
-@click.option("--profile", type=_FILE, help="The profile of a PLAN: shows which samples it treats how, and what-ifs.")
+@click.option("--profile", type=_FILE, help="Profile of the PLAN: shows what it does with which samples, and what-ifs.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for report.html and the pictures; the file's name and -report by default.",
+    help="Folder for report.html and the pictures; NAME-report by default, of a file NAME.json.",
 )
 @click.option(
-    "--link", metavar="BANDWIDTH", callback=parsed(parse_bandwidth), help="With a PROFILE: 500mbit by default."
+    "--link", metavar="BANDWIDTH", callback=parsed(parse_bandwidth), help="Link to plan a PROFILE for, such as 500mbit."
 )
-@click.option("--storage-cores", type=float, help="With a PROFILE: 2 by default.")
-@click.option("--trainer-cores", type=float, help="With a PROFILE: 8 by default.")
-@click.option("--consumer", metavar="RATE", callback=parsed(parse_rate), help="With a PROFILE: unknown by default.")
+@click.option("--storage-cores", type=float, help="Cores near storage to plan a PROFILE for.")
+@click.option("--trainer-cores", type=float, help="Cores that preprocess at the trainer to plan a PROFILE for.")
+@click.option(
+    "--consumer", metavar="RATE", callback=parsed(parse_rate), help="Samples that training takes, such as 1200/s."
+)
 @json_option
 def report(
     *,
@@ -48,7 +50,11 @@ def report(
     consumer: float | None,
     json_target: str | None,
 ) -> None:
-    """Show what was measured or planned: plain words, a table, figures."""
+    """Show a result, a profile or a plan: words, a table, figures.
+
+    RESULT is what `sophon demo` or `sophon bench paper --json` wrote. A PROFILE is shown with plans for the link and
+    cores that its loader found; where nobody measured them, for 500mbit, 2 storage and 8 trainer cores.
+    """
     from sophon.report.profile import ASSUMED
     from sophon.report.source import read_source
     from sophon.report.write import facts_of, write_report

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sophon.cli.limits import limit_options, limits_from
+from sophon.cli.options import cache_option, parsed
 from sophon.cli.progress import count_bar
 from sophon.errors import ArtifactError, ConfigError
+from sophon.units import parse_bandwidth
 
 if TYPE_CHECKING:
     from sophon.server.access import Tokens
@@ -21,17 +23,28 @@ TOKENS_VARIABLE = "SOPHON_TOKENS"
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="[NAME=]PATH…")
-@click.option("--name", help="Name of the data set, if there is one PATH; its last part by default.")
+@click.option("--name", help="Name of the data set, where there is one PATH; by default the last part of PATH.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=7077, show_default=True, type=click.IntRange(0, 65535), help="0 for any free one.")
+@click.option(
+    "--port",
+    default=7077,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port there; 0 for any free one.",
+)
 @click.option(
     "--cores",
     default=float(os.cpu_count() or 1),
     show_default="all",
     type=click.FloatRange(0, 4096),
-    help="CPU cores for ops; fractions allowed, 0 for none. Reading and sending come on top and first.",
+    help="CPU cores for ops, such as 1.5; 0 for none. Reading and sending come on top, and first.",
 )
-@click.option("--limit", metavar="RATE", help="Most bytes per second to send, e.g. 500mbit or 40MB/s.")
+@click.option(
+    "--limit",
+    metavar="BANDWIDTH",
+    callback=parsed(parse_bandwidth),
+    help="Most to send, such as 500mbit or 40MB/s; no limit if left out.",
+)
 @click.option(
     "--patience",
     default=30.0,
@@ -42,7 +55,7 @@ TOKENS_VARIABLE = "SOPHON_TOKENS"
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Tokens and what each may read: lines as TOKEN DATASET… or TOKEN *. SOPHON_TOKENS may hold the same text.",
+    help="Who may read what: lines as TOKEN DATASET… or TOKEN *. The variable SOPHON_TOKENS may hold the same text.",
 )
 @click.option("--tls-cert", type=click.Path(path_type=Path, dir_okay=False), help="PEM file of the certificate.")
 @click.option("--tls-key", type=click.Path(path_type=Path, dir_okay=False), help="PEM file of its key.")
@@ -57,27 +70,33 @@ TOKENS_VARIABLE = "SOPHON_TOKENS"
     type=click.Choice(["process", "thread"]),
     default="process",
     show_default=True,
-    help="Where ops run: in worker processes, which may fall, or in threads of the server, which save a copy.",
+    help="Where ops run: in worker processes, which may crash alone, or in threads of the server, which cost less.",
 )
-@click.option("--import", "modules", multiple=True, metavar="MODULE", help="Python module that registers ops.")
-@limit_options
-@click.option("--metrics-port", type=click.IntRange(0, 65535), help="HTTP port for /health and /metrics.")
 @click.option(
-    "--metrics-host", default="127.0.0.1", show_default=True, help="Address for it; whoever reaches it may read it."
+    "--import", "modules", multiple=True, metavar="MODULE", help="Python module that registers ops; may be repeated."
+)
+@limit_options
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="HTTP port for /health and /metrics; 0 for any free one, no HTTP if left out.",
+)
+@click.option(
+    "--metrics-host", default="127.0.0.1", show_default=True, help="Address of that port; whoever reaches it may read."
 )
 @click.option(
     "--ready-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Written when ready: JSON with url, port and pid.",
+    help="File to write when ready: JSON with url, port and pid.",
 )
-@click.option("--cache-dir", type=click.Path(path_type=Path, file_okay=False), help="Where manifests are kept.")
+@cache_option
 def serve(
     paths: tuple[str, ...],
     name: str | None,
     host: str,
     port: int,
     cores: float,
-    limit: str | None,
+    limit: float | None,
     patience: float,
     token_file: Path | None,
     tls_cert: Path | None,
@@ -92,13 +111,14 @@ def serve(
     cache_dir: Path | None,
     **limits: Any,
 ) -> None:
-    """Serve the samples of PATH: a folder of images, tar shards or Parquet files."""
+    """Serve images, tar shards or Parquet files to trainers.
+
+    PATH is a folder of images, a .tar or .parquet file, or a folder of these.
+    """
     from sophon.server.access import Access
     from sophon.server.process import Ready, ServerConfig, run_server  # Flight takes a moment to load
     from sophon.store import open_store
-    from sophon.units import parse_bandwidth
 
-    limit_bytes_per_s = None if limit is None else parse_bandwidth(limit)
     named = _named(paths, name)
     # Before the data sets are listed, which may take minutes.
     bounds = limits_from(limits)
@@ -116,7 +136,7 @@ def serve(
         host,
         port,
         cores,
-        limit_bytes_per_s,
+        limit,
         metrics_port,
         ready_file,
         patience,

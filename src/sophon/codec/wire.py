@@ -16,7 +16,7 @@ none), and what a trainer learns costs from: ``op_s`` (CPU seconds of each op th
 ``height`` and ``width`` of the picture (0 if nobody looked).
 
 Each record batch comes with JSON about its stream so far: ``computing_s`` says how long it had nothing to send and
-waited for ops, which tells a slow node from a slow link.
+waited for ops, which tells a slow node from a slow link. A batch may have no rows: the node is still at work.
 """
 
 from __future__ import annotations

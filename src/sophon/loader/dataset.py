@@ -109,7 +109,8 @@ class RemoteDataset(Dataset[Any]):
         self.columns = tuple(columns)
         self.deadline_s = deadline_s
         credentials = Credentials(token, tls_ca, tls_cert, tls_key)
-        nodes = [transport] if transport else [transport_to(address, credentials) for address in addresses]
+        reached = (transport_to(address, credentials, deadline_s) for address in addresses)
+        nodes = [transport] if transport else list(reached)
         self.sources = Sources(nodes, fallback, self.pipeline, self.url, deadline_s)
         self.opened = self.sources.open(self.pipeline)
         unknown = set(self.columns) - set(self.opened.columns)

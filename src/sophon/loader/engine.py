@@ -3,7 +3,8 @@
 Concurrency: fetching threads send requests and read replies; worker threads finish samples, those that have to be begun
 first first, whoever is free taking the next one; the consumer's thread takes batches. All of them call the machine
 under one lock and do the slow things outside it. With a tuner, threads are started and let go on the way. With no
-workers everything happens in the consumer's thread. Nothing outlives `close`.
+workers everything happens in the consumer's thread. Nothing outlives `close`, but for a request that a silent node was
+asked just before: it ends within `transport.SILENCE_S`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from sophon.loader.stats import Stats
 from sophon.loader.transport import Fetch
 from sophon.loader.tuner import Setting, Tuner
 from sophon.pipeline import Key, Trace, Value
+
+_LEAVE_S = 1.0  # that a fetching thread gets to end; one that can be cancelled needs a millisecond
 
 
 @dataclass
@@ -150,9 +153,13 @@ class Engine:
             fetches, threads = list(self._fetches.values()), set(self._threads)
         for fetch in fetches:
             fetch.cancel()
-        if threading.current_thread() not in threads:
-            for thread in threads:
-                thread.join()
+        if threading.current_thread() in threads:
+            return
+        end_s = time.monotonic() + _LEAVE_S
+        for thread in threads:
+            # A request whose node has not said its first word cannot be cancelled (see `transport`). Its thread is left
+            # behind: it holds nothing that others wait for, and ends by itself when the silence is noticed.
+            thread.join(max(0.0, end_s - time.monotonic()) if thread.name.startswith("sophon-fetch-") else None)
 
     # --- threads, and how many; called with the lock held -------------------------------------------------------------
 
@@ -271,6 +278,8 @@ class Engine:
             fetch = dataset.sources[ask.node].fetch(request, self._deadline_s)
             with self._lock:
                 self._fetches[ask.request] = fetch
+                if self._stopped:  # just before anybody could cancel it
+                    fetch.cancel()
             before_s, before_cpu_s = time.monotonic(), time.thread_time()
             for reply in fetch:
                 now_s = time.monotonic()

@@ -6,8 +6,10 @@ gRPC does not survive a fork (see `fork`): a child makes its own.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
+import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -32,12 +34,18 @@ from sophon.errors import (
 )
 from sophon.loader import fork
 from sophon.loader.credentials import Credentials, certificate_problem, connection_hint
+from sophon.loader.silence import SilenceWatch
 from sophon.pipeline import Key, Pipeline
 from sophon.store import Store, open_store
 
 # One record batch: the largest value that a payload may hold, and what comes with it.
 _MAX_MESSAGE_BYTES = MAX_VALUE_BYTES + (64 << 20)
 _MAX_ANSWER_BYTES = 64 << 20  # of JSON: a million class names
+# Without a byte from a node that owes one, and the connection is given up: ten times as long as a node that is well is
+# ever silent (`server.service`), and a sixth of the deadline by default, so that there is time for other tries.
+SILENCE_S = 10.0
+_OPEN_S = 10.0
+_LONGEST_BACKOFF_MS = 2_000  # as long as the machine's longest pause: gRPC's own would grow to two minutes
 
 
 @dataclass(frozen=True)
@@ -110,10 +118,16 @@ class Transport(ABC):
         """Give up what is held."""
 
 
-def transport_to(address: str, credentials: Credentials | None = None) -> Transport:
-    """Return the transport for ``grpc://host:port/dataset``, ``grpc+tls://host:port/dataset`` or a path."""
+def transport_to(address: str, credentials: Credentials | None = None, deadline_s: float = math.inf) -> Transport:
+    """Return the transport for ``grpc://host:port/dataset``, ``grpc+tls://host:port/dataset`` or a path.
+
+    Args:
+        address: Of the data set.
+        credentials: What to show to the node.
+        deadline_s: Of whoever uses it; nothing takes longer to be noticed.
+    """
     if "://" in address:
-        return FlightTransport(address, credentials=credentials)
+        return FlightTransport(address, min(_OPEN_S, deadline_s), credentials, min(SILENCE_S, deadline_s))
     store = open_store(address)
     _attach_indexes(store)
     return LocalTransport(store, address)
@@ -198,11 +212,18 @@ class FlightTransport(Transport):
         address: ``grpc://host:port/dataset`` or ``grpc+tls://host:port/dataset``.
         timeout_s: For opening; fetches are watched by their caller.
         credentials: What to show to the node; by default what the environment holds.
+        silence_s: How long nothing may come from the node while it owes an answer.
     """
 
     is_remote = True
 
-    def __init__(self, address: str, timeout_s: float = 10.0, credentials: Credentials | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        timeout_s: float = _OPEN_S,
+        credentials: Credentials | None = None,
+        silence_s: float = SILENCE_S,
+    ) -> None:
         parts = urlsplit(address)
         try:
             port = parts.port
@@ -218,7 +239,10 @@ class FlightTransport(Transport):
         self._credentials = credentials or Credentials()
         self._credentials.check(encrypted=parts.scheme == "grpc+tls")
         self._timeout_s = timeout_s
+        self.silence_s = silence_s
+        self._host, self._port = str(parts.hostname), port or 0
         self._lock = threading.Lock()
+        self._watch = SilenceWatch(self._host, self._port, silence_s)
         self._client: Any = None
         self._pid = os.getpid()
         self._busy = 0
@@ -263,6 +287,9 @@ class FlightTransport(Transport):
             client, self._client = self._client, None
             if client is not None and self._pid == os.getpid():
                 client.close()
+            watch = self._watch if self._pid == os.getpid() else None
+        if watch is not None:
+            watch.rest()
 
     def _connection(self) -> _Connection:
         return _Connection(self)
@@ -275,17 +302,27 @@ class FlightTransport(Transport):
             if self._pid != os.getpid():
                 fork.abandon(self._client)
                 self._client, self._pid, self._busy = None, os.getpid(), 0
+                self._watch = SilenceWatch(self._host, self._port, self.silence_s)  # its thread stayed with the parent
             if not fork.grpc_is_usable():
                 raise TransportError(
                     f"this process was forked while {self.address} was being read, and gRPC does not work in it; "
                     "use multiprocessing_context='spawn', or start the workers before the first batch"
                 )
             if self._client is None:
-                options = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES)]
+                options = [
+                    ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+                    ("grpc.min_reconnect_backoff_ms", max(1, int(1000 * self.silence_s))),  # it bounds connecting, too
+                    ("grpc.max_reconnect_backoff_ms", _LONGEST_BACKOFF_MS),
+                ]
                 tls = self._credentials.tls_options() if self._node.startswith("grpc+tls:") else {}
                 self._client = flight.connect(self._node, generic_options=options, **tls)
             self._busy += 1
             return self._client
+
+    @property
+    def watch(self) -> SilenceWatch:
+        """Who ends this process's connection when nothing comes on it any more."""
+        return self._watch
 
     def call_options(self, timeout_s: float) -> Any:
         """Return what comes with every call: the timeout, and the token if there is one."""
@@ -306,7 +343,8 @@ class FlightTransport(Transport):
         return False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"address": self.address, "timeout_s": self._timeout_s, "credentials": self._credentials}
+        settings = {"timeout_s": self._timeout_s, "silence_s": self.silence_s}
+        return {"address": self.address, "credentials": self._credentials, **settings}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]  # a spawned worker makes its own connection
@@ -330,26 +368,45 @@ class _FlightFetch(Fetch):
         self._timeout_s = timeout_s
         self._reader: Any = None
         self._cancelled = False
+        self.waiting_since_s: float | None = None
+        self.fell_silent = False
 
     def __iter__(self) -> Iterator[Reply]:
-        from pyarrow import flight
-
         transport = self._transport
         client = transport.acquire()
+        watch = transport.watch
+        watch.add(self)
         try:
             with _typed_errors(transport.address):
-                # do_get itself waits for the first word of the answer, where nothing can be cancelled yet.
-                options = transport.call_options(self._timeout_s)
-                self._reader = client.do_get(flight.Ticket(self._request.to_bytes()), options)
-                if self._cancelled:
-                    return
-                for chunk in self._reader:
-                    self._read_clock(chunk.app_metadata)
-                    yield from replies_of(chunk.data, self._request)
+                yield from self._replies(client)
+        except RetryableError as error:
+            if not self.fell_silent:
+                raise
+            raise RetryableError(
+                f"{transport.address}: nothing came for {transport.silence_s:g} s, so the connection was given up; the "
+                "node's host or process hangs, or the way there is cut"
+            ) from error
         finally:
             self.cancel()
             self._reader = None
+            watch.remove(self)
             transport.release()
+
+    def _replies(self, client: Any) -> Iterator[Reply]:
+        from pyarrow import flight
+
+        self.waiting_since_s = time.monotonic()
+        # do_get itself waits for the first word of the answer, where nothing can be cancelled yet. A node sends that
+        # word at once, before it has looked for any sample.
+        options = self._transport.call_options(self._timeout_s)
+        self._reader = client.do_get(flight.Ticket(self._request.to_bytes()), options)
+        if self._cancelled:
+            return
+        for chunk in self._reader:
+            self.waiting_since_s = None  # what is done with a reply takes as long as it takes
+            self._read_clock(chunk.app_metadata)
+            yield from replies_of(chunk.data, self._request)  # maybe none: the node says that it is still at work
+            self.waiting_since_s = time.monotonic()
 
     def _read_clock(self, metadata: Any) -> None:
         if metadata is None:

@@ -119,8 +119,7 @@ class _Estimate:
         here_error = _mean([rule.error for rule in self._op_rules[first:]])
         there_error = _mean([rule.error for rule in self._op_rules[: cut.k]])
         if cut == RAW:
-            sizes = np.where(self._told.raw_bytes > 0, self._told.raw_bytes, _middle(self._told.raw_bytes))
-            return (sizes, there, here), (0.0, 0.0, here_error), len(own)
+            return (features.filled(self._told.raw_bytes), there, here), (0.0, 0.0, here_error), len(own)
         prior = "window" if cut.codec == "window" else "file" if cut.k == 0 else cut.codec
         size_rule = self._rule(f"{cut} bytes", cut, lambda r: r.payload_bytes, self._bytes_prior(cut))
         encode = self._rule(f"{cut} encode", cut, lambda r: r.encode_s, f"{prior} encode")
@@ -172,8 +171,8 @@ class _Estimate:
         """Return the features of the records of a cut."""
         samples = np.array([record.sample for record in self._told.records[cut]], np.intp)
         areas = self._told.record_areas[cut]
-        known = np.where(self._told.raw_bytes > 0, self._told.raw_bytes, _middle(self._told.raw_bytes))
-        return features.rows(known[samples], self._told.sizes[samples], areas)
+        raw_bytes = features.filled(self._told.raw_bytes)
+        return features.rows(raw_bytes[samples], self._told.sizes[samples], areas)
 
     def _storage_to_trainer(self) -> FloatTable:
         """Return for each op how many times as long it takes near storage; one, where nobody has told."""
@@ -207,8 +206,3 @@ def _weighted(*parts: tuple[FloatTable, float]) -> float:
     sums = [float(part.sum()) for part, _ in parts]
     total = sum(sums)
     return sum(weight * error for weight, (_, error) in zip(sums, parts, strict=True)) / total if total else 0.0
-
-
-def _middle(values: FloatTable) -> float:
-    known = values[values > 0]
-    return float(np.median(known)) if len(known) else 1.0

@@ -19,6 +19,12 @@ Areas = NDArray[np.float32]
 _TYPICAL_BYTES_PER_PIXEL = 0.5  # of a JPEG file; only where no picture's size is known at all
 
 
+def filled(raw_bytes: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return sizes of files, with the median of the known ones for those that are not known, which are 0."""
+    known = raw_bytes > 0
+    return np.where(known, raw_bytes, np.median(raw_bytes[known]) if known.any() else np.float32(1))
+
+
 def area_needed(pipeline: Pipeline, key: Key, height: int, width: int) -> int:
     """Return how many pixels of a picture of this size one pass needs."""
     if not (height and width):
@@ -39,7 +45,7 @@ def rows(raw_bytes: NDArray[np.float32], sizes: Sizes, areas: Areas) -> Rows:
 
     What is not known is guessed from what is known of the others: their bytes per pixel and share of the area.
     """
-    size_bytes = np.maximum(_filled(raw_bytes.astype(np.float64)), 1.0)
+    size_bytes = np.maximum(filled(raw_bytes).astype(np.float64), 1.0)
     pixels = sizes[:, 0].astype(np.float64) * sizes[:, 1]
     known = pixels > 0
     density = np.median(size_bytes[known] / pixels[known]) if known.any() else _TYPICAL_BYTES_PER_PIXEL
@@ -50,9 +56,3 @@ def rows(raw_bytes: NDArray[np.float32], sizes: Sizes, areas: Areas) -> Rows:
     needed = np.where(told, needed, share * pixels)
     sizes_of_all: Rows = np.stack([size_bytes, pixels, np.maximum(needed, 1.0)], axis=1)
     return np.asarray(np.log(sizes_of_all))
-
-
-def _filled(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    known = values > 0
-    values[~known] = np.median(values[known]) if known.any() else 1.0
-    return values

@@ -54,6 +54,10 @@ def measure(
                     table[sample, column] = number
         if on_step is not None:
             on_step()
+    offloaded = [cut.k > 0 for cut in columns]
+    if any(offloaded) and not np.isfinite(tables[0][:, offloaded]).any():
+        first = store.manifest.ids[0].as_py()
+        raise ConfigError(f"no sample could be preprocessed; look at the files, such as {first}, and at the pipeline")
     return Profile(
         columns,
         tables[0],

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from sophon.units import format_bandwidth, format_bytes, format_rate, format_seconds
 
-Cell = str | float | None
+MISSING = "–"
+"""What is shown where there is no number."""
 
 
 def _format_count(value: float) -> str:
@@ -42,7 +43,7 @@ FORMATS: dict[str, Callable[[float], str]] = {
 def show(value: float | None, unit: str) -> str:
     """Return a number for people; one that is missing or never ends is a word."""
     if value is None or math.isnan(value):
-        return "–"
+        return MISSING
     return "never ends" if math.isinf(value) else FORMATS[unit](value)
 
 
@@ -59,6 +60,16 @@ class Table:
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     names: int = 1
+
+    def without_empty_columns(self) -> Table:
+        """Return the table without those columns that no row has anything in; the names stay."""
+        columns = [
+            place
+            for place in range(len(self.header))
+            if place < self.names or any(row[place] not in (MISSING, "") for row in self.rows)
+        ]
+        rows = tuple(tuple(row[place] for place in columns) for row in self.rows)
+        return Table(tuple(self.header[place] for place in columns), rows, self.names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,13 +120,17 @@ class Bars(Chart):
         unit: Of the values, a name in `FORMATS`.
         bars: From top to bottom.
         what: What the bars are, such as ``measured``.
-        beside: What the diamonds are, such as ``predicted``; empty without diamonds.
+        beside: What the diamonds are, such as ``predicted``; becomes empty where no bar has one.
     """
 
     unit: str
     bars: tuple[Bar, ...]
     what: str = "measured"
     beside: str = ""
+
+    def __post_init__(self) -> None:
+        if all(bar.beside is None for bar in self.bars):
+            object.__setattr__(self, "beside", "")
 
     def table(self) -> Table:
         """Return one row per bar."""

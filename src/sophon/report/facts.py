@@ -49,7 +49,7 @@ class Facts:
         subject: What was measured or planned, in one line.
         words: Plain sentences: what binds, what is won, when it would not be.
         headlines: A few large numbers.
-        summary: The table.
+        summary: The table; columns that no row has anything in are left out.
         sections: The figures.
         remarks: What is left out and why, and how figures were got.
     """
@@ -61,6 +61,9 @@ class Facts:
     summary: Table
     sections: tuple[Section, ...]
     remarks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "summary", self.summary.without_empty_columns())
 
     @property
     def charts(self) -> tuple[Chart, ...]:

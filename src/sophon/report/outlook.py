@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from sophon.plan.cost import Prediction, predict
 from sophon.plan.frontier import FIGURE_4_CORES, frontier
 from sophon.plan.plan import make_plan
-from sophon.plan.policies import DEFAULTS, POLICIES, Options, policy
+from sophon.plan.policies import DEFAULTS, Options, applicable, policy
 from sophon.plan.resources import Resources
 from sophon.profile.table import Profile
-from sophon.report.chart import Bar, Bars, Chart, Line, Lines, Span, Spans
+from sophon.report import figures
+from sophon.report.chart import Bar, Chart, Line, Lines, Span, Spans
 from sophon.report.palette import bottleneck_tint, policy_tint
 from sophon.report.words import WORTHWHILE, cores
 from sophon.units import format_bandwidth
@@ -54,15 +53,9 @@ def thin(profile: Profile) -> Thinned:
     return Thinned(part, len(profile) / len(part))
 
 
-def policies_of(profile: Profile, options: Options = DEFAULTS) -> tuple[str, ...]:
-    """Return the policies that this profile has cuts for: all but `resize`, which needs its own."""
-    fixed = any(cut.k == options.resize_k and cut.codec == "raw" for cut in profile.cuts)
-    return tuple(name for name in POLICIES if name != "resize" or fixed)
-
-
 def predictions(profile: Profile, resources: Resources, options: Options = DEFAULTS) -> dict[str, Prediction]:
     """Return what an epoch of each policy takes."""
-    return {name: make_plan(profile, resources, name, options).prediction for name in policies_of(profile, options)}
+    return {name: make_plan(profile, resources, name, options).prediction for name in applicable(profile, options)}
 
 
 def policy_bars(found: dict[str, Prediction]) -> tuple[Chart, Chart]:
@@ -71,21 +64,17 @@ def policy_bars(found: dict[str, Prediction]) -> tuple[Chart, Chart]:
     least = min(found, key=lambda name: found[name].link_bytes)
     bars = [(name, policy_tint(name), made) for name, made in found.items()]
     return (
-        Bars(
-            key="epoch-seconds",
-            title="Seconds of an epoch, by policy",
-            caption=f"Shorter is better; {best} is predicted to finish first.",
-            unit="seconds",
+        figures.by_policy(
+            "epoch-seconds",
+            [Bar(name, made.epoch_s, tint) for name, tint, made in bars],
+            f"Shorter is better; {best} is predicted to finish first.",
             what="predicted",
-            bars=tuple(Bar(name, made.epoch_s, tint) for name, tint, made in bars),
         ),
-        Bars(
-            key="traffic",
-            title="Bytes on the link per epoch, by policy",
-            caption=f"Shorter is better; {least} sends the least.",
-            unit="bytes",
+        figures.by_policy(
+            "traffic",
+            [Bar(name, made.link_bytes, tint) for name, tint, made in bars],
+            f"Shorter is better; {least} sends the least.",
             what="predicted",
-            bars=tuple(Bar(name, made.link_bytes, tint) for name, tint, made in bars),
         ),
     )
 
@@ -93,7 +82,7 @@ def policy_bars(found: dict[str, Prediction]) -> tuple[Chart, Chart]:
 def cores_charts(thinned: Thinned, resources: Resources, options: Options = DEFAULTS) -> tuple[Chart, Chart]:
     """Return epoch seconds and traffic over the number of storage cores."""
     counts = _counts(resources.storage_cores)
-    names = policies_of(thinned.profile, options)
+    names = applicable(thinned.profile, options)
     points = {name: frontier(thinned.profile, resources, counts, name, options) for name in names}
 
     def lines(value: str) -> tuple[Line, ...]:
@@ -107,30 +96,12 @@ def cores_charts(thinned: Thinned, resources: Resources, options: Options = DEFA
         )
 
     mark = (resources.storage_cores, "now") if resources.storage_cores > 0 else None
+    title = "What if storage had more or fewer cores"
+    scarce = "Where cores are scarce, a good plan first offloads what saves most bytes per CPU second."
     seconds, traffic = lines("epoch_s"), lines("link_bytes")
     return (
-        Lines(
-            key="cores-seconds",
-            title="What if storage had more or fewer cores: seconds",
-            caption=_cores_caption(seconds),
-            x="storage cores",
-            x_unit="number",
-            y_unit="seconds",
-            lines=seconds,
-            log_y=wide_spread(seconds),
-            mark=mark,
-        ),
-        Lines(
-            key="cores-traffic",
-            title="What if storage had more or fewer cores: bytes",
-            caption="Where cores are scarce, a good plan first offloads what saves most bytes per CPU second.",
-            x="storage cores",
-            x_unit="number",
-            y_unit="bytes",
-            lines=traffic,
-            log_y=wide_spread(traffic),
-            mark=mark,
-        ),
+        figures.over_cores("cores-seconds", f"{title}: seconds", _cores_caption(seconds), "seconds", seconds, mark),
+        figures.over_cores("cores-traffic", f"{title}: bytes", scarce, "bytes", traffic, mark),
     )
 
 
@@ -138,7 +109,7 @@ def link_charts(thinned: Thinned, resources: Resources, options: Options = DEFAU
     """Return epoch seconds over the link's speed, and what binds at each speed."""
     profile = thinned.profile
     lines, rows = [], []
-    for name in policies_of(profile, options):
+    for name in applicable(profile, options):
         found = []
         for factor in _SPEEDS:
             given = replace(resources, link_bytes_per_s=resources.link_bytes_per_s * factor)
@@ -170,12 +141,6 @@ def link_charts(thinned: Thinned, resources: Resources, options: Options = DEFAU
             log_x=True,
         ),
     )
-
-
-def wide_spread(lines: Sequence[Line]) -> bool:
-    """Return whether lines differ so much that the small ones would vanish on a linear axis."""
-    values = [y for line in lines for _, y in line.points if np.isfinite(y) and y > 0]
-    return bool(values) and max(values) > 6 * min(values)
 
 
 def _counts(now: float) -> tuple[float, ...]:

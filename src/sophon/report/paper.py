@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sophon.errors import ArtifactError
-from sophon.plan.policies import POLICIES
-from sophon.report import paper_figures as figures
+from sophon.report import figures, paper_figures
 from sophon.report.chart import Bar, Bars, Chart, Span, Spans, Table, show
 from sophon.report.facts import Facts, Headline, Section
 from sophon.report.fields import number, numbers, part, parts, rows, text
@@ -39,10 +38,10 @@ def paper_facts(result: Mapping[str, Any]) -> Facts:
         _policy_section(policies, before, published),
         _parts_section(policies, before, best),
         _cuts_section(policies, best),
-        figures.samples_section(result),
-        figures.datasets_section(result),
-        figures.cores_section(result),
-        figures.models_section(result),
+        paper_figures.samples_section(result),
+        paper_figures.datasets_section(result),
+        paper_figures.cores_section(result),
+        paper_figures.models_section(result),
     ]
     return Facts(
         title="Measured: policies against each other",
@@ -66,8 +65,7 @@ def _policies(result: Mapping[str, Any]) -> _Rows:
     found = parts(result, "policies")
     if not found or any(number(row, "epoch_s") is None for row in found.values()):
         raise ArtifactError("the result has no measured policies; run `sophon bench paper --json FILE` to get one.")
-    order = [*(name for name in POLICIES if name in found), *(name for name in found if name not in POLICIES)]
-    return {name: found[name] for name in order}
+    return {name: found[name] for name in paper_figures.ordered(found)}
 
 
 def _reference(policies: _Rows) -> tuple[str, str]:
@@ -136,30 +134,19 @@ def _policy_section(policies: _Rows, before: str, published: Mapping[str, Any]) 
     seconds, traffic = [], []
     for name, row in policies.items():
         spread = numbers(row, "epoch_s_all")
-        low, high = (min(spread), max(spread)) if spread else (None, None)
+        low, high = (min(spread), max(spread)) if len(spread) > 1 else (None, None)
         tint = policy_tint(name)
         paper = _paper_value(_of(policies[before], "epoch_s"), part(published, "time"), name)
         seconds.append(Bar(name, number(row, "epoch_s"), tint, paper, low, high))
         paper = _paper_value(_traffic(policies[before]), part(published, "traffic"), name)
         traffic.append(Bar(name, _traffic(row), tint, paper))
+    spans = " Thin lines span all repeats." if any(bar.low is not None for bar in seconds) else ""
     beside = "where the paper's gain would be"
     charts: list[Chart] = [
-        Bars(
-            key="epoch-seconds",
-            title="Seconds of an epoch, by policy",
-            caption=f"Shorter is better; {fastest} finished first. Thin lines span all repeats.",
-            unit="seconds",
-            bars=tuple(seconds),
-            beside=beside if any(bar.beside is not None for bar in seconds) else "",
+        figures.by_policy(
+            "epoch-seconds", seconds, f"Shorter is better; {fastest} finished first.{spans}", beside=beside
         ),
-        Bars(
-            key="traffic",
-            title="Bytes on the link per epoch, by policy",
-            caption=f"Shorter is better; {least} sent the least.",
-            unit="bytes",
-            bars=tuple(traffic),
-            beside=beside if any(bar.beside is not None for bar in traffic) else "",
-        ),
+        figures.by_policy("traffic", traffic, f"Shorter is better; {least} sent the least.", beside=beside),
     ]
     charts += _predicted_chart(policies)
     intro = "Median of all repeats, measured in turns on the same rig."
@@ -193,24 +180,12 @@ def _predicted_chart(policies: _Rows) -> list[Chart]:
 
 
 def _parts_section(policies: _Rows, before: str, best: str) -> Section:
-    charts: list[Chart] = []
-    bars = []
-    for name in dict.fromkeys((before, best)):
-        predicted = part(policies[name], "predicted")
-        for what in PART:
-            if (value := number(predicted, f"{what}_s")) is not None and value > 0:
-                bars.append(Bar(f"{name}: {what}", value, what))
-    if bars:
-        charts.append(
-            Bars(
-                key="busy",
-                title="How long each part is busy in an epoch",
-                caption="The longest bar of a policy decides how long its epoch takes; the others wait for it.",
-                unit="seconds",
-                what="predicted",
-                bars=tuple(bars),
-            )
-        )
+    busy = figures.busy(
+        (name, what, number(part(policies[name], "predicted"), f"{what}_s"))
+        for name in dict.fromkeys((before, best))
+        for what in PART
+    )
+    charts: list[Chart] = [busy]  # without bars it is left out
     idle = {name: value for name, row in policies.items() if (value := number(row, "idle_share")) is not None}
     if idle:
         busiest = min(idle, key=lambda name: idle[name])
@@ -253,7 +228,7 @@ def _timeline(policies: _Rows) -> list[Chart]:
 
 
 def _cuts_section(policies: _Rows, best: str) -> Section | None:
-    charts = [chart for name in dict.fromkeys(("sophon", best)) if (chart := figures.cuts_chart(name, policies))]
+    charts = [chart for name in dict.fromkeys(("sophon", best)) if (chart := paper_figures.cuts_chart(name, policies))]
     intro = "The cut of a sample is the number of ops that run near storage, and the codec in which the result is sent."
     return Section("What the plans do with the samples", intro, tuple(charts))
 
@@ -278,7 +253,7 @@ def _remarks(result: Mapping[str, Any], policies: _Rows) -> tuple[str, ...]:
         rig.append(f"Mean file: {format_bytes(size)}.")
     if result.get("made_up") is True:
         rig.append("The photos were made from nothing, to weigh and compress like the real ones.")
-    left_out = [words for key, words in figures.LEFT_OUT.items() if key not in part(result, "figures")]
+    left_out = [words for key, words in paper_figures.LEFT_OUT.items() if key not in part(result, "figures")]
     if not any(row.get("timeline") for row in policies.values()):
         left_out.append("what training waits for over time")
     missing = [f"Not in this result, so not shown: {'; '.join(left_out)}."] if left_out else []

@@ -9,10 +9,10 @@ from sophon.codec.cut import Cut
 from sophon.errors import ConfigError
 from sophon.plan.policies import POLICIES
 from sophon.profile.table import read_cut
-from sophon.report.chart import Bar, Bars, Chart, Line, Lines, show
+from sophon.report import figures
+from sophon.report.chart import Bar, Bars, Chart, Line, show
 from sophon.report.facts import Section
 from sophon.report.fields import number, numbers, part, parts, rows, text
-from sophon.report.outlook import wide_spread
 from sophon.report.palette import cut_tints, policy_tint
 from sophon.report.words import WORTHWHILE, cores, cut_label, most_words
 
@@ -48,7 +48,7 @@ def datasets_section(result: Mapping[str, Any]) -> Section:
             published = part(part(paper, name), kind)
             bars = tuple(
                 Bar(policy, number(gains[policy], kind), policy_tint(policy), number(published, policy))
-                for policy in _ordered(gains)
+                for policy in ordered(gains)
             )
             if not bars:
                 continue
@@ -60,7 +60,7 @@ def datasets_section(result: Mapping[str, Any]) -> Section:
                     caption=f"Longer is better, 1× is no gain; {best.label} gains {show(best.value, 'times')}.",
                     unit="times",
                     bars=bars,
-                    beside="the paper" if any(bar.beside is not None for bar in bars) else "",
+                    beside="the paper",
                 )
             )
     return Section(
@@ -71,7 +71,7 @@ def datasets_section(result: Mapping[str, Any]) -> Section:
 def cores_section(result: Mapping[str, Any]) -> Section:
     """Return Figure 4: epoch seconds and traffic over the number of storage cores."""
     figure = part(part(result, "figures"), "4")
-    names = _ordered(part(figure, "policies"))
+    names = ordered(part(figure, "policies"))
     measured = {name: rows(part(figure, "policies"), name) for name in names}
     charts: list[Chart] = []
     for key, value, unit, title in (
@@ -83,18 +83,7 @@ def cores_section(result: Mapping[str, Any]) -> Section:
         )
         lines = tuple(line for line in lines if line.points)
         if lines:
-            charts.append(
-                Lines(
-                    key=key,
-                    title=title,
-                    caption=_cores_caption(lines, value),
-                    x="storage cores",
-                    x_unit="number",
-                    y_unit=unit,
-                    lines=lines,
-                    log_y=wide_spread(lines),
-                )
-            )
+            charts.append(figures.over_cores(key, title, _cores_caption(lines, value), unit, lines))
     predicted = tuple(
         line
         for name, points in measured.items()
@@ -106,18 +95,9 @@ def cores_section(result: Mapping[str, Any]) -> Section:
         if line.points
     )
     if any(line.dashed for line in predicted):
-        charts.append(
-            Lines(
-                key="cores-predicted",
-                title="Storage cores: predicted against measured",
-                caption="A dashed line upon its full line is a good prediction.",
-                x="storage cores",
-                x_unit="number",
-                y_unit="seconds",
-                lines=predicted,
-                log_y=wide_spread(predicted),
-            )
-        )
+        title = "Storage cores: predicted against measured"
+        caption = "A dashed line upon its full line is a good prediction."
+        charts.append(figures.over_cores("cores-predicted", title, caption, "seconds", predicted))
     intro = f"Measured on {text(figure, 'data', 'the same data')} (the paper's Figure 4)."
     return Section("When storage CPU is scarce", intro, tuple(charts))
 
@@ -141,7 +121,7 @@ def models_section(result: Mapping[str, Any]) -> Section:
         caption="Longer is better: a heavy model is busy anyway, a light one only when less has to cross the link.",
         unit="share",
         bars=tuple(bars),
-        beside="the paper" if any(bar.beside is not None for bar in bars) else "",
+        beside="the paper",
     )
     return Section(
         "Light and heavy models", "The lighter the model, the more it waits for data (the paper's Figure 1d).", (chart,)
@@ -183,19 +163,7 @@ def _bytes_after_ops(figure: Mapping[str, Any]) -> list[Chart]:
         points = tuple((float(ops.index(op)), value) for op in ops if (value := number(published, op)) is not None)
         if points:
             lines.append(Line(f"the paper's {letter}", tint, points, dots=True))
-    return [
-        Lines(
-            key="bytes-after-ops",
-            title="Bytes of a sample after each op",
-            caption=_smallest_words(lines, ops),
-            x="after the op",
-            x_unit="number",
-            y_unit="bytes",
-            ticks=ops,
-            lines=tuple(lines),
-            log_y=True,
-        )
-    ]
+    return [figures.bytes_after_ops(_smallest_words(lines, ops), ops, lines)]
 
 
 def _smallest_words(lines: list[Line], ops: tuple[str, ...]) -> str:
@@ -232,7 +200,7 @@ def _smallest(figure: Mapping[str, Any]) -> list[Chart]:
                     caption=f"{show(raw, 'share')} are smallest as raw files: these are better left alone.",
                     unit="share",
                     bars=bars,
-                    beside="the paper" if any(bar.beside is not None for bar in bars) else "",
+                    beside="the paper",
                 )
             )
         counts = _by_cut(part(measured, "with_codecs"))
@@ -255,10 +223,7 @@ def _efficiency(figure: Mapping[str, Any]) -> list[Chart]:
     charts: list[Chart] = []
     for name, measured in parts(figure, "datasets").items():
         lines = []
-        for key, label, tint in (
-            ("bytes_per_cpu_s", "ops alone, as in the paper", "third"),
-            ("with_codecs", "all exact codecs", "first"),
-        ):
+        for key, (label, tint) in (("bytes_per_cpu_s", figures.OPS_ALONE), ("with_codecs", figures.ALL_EXACT)):
             values = numbers(measured, key)
             if len(values) > 1:
                 last = len(values) - 1
@@ -267,18 +232,9 @@ def _efficiency(figure: Mapping[str, Any]) -> list[Chart]:
             zero = number(measured, "zero_share")
             said = number(part(part(figure, "paper"), name), "zero_share")
             theirs = "" if said is None else f" (the paper: {show(said, 'share')})"
-            charts.append(
-                Lines(
-                    key=f"efficiency-{_slug(name)}",
-                    title=f"{_SETS.get(name, name)}: bytes saved per CPU second near storage",
-                    caption=f"Least worthwhile first; with ops alone {show(zero, 'share')} save nothing{theirs}.",
-                    x="share of samples",
-                    x_unit="share",
-                    y_unit="bytes_per_s",
-                    lines=tuple(lines),
-                    log_y=True,
-                )
-            )
+            title = f"{_SETS.get(name, name)}: bytes saved per CPU second near storage"
+            caption = f"Least worthwhile first; with ops alone {show(zero, 'share')} save nothing{theirs}."
+            charts.append(figures.efficiency(f"efficiency-{_slug(name)}", title, caption, lines))
     return charts
 
 
@@ -315,7 +271,8 @@ def _op_tint(op: str) -> str:
     return f"cut-raw-{_OPS.index(op)}" if op in _OPS else "third"
 
 
-def _ordered(found: Mapping[str, Any]) -> list[str]:
+def ordered(found: Mapping[str, Any]) -> list[str]:
+    """Return the policies of a result in our order, and behind them those that we do not know."""
     return [*(name for name in POLICIES if name in found), *(name for name in found if name not in POLICIES)]
 
 

@@ -15,11 +15,11 @@ from sophon.plan.policies import DEFAULTS
 from sophon.plan.policies.choice import exact_columns
 from sophon.plan.resources import Resources
 from sophon.profile.table import Profile
-from sophon.report import outlook
+from sophon.report import figures, outlook
 from sophon.report.chart import Bar, Bars, Chart, Layer, Line, Lines, Stacks, Table, show
 from sophon.report.facts import Facts, Headline, Section
 from sophon.report.palette import cut_tints
-from sophon.report.words import Epoch, cut_label, given, most_words, ratio, sentences, times
+from sophon.report.words import PART, Epoch, cut_label, given, most_words, ratio, sentences, times
 from sophon.units import format_bytes, parse_bandwidth
 
 _BINS = 28
@@ -181,20 +181,8 @@ def cut_bars(plan: Plan) -> Bars:
 
 def busy_bars(plan: Plan) -> Bars:
     """Return how long each part is busy, before and after."""
-    bars = []
-    for name, made in (("none", plan.untouched), (plan.policy, plan.prediction)):
-        for part in ("link", "storage", "trainer", "consumer"):
-            value = getattr(made, f"{part}_s")
-            if value > 0:
-                bars.append(Bar(f"{name}: {part}", value, part))
-    return Bars(
-        key="busy",
-        title="How long each part is busy in an epoch",
-        caption="The longest bar of a policy decides how long its epoch takes; the others wait for it.",
-        unit="seconds",
-        what="predicted",
-        bars=tuple(bars),
-    )
+    before_and_after = (("none", plan.untouched), (plan.policy, plan.prediction))
+    return figures.busy((name, part, getattr(made, f"{part}_s")) for name, made in before_and_after for part in PART)
 
 
 def _cuts_by_size(plan: Plan, profile: Profile) -> Stacks:
@@ -253,7 +241,7 @@ def _cut_words(cut: Cut, names: Sequence[str]) -> str:
 
 
 def _bytes_after_ops(profile: Profile) -> Lines:
-    columns = profile.raw_columns()
+    columns = [column for column in profile.raw_columns() if np.isfinite(profile.payload_bytes[:, column]).any()]
     names = op_names(profile)
     raw = profile.payload_bytes[:, profile.column(RAW)]
     order = np.argsort(raw, kind="stable")
@@ -270,16 +258,10 @@ def _bytes_after_ops(profile: Profile) -> Lines:
     ]
     steps = [profile.cuts[column].k for column in columns]
     least = _place(names, next(k for k, mean in zip(steps, means, strict=True) if mean <= _EQUAL * min(means)))
-    return Lines(
-        key="bytes-after-ops",
-        title="Bytes of a sample after each op",
-        caption=f"On average a sample is smallest {least}; single samples differ.",
-        x="after the op",
-        x_unit="number",
-        y_unit="bytes",
-        ticks=tuple(names[k] for k in steps),
-        lines=tuple(Line(name, tint, tuple(enumerate(values))) for name, tint, values in rows),
-        log_y=True,
+    return figures.bytes_after_ops(
+        f"On average a sample is smallest {least}; single samples differ.",
+        [names[k] for k in steps],
+        [Line(name, tint, tuple(enumerate(values))) for name, tint, values in rows],
     )
 
 
@@ -325,9 +307,9 @@ def _smallest_bars(profile: Profile, columns: Sequence[int], key: str, which: st
 def _efficiency(profile: Profile) -> Lines:
     raw = profile.payload_bytes[:, profile.column(RAW)].astype(np.float64)
     lines, none = [], 1.0
-    for label, tint, columns in (
-        ("ops alone, as in the paper", "third", profile.raw_columns()),
-        ("all exact codecs", "first", exact_columns(profile, DEFAULTS)),
+    for (label, tint), columns in (
+        (figures.OPS_ALONE, profile.raw_columns()),
+        (figures.ALL_EXACT, exact_columns(profile, DEFAULTS)),
     ):
         cut = _smallest(profile, sorted(columns, key=lambda column: profile.cuts[column]))
         saved, cost = raw - _chosen(profile.payload_bytes, cut), _chosen(profile.storage_s, cut)
@@ -335,14 +317,6 @@ def _efficiency(profile: Profile) -> Lines:
         none = float((saved <= 0).mean())
         values = np.quantile(gain, _QUANTILES)
         lines.append(Line(label, tint, tuple(zip(map(float, _QUANTILES), map(float, values), strict=True))))
-    return Lines(
-        key="efficiency",
-        title="Bytes saved per CPU second near storage",
-        caption="From the least to the most worthwhile sample; "
-        + (f"{show(none, 'share')} save nothing at any exact cut." if none else "every one saves something."),
-        x="share of samples",
-        x_unit="share",
-        y_unit="bytes_per_s",
-        lines=tuple(lines),
-        log_y=True,
-    )
+    worth = f"{show(none, 'share')} save nothing at any exact cut." if none else "every one saves something."
+    caption = f"From the least to the most worthwhile sample; {worth}"
+    return figures.efficiency("efficiency", "Bytes saved per CPU second near storage", caption, lines)

@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
@@ -233,22 +233,33 @@ class Work:
         self.computing_s = 0.0
 
     def __iter__(self) -> Iterator[Reply]:
-        return self._in_order() if self._request.in_order else self._as_finished()
+        return (reply for reply in self.pulse(None) if reply is not None)
 
-    def _in_order(self) -> Iterator[Reply]:
+    def pulse(self, every_s: float | None) -> Iterator[Reply | None]:
+        """Yield the replies, and None whenever none was finished for that long."""
+        return self._in_order(every_s) if self._request.in_order else self._as_finished(every_s)
+
+    def _in_order(self, every_s: float | None) -> Iterator[Reply | None]:
         queue: deque[Reply | tuple[int, _Task]] = deque()
         for position in range(len(self._request.samples)):
             while queue and self._must_wait(position, len(queue)):
-                yield self._result(queue.popleft())
+                yield from self._next(queue, every_s)
             queue.append(self._start(position))
         while queue:
-            yield self._result(queue.popleft())
+            yield from self._next(queue, every_s)
 
-    def _as_finished(self) -> Iterator[Reply]:
+    def _next(self, queue: deque[Reply | tuple[int, _Task]], every_s: float | None) -> Iterator[Reply | None]:
+        started = queue.popleft()
+        if not isinstance(started, Reply):
+            while not self._wait([started[1]], every_s):
+                yield None
+        yield self._result(started)
+
+    def _as_finished(self, every_s: float | None) -> Iterator[Reply | None]:
         running: dict[_Task, int] = {}
         for position in range(len(self._request.samples)):
             while running and self._must_wait(position, len(running)):
-                yield from self._ended(running, None)
+                yield from self._ended(running, every_s) or [None]
             started = self._start(position)
             if isinstance(started, Reply):
                 yield started
@@ -256,7 +267,7 @@ class Work:
             running[started[1]] = started[0]
             yield from self._ended(running, 0)
         while running:
-            yield from self._ended(running, None)
+            yield from self._ended(running, every_s) or [None]
 
     def _must_wait(self, position: int, under_way: int) -> bool:
         """Return whether those under way should end before one more is started.
@@ -268,12 +279,15 @@ class Work:
     def _size_bytes(self, position: int) -> int:
         return int(self._store.manifest.sizes[self._request.samples[position]])
 
-    def _ended(self, running: dict[_Task, int], timeout_s: float | None) -> Iterator[Reply]:
+    def _ended(self, running: dict[_Task, int], timeout_s: float | None) -> list[Reply | None]:
+        return [self._result((running.pop(task), task)) for task in self._wait(running, timeout_s)]
+
+    def _wait(self, tasks: Iterable[_Task], timeout_s: float | None) -> set[_Task]:
+        """Return those of some tasks that have ended, at least one unless time runs out."""
         start_s = time.monotonic()
-        done, _ = wait(running, timeout_s, FIRST_COMPLETED)
+        done, _ = wait(tasks, timeout_s, FIRST_COMPLETED)
         self.computing_s += time.monotonic() - start_s
-        for task in done:
-            yield self._result((running.pop(task), task))
+        return done
 
     def _start(self, position: int) -> Reply | tuple[int, _Task]:
         cut, sample, executor = self._request.cuts[position], self._request.samples[position], self._executor
@@ -297,9 +311,7 @@ class Work:
     def _result(self, started: Reply | tuple[int, _Task]) -> Reply:
         if isinstance(started, Reply):
             return started
-        start_s = time.monotonic()
         reply, cpu_s = started[1].result()
-        self.computing_s += time.monotonic() - start_s
         reply.cpu_s = cpu_s
         self._seat.hold(len(reply.payload) - self._size_bytes(reply.position))
         return reply

@@ -3,6 +3,11 @@
 Concurrency: Flight calls every method on a thread of its own; a reply stream is pulled by the thread that sends it,
 which blocks while the trainer reads slowly. So what a request holds in memory is one record batch and the executor's
 lookahead.
+
+A stream is never silent for long: Flight sends its first word, the schema, before anything is done, and while nothing
+is ready an empty record batch goes out every `HEARTBEAT_S`. By that a trainer tells a node at work from one that is
+gone (`loader.silence`), and the node learns of a trainer that has left.
+Limits: not while a disk does not give a file that is sent as it is, which the stream's own thread reads.
 """
 
 from __future__ import annotations
@@ -30,6 +35,7 @@ from sophon.server.room import Room, Seat
 
 _BATCH_S = 0.05  # that a finished sample waits for others to be sent with it
 _PIECE_BYTES = 1 << 16  # paced at once under a rate limit
+HEARTBEAT_S = 1.0  # far below any deadline, and for a hundred streams as many small messages a second
 OPEN = Access()
 
 
@@ -109,28 +115,37 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         size_bytes, since_s = 0, time.monotonic()
         pace = self._paces.of(context.peer())
         try:
-            for reply in work:
-                full = size_bytes + len(reply.payload) > pace.batch_bytes
-                if gathered and (full or time.monotonic() - since_s > _BATCH_S):
+            for reply in work.pulse(HEARTBEAT_S):
+                full = reply is not None and size_bytes + len(reply.payload) > pace.batch_bytes
+                if reply is None or (gathered and (full or time.monotonic() - since_s > _BATCH_S)):
                     if context.is_cancelled():  # polls the connection: too slow to ask for every sample
                         return
                     before_s = time.monotonic()
-                    yield self._send(request, gathered, size_bytes), _json({"computing_s": work.computing_s})
+                    for batch in self._sent(request, gathered, size_bytes):
+                        yield batch, _json({"computing_s": work.computing_s})
                     since_s = time.monotonic()
-                    pace.sent(size_bytes, since_s - before_s)
+                    if gathered:
+                        pace.sent(size_bytes, since_s - before_s)
                     seat.hold(-size_bytes)
                     gathered, size_bytes = [], 0
-                gathered.append(reply)
-                size_bytes += len(reply.payload)
+                if reply is not None:
+                    gathered.append(reply)
+                    size_bytes += len(reply.payload)
             if gathered:
-                yield self._send(request, gathered, size_bytes), _json({"computing_s": work.computing_s})
+                for batch in self._sent(request, gathered, size_bytes):
+                    yield batch, _json({"computing_s": work.computing_s})
         finally:
             seat.leave()
 
-    def _send(self, request: Request, replies: list[Reply], size_bytes: int) -> pa.RecordBatch:
+    def _sent(self, request: Request, replies: list[Reply], size_bytes: int) -> Iterator[pa.RecordBatch]:
+        """Yield replies as one record batch, as soon as the rate limit lets it pass, and empty ones until then."""
         if self._limit is not None:
+            since_s = time.monotonic()
             for start in range(0, size_bytes, _PIECE_BYTES):
                 self._limit.take(min(_PIECE_BYTES, size_bytes - start))
+                if time.monotonic() - since_s > HEARTBEAT_S:
+                    yield batch_of([])
+                    since_s = time.monotonic()
         self._metrics.payload_bytes.labels(request.dataset).inc(size_bytes)
         self._metrics.op_cpu_s.labels(request.dataset).inc(sum(reply.cpu_s for reply in replies))
         for cut, count in Counter(reply.cut for reply in replies if reply.error is None).items():
@@ -138,7 +153,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         for reply in replies:
             if reply.error is not None:
                 self._metrics.errors.labels(type(reply.error).__name__).inc()
-        return batch_of(replies)
+        yield batch_of(replies)
 
 
 class _typed_errors:  # noqa: N801 - reads as a statement

@@ -10,6 +10,7 @@ from sophon.errors import ConfigError
 from sophon.plan.policies import all as all_
 from sophon.plan.policies import fastflow, none, optimal, resize, sophon
 from sophon.plan.policies.choice import DEFAULTS, Choice, Options, Policy
+from sophon.profile.table import Profile
 
 POLICIES: dict[str, Policy] = {
     "none": none.choose,
@@ -30,4 +31,10 @@ def policy(name: str) -> Policy:
         raise ConfigError(f"no policy is called {name!r}; choose one of {', '.join(POLICIES)}.") from None
 
 
-__all__ = ["DEFAULTS", "DEFAULT_POLICY", "POLICIES", "Choice", "Options", "Policy", "policy"]
+def applicable(profile: Profile, options: Options = DEFAULTS) -> tuple[str, ...]:
+    """Return the policies that a profile has cuts for: all but `resize`, which needs its own."""
+    fixed = any(cut.k == options.resize_k and cut.codec == "raw" for cut in profile.cuts)
+    return tuple(name for name in POLICIES if name != "resize" or fixed)
+
+
+__all__ = ["DEFAULTS", "DEFAULT_POLICY", "POLICIES", "Choice", "Options", "Policy", "applicable", "policy"]

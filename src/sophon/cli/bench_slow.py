@@ -1,4 +1,4 @@
-"""``sophon bench slow`` and ``sophon bench tune``: what slow samples cost, and what tuning is worth."""
+"""``sophon bench slow``: what samples that take long cost, beside torch's loader."""
 
 from __future__ import annotations
 
@@ -8,24 +8,28 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from sophon.cli.options import seconds_option
 from sophon.cli.output import json_option, show
 from sophon.cli.progress import steps_bar
 
 
 @click.command("slow")
-@click.option("--samples", default=240, show_default=True, type=click.IntRange(40), help="How many volumes.")
+@click.option("--samples", default=240, show_default=True, type=click.IntRange(40), help="How many samples.")
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(1), help="Workers of each loader.")
 @click.option(
     "--work",
     type=click.Choice(["cpu", "wait"]),
     default="cpu",
     show_default=True,
-    help="NumPy on volumes, or waiting, which needs no core of a machine that others use too.",
+    help="What samples take: CPU time of NumPy, or waiting, which needs no core.",
 )
-@click.option("--seconds", default=60.0, show_default=True, type=click.FloatRange(0.1), help="At least three rounds.")
+@seconds_option(60.0)
 @json_option
 def bench_slow_command(samples: int, workers: int, work: str, seconds: float, json_target: str | None) -> None:
-    """Samples of which one in twenty takes a hundred times longer, beside torch's DataLoader."""
+    """A few very slow samples: our loader beside torch's.
+
+    One sample in twenty takes a hundred times longer than the others.
+    """
     from sophon.bench.slow import bench_slow  # torch takes seconds to load; only this command needs it
 
     with steps_bar("slow samples") as report:
@@ -50,33 +54,4 @@ def _print_slow(result: dict[str, Any], console: Console) -> None:
         f"batches of {result['batch_size']}",
         highlight=False,
     )
-    console.print(table)
-
-
-@click.command("tune")
-@click.option(
-    "--workload",
-    "workloads",
-    type=click.Choice(["io", "cpu", "consumer"]),
-    multiple=True,
-    default=("io", "cpu", "consumer"),
-    show_default=True,
-    help="Which; give it again for more.",
-)
-@click.option("--seconds", default=20.0, show_default=True, type=click.FloatRange(0.1), help="For each workload.")
-@json_option
-def bench_tune_command(workloads: tuple[str, ...], seconds: float, json_target: str | None) -> None:
-    """num_workers="auto" beside every fixed setting of a sweep."""
-    from sophon.bench.tune import bench_tune
-
-    with steps_bar("tuning") as report:
-        result = bench_tune(seconds, workloads, report)
-    show(result, json_target, _print_tune)
-
-
-def _print_tune(result: dict[str, Any], console: Console) -> None:
-    table = Table("workload", "auto samples/s", "workers × requests", "best fixed samples/s", "which", "auto / best")
-    for name, row in result.items():
-        auto, best = f"{row['auto_per_s']:,.0f}", f"{row['best_per_s']:,.0f}"
-        table.add_row(name, auto, row["auto"], best, row["best"], f"{row['auto_of_best']:.2f}")
     console.print(table)

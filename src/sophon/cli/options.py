@@ -1,0 +1,87 @@
+"""Options that several commands take, and what they stand for."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from sophon.bench.photo_folder import write_photos
+from sophon.errors import ConfigError
+from sophon.pipeline import Pipeline
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def parsed(parse: Callable[[str], Any]) -> Callable[..., Any]:
+    """Return a callback that reads a number with its unit; the parser itself says what is wrong with it."""
+
+    def callback(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Any:
+        try:
+            return None if value is None else parse(value)
+        except ConfigError as error:
+            raise click.BadParameter(str(error)) from error
+
+    return callback
+
+
+def seconds_option(default: float, each: str = "") -> Callable[[_Command], _Command]:
+    """Add ``--seconds``: for the whole measurement, or for `each` part of it."""
+    text = f"About how long to measure{each and f' each {each}'}; at least three rounds."
+    return click.option("--seconds", default=default, show_default=True, type=click.FloatRange(0.1), help=text)
+
+
+def data_option(command: _Command) -> _Command:
+    """Add ``--data``."""
+    text = "Folder of images; made-up photos if left out."
+    return click.option("--data", type=click.Path(exists=True, path_type=Path), help=text)(command)
+
+
+def cache_option(command: _Command) -> _Command:
+    """Add ``--cache-dir``."""
+    return click.option(
+        "--cache-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        show_default="~/.cache/sophon",
+        help="Folder where lists of samples are kept.",
+    )(command)
+
+
+def new_file(_ctx: click.Context, _param: click.Parameter, value: Path | None) -> Path | None:
+    """Check that a file can be written there, before minutes are spent on what goes into it."""
+    if value is not None and not value.absolute().parent.is_dir():
+        raise click.BadParameter(f"there is no folder {value.parent}; make it, or name another place.")
+    return value
+
+
+@contextmanager
+def photo_folder(data: Path | None, count: int, report: Callable[[str, int, int], None]) -> Iterator[Path]:
+    """Yield the folder that ``--data`` names, or one of made-up photos that is gone after the block."""
+    if data is not None:
+        yield data
+        return
+    with tempfile.TemporaryDirectory(prefix="sophon-bench-") as work:
+        folder = Path(work, "photos")
+        write_photos(folder, "imagenet", count, on_progress=lambda done, of: report("photos", done, of))
+        yield folder
+
+
+pipeline_option = click.option(
+    "--pipeline",
+    "pipeline_file",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="JSON of the pipeline, as `pipeline.to_json()` gives it.",
+)
+
+
+def read_pipeline(path: Path) -> Pipeline:
+    """Return the pipeline that a JSON file describes."""
+    try:
+        return Pipeline.from_json(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read as a pipeline: {error}") from error

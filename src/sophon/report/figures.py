@@ -1,0 +1,91 @@
+"""Figures that reports of results, profiles and plans share: the same title, axes and units in all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from sophon.report.chart import Bar, Bars, Line, Lines
+
+OPS_ALONE = ("ops alone, as in the paper", "third")
+ALL_EXACT = ("all exact codecs", "first")
+"""Label and tint of the two lines of `efficiency`."""
+
+_BY_POLICY = {
+    "epoch-seconds": ("Seconds of an epoch, by policy", "seconds"),
+    "traffic": ("Bytes on the link per epoch, by policy", "bytes"),
+}
+
+
+def by_policy(key: str, bars: Sequence[Bar], caption: str, *, what: str = "measured", beside: str = "") -> Bars:
+    """Return one bar per policy: ``epoch-seconds`` or ``traffic``."""
+    title, unit = _BY_POLICY[key]
+    return Bars(key=key, title=title, caption=caption, unit=unit, what=what, bars=tuple(bars), beside=beside)
+
+
+def busy(seconds: Iterable[tuple[str, str, float | None]]) -> Bars:
+    """Return how long each part is busy in an epoch.
+
+    Args:
+        seconds: Policy, part and predicted seconds; a part that has nothing to do gets no bar.
+    """
+    return Bars(
+        key="busy",
+        title="How long each part is busy in an epoch",
+        caption="The longest bar of a policy decides how long its epoch takes; the others wait for it.",
+        unit="seconds",
+        what="predicted",
+        bars=tuple(Bar(f"{policy}: {part}", value, part) for policy, part, value in seconds if value),
+    )
+
+
+def over_cores(
+    key: str, title: str, caption: str, unit: str, lines: Sequence[Line], mark: tuple[float, str] | None = None
+) -> Lines:
+    """Return something over the number of storage cores."""
+    return Lines(
+        key=key,
+        title=title,
+        caption=caption,
+        x="storage cores",
+        x_unit="number",
+        y_unit=unit,
+        lines=tuple(lines),
+        log_y=_wide_spread(lines),
+        mark=mark,
+    )
+
+
+def bytes_after_ops(caption: str, ops: Sequence[str], lines: Sequence[Line]) -> Lines:
+    """Return the paper's Figure 1a: what samples weigh after 0, 1, … ops."""
+    return Lines(
+        key="bytes-after-ops",
+        title="Bytes of a sample after each op",
+        caption=caption,
+        x="after the op",
+        x_unit="number",
+        y_unit="bytes",
+        ticks=tuple(ops),
+        lines=tuple(lines),
+        log_y=True,
+    )
+
+
+def efficiency(key: str, title: str, caption: str, lines: Sequence[Line]) -> Lines:
+    """Return the paper's Figure 1c: bytes saved per CPU second, from the least to the most worthwhile sample."""
+    return Lines(
+        key=key,
+        title=title,
+        caption=caption,
+        x="share of samples",
+        x_unit="share",
+        y_unit="bytes_per_s",
+        lines=tuple(lines),
+        log_y=True,
+    )
+
+
+def _wide_spread(lines: Sequence[Line]) -> bool:
+    # Lines that differ so much that the small ones would vanish on a linear axis.
+    values = [y for line in lines for _, y in line.points if math.isfinite(y) and y > 0]
+    return bool(values) and max(values) > 6 * min(values)

@@ -1,0 +1,124 @@
+"""Which connections are ended for their silence, and which are not: real sockets, real threads."""
+
+import socket
+import threading
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from sophon.loader.silence import SilenceWatch
+
+SILENCE_S = 0.4
+
+
+class Waiting:
+    """A call that waits."""
+
+    def __init__(self):
+        self.waiting_since_s = time.monotonic()
+        self.fell_silent = False
+
+
+@pytest.fixture
+def pair():
+    """Makes connections to one address; returns both ends."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+        def connect(host="127.0.0.1"):
+            near = stack.enter_context(socket.create_connection((host, listener.getsockname()[1])))
+            far = stack.enter_context(listener.accept()[0])
+            near.settimeout(10)
+            return near, far
+
+        connect.port = listener.getsockname()[1]
+        yield connect
+
+
+@pytest.fixture
+def watched(pair):
+    """A watch over one call; it ends with the test."""
+    watch, call = SilenceWatch("127.0.0.1", pair.port, SILENCE_S), Waiting()
+    watch.add(call)
+    yield call
+    watch.remove(call)
+
+
+def test_a_silent_connection_is_ended(pair, watched):
+    near, far = pair()
+    start_s = time.monotonic()
+    assert near.recv(1) == b"", "as if the other side had hung up"
+    assert 0.9 * SILENCE_S < time.monotonic() - start_s < 5 * SILENCE_S
+    assert watched.fell_silent
+    assert far.recv(1) == b""
+
+
+def test_a_connection_on_which_anything_comes_is_left_alone(pair, watched):
+    near, far = pair()
+    for _ in range(12):
+        far.sendall(b"x")
+        time.sleep(SILENCE_S / 4)
+    assert near.recv(100) == b"x" * 12
+    assert not watched.fell_silent
+
+
+def test_nothing_is_ended_while_nobody_waits(pair, watched):
+    near, far = pair()
+    watched.waiting_since_s = None  # it has something to work on, and the node may well be held up by that
+    time.sleep(3 * SILENCE_S)
+    far.sendall(b"x")
+    assert near.recv(1) == b"x"
+    assert not watched.fell_silent
+
+
+def test_connections_to_others_are_left_alone(pair, watched):
+    with (
+        socket.create_server(("127.0.0.2", pair.port)) as listener,  # the same port of another host
+        socket.create_connection(listener.getsockname()) as near,
+        listener.accept()[0] as far,
+    ):
+        ours, _ = pair()
+        assert ours.recv(1) == b""
+        far.sendall(b"x")
+        assert near.recv(1) == b"x"
+
+
+def test_an_address_of_version_4_is_found_behind_a_socket_of_version_6(watched, pair):
+    with socket.socket(socket.AF_INET6) as near:  # as gRPC connects
+        near.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        near.settimeout(10)
+        near.connect(("::ffff:127.0.0.1", pair.port))
+        assert near.recv(1) == b""
+
+
+def _threads():
+    return [thread for thread in threading.enumerate() if thread.name == "sophon-watch"]
+
+
+def test_one_thread_watches_over_all_calls_and_ends_soon_after_the_last():
+    watch, calls = SilenceWatch("127.0.0.1", 1, SILENCE_S), [Waiting(), Waiting()]
+    for _ in range(2):
+        for call in calls:
+            watch.add(call)
+        (thread,) = _threads()
+        time.sleep(2 * SILENCE_S)
+        assert _threads() == [thread]
+        for call in calls:
+            watch.remove(call)
+        thread.join(10)
+        assert not _threads()
+
+
+def test_whoever_closes_or_forks_ends_it_at_once():
+    watch, call = SilenceWatch("no such host.invalid", 1, 60.0), Waiting()
+    watch.add(call)
+    watch.rest()
+    assert _threads(), "not while there is something to watch over"
+    watch.remove(call)
+    watch.rest()
+    assert not _threads()
+    watch.add(call)
+    assert _threads()
+    watch.remove(call)
+    watch.rest()
