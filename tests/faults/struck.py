@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
+
 import sophon
 from sophon.loader.cuts import OffloadWarning
 from sophon.loader.sources import FallbackWarning
@@ -15,6 +17,7 @@ from tests.support.servers import RECIPE, digest
 
 COUNT, BATCH, SEED = 60, 5, 5
 SLOWLY = ("--limit", "5mbit")  # so that an epoch lasts about a second and a fault can strike in the middle of it
+POLICIES = (pytest.param("none", marks=pytest.mark.slow), "2:webp")
 MOMENTS = ("opening", "first batch", "mid-stream", "between epochs")
 
 

@@ -30,7 +30,8 @@ def _told(setup=None, **counts):
 
 
 def _setup(**change):
-    known = {"workers": 2, "kind": "threads", "cores": 4, "is_remote": False, "bad": 0, "on_error": "raise"}
+    known = {"workers": 2, "requests": 2, "kind": "threads", "cores": 4, "is_remote": False, "bad": 0}
+    known["on_error"] = "raise"
     return Setup(**{**known, **change})
 
 
@@ -39,7 +40,7 @@ def _setup(**change):
     [
         ({"waited_s": 0.1, "consumer_s": 9.8}, {}, "nothing in the loader; it keeps up"),
         ({"waited_s": 5.0}, {"workers": 0}, "workers. With num_workers=0.*num_workers=3"),
-        ({"waited_s": 5.0, "finish_cpu_s": 19.0}, {}, "more workers: these 2 are busy"),
+        ({"waited_s": 5.0, "finish_cpu_s": 19.0}, {}, "more workers: 2 threads cannot keep up, and there are 4 cores"),
         ({"waited_s": 5.0, "finish_cpu_s": 39.0}, {"workers": 4}, "more cores, or a cheaper pipeline"),
         (
             {"waited_s": 5.0, "finish_cpu_s": 39.0},
@@ -47,8 +48,17 @@ def _setup(**change):
             "fewer ops here.*moves ops to the storage node",
         ),
         ({"waited_s": 5.0, "collate_s": 4.8}, {}, "a cheaper collate_fn"),
-        ({"waited_s": 5.0}, {"is_remote": True}, "fewer bytes on the link"),
-        ({"waited_s": 5.0}, {}, "a faster disk"),
+        ({"waited_s": 5.0}, {"is_remote": True}, "fewer bytes on the link.*policy='optimal' sends"),
+        (
+            {"waited_s": 5.0},
+            {"is_remote": True, "kind": "processes"},
+            "fewer bytes on the link.*policy='optimal' with workers='threads' sends",
+        ),
+        ({"waited_s": 5.0, "fetch_s": 15.0}, {}, "a faster disk"),
+        ({"waited_s": 5.0, "fetch_s": 3.0}, {}, "cores, or workers='processes'"),
+        ({"waited_s": 5.0, "fetch_s": 3.0}, {"kind": "processes"}, "cores: the workers neither compute nor wait"),
+        ({"waited_s": 5.0, "finish_cpu_s": 8.0}, {"workers": 1}, "more workers: 1 thread cannot"),
+        ({"waited_s": 5.0, "finish_cpu_s": 5.0, "fetch_cpu_s": 14.0, "fetch_s": 15.0}, {}, "cheaper reading"),
     ],
 )
 def test_what_would_help_follows_from_what_was_counted(counts, change, advice):
@@ -68,6 +78,8 @@ def test_the_words_name_the_figures():
     assert "Epoch 3: 1,000 samples in 10 batches" in text
     assert "worked for 6 s (60%) and waited for batches for 4 s (40%)" in text
     assert "50 MB crossed the link, 5 MB/s" in text
+    local = _told(link_bytes=50_000_000, fetch_s=3.0, fetch_cpu_s=1.0)
+    assert "Reading 50 MB took 1 s of CPU and 2 s of waiting" in local
     for part in ("For 7 samples storage did less", "3 requests failed", "2 samples are bad so far (on_error='skip')"):
         assert part in text
 
@@ -101,6 +113,10 @@ def test_the_planners_verdict_is_part_of_it(server):
     text = loader.explain()
     assert "Plan: policy optimal" in text
     assert "Were nothing offloaded: GPU" in text
+    # Who plans is not told to plan.
+    spent = Spent(3, 10.0, Stats(samples=1000, waited_s=9.0), 10, True)
+    text = explain_epoch(spent, _setup(is_remote=True), None, loader.plan)
+    assert "the plan already sends what is cheapest" in text
 
 
 def test_stats_since_count_one_epoch_only(images):

@@ -111,6 +111,47 @@ def test_bytes_ahead_double_up_to_the_buffer():
     assert (tuner.setting.ahead_bytes, doubled) == (1 << 30, 10)
 
 
+def _stretch(tuner, needed_bytes, waits=False):
+    """Let a consumer that needs so many bytes ahead look at what it gets."""
+    spare_bytes = max(0, tuner.setting.ahead_bytes - needed_bytes)
+    if waits or not spare_bytes:
+        tuner.deepen()
+        return tuner.look(Seen(1.0, 100, waited_s=0.3, busy_s=2.0, cpu_s=2.0))
+    return tuner.look(Seen(1.0, 100, waited_s=0.0, busy_s=1.0, cpu_s=1.0, spare_bytes=spare_bytes))
+
+
+def test_bytes_ahead_that_nobody_needs_are_given_back_down_to_where_they_began():
+    tuner = _tuner()
+    while tuner.deepen():
+        pass
+    sizes = [_stretch(tuner, 3 << 20).ahead_bytes for _ in range(200)]
+    assert sizes[-1] == 4 << 20  # twice what is needed would be 6 MiB: 8 MiB are halved, 4 MiB are not
+    assert sizes == sorted(sizes, reverse=True)
+    assert tuner.trials == 0
+    sizes = [_stretch(tuner, 1).ahead_bytes for _ in range(200)]
+    assert sizes[-1] == 1 << 20
+
+
+def test_a_consumer_that_needs_what_it_has_keeps_it():
+    tuner = _tuner()
+    while tuner.setting.ahead_bytes < 64 << 20:
+        tuner.deepen()
+    for needed in (33 << 20, 48 << 20, 63 << 20):
+        for _ in range(100):
+            assert _stretch(tuner, needed).ahead_bytes == 64 << 20
+
+
+def test_bytes_ahead_do_not_go_up_and_down_for_ever():
+    tuner = _tuner()
+    changes, before = 0, tuner.setting.ahead_bytes
+    for number in range(10_000):
+        # For most of the time next to nothing is needed; every now and then a slow sample needs it all.
+        _stretch(tuner, 1, waits=number % 20 == 0 and tuner.setting.ahead_bytes < 64 << 20)
+        changes += tuner.setting.ahead_bytes < before
+        before = tuner.setting.ahead_bytes
+    assert changes <= 6  # after 8, 32, 128, 512, … stretches
+
+
 def test_a_gauge_counts_time_while_it_passes():
     gauge = Gauge(0.0)
     gauge.began(0.0)
@@ -124,7 +165,14 @@ def test_a_gauge_counts_time_while_it_passes():
     assert (seen.seconds, seen.samples, seen.waited_s) == (3.0, 20, pytest.approx(2.0))
     assert seen.busy_s == pytest.approx(6.0)  # two workers all the time, though one of them has ended nothing
     assert seen.cpu_s == pytest.approx(3.0)
+    assert seen.spare_bytes == 0  # nobody has taken anything
     assert gauge.look(3.0 + STRETCH_S / 2) is None
+    for spare_bytes in (900.0, 400.0, 700.0):
+        gauge.took(spare_bytes)
+    for _ in range(20):
+        gauge.began(3.0)
+        gauge.ended(0.05, 0.1, True, 4.0)
+    assert gauge.look(4.0).spare_bytes == 400.0
 
 
 @pytest.fixture(scope="module")

@@ -257,7 +257,7 @@ class RemoteDataset(Dataset[Any]):
         config = self.sources.config(request_samples=min(len(samples), self.opened.max_samples), request_bytes=1 << 62)
         machine = Machine(len(samples), len(samples) or 1, config, 0, time.monotonic())
         remaining = len(samples)
-        before_s = time.monotonic()
+        before_s, before_cpu_s = time.monotonic(), time.thread_time()
         while remaining:
             ask = machine.ask(time.monotonic())
             if ask is None:
@@ -273,9 +273,10 @@ class RemoteDataset(Dataset[Any]):
                     if machine.reply(ask.request, position, len(reply.payload), time.monotonic()):
                         remaining -= 1
                         self.stats.received(reply, request.cuts[reply.position], is_fallback)
-                        self.stats.add(fetch_s=time.monotonic() - before_s)
+                        fetch_cpu_s = time.thread_time() - before_cpu_s
+                        self.stats.add(fetch_s=time.monotonic() - before_s, fetch_cpu_s=fetch_cpu_s)
                         yield position, reply
-                        before_s = time.monotonic()
+                        before_s, before_cpu_s = time.monotonic(), time.thread_time()
                 machine.ended(ask.request, time.monotonic())
             except Error as error:
                 self.stats.add(retries=1)

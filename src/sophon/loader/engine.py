@@ -64,6 +64,7 @@ class Engine:
         planner: Who learns from every sample and may change cuts on the way, if anybody.
         costs: What finishing samples takes; a new one if left out.
         tuner: Who decides how many threads there are; then `workers` does not count, unless it is 0.
+        latest: In relaxed order the last batch that each sample may come in, if that is not `max_delay` behind its own.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Engine:
         planner: Planner | None = None,
         costs: Costs | None = None,
         tuner: Tuner | None = None,
+        latest: NDArray[np.int64] | None = None,
     ) -> None:
         self._dataset = dataset
         self._order = order
@@ -93,7 +95,7 @@ class Engine:
         # A request that hangs keeps its thread; others go on.
         self._spare = 2 if config.hedge or config.nodes + config.has_fallback > 1 else 1
         now_s = time.monotonic()
-        self._machine = Machine(len(order), batch_size, config, dataset.result_bytes, now_s)
+        self._machine = Machine(len(order), batch_size, config, dataset.result_bytes, now_s, latest=latest)
         # Reentrant, since an abandoned iterator may be closed by the garbage collector in any thread, at any moment.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)  # the machine may have something to ask or to hand out
@@ -122,6 +124,11 @@ class Engine:
         """The positions of the samples in the batches handed out so far, in the order in which they lie there."""
         with self._lock:
             return self._machine.taken_positions()
+
+    def positions_in(self, batch: int) -> NDArray[np.int64]:
+        """Return the positions of the samples in a batch that was handed out."""
+        with self._lock:
+            return self._machine.positions_in(batch)
 
     def batches(self) -> Iterator[Any]:
         """Yield the batches of the epoch in order."""
@@ -208,6 +215,7 @@ class Engine:
                 self._changed.wait(0.5)
             self._gauge.waits(False, time.monotonic())
             self._machine.take()
+            self._gauge.took(self._machine.ready_bytes)
             self._changed.notify_all()
             return self._batches.pop(number)
 
@@ -229,6 +237,8 @@ class Engine:
             raise self._crash
         if self._machine.fatal is not None:
             raise explain(self._machine.fatal, self._dataset.url)
+        if self._stopped:
+            raise Error("the epoch was closed by another thread")
 
     # --- in the fetching threads --------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from sophon.units import format_bytes, format_rate, format_seconds
 
 _LITTLE = 0.05  # of an epoch's time is not worth a change
 _BUSY = 0.7  # of the workers' time spent computing, and it is they who are waited for
+_WAITS = 0.6  # of the time of those who fetch spent waiting, and it is reading that is waited for
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Setup:
 
     Args:
         workers: Threads or processes that finish samples.
+        requests: Threads that fetch them; of processes, the workers themselves.
         kind: "threads" or "processes".
         cores: That this process may use.
         is_remote: Whether samples come from a storage node.
@@ -46,6 +48,7 @@ class Setup:
     """
 
     workers: int
+    requests: int
     kind: str
     cores: int
     is_remote: bool
@@ -55,7 +58,7 @@ class Setup:
 
 def explain_epoch(spent: Spent, setup: Setup, verdict: Verdict | None, plan: Plan | None) -> str:
     """Return a few sentences: where time went, and what would help."""
-    lines = [*_where(spent, setup), f"What would help: {_advice(spent, setup)}"]
+    lines = [*_where(spent, setup), f"What would help: {_advice(spent, setup, plan is not None)}"]
     if plan is not None:
         lines.append(f"Plan: policy {plan.policy}; print(loader.plan.explain()) says what is done where.")
     if verdict is not None:
@@ -72,12 +75,17 @@ def _where(spent: Spent, setup: Setup) -> list[str]:
         f"The training loop worked for {_part(stats.consumer_s, wall_s)} and waited for batches for "
         f"{_part(stats.waited_s, wall_s)}.",
     ]
-    who = f"{setup.workers} {setup.kind}" if setup.workers else "the training loop's own thread"
+    who = _count(setup.workers, setup.kind) if setup.workers else "the training loop's own thread"
     room_s = wall_s * max(setup.workers, 1)
     lines.append(
         f"Finishing samples took {format_seconds(stats.finish_cpu_s)} of CPU, {_share(stats.finish_cpu_s, room_s)} of "
         f"what {who} can give; making batches {format_seconds(stats.collate_s)}."
     )
+    if not setup.is_remote:
+        lines.append(
+            f"Reading {format_bytes(stats.link_bytes)} took {format_seconds(stats.fetch_cpu_s)} of CPU and "
+            f"{format_seconds(max(stats.fetch_s - stats.fetch_cpu_s, 0.0))} of waiting for the disk or for a core."
+        )
     if setup.is_remote:
         lines.append(
             f"{format_bytes(stats.link_bytes)} crossed the link, {format_bytes(stats.link_bytes / wall_s)}/s; the "
@@ -87,16 +95,25 @@ def _where(spent: Spent, setup: Setup) -> list[str]:
         lines.append(f"The first steps of {stats.cached:,} samples came from the cache on disk.")
     if stats.smaller_cuts:
         lines.append(f"For {stats.smaller_cuts:,} samples storage did less than it was asked to.")
+    if stats.fallback:
+        lines.append(f"{stats.fallback:,} samples were read from the path to fall back on, since no node answered.")
     if stats.retries:
         lines.append(f"{stats.retries:,} requests failed and were sent again.")
+    if stats.hedges:
+        lines.append(f"{stats.hedges:,} requests were sent a second time, since answers were late.")
     if setup.bad:
         lines.append(f"{setup.bad:,} samples are bad so far (on_error={setup.on_error!r}); see loader.bad_samples.")
     return lines
 
 
-def _advice(spent: Spent, setup: Setup) -> str:
+def _advice(spent: Spent, setup: Setup, is_planned: bool) -> str:
     stats, wall_s = spent.stats, max(spent.wall_s, 1e-9)
     busy = stats.finish_cpu_s > _BUSY * wall_s * min(setup.workers, setup.cores)
+    # Replies are waited for nearly all the time: by the threads that fetch, or by processes that do both.
+    reading = stats.fetch_s - stats.fetch_cpu_s > _WAITS * wall_s * max(setup.requests, 1)
+    # Worker processes cannot plan (`DataLoader` refuses it).
+    optimal = "policy='optimal'" + (" with workers='threads'" if setup.kind == "processes" else "")
+    all_cpu_s = stats.finish_cpu_s + stats.fetch_cpu_s + stats.collate_s
     # The first that applies.
     found = (
         (
@@ -109,12 +126,17 @@ def _advice(spent: Spent, setup: Setup) -> str:
             f"num_workers={max(setup.cores - 1, 1)} would do it meanwhile.",
         ),
         (
-            busy and setup.workers < setup.cores,
-            f"more workers: these {setup.workers} are busy all the time, and there are {setup.cores} cores.",
+            stats.fetch_cpu_s > stats.finish_cpu_s and all_cpu_s > _BUSY * wall_s * min(setup.workers, setup.cores),
+            "cheaper reading: it takes more CPU than all ops. Fewer and larger files (tar shards, Parquet without "
+            "compression), or a file system that costs less.",
         ),
         (
-            busy and setup.is_remote,
-            "fewer ops here: all cores are busy. policy='optimal' moves ops to the storage node if it has room.",
+            busy and setup.workers < setup.cores,
+            f"more workers: {_count(setup.workers, setup.kind)} cannot keep up, and there are {setup.cores} cores.",
+        ),
+        (
+            busy and setup.is_remote and not is_planned,
+            f"fewer ops here: all cores are busy. {optimal} moves ops to the storage node if it has room.",
         ),
         (busy, "more cores, or a cheaper pipeline: all cores are busy finishing samples."),
         (
@@ -122,13 +144,33 @@ def _advice(spent: Spent, setup: Setup) -> str:
             "a cheaper collate_fn: making batches is most of what the loop waits for.",
         ),
         (
+            setup.is_remote and is_planned,
+            "a faster link, or more cores on the storage node: the workers wait for payloads, and the plan already "
+            "sends what is cheapest. print(loader.plan.explain()) says which of the two binds.",
+        ),
+        (
             setup.is_remote,
-            "fewer bytes on the link, or a faster one: the workers wait for payloads. policy='optimal' sends what is "
+            f"fewer bytes on the link, or a faster one: the workers wait for payloads. {optimal} sends what is "
             "smallest, if the storage node has CPU to spare.",
         ),
-        (True, "a faster disk, or workers='processes' if steps of your own hold Python's lock: no core is busy."),
+        (reading, "a faster disk, or more requests at once (max_requests): the workers wait for files."),
+        (
+            setup.kind == "processes",
+            "cores: the workers neither compute nor wait for files for most of the time, so something else uses the "
+            "cores, or they are still starting (persistent_workers=True starts them once).",
+        ),
+        (
+            True,
+            "cores, or workers='processes': the workers neither compute nor wait for files for most of the time. They "
+            "wait for a core that something else uses, or, if steps of your own hold Python's lock, for each other.",
+        ),
     )
     return next(text for applies, text in found if applies)
+
+
+def _count(number: int, kind: str) -> str:
+    one = {"threads": "thread", "processes": "process"}[kind]
+    return f"{number} {one if number == 1 else kind}"
 
 
 def _cuts(stats: Stats) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from sophon.loader.tuner import STRETCH_S, STRETCH_SAMPLES, Seen
 
 
@@ -27,6 +29,7 @@ class Gauge:
         self._busy_s = self._waited_s = 0.0
         self._cpu_s = self._wall_s = 0.0
         self._fetching = True
+        self._spare_bytes = math.inf
 
     def _pass(self, now_s: float) -> None:
         passed_s = now_s - self._last_s
@@ -53,6 +56,10 @@ class Gauge:
         self._pass(now_s)
         self._waits = waits
 
+    def took(self, spare_bytes: float) -> None:
+        """The consumer has taken a batch, and so many bytes of others lie ready behind it."""
+        self._spare_bytes = min(self._spare_bytes, spare_bytes)
+
     def look(self, now_s: float) -> Seen | None:
         """Return what was seen if a stretch is over, and begin the next."""
         if now_s - self._since_s < STRETCH_S or self._samples < STRETCH_SAMPLES:
@@ -67,6 +74,7 @@ class Gauge:
             busy_s=self._busy_s,
             cpu_s=self._busy_s * self._cpu_share,
             fetching=self._fetching,
+            spare_bytes=0.0 if self._spare_bytes == math.inf else self._spare_bytes,
         )
         self._since_s = now_s
         self._clear()

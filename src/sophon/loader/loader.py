@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from sophon.codec.cut import RAW, Cut
 from sophon.errors import BudgetError, ConfigError
@@ -20,19 +23,21 @@ from sophon.loader.dataset import RemoteDataset
 from sophon.loader.engine import Engine
 from sophon.loader.explain import Setup, Spent, explain_epoch
 from sophon.loader.machine import MachineConfig
-from sophon.loader.order import Order, epoch_order
+from sophon.loader.order import epoch_order
 from sophon.loader.order_log import OrderLog, Relaxed, Replay
 from sophon.loader.planner import Planner, PlanSettings
 from sophon.loader.prefix_cache import DEFAULT_BYTES
 from sophon.loader.progress import with_bar
 from sophon.loader.ranks import Ranks, check_uneven, each, find_ranks, share
 from sophon.loader.sampler import EpochSampler
+from sophon.loader.shared import SharedBatches
 from sophon.loader.sources import Address
 from sophon.loader.state import Place, State
 from sophon.loader.stats import Stats
 from sophon.loader.torch_import import need_torch
 from sophon.loader.tuner import Setting
-from sophon.loader.worker import WorkerSide, opened
+from sophon.loader.turns import Positions, Turns
+from sophon.loader.worker import WorkerSide, ended_with, opened
 from sophon.plan.plan import Plan
 from sophon.plan.policies import Options
 from sophon.plan.resources import Resources
@@ -327,32 +332,27 @@ class DataLoader:
         self._place.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the training loop stands: a small dict of JSON values, the same on all ranks.
+        """Return where the training loop stands: a small dict of JSON values.
 
-        It counts the batches that were handed out, not those that are being made; so it may be taken at any time, in
-        relaxed order between two epochs.
-
-        Raises:
-            ConfigError: In the middle of an epoch in relaxed order.
+        It counts the batches that were handed out, not those that are being made; so it may be taken at any time. It is
+        the same on all ranks, except in the middle of an epoch in relaxed order: there each rank has its own, with the
+        few samples that left out of turn, at most `max_delay` × batch_size late and as many early ones.
         """
-        if self._config.max_delay is not None and 0 < self._place.cursor < len(self.dataset):
-            raise ConfigError(
-                "in relaxed order samples leave out of turn, so no number says which ones are left in the middle of an "
-                "epoch; take the state between epochs, or use order='strict'"
-            )
-        return self._state(self._place.epoch, self._place.cursor).to_dict()
+        return self._state(*self._place.at).to_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where a state was taken, also with another number of workers or ranks, or another batch size.
 
         Raises:
-            ArtifactError: It belongs to another data set, pipeline, seed or shuffling.
+            ArtifactError: It belongs to another data set, pipeline, seed or shuffling; or it was taken in the middle of
+                an epoch in relaxed order, by another rank or with another number of them.
         """
         saved = State.from_dict(state)
         saved.require(self._state(saved.epoch, saved.cursor))
-        self._place.load(saved.epoch, saved.cursor, is_over=self._steps(saved.cursor) == 0)
+        turns = None if saved.turns is None else Turns.from_dict(saved.turns, saved.cursor, self.ranks)
+        self._place.load(saved.epoch, saved.cursor, self._steps(saved.cursor) == 0, turns)
 
-    def _state(self, epoch: int, cursor: int) -> State:
+    def _state(self, epoch: int, cursor: int, turns: Turns | None = None) -> State:
         return State(
             seed=self.dataset.seed,
             epoch=epoch,
@@ -362,6 +362,7 @@ class DataLoader:
             dataset=self.dataset.opened.fingerprint,
             pipeline=self.dataset.pipeline.fingerprint,
             plan=self.revisions,
+            turns=None if turns is None else turns.to_dict(),
         )
 
     def _steps(self, cursor: int) -> int:
@@ -373,9 +374,27 @@ class DataLoader:
         return self._steps(0)
 
     def __iter__(self) -> Iterator[Any]:
-        epoch, cursor = self._place.begin()
+        return self._begin([])
+
+    def _begin(self, running: list[Engine]) -> Generator[Any]:
+        """Return the next pass; its engine, if it has one, is added to those that run when it does."""
+        epoch, cursor, turns = self._place.begin()
         self.dataset.set_epoch(epoch)
-        return self._pass(epoch, cursor, self.ranks)
+        return self._pass(epoch, cursor, self.ranks, turns, running)
+
+    def shared(self) -> SharedBatches:
+        """Return the batches of the next epoch for several threads to draw from; each goes to exactly one of them.
+
+        Made for one thread per accelerator: ``with loader.shared() as batches:`` start threads that run
+        ``for batch in batches:``. State and counts are those of all of them together.
+        """
+        running: list[Engine] = []
+
+        def stop() -> None:
+            for engine in running:
+                engine.close()
+
+        return SharedBatches(self._begin(running), stop)
 
     def progress(self, description: str | None = None, console: Any = None) -> Iterator[Any]:
         """Iterate over the next epoch beside a bar that shows how far it is, its speed and how long it waited.
@@ -391,7 +410,7 @@ class DataLoader:
         def note() -> str:
             wall_s = max(time.monotonic() - start_s, 1e-9)
             waited = (self.stats.waited_s - waited_s) / wall_s
-            return f"{(self.stats.samples - before) / wall_s:,.0f} samples/s, waiting {min(waited, 1.0):.0%}"
+            return f"{(self.stats.samples - before) / wall_s:,.0f} samples/s, waited {min(waited, 1.0):.0%} of the time"
 
         done = place.cursor // (self.batch_size * ranks.size)
         shown: Iterator[Any] = with_bar(batches, len(self), done, description or f"epoch {place.epoch}", note, console)
@@ -402,7 +421,8 @@ class DataLoader:
         if self._spent is None:
             return "No epoch was run yet: iterate over the loader first."
         setup = Setup(
-            workers=self.num_workers,
+            workers=self.setting.workers if self.num_workers else 0,
+            requests=self.setting.requests if self._torch_loader is None else self.num_workers,
             kind="threads" if self._torch_loader is None else "processes",
             cores=cores_here(),
             is_remote=self.dataset.transport.is_remote,
@@ -411,15 +431,25 @@ class DataLoader:
         )
         return explain_epoch(self._spent, setup, self.verdict, self.plan)
 
-    def _pass(self, epoch: int, cursor: int, ranks: Ranks) -> Iterator[Any]:
+    def _pass(
+        self, epoch: int, cursor: int, ranks: Ranks, turns: Turns | None, running: list[Engine]
+    ) -> Generator[Any]:
         before, start_s = self.stats.to_dict(), time.monotonic()
-        make = self._from_threads if self._torch_loader is None else self._from_processes
-        batches = make(epoch, cursor, ranks)
+        if turns is None and self._replay is not None:
+            turns = self._replay.turns(epoch, cursor, ranks)
+        elif turns is None and self._config.max_delay is not None:
+            turns = Turns(ranks, cursor)
+        if self._torch_loader is None:
+            batches = self._from_threads(epoch, cursor, ranks, turns, running)
+        else:
+            batches = self._from_processes(epoch, cursor, ranks, turns)
         handed, is_whole = 0, False
         try:
-            for batch in batches:
+            for batch, positions in batches:
                 cursor = min(cursor + self.batch_size * ranks.size, len(self.dataset))
-                self._place.move(epoch, cursor)
+                # Behind the last batch nothing is left out of turn, and the state is that of all ranks.
+                turns = None if turns is None or not self._steps(cursor) else turns.after(positions)
+                self._place.move(epoch, cursor, turns)
                 if batch is EMPTY:
                     self._check_empty(ranks)
                     continue
@@ -440,19 +470,28 @@ class DataLoader:
                 f"fewer steps than the others, which would wait for ever. Use on_error='substitute'."
             )
 
-    def _from_threads(self, epoch: int, cursor: int, ranks: Ranks) -> Generator[Any]:
+    def _from_threads(
+        self, epoch: int, cursor: int, ranks: Ranks, turns: Turns | None, running: list[Engine]
+    ) -> Generator[tuple[Any, Positions]]:
         whole = epoch_order(len(self.dataset), self.dataset.seed, epoch, shuffle=self.shuffle)
-        order = strict = self._whole_batches(share(whole, cursor, ranks, self._uneven))
-        if self._replay is not None:
-            mine = self._whole_batches(share(whole, 0, ranks, self._uneven))
-            order = self._replay.replay(epoch, mine)[cursor // ranks.size :]
+        row = share(whole, cursor if turns is None else turns.begun, ranks, self._uneven)
+        latest = None
+        if turns is None:
+            left = np.arange(len(row))
+        elif self._replay is not None:
+            left = self._replay.left(epoch, row, turns)
+        else:
+            left = turns.left(len(row))
+        left = self._whole_batches(left)
+        if turns is not None and self._config.max_delay is not None:
+            latest = turns.latest(left, self.batch_size, self._config.max_delay)
         if self._planner is not None:
             self._planner.begin(epoch, ranks.size)
             if (predicted := self._planner.finish_s()) is not None:
                 self._costs.expect(predicted)
         engine = Engine(
             self.dataset,
-            order,
+            row[left],
             epoch,
             self.batch_size,
             self._config,
@@ -462,35 +501,41 @@ class DataLoader:
             self._planner,
             self._costs,
             self._tuner,
+            latest,
         )
+        running.append(engine)
         try:
-            for batch in engine.batches():
-                yield pinned(batch) if self.pin_memory else batch
+            for number, batch in enumerate(engine.batches()):
+                yield pinned(batch) if self.pin_memory else batch, left[engine.positions_in(number)]
         finally:
             engine.close()
-            if self.log is not None:
-                self.log.record(epoch, strict, engine.positions)
+            if self.log is not None and turns is not None:
+                self.log.record(epoch, row, left[engine.positions], begun=turns.begun, start=turns.places)
             if self._planner is not None:
                 self._planner.end()
 
-    def _whole_batches(self, order: Order) -> Order:
-        return order[: len(order) // self.batch_size * self.batch_size] if self.drop_last else order
+    def _whole_batches(self, left: Positions) -> Positions:
+        return left[: len(left) // self.batch_size * self.batch_size] if self.drop_last else left
 
-    def _from_processes(self, epoch: int, cursor: int, ranks: Ranks) -> Generator[Any]:
+    def _from_processes(
+        self, epoch: int, cursor: int, ranks: Ranks, turns: Turns | None
+    ) -> Generator[tuple[Any, Positions]]:
         assert self._torch_loader is not None
         self._sampler.ranks = ranks
-        self._sampler.place.load(epoch, cursor, is_over=False)
+        self._sampler.place.load(epoch, cursor, is_over=False, turns=turns)
         since_s = time.monotonic()
-        for sent in self._torch_loader:
-            batch, report = opened(sent)
-            self.stats.merge(report["stats"])
-            for row in report["bad"]:
-                self.bad_samples.note(BadSample(**row))
-            now_s = time.monotonic()
-            self.stats.add(waited_s=now_s - since_s)
-            yield batch
-            since_s = time.monotonic()
-            self.stats.add(consumer_s=since_s - now_s)
+        ending = contextlib.nullcontext if self._torch_loader.persistent_workers else ended_with
+        with ending(iter(self._torch_loader)) as all_sent:
+            for number, sent in enumerate(all_sent):
+                batch, report = opened(sent)
+                self.stats.merge(report["stats"])
+                for row in report["bad"]:
+                    self.bad_samples.note(BadSample(**row))
+                now_s = time.monotonic()
+                self.stats.add(waited_s=now_s - since_s)
+                yield batch, self._sampler.left(number * self.batch_size, (number + 1) * self.batch_size)
+                since_s = time.monotonic()
+                self.stats.add(consumer_s=since_s - now_s)
 
     def _warn_of_smaller_cuts(self, samples: int, smaller: int) -> None:
         if self._planner is None and smaller > _MANY * samples and not self._warned:

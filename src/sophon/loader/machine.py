@@ -117,6 +117,8 @@ class Machine:
         expected_bytes: First guess at the bytes held for one sample.
         now_s: The time at the start.
         seed: Of the jitter of pauses, so that many trainers do not retry in step.
+        latest: In relaxed order, for every position the last batch that its sample may come in; by default `max_delay`
+            behind its own (see `placement`).
 
     Attributes:
         max_requests: Requests under way at once; may be changed on the way.
@@ -125,7 +127,14 @@ class Machine:
     """
 
     def __init__(
-        self, count: int, batch_size: int, config: MachineConfig, expected_bytes: int, now_s: float, seed: int = 0
+        self,
+        count: int,
+        batch_size: int,
+        config: MachineConfig,
+        expected_bytes: int,
+        now_s: float,
+        seed: int = 0,
+        latest: NDArray[np.int64] | None = None,
     ) -> None:
         self.count = count
         self.batch_size = batch_size
@@ -151,7 +160,9 @@ class Machine:
         self._request_number = 0
         self._surplus: list[int] = []
         self._unfilled = [min(batch_size, count - b * batch_size) for b in range(self.batches)]
-        self._placement = None if config.max_delay is None else Placement(count, batch_size, config.max_delay)
+        self._placement = None
+        if config.max_delay is not None:
+            self._placement = Placement(count, batch_size, config.max_delay, latest)
         self._next_ready = 0
         self._taken = 0
         self._last_failure: Error | None = None
@@ -418,6 +429,11 @@ class Machine:
         return self._next_ready
 
     @property
+    def ready_bytes(self) -> float:
+        """About how many bytes lie in complete batches that are not yet handed out."""
+        return (self._next_ready - self._taken) * self.batch_size * self._expected_bytes
+
+    @property
     def taken(self) -> int:
         """How many batches, from the first, have been handed out."""
         return self._taken
@@ -430,6 +446,11 @@ class Machine:
         for place in range(batch * self.batch_size, min((batch + 1) * self.batch_size, self.count)):
             self.held_bytes -= self._held.pop(self.position_at(place))
         return batch
+
+    def positions_in(self, batch: int) -> NDArray[np.int64]:
+        """Return the positions of the samples in a batch that was handed out."""
+        start, stop = batch * self.batch_size, min((batch + 1) * self.batch_size, self.count)
+        return np.arange(start, stop) if self._placement is None else self._placement.position_at[start:stop].copy()
 
     def taken_positions(self) -> NDArray[np.int64]:
         """Return the positions of the samples in the batches handed out so far, in the order of their places."""

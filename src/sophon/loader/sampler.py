@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from sophon.errors import ConfigError
 from sophon.loader.order import epoch_order
 from sophon.loader.ranks import Ranks, check_uneven, each, share
 from sophon.loader.state import Place, State
 from sophon.loader.torch_import import Sampler
+from sophon.loader.turns import Positions, Turns
 
 
 class EpochSampler(Sampler[Any]):
@@ -42,6 +45,7 @@ class EpochSampler(Sampler[Any]):
         self.ranks = Ranks(rank, world_size)
         self._uneven = check_uneven(uneven)
         self.place = Place()
+        self._left: Positions | None = None  # of the latest pass, if some had left out of turn before it
 
     @property
     def epoch(self) -> int:
@@ -56,10 +60,15 @@ class EpochSampler(Sampler[Any]):
         return each(self._count, self.ranks, self._uneven)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        epoch, cursor = self.place.begin()
+        epoch, cursor, turns = self.place.begin()
         order = epoch_order(self._count, self._seed, epoch, shuffle=self._shuffle)
-        mine = share(order, cursor, self.ranks, self._uneven)
-        return ((epoch, int(sample)) for sample in mine)
+        mine = share(order, cursor if turns is None else turns.begun, self.ranks, self._uneven)
+        self._left = None if turns is None else turns.left(len(mine))
+        return ((epoch, int(sample)) for sample in (mine if self._left is None else mine[self._left]))
+
+    def left(self, start: int, stop: int) -> Positions:
+        """Return the positions of some samples of the latest pass, if some had left out of turn before it."""
+        return np.arange(start, stop) if self._left is None else self._left[start:stop]
 
     def state_dict(self, taken: int) -> dict[str, Any]:
         """Return where the training loop stands, as a small dict of JSON values, the same on all ranks.
@@ -72,17 +81,21 @@ class EpochSampler(Sampler[Any]):
             raise ConfigError(f"taken: expected how many samples the loop has got in this pass, got {taken!r}")
         if taken and self.place.is_ahead:
             raise ConfigError(f"taken is {taken}, but nothing was asked of this sampler yet")
-        cursor = min(self.place.cursor + taken * self.ranks.size, self._count)
-        return self._state(self.place.epoch, cursor).to_dict()
+        epoch, begun, turns = self.place.at
+        cursor = min(begun + taken * self.ranks.size, self._count)
+        if turns is not None and taken and self._left is not None:
+            turns = None if cursor == self._count else turns.after(self._left[:taken])
+        return self._state(epoch, cursor, turns).to_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where a state was taken, also with another number of workers or ranks, or another batch size."""
         saved = State.from_dict(state)
         saved.require(self._state(saved.epoch, saved.cursor))
+        turns = None if saved.turns is None else Turns.from_dict(saved.turns, saved.cursor, self.ranks)
         left = each(self._count - saved.cursor, self.ranks, self._uneven)
-        self.place.load(saved.epoch, saved.cursor, is_over=left == 0)
+        self.place.load(saved.epoch, saved.cursor, left == 0, turns)
 
-    def _state(self, epoch: int, cursor: int) -> State:
+    def _state(self, epoch: int, cursor: int, turns: Turns | None = None) -> State:
         opened, pipeline = getattr(self._dataset, "opened", None), getattr(self._dataset, "pipeline", None)
         return State(
             seed=self._seed,
@@ -92,4 +105,5 @@ class EpochSampler(Sampler[Any]):
             shuffle=self._shuffle,
             dataset=getattr(opened, "fingerprint", ""),
             pipeline=getattr(pipeline, "fingerprint", ""),
+            turns=None if turns is None else turns.to_dict(),
         )

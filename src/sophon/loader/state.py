@@ -2,6 +2,8 @@
 
 The samples that are left are a function of (seed, epoch, cursor) and of the data set; so the state has the same size
 for ten samples and for ten million, and says nothing of workers, ranks, batch size or cuts, which may all be others.
+Where samples leave out of turn, in the middle of a relaxed epoch, the few that did are named too (`turns`); these are a
+rank's own, and so is that state.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sophon.errors import ArtifactError
+from sophon.loader.turns import Turns
 
 _FORMAT = 1
 _MUST_AGREE = {
@@ -34,6 +37,7 @@ class State:
         dataset: Fingerprint of the data set.
         pipeline: Fingerprint of the pipeline.
         plan: How often a plan was made; for the record, since plans change no bit.
+        turns: What left out of turn, as `Turns.to_dict` gives it; None where everything came in order.
     """
 
     seed: int
@@ -44,10 +48,14 @@ class State:
     dataset: str
     pipeline: str
     plan: int = 0
+    turns: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as JSON values."""
-        return {"format": _FORMAT, **vars(self)}
+        state = {"format": _FORMAT, **vars(self)}
+        if self.turns is None:
+            del state["turns"]
+        return state
 
     @classmethod
     def from_dict(cls, state: Any) -> State:
@@ -82,42 +90,55 @@ class State:
 class Place:
     """Where a run stands: which epoch comes next, and how far the latest one has come.
 
+    Concurrency: the loop moves it, and any thread may look at it: `at` is replaced as a whole.
+
     Attributes:
         next_epoch: The epoch of the next pass.
-        epoch: The epoch of the latest pass, or of the next one if there was none yet or a state was loaded since.
-        cursor: How much of that epoch is used up.
+        at: The epoch of the latest pass, or of the next one if there was none yet or a state was loaded since; how much
+            of it is used up; and what left it out of turn, if anything may.
         is_ahead: Whether that pass is still to come.
     """
 
     def __init__(self) -> None:
-        self.next_epoch = self.epoch = self.cursor = 0
+        self.next_epoch = 0
+        self.at: tuple[int, int, Turns | None] = (0, 0, None)
         self.is_ahead = True
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of `at`."""
+        return self.at[0]
+
+    @property
+    def cursor(self) -> int:
+        """How much of that epoch is used up."""
+        return self.at[1]
 
     def set_epoch(self, epoch: int) -> None:
         """Go on with this epoch; in the middle of it, if that is where a state was loaded."""
         self.next_epoch = epoch
         if not (self.is_ahead and self.epoch == epoch):
-            self.epoch, self.cursor, self.is_ahead = epoch, 0, True
+            self.at, self.is_ahead = (epoch, 0, None), True
 
-    def load(self, epoch: int, cursor: int, is_over: bool) -> None:
+    def load(self, epoch: int, cursor: int, is_over: bool, turns: Turns | None = None) -> None:
         """Go on behind what is used up; if nothing is left of that epoch, with the next one.
 
         Whoever then asks for the finished epoch by `set_epoch`, keeping count himself, gets the nothing that is left.
         """
-        self.epoch, self.cursor, self.is_ahead = epoch, cursor, True
+        self.at, self.is_ahead = (epoch, cursor, turns), True
         self.next_epoch = epoch + is_over
 
-    def begin(self) -> tuple[int, int]:
-        """Begin a pass; return its epoch and where in it."""
+    def begin(self) -> tuple[int, int, Turns | None]:
+        """Begin a pass; return its epoch, where in it, and what left it out of turn before."""
         epoch = self.next_epoch
-        self.cursor = self.cursor if self.is_ahead and self.epoch == epoch else 0
-        self.epoch, self.next_epoch, self.is_ahead = epoch, epoch + 1, False
-        return epoch, self.cursor
+        self.at = self.at if self.is_ahead and self.epoch == epoch else (epoch, 0, None)
+        self.next_epoch, self.is_ahead = epoch + 1, False
+        return self.at
 
-    def move(self, epoch: int, cursor: int) -> None:
+    def move(self, epoch: int, cursor: int, turns: Turns | None = None) -> None:
         """Note how far a pass has come, if it is still the latest."""
         if self.epoch == epoch and not self.is_ahead:
-            self.cursor = cursor
+            self.at = (epoch, cursor, turns)
 
     def end(self, epoch: int) -> None:
         """Note that a pass is over: the state is that of the beginning of the next one."""

@@ -8,6 +8,9 @@ next. It asks no clock, so that it can be tested.
 - It waits while workers are busy: finishing binds. As long as they do not use all cores, one more is tried; where that
   does not help, they hold each other up (Python's lock), and one less is tried.
 - It waits while the buffer is full: the engine tells at once (`deepen`), and the bound doubles, up to `buffer_bytes`.
+- It does not wait, and for a while there was always more than half of the bound finished and ready for it: half of the
+  bound would have done, and is what is held from then on, down to where it began. A bound that has to grow again is
+  kept for four times as long, so that it does not go up and down for ever.
 
 A trial that does not pay is taken back, and the same one is not made again until the world has changed.
 """
@@ -25,6 +28,8 @@ _PAYS = 1.05  # the rate of a trial against the rate before
 _WORTH_LESS = 0.98  # where fewer workers do as well, fewer it is
 _MOVED = 1.3  # the rate against the settled one: the world has changed, and trials are made anew
 _PATIENCE = 8  # stretches of it in a row
+_SPARE = 0.5  # of the bytes ahead are never used: half of them are given back
+_KEPT_LONGER = 4  # times as many stretches, each time that what was given back was needed after all
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,7 @@ class Seen:
         busy_s: Seconds that workers were busy, summed.
         cpu_s: CPU seconds that they used, summed.
         fetching: Whether there was something to ask for, and room for it, all the time.
+        spare_bytes: Fewest bytes of finished batches that lay ready when the consumer had taken one.
     """
 
     seconds: float
@@ -61,6 +67,7 @@ class Seen:
     busy_s: float
     cpu_s: float
     fetching: bool = True
+    spare_bytes: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -87,6 +94,10 @@ class Tuner:
         self._failed: set[tuple[str, int]] = set()
         self._settled_rate = 0.0
         self._moved = 0
+        self._least_bytes = start.ahead_bytes
+        self._spared = 0
+        self._spare_patience = _PATIENCE
+        self._gave_back = False
 
     def begin(self) -> None:
         """Take note that an epoch begins: what was being tried is tried on, but its first stretch does not count."""
@@ -98,10 +109,23 @@ class Tuner:
         if ahead_bytes == self.setting.ahead_bytes:
             return False
         self.setting = replace(self.setting, ahead_bytes=ahead_bytes)
+        self._spared = 0
+        if self._gave_back:
+            self._gave_back, self._spare_patience = False, _KEPT_LONGER * self._spare_patience
         return True
+
+    def _give_back(self, seen: Seen) -> None:
+        """Hold half as many bytes ahead, if for a while more than that have lain there unused."""
+        is_spare = seen.waited_s < _WAITS * seen.seconds and seen.spare_bytes > _SPARE * self.setting.ahead_bytes
+        self._spared = self._spared + 1 if is_spare else 0
+        ahead_bytes = max(self.setting.ahead_bytes // 2, self._least_bytes)
+        if self._spared >= self._spare_patience and ahead_bytes < self.setting.ahead_bytes:
+            self.setting = replace(self.setting, ahead_bytes=ahead_bytes)
+            self._spared, self._gave_back = 0, True
 
     def look(self, seen: Seen) -> Setting:
         """Return the setting for the next stretch."""
+        self._give_back(seen)
         if self._settling:  # threads started, requests under way: the first stretch is neither old nor new
             self._settling = False
         elif self._before is not None:

@@ -6,8 +6,9 @@ the trainer's are whole.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sophon.loader.batch import EMPTY, Collate
@@ -52,3 +53,24 @@ def opened(sent: tuple[Any, dict[str, Any]]) -> tuple[Any, dict[str, Any]]:
     """Return the batch that a worker has sent, or EMPTY, and its report."""
     batch, report = sent
     return (EMPTY if report["empty"] else batch), report
+
+
+_running: set[Any] = set()  # iterations of torch's DataLoader whose workers are to be ended by us
+
+
+@contextlib.contextmanager
+def ended_with(batches: Any) -> Iterator[Any]:
+    """End the worker processes of an iteration of torch's DataLoader with the block, however that ends.
+
+    Torch does it when the iterator is freed. If it is the garbage collector that frees it, as after an error in a
+    worker or with objects that know each other, the queue that tells workers to end is closed first, and torch waits
+    for each in vain, for five seconds. So the iteration is kept until it has been ended.
+    """
+    _running.add(batches)
+    try:
+        yield batches
+    finally:
+        _running.discard(batches)
+        shut_down = getattr(batches, "_shutdown_workers", None)  # not promised by torch; without it, it takes longer
+        if shut_down is not None:
+            shut_down()

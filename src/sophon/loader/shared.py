@@ -1,0 +1,61 @@
+"""One epoch for several consumers in one process: a thread per accelerator, say.
+
+Concurrency: any number of threads may draw from it. One of them at a time waits for the next batch and takes it, the
+others stand in line behind it; what a thread does with its batch holds up nobody. `close` may be called from any thread
+and wakes who waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterator
+from types import TracebackType
+from typing import Any
+
+
+class SharedBatches(Iterator[Any]):
+    """The batches of one epoch; each goes to exactly one of those who iterate over this object.
+
+    An error of the loader ends the epoch for all of them: whoever asks from then on gets the same one. An error in one
+    consumer's own code is its own affair: the others get the batches that are left.
+
+    Args:
+        batches: Where they come from.
+        stop: Makes an iteration that waits for a batch raise, called from another thread.
+    """
+
+    def __init__(self, batches: Generator[Any], stop: Callable[[], None]) -> None:
+        self._batches = batches
+        self._stop = stop
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._error: BaseException | None = None
+
+    def __next__(self) -> Any:
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            try:
+                return next(self._batches)
+            except StopIteration:
+                raise
+            except BaseException as error:
+                if self._is_closed:
+                    raise StopIteration from None
+                self._error = error
+                raise
+
+    def close(self) -> None:
+        """Leave the epoch where it stands: who waits for a batch or asks for one from now on finds the end."""
+        self._is_closed = True
+        self._stop()
+        with self._lock:
+            self._batches.close()
+
+    def __enter__(self) -> SharedBatches:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,80 @@
+"""Files: a sample that is lost, a disk without room."""
+
+import os
+import re
+import subprocess
+
+import pytest
+
+import sophon
+from sophon.errors import StoreError
+from tests.faults.struck import COUNT, POLICIES, Struck
+from tests.support.servers import RECIPE, make_images, serve
+
+
+def _remove(path):
+    path.unlink()
+
+
+def _cut_short(path):
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def _folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+def _dangle(path):
+    path.unlink()
+    path.symlink_to("/nowhere/at/all")
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("damage", [_remove, _cut_short, _folder, _dangle])
+def test_a_file_is_lost_in_the_middle_of_an_epoch(tmp_path, damage, policy):
+    images = make_images(tmp_path / "train", 20)
+    with serve(images) as server:
+        loader = sophon.DataLoader(server.url, RECIPE, batch_size=2, num_workers=1, policy=policy, buffer_bytes=1)
+        store = sophon.open_store(images)
+        victim = images / store.manifest.ids[15].as_py()
+        good = victim.read_bytes()
+        batches = iter(loader)
+        next(batches)
+        damage(victim)
+        with pytest.raises(StoreError, match=re.escape(victim.name)):
+            list(batches)
+        if victim.is_dir() and not victim.is_symlink():
+            victim.rmdir()
+        victim.unlink(missing_ok=True)
+        victim.write_bytes(good)
+        assert len(list(loader)) == 10, "the server lives on, and so does the sample when its file is back"
+
+
+@pytest.fixture
+def full_disk(tmp_path):
+    """A file system without room for anything."""
+    place = tmp_path / "full"
+    place.mkdir()
+    made = os.geteuid() == 0 and (
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(place)], check=False, capture_output=True
+        ).returncode
+        == 0
+    )
+    if not made:
+        pytest.skip("needs root, and tmpfs")
+    (place / "ballast").write_bytes(b"x" * 4096)
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_no_room_for_caches(images, expected, full_disk, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(full_disk))
+    server = sophon.LocalServer(images, options=("--cache-dir", str(full_disk / "manifests")))
+    with server:
+        loader = Struck(server.url, lambda: None, "first batch", policy="2:webp")
+        assert loader.digest() == expected
+    with sophon.LocalServer(images, options=("--cache-dir", str(full_disk))) as server:
+        assert len(sophon.RemoteDataset(server.url, RECIPE)) == COUNT
+    assert [path.name for path in full_disk.rglob("*") if path.is_file()] == ["ballast"], "nothing is left half written"
