@@ -69,6 +69,7 @@ class Trainer:
         world: Any,
         machine_type: type[Machine] = Machine,
         stop_after: int | None = None,
+        latest: Any = None,
     ) -> None:
         self.setup = setup
         self.name = name
@@ -87,7 +88,7 @@ class Trainer:
         self._random = world.random
         self._stop_after = stop_after
         self.machine = machine_type(
-            len(order), setup.batch_size, setup.config, setup.expected_bytes, self._clock.now_s, seed
+            len(order), setup.batch_size, setup.config, setup.expected_bytes, self._clock.now_s, seed, latest
         )
         self.ledger = Ledger(self.machine, setup.config, setup.expected_bytes, setup.sizes_are_even)
         self._asks: dict[int, Ask] = {}
@@ -167,7 +168,7 @@ class Trainer:
         self.ledger.taken(positions)
         self.batches.append(found)
         self.tell("batch", batch, tuple(positions))
-        self._world.moved(self)
+        self._world.moved(self, positions)
         if len(self.batches) in (machine.batches, self._stop_after):
             self._close(None)
             return

@@ -9,7 +9,9 @@ reordered, and a source may always do less than it was asked for. And these, bes
 """
 
 import hashlib
+import json
 import random
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from sophon.loader.order_log import OrderLog
 from sophon.loader.ranks import Ranks, each, share
 from sophon.loader.state import Place, State
 from sophon.loader.transport import SILENCE_S
+from sophon.loader.turns import Turns
 from sophon.pipeline import Key
 from tests.loader.simulation.clock import Clock
 from tests.loader.simulation.content import Content, Numbers
@@ -33,6 +36,17 @@ from tests.loader.simulation.trainer import CHECK_S, Setup, Trainer
 
 _MOST_STEPS = 60_000
 _SAMPLE_BYTES = 200_000  # of a finished one
+
+
+@dataclass
+class _Pass:
+    """What a trainer has to hand out: what is left of a rank's row, behind so many places."""
+
+    row: Order
+    left: Any
+    places: int
+    turns: Turns | None
+    rank: int
 
 
 class World:
@@ -52,6 +66,8 @@ class World:
         self.events: list[tuple[Any, ...]] = []
         self.starved = 0
         self.trainers: list[Trainer] = []
+        self._passes: dict[int, _Pass] = {}
+        self._logs: dict[int, OrderLog] = {}
         self._machine_type = machine_type
         self.count = r.choice((1, r.randint(2, 20), r.randint(20, 120), r.randint(60, 250)))
         self.epoch = r.randrange(5)
@@ -59,7 +75,7 @@ class World:
         self.assignment = Assignment()
         self.max_delay = r.choice((None, None, None, 0, 1, 2, 5, 100))
         self.uneven = r.choice(("pad", "drop"))
-        self.is_resumed = self.max_delay is None and r.random() < 0.4
+        self.is_resumed = r.random() < 0.4
         self.fate = r.choices(("calm", "dead", "final", "wild"), (6, 1.5, 1, 1.5))[0]
         self.deadline_s = r.choice((6.0, 12.0, 60.0))
         self.workers = r.choice((0, 1, 2, 4, 4))
@@ -206,32 +222,37 @@ class World:
         if stop is None:
             return
         states = [self._state(place).to_dict() for place in places]
-        hold(all(state == states[0] for state in states), "the state is the same on all ranks", states)
-        saved = State.from_dict(states[0])
-        saved.require(self._state(places[0]))
-        over = saved.epoch != self.epoch
+        if self.max_delay is None or stop in (0, steps):
+            hold(all(state == states[0] for state in states), "the state is the same on all ranks", states)
+        saved = [State.from_dict(json.loads(json.dumps(state))) for state in states]
+        saved[0].require(self._state(places[0]))
+        over = saved[0].epoch != self.epoch
         hold(over == (stop >= steps), "an epoch is over with its last batch", states[0], stop, steps)
         used = min(stop * self._setup.batch_size * size, self.count)
         if over:
             return
-        hold(saved.cursor == used, "the cursor is what is used up", saved.cursor, used)
-        hold(sorted(delivered) == sorted(self.order[:used].tolist()), "what is used up was handed out", stop)
-        size = r.choice((1, 2, 3, 4))
-        self._setup = self._make_setup()
+        hold(saved[0].cursor == used, "the cursor is what is used up", saved[0].cursor, used)
+        if self.max_delay is None:
+            hold(sorted(delivered) == sorted(self.order[:used].tolist()), "what is used up was handed out", stop)
+            size = r.choice((1, 2, 3, 4))
+            saved = [saved[0]] * size
+            self._setup = self._make_setup()
         left = each(self.count - used, Ranks(0, size), self.uneven)
         places = [Place() for _ in range(size)]
-        for place in places:
-            place.load(saved.epoch, saved.cursor, is_over=left == 0)
+        for rank, (place, state) in enumerate(zip(places, saved, strict=True)):
+            turns = None if state.turns is None else Turns.from_dict(state.turns, state.cursor, Ranks(rank, size))
+            place.load(state.epoch, state.cursor, left == 0, turns)
         if left == 0:
             return
         second = self._part(places, size, None)
         if any(trainer.outcome for trainer in second):
             return
         delivered += [sample for trainer in second for batch in trainer.batches for sample, _ in batch]
-        self._check_shares(delivered, used, size)
+        self._check_shares(delivered, used if self.max_delay is None else 0, size)
 
     def _state(self, place: Place) -> State:
-        return State(self.seed, place.epoch, place.cursor, self.count, True, "data", "pipeline")
+        turns = None if place.at[2] is None else place.at[2].to_dict()
+        return State(self.seed, place.epoch, place.cursor, self.count, True, "data", "pipeline", turns=turns)
 
     def _part(self, places: list[Place], size: int, stop: int | None) -> list[Trainer]:
         """Run all ranks to their end, or until they have handed out so many batches."""
@@ -239,11 +260,18 @@ class World:
         self._places: dict[int, Place] = {}
         trainers: list[Trainer] = []
         for rank, place in enumerate(places):
-            epoch, cursor, _ = place.begin()
-            order = share(self.order, cursor, Ranks(rank, size), self.uneven)
-            self._check_share(order, cursor, rank, size)
+            epoch, cursor, turns = place.begin()
+            if turns is None and self.max_delay is not None:
+                turns = Turns(Ranks(rank, size), cursor)
+            row = share(self.order, cursor if turns is None else turns.begun, Ranks(rank, size), self.uneven)
+            self._check_share(row, cursor if turns is None else turns.begun, rank, size)
+            left, latest = np.arange(len(row)), None
+            if turns is not None and self.max_delay is not None:
+                left = turns.left(len(row))
+                latest = turns.latest(left, self._setup.batch_size, self.max_delay)
             name = len(self.trainers) + len(trainers) + 1
-            trainer = Trainer(name, self._setup, order, self.seed, epoch, self, self._machine_type, stop)
+            self._passes[name] = _Pass(row, left, 0 if turns is None else turns.places, turns, rank)
+            trainer = Trainer(name, self._setup, row[left], self.seed, epoch, self, self._machine_type, stop, latest)
             self._places[trainer.name] = place
             trainers.append(trainer)
         self.trainers += trainers
@@ -258,10 +286,14 @@ class World:
                 place.end(self.epoch)
         return trainers
 
-    def moved(self, trainer: Trainer) -> None:
+    def moved(self, trainer: Trainer, positions: list[int]) -> None:
         """A trainer has handed out a batch: the loader's own reckoning of its place."""
-        place, size = self._places[trainer.name], len(self._places)
-        place.move(self.epoch, min(place.cursor + trainer.setup.batch_size * size, self.count))
+        place, size, its = self._places[trainer.name], len(self._places), self._passes[trainer.name]
+        cursor = min(place.cursor + trainer.setup.batch_size * size, self.count)
+        if its.turns is not None:
+            is_over = each(self.count - cursor, Ranks(0, size), self.uneven) == 0
+            its.turns = None if is_over else its.turns.after(its.left[positions])
+        place.move(self.epoch, cursor, its.turns)
 
     def _last_s(self, start_s: float, trainers: list[Trainer]) -> float:
         """Return when an epoch must be over, generously: the consumer's time, and seconds for every request."""
@@ -287,9 +319,11 @@ class World:
         else:
             hold(len(set(positions)) == len(positions), "nothing is repeated", positions)
             size = trainer.setup.batch_size
-            late = [(p, at) for at, p in enumerate(positions) if at // size - p // size > self.max_delay]
+            its = self._passes[trainer.name]
+            placed = enumerate(its.left[positions].tolist(), its.places) if positions else ()
+            late = [(p, at) for at, p in placed if at // size - p // size > self.max_delay]
             hold(not late, "nobody comes later than promised", late)
-        self._check_log(trainer, positions, samples)
+        self._check_log(trainer, positions)
         if trainer.outcome is None:
             if len(trainer.batches) == machine.batches:
                 hold(len(samples) == len(trainer.order), "nothing is lost", len(samples))
@@ -320,14 +354,18 @@ class World:
         trying_s = CHECK_S + len(self.sources) * min(ledger.silent_s, self.deadline_s)
         return trainer.starved_s >= ledger.seen_s - trying_s
 
-    def _check_log(self, trainer: Trainer, positions: list[int], samples: list[int]) -> None:
+    def _check_log(self, trainer: Trainer, positions: list[int]) -> None:
+        """A rank's log, over both parts, gives the batches that it handed out."""
         if self.max_delay is None or not positions:
             return
-        log, order = OrderLog("data", trainer.setup.batch_size), np.array(trainer.order)
-        log.record(self.epoch, order, np.array(positions))
-        again = log.replay(self.epoch, order).tolist()
-        hold(again[: len(samples)] == samples, "a replay has the same batches", again)
-        hold(sorted(again) == sorted(trainer.order), "a replay has all samples", again)
+        its = self._passes[trainer.name]
+        log = self._logs.setdefault(its.rank, OrderLog("data", trainer.setup.batch_size))
+        log.record(self.epoch, its.row, its.left[positions], begun=0, start=its.places)
+        mine = [t for t in self.trainers if self._passes[t.name].rank == its.rank]
+        handed = [sample for t in mine for batch in t.batches for sample, _ in batch]
+        again = log.replay(self.epoch, its.row).tolist()
+        hold(again[: len(handed)] == handed, "a replay has the same batches", again)
+        hold(sorted(again) == sorted(its.row.tolist()), "a replay has all samples", again)
 
     def _check_share(self, order: Order, cursor: int, rank: int, size: int) -> None:
         """A rank has every so-many-th sample behind the cursor, and begins anew at the end of the order to fill up."""
