@@ -144,12 +144,6 @@ class WaitsForWhoIsLost(Machine):
         return None
 
 
-class TriesOnlyWhoFailed(Machine):
-    def ask(self, now_s):
-        self._nodes._tried = False
-        return super().ask(now_s)
-
-
 class HoldsTooMuch(Machine):
     def _room_for(self, position):
         return super()._room_for(position) or self.held_bytes < 1.1 * self._config.buffer_bytes
@@ -202,7 +196,6 @@ class CancelsWhatIsOwed(Machine):
         (GivesUpEarly, "nobody is given up before the deadline"),
         (GivesUpOnTheConsumer, "nobody is given up"),
         (WaitsForWhoIsLost, "nobody comes to the deadline"),
-        (TriesOnlyWhoFailed, "nobody comes to the deadline"),
         (HoldsTooMuch, "bytes held stay within the buffer"),
         (ForgetsToRelease, "bytes held are those of what was asked for and not taken"),
         (HandsOutTooEarly, "a batch is whole"),
