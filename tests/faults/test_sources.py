@@ -96,7 +96,7 @@ def test_both_die(pair):
 def test_the_other_one_holds_other_files(tmp_path, images):
     others = make_images(tmp_path / "train", COUNT - 1)
     with serve(images) as one, serve(others) as two:
-        loader = sophon.DataLoader([one.url, two.url], RECIPE, batch_size=BATCH, num_workers=1)
+        loader = sophon.DataLoader([one.url, two.url], RECIPE, batch_size=BATCH, num_workers=1, buffer_bytes=1)
         with pytest.raises(ConfigError, match=f"{two.url} holds another data set"):
             list(loader)
 

@@ -146,7 +146,9 @@ class WaitsForWhoIsLost(Machine):
 
 class TriesOnlyWhoFailed(Machine):
     def ask(self, now_s):
-        self._nodes._tried = False
+        nodes = self._nodes
+        nodes._tried = False
+        nodes._may_be_tried = lambda number, _: nodes._nodes[number].under_way == 0  # however long it kept us waiting
         return super().ask(now_s)
 
 

@@ -239,7 +239,7 @@ class World:
         self._places: dict[int, Place] = {}
         trainers: list[Trainer] = []
         for rank, place in enumerate(places):
-            epoch, cursor = place.begin()
+            epoch, cursor, _ = place.begin()
             order = share(self.order, cursor, Ranks(rank, size), self.uneven)
             self._check_share(order, cursor, rank, size)
             name = len(self.trainers) + len(trainers) + 1
