@@ -11,7 +11,8 @@ import torch
 
 import sophon
 from sophon.bench.proxy import Proxy
-from sophon.errors import ConfigError, RetryableError, StoreError
+from sophon.errors import ConfigError, RetryableError
+from sophon.loader import machine, transport
 from sophon.loader.sources import FallbackWarning
 from tests.faults.struck import BATCH, COUNT, MOMENTS, SEED, SLOWLY, Struck, warnings_allowed
 from tests.support.other_release import WHAT
@@ -20,10 +21,31 @@ from tests.support.servers import RECIPE, digest, make_images, serve
 REPOSITORY = str(Path(__file__).parents[2])
 
 
-@pytest.fixture
-def pair(images):
+@pytest.fixture(scope="module")
+def servers(images):
     with serve(images, options=SLOWLY) as one, serve(images, options=SLOWLY) as two:
         yield one, two
+
+
+@pytest.fixture
+def pair(servers):
+    """Two nodes that are up, whatever was done to them before."""
+    for server in servers:
+        if not server.is_running:
+            server.start()
+    return servers
+
+
+@pytest.fixture
+def one(pair):
+    return pair[0]
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Silence is noticed soon, so that tests are short."""
+    monkeypatch.setattr(machine, "_SILENT_S", 1.0)
+    monkeypatch.setattr(transport, "SILENCE_S", 1.5)
 
 
 def _urls(pair):
@@ -34,7 +56,7 @@ def _urls(pair):
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("which", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_one_of_two_dies(pair, expected, moment, which):
     struck = Struck(_urls(pair), pair[which].kill, moment, policy="2:webp")
     assert struck.digest() == expected
@@ -50,8 +72,9 @@ def test_both_share_the_work(pair, expected):
     assert all(source._opened is not None for source in struck.loader.dataset.sources)
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("silence", ["stopped", "unreachable"])
-def test_one_of_two_falls_silent_for_good(images, pair, expected, silence):
+def test_one_of_two_falls_silent_for_good(pair, expected, silence):
     with Proxy(pair[0].port) as proxy:
         urls = [pair[0].url.replace(str(pair[0].port), str(proxy.port)), pair[1].url]
 
@@ -96,7 +119,7 @@ def test_both_die(pair):
 def test_the_other_one_holds_other_files(tmp_path, images):
     others = make_images(tmp_path / "train", COUNT - 1)
     with serve(images) as one, serve(others) as two:
-        loader = sophon.DataLoader([one.url, two.url], RECIPE, batch_size=BATCH, num_workers=1)
+        loader = sophon.DataLoader([one.url, two.url], RECIPE, batch_size=BATCH, num_workers=1, buffer_bytes=1)
         with pytest.raises(ConfigError, match=f"{two.url} holds another data set"):
             list(loader)
 
@@ -132,9 +155,11 @@ def test_several_addresses_that_make_no_sense(images):
 # --- late answers -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("hedge", [0.3, True])
-def test_late_samples_are_asked_for_a_second_time(images, expected, hedge):
-    with serve(images, options=SLOWLY) as one, serve(images, options=SLOWLY) as two, Proxy(one.port) as proxy:
+def test_late_samples_are_asked_for_a_second_time(pair, expected, hedge):
+    one, two = pair
+    with Proxy(one.port) as proxy:
         urls = [one.url.replace(str(one.port), str(proxy.port)), two.url]
         struck = Struck(urls, proxy.pause, "between epochs", hedge=hedge, deadline_s=30)
         start_s = time.monotonic()
@@ -144,55 +169,55 @@ def test_late_samples_are_asked_for_a_second_time(images, expected, hedge):
 
 
 def test_to_ask_twice_needs_threads(images):
-    with serve(images) as server:
-        for settings in ({"num_workers": 0}, {"num_workers": 1, "workers": "processes"}):
-            with pytest.raises(ConfigError, match="hedge: to ask twice needs threads"):
-                sophon.DataLoader(server.url, RECIPE, hedge=True, **settings)
-        for wrong in (-1, "yes", float("nan")):
-            with pytest.raises(ConfigError, match="hedge: expected True, False or seconds"):
-                sophon.DataLoader(server.url, RECIPE, num_workers=1, hedge=wrong)
+    for settings in ({"num_workers": 0}, {"num_workers": 1, "workers": "processes"}):
+        with pytest.raises(ConfigError, match="hedge: to ask twice needs threads"):
+            sophon.DataLoader(images, RECIPE, hedge=True, **settings)
+    for wrong in (-1, "yes", float("nan")):
+        with pytest.raises(ConfigError, match="hedge: expected True, False or seconds"):
+            sophon.DataLoader(images, RECIPE, num_workers=1, hedge=wrong)
 
 
 # --- a path to fall back on -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("workers", [0, 2])
-def test_the_node_dies_for_good_and_the_files_are_read_directly(images, expected, moment, workers):
-    with serve(images, options=SLOWLY) as server, warnings_allowed():
-        struck = Struck(server.url, server.kill, moment, policy="2:webp", num_workers=workers, fallback=images)
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
+def test_the_node_dies_for_good_and_the_files_are_read_directly(one, images, expected, moment, workers):
+    with warnings_allowed():
+        struck = Struck(one.url, one.kill, moment, policy="2:webp", num_workers=workers, fallback=images)
         assert struck.digest() == expected
         assert struck.loader.stats.fallback > 0
 
 
-def test_a_fallback_is_worth_a_warning(images):
-    with serve(images, options=SLOWLY) as server:
-        struck = Struck(server.url, server.kill, "mid-stream", fallback=images)
-        with pytest.warns(FallbackWarning, match=f"no answer from {server.url}; samples are read from {images}"):
-            struck.digest()
+def test_a_fallback_is_worth_a_warning(one, images):
+    struck = Struck(one.url, one.kill, "mid-stream", fallback=images)
+    with pytest.warns(FallbackWarning, match=f"no answer from {one.url}; samples are read from {images}"):
+        struck.digest()
 
 
-def test_a_node_that_comes_back_is_asked_again(images, expected):
-    with serve(images, options=SLOWLY) as server, warnings_allowed():
-        struck = Struck(server.url, server.kill, "first batch", fallback=images)
+def test_a_node_that_comes_back_is_asked_again(one, images, expected):
+    with warnings_allowed():
+        struck = Struck(one.url, one.kill, "first batch", fallback=images)
         assert struck.digest() == expected
         assert struck.loader.stats.fallback > 0
-        server.start()
-        list(struck.loader)  # begins with the node again
+        one.start()
+        time.sleep(2)  # the longest pause
+        list(struck.loader)  # tries it
         before = struck.loader.stats.fallback
         list(struck.loader)
         assert struck.loader.stats.fallback == before
 
 
-def test_a_silent_node_with_a_fallback(images, expected):
-    with serve(images, options=SLOWLY) as server, warnings_allowed():
-        struck = Struck(server.url, lambda: os.kill(server.pid, signal.SIGSTOP), "mid-stream", fallback=images)
+@pytest.mark.usefixtures("impatient")
+def test_a_silent_node_with_a_fallback(one, images, expected):
+    with warnings_allowed():
+        struck = Struck(one.url, lambda: os.kill(one.pid, signal.SIGSTOP), "mid-stream", fallback=images)
         try:
             start_s = time.monotonic()
             assert struck.digest() == expected
             assert time.monotonic() - start_s < 30
         finally:
-            os.kill(server.pid, signal.SIGCONT)
+            os.kill(one.pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("workers", ["threads", "processes"])
@@ -206,47 +231,46 @@ def test_no_node_at_the_start(images, expected, workers):
         assert digest(batch for _ in range(2) for batch in loader) == expected
 
 
-def test_the_fallback_is_gone_too_and_the_node_comes_back(tmp_path, images, expected):
+def test_the_fallback_is_gone_too_and_the_node_comes_back(tmp_path, one, images, expected):
     copy = tmp_path / "copy"
     shutil.copytree(images, copy)
-    with serve(images, options=SLOWLY) as server, warnings_allowed():
+    with warnings_allowed():
 
         def fault():
             shutil.rmtree(copy)
-            server.kill()
+            one.kill()
             time.sleep(1)
-            server.start()
+            one.start()
 
-        struck = Struck(server.url, fault, "first batch", fallback=copy)
+        struck = Struck(one.url, fault, "first batch", fallback=copy)
         assert struck.digest() == expected
         assert len(struck.loader.bad_samples) == 0
 
 
-def test_a_fallback_that_makes_no_sense(tmp_path, images):
+def test_a_fallback_that_makes_no_sense(tmp_path, one, images):
     others = make_images(tmp_path / "train", COUNT - 1)
-    with serve(images) as server:
-        with pytest.raises(ConfigError, match=r"fallback .* holds another data set"):
-            sophon.DataLoader(server.url, RECIPE, fallback=others)
-        with pytest.raises(StoreError, match="nowhere"):
-            sophon.DataLoader(server.url, RECIPE, fallback=tmp_path / "nowhere")
-        with pytest.raises(ConfigError, match="several nodes as a list"):
-            sophon.DataLoader(server.url, RECIPE, fallback=server.url)
-        dataset = sophon.RemoteDataset(server.url, RECIPE)
-        with pytest.raises(ConfigError, match=r"has its own .* fallback; tell it"):
-            sophon.DataLoader(dataset, fallback=images)
+    with pytest.raises(ConfigError, match=r"fallback .* holds another data set"):
+        sophon.DataLoader(one.url, RECIPE, fallback=others)
+    with pytest.raises(ConfigError, match=r"there is nothing at .*nowhere"):
+        sophon.DataLoader(one.url, RECIPE, fallback=tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match="several nodes as a list"):
+        sophon.DataLoader(one.url, RECIPE, fallback=one.url)
+    dataset = sophon.RemoteDataset(one.url, RECIPE)
+    with pytest.raises(ConfigError, match=r"has its own .* fallback; tell it"):
+        sophon.DataLoader(dataset, fallback=images)
     with pytest.raises(ConfigError, match="read from a path already"):
         sophon.DataLoader(images, RECIPE, fallback=images)
 
 
-def test_a_cached_prefix_is_filled_from_the_fallback_too(tmp_path, images):
+def test_a_cached_prefix_is_filled_from_the_fallback_too(tmp_path, one, images):
     plain = sophon.DataLoader(images, RECIPE, BATCH, seed=SEED)
     expected = [batch[0] for batch in plain]
-    with serve(images, options=SLOWLY) as server, warnings_allowed():
+    with warnings_allowed():
         loader = sophon.DataLoader(
-            server.url, RECIPE, BATCH, num_workers=1, seed=SEED, cache=True, cache_dir=tmp_path, fallback=images
+            one.url, RECIPE, BATCH, num_workers=1, seed=SEED, cache=True, cache_dir=tmp_path, fallback=images
         )
         batches = iter(loader)
         first = next(batches)[0]
-        server.kill()
+        one.kill()
         got = [first, *(batch[0] for batch in batches)]
     assert all(torch.equal(one, two) for one, two in zip(got, expected, strict=True))

@@ -63,7 +63,7 @@ def test_what_a_failed_request_owes_is_asked_for_again_after_a_pause_that_grows(
         assert ask.positions == tuple(range(10))
         machine.failed(ask.request, DOWN, now_s)
         start_s = now_s
-        while now_s < start_s + 10 and min(machine._nodes.retries_s) > now_s:
+        while now_s < start_s + 10 and max(machine._nodes.retries_s) > now_s:
             now_s += 0.01
         pauses.append(now_s - start_s)
     for pause_s, full_s in zip(pauses, [1, 2, 4, 4, 4, 4], strict=True):

@@ -56,6 +56,9 @@ def test_a_node_that_is_being_tried_is_not_tried_again():
 def test_a_reply_makes_a_node_well():
     nodes = _nodes()
     _fail(nodes, 0, 1.0)
+    nodes.asked(1)
+    nodes.ended(1)
+    assert nodes.pick(1.0) == Choice(1)
     nodes.replied(0)
     assert nodes.pick(1.0) == Choice(0)
 
@@ -66,7 +69,7 @@ def test_a_pause_doubles_up_to_its_bound():
     for full_s in (1.0, 2.0, 4.0, 8.0, 8.0):
         now_s += 100.0
         _fail(nodes, 0, now_s)
-        pause_s = min(nodes.retries_s) - now_s
+        pause_s = max(nodes.retries_s) - now_s
         assert 0.5 * full_s <= pause_s <= full_s
         assert nodes.pick(now_s + 0.49 * full_s) is None
         assert nodes.pick(now_s + full_s) == Choice(0)
@@ -132,5 +135,35 @@ def test_many_trainers_do_not_retry_in_step():
     for seed in range(20):
         nodes = Nodes(1, False, 1.0, 8.0, now_s=0.0, seed=seed)
         _fail(nodes, 0, 0.0)
-        pauses.add(min(nodes.retries_s))
+        pauses.add(max(nodes.retries_s))
     assert len(pauses) == 20
+
+
+def test_a_single_request_goes_round():
+    nodes = _nodes(3)
+    asked = []
+    for _ in range(6):
+        asked.append(nodes.pick(0.0).node)
+        nodes.asked(asked[-1])
+        nodes.ended(asked[-1])
+    assert asked == [0, 1, 2, 0, 1, 2]
+
+
+def test_the_next_epoch_knows_who_was_not_well():
+    nodes = _nodes()
+    nodes.asked(0)
+    nodes.failed(0, 1.0, 1.0)
+    nodes.begin()
+    assert nodes.pick(1.1) == Choice(1)
+    assert nodes.pick(5.0) == Choice(0, is_trial=True)  # nothing of the epoch before is under way
+
+
+def test_who_has_kept_us_waiting_is_left_alone_for_longer_while_others_answer():
+    nodes = _nodes(2, first_pause_s=0.1)
+    nodes.asked(0)
+    nodes.failed(0, 0.0, 5.0)  # silent for five seconds
+    nodes.ended(0)
+    assert nodes.pick(24.9) == Choice(1)
+    assert nodes.pick(25.0) == Choice(0, is_trial=True)
+    _fail(nodes, 1, 26.0)
+    assert nodes.pick(26.01) == Choice(0)  # nobody else is left

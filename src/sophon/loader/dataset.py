@@ -27,7 +27,7 @@ from sophon.loader.bad import DEFAULT_BUDGET, BadSample, BadSamples, row_of
 from sophon.loader.collate import OUTPUTS, numpy_collate
 from sophon.loader.credentials import Credentials
 from sophon.loader.cuts import Assignment, agreed_cut, assignment_for, within
-from sophon.loader.machine import Machine, MachineConfig
+from sophon.loader.machine import MachineConfig
 from sophon.loader.prefix_cache import DEFAULT_BYTES, CachedTransport, cache_cut, cache_for
 from sophon.loader.sources import Address, Sources, addresses_of, explain
 from sophon.loader.stats import Stats
@@ -255,7 +255,7 @@ class RemoteDataset(Dataset[Any]):
     def _fetch_all(self, epoch: int, samples: list[int]) -> Any:
         """Yield (position, reply) for all samples, trying again what fails, until the deadline."""
         config = self.sources.config(request_samples=min(len(samples), self.opened.max_samples), request_bytes=1 << 62)
-        machine = Machine(len(samples), len(samples) or 1, config, 0, time.monotonic())
+        machine = self.sources.machine(len(samples), len(samples) or 1, config, 0)
         remaining = len(samples)
         before_s, before_cpu_s = time.monotonic(), time.thread_time()
         while remaining:
@@ -281,6 +281,7 @@ class RemoteDataset(Dataset[Any]):
             except Error as error:
                 self.stats.add(retries=1)
                 machine.failed(ask.request, error, time.monotonic())
+        self.sources.keep(machine)
 
     def finish(
         self, reply: Reply, epoch: int, sample: int, out: Tensor | None = None, trace: Trace | None = None

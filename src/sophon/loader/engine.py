@@ -26,7 +26,7 @@ from sophon.loader.batch import Batch, Collate
 from sophon.loader.costs import Costs
 from sophon.loader.dataset import RemoteDataset
 from sophon.loader.gauge import Gauge
-from sophon.loader.machine import Ask, Machine, MachineConfig
+from sophon.loader.machine import Ask, MachineConfig
 from sophon.loader.order import Order
 from sophon.loader.planner import Planner
 from sophon.loader.sources import explain
@@ -95,7 +95,7 @@ class Engine:
         # A request that hangs keeps its thread; others go on.
         self._spare = 2 if config.hedge or config.nodes + config.has_fallback > 1 else 1
         now_s = time.monotonic()
-        self._machine = Machine(len(order), batch_size, config, dataset.result_bytes, now_s, latest=latest)
+        self._machine = dataset.sources.machine(len(order), batch_size, config, dataset.result_bytes, latest=latest)
         # Reentrant, since an abandoned iterator may be closed by the garbage collector in any thread, at any moment.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)  # the machine may have something to ask or to hand out
@@ -147,6 +147,8 @@ class Engine:
     def close(self) -> None:
         """Stop all threads, also in the middle of an epoch."""
         with self._lock:
+            if not self._stopped:
+                self._dataset.sources.keep(self._machine)
             self._stopped = True
             self._changed.notify_all()
             self._work.notify_all()
@@ -298,7 +300,8 @@ class Engine:
                     yield position, reply
                 before_s, before_cpu_s = time.monotonic(), time.thread_time()
             with self._lock:
-                self._machine.ended(ask.request, time.monotonic())
+                if not self._stopped:
+                    self._machine.ended(ask.request, time.monotonic())
         except Error as error:
             with self._lock:
                 if not self._stopped and self._machine.failed(ask.request, error, time.monotonic()):

@@ -59,6 +59,11 @@ class LocalServer:
             raise ConfigError("the server is not running; use it in a with block or call start()")
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the process was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
     def start(self) -> LocalServer:
         """Start the process and wait until it accepts requests; again on the same port if it ran before."""
         if self._process is not None:

@@ -50,6 +50,7 @@ from sophon.loader.placement import Placement, Placing
 
 _WAITING, _ASKED, _RECEIVED, _FINISHED = range(4)
 _SILENT_S = 5.0  # that a node may be where there is another source: then it counts as failed
+_TRIAL_S = 0.25  # that it may be when it has failed before, and a batch waits for what it was asked for
 _SOURCES_TRIED = 6  # one after the other, before the deadline
 _LONGEST_NAP_S = 1.0  # of a driver, which is woken by what happens anyway
 _SHORTEST_NAP_S = 1e-3  # rounding may leave less of a pause than a clock can tell
@@ -94,6 +95,7 @@ class Ask:
     positions: tuple[int, ...]
     node: int = 0
     is_second: bool = False
+    is_trial: bool = False
 
 
 @dataclass
@@ -105,6 +107,7 @@ class _Request:
     is_hedged: bool = False
     is_suspect: bool = False
     is_second: bool = False
+    is_trial: bool = False  # of a node that has failed before
 
 
 class Machine:
@@ -117,6 +120,7 @@ class Machine:
         expected_bytes: First guess at the bytes held for one sample.
         now_s: The time at the start.
         seed: Of the jitter of pauses, so that many trainers do not retry in step.
+        nodes: How the sources have been in the epoch before; by default nothing is known of them.
         latest: In relaxed order, for every position the last batch that its sample may come in; by default `max_delay`
             behind its own (see `placement`).
 
@@ -134,6 +138,7 @@ class Machine:
         expected_bytes: int,
         now_s: float,
         seed: int = 0,
+        nodes: Nodes | None = None,
         latest: NDArray[np.int64] | None = None,
     ) -> None:
         self.count = count
@@ -145,9 +150,10 @@ class Machine:
         self.max_requests = config.max_requests
         self.ahead_bytes = config.buffer_bytes
         self._config = config
-        self._nodes = Nodes(
+        self._nodes = nodes or Nodes(
             config.nodes, config.has_fallback, config.first_pause_s, config.longest_pause_s, now_s, seed
         )
+        self._nodes.begin()
         silent_s = min(_SILENT_S, config.deadline_s / _SOURCES_TRIED)
         self._patience = Patience(config.hedge, silent_s if self._nodes.has_others else math.inf)
         self._state = np.zeros(count, np.uint8)
@@ -168,6 +174,11 @@ class Machine:
         self._last_failure: Error | None = None
         self._waiting_since_s: float | None = None  # for an answer; None while nothing is owed to us
 
+    @property
+    def nodes(self) -> Nodes:
+        """How the sources are, for the epoch that follows."""
+        return self._nodes
+
     # --- asking -------------------------------------------------------------------------------------------------------
 
     def ask(self, now_s: float) -> Ask | None:
@@ -184,18 +195,21 @@ class Machine:
         if choice is None:
             return None
         positions = self._choose_one() if choice.is_trial else self._choose()
-        return self._send(positions, choice.node, now_s) if positions else None
+        return self._send(positions, choice.node, now_s, is_trial=choice.is_trial) if positions else None
 
-    def _send(self, positions: list[int], node: int, now_s: float, is_second: bool = False) -> Ask:
+    def _send(
+        self, positions: list[int], node: int, now_s: float, is_second: bool = False, is_trial: bool = False
+    ) -> Ask:
         if self._waiting_since_s is None:
             self._waiting_since_s = now_s
         self._request_number += 1
-        self._requests[self._request_number] = _Request(set(positions), node, now_s, now_s, is_second=is_second)
+        request = _Request(set(positions), node, now_s, now_s, is_second=is_second, is_trial=is_trial)
+        self._requests[self._request_number] = request
         self._nodes.asked(node)
         self._patience.asked(len(positions), is_second)
         for position in positions:
             self._state[position] = _ASKED
-        return Ask(self._request_number, tuple(positions), node, is_second)
+        return Ask(self._request_number, tuple(positions), node, is_second, is_trial)
 
     def _choose(self) -> list[int]:
         chosen: list[int] = []
@@ -227,11 +241,9 @@ class Machine:
     # --- asking a second time -----------------------------------------------------------------------------------------
 
     def _hedge(self, now_s: float) -> Ask | None:
-        limit_s, most_s = self._patience.limit_s, self._patience.most_s
-        if limit_s == math.inf:
-            return None
+        most_s = self._patience.most_s
         # Sums, as in `wait_s`: a difference may be rounded to less than the limit when it has just been reached.
-        late = [(n, r) for n, r in self._requests.items() if r.positions and r.heard_s + limit_s <= now_s]
+        late = [(n, r) for n, r in self._requests.items() if r.positions and self._late_at_s(r) <= now_s]
         for _, request in late:
             if request.heard_s + most_s <= now_s and not request.is_suspect:
                 request.is_suspect = True
@@ -242,14 +254,20 @@ class Machine:
                 return ask
         return None
 
+    def _late_at_s(self, request: _Request) -> float:
+        limit_s = self._patience.limit_s
+        return request.heard_s + (min(limit_s, _TRIAL_S) if request.is_trial else limit_s)
+
     def _repeat(self, request: _Request, now_s: float) -> Ask | None:
         """Ask for what is late a second time."""
         if request.is_hedged or request.is_second:
             return None
         owed = self._owed_alone(request)
-        if not owed or not self._is_needed(owed[0]) or not self._patience.may_ask_twice(len(owed)):
+        if not owed or not self._is_needed(owed[0]):
             return None
         node = self._nodes.pick_other({request.node}, now_s)
+        if node is None if request.is_trial else not self._patience.may_ask_twice(len(owed)):
+            return None
         request.is_hedged = True
         return self._send(owed, request.node if node is None else node, now_s, is_second=True)
 
@@ -339,7 +357,7 @@ class Machine:
 
     def _hear(self, request: _Request, now_s: float) -> None:
         self._patience.waited(now_s - request.heard_s)
-        request.heard_s, request.is_suspect = now_s, False
+        request.heard_s, request.is_suspect, request.is_trial = now_s, False, False
         self._nodes.replied(request.node)
 
     def ended(self, request: int, now_s: float) -> None:
@@ -459,9 +477,9 @@ class Machine:
 
     def wait_s(self, now_s: float) -> float:
         """How long it makes sense to wait for an event before asking again."""
-        limit_s, most_s = self._patience.limit_s, self._patience.most_s
+        most_s = self._patience.most_s
         times_s = [now_s + _LONGEST_NAP_S, *self._nodes.retries_s]
         for request in self._requests.values():
             if request.positions:
-                times_s += (request.heard_s + limit_s, request.heard_s + most_s)
+                times_s += (self._late_at_s(request), request.heard_s + most_s)
         return max(min(at_s - now_s for at_s in times_s if at_s > now_s), _SHORTEST_NAP_S)

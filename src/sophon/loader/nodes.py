@@ -3,10 +3,12 @@
 A part of the machine, and like it without sockets, threads or clocks. The nodes are numbered 0 … count - 1; the
 fallback, if there is one, has the number `count`.
 
-- A node that answers is *well*, and well nodes share the requests: the one with the fewest under way gets the next.
+- A node that answers is *well*, and well nodes share the requests: the one with the fewest under way gets the next,
+  and where these are equally many, the one that was asked longest ago.
 - A node that fails is asked again after a pause that doubles with every further failure. As long as there is somebody
   else to ask, it is asked for a single sample, so that little waits for a node that may be gone, and others are asked
-  in between: several nodes that are gone would leave a driver with one thread no time for one that is not.
+  in between: several nodes that are gone would leave a driver with one thread no time for one that is not. And it is
+  left alone for several times as long as it has kept us waiting.
 - The fallback is asked while every node has failed twice in a row: a node that just restarts its connection is well
   again at the second try. Requests that were under way together fail together, which is one failure.
 """
@@ -17,6 +19,8 @@ import random
 from collections.abc import Collection
 from dataclasses import dataclass
 
+_REST = 4.0  # times as long as a node has kept us waiting it is left alone, where others answer
+_LONGEST_REST_S = 60.0
 _GIVEN_UP = 2  # failures in a row of every node, and the fallback is asked
 
 
@@ -25,7 +29,9 @@ class _Node:
     tries: int = 0  # failures since the last reply
     failed_at_s: float = 0.0  # the last of them
     retry_at_s: float = 0.0
+    rests_until_s: float = 0.0
     under_way: int = 0
+    turn: int = 0  # when it was asked last
 
 
 @dataclass(frozen=True)
@@ -62,16 +68,22 @@ class Nodes:
         self._longest_pause_s = longest_pause_s
         self._random = random.Random(seed)
         self._tried = False  # who was asked last had failed
+        self._turns = 0
+
+    def begin(self) -> None:
+        """Begin an epoch: nothing is under way. Who was well or not still is."""
+        for node in (*self._nodes, *([] if self._fallback is None else [self._fallback])):
+            node.under_way = 0
 
     def pick(self, now_s: float) -> Choice | None:
         """Return whom to ask now; None while all of them pause."""
         well = [number for number, node in enumerate(self._nodes) if node.tries == 0]
         due = [number for number, node in enumerate(self._nodes) if node.tries and node.retry_at_s <= now_s]
-        untried = [number for number in due if self._nodes[number].under_way == 0]
+        untried = [number for number in due if self._may_be_tried(number, now_s)]
         if untried and (well or self._falls_back) and not self._tried:
             return Choice(min(untried, key=self._soonest), is_trial=True)
         if well:
-            return Choice(min(well, key=lambda number: self._nodes[number].under_way))
+            return Choice(min(well, key=self._idlest))
         if self._falls_back and self._fallback is not None and self._fallback.retry_at_s <= now_s:
             return Choice(len(self._nodes))
         return Choice(min(due, key=self._soonest), is_trial=self._falls_back) if due else None
@@ -80,7 +92,7 @@ class Nodes:
         """Return whom to ask for what others were asked for and do not send; None if there is nobody else."""
         well = [number for number, node in enumerate(self._nodes) if node.tries == 0 and number not in than]
         if well:
-            return min(well, key=lambda number: self._nodes[number].under_way)
+            return min(well, key=self._idlest)
         fallback = len(self._nodes)
         if self._fallback is not None and fallback not in than and self._fallback.retry_at_s <= now_s:
             return fallback
@@ -108,19 +120,22 @@ class Nodes:
 
     @property
     def retries_s(self) -> list[float]:
-        """When the pause of each of them ends, or has ended."""
-        return [node.retry_at_s for node in (*self._nodes, *([] if self._fallback is None else [self._fallback]))]
+        """When the pauses and rests of each of them end, or have ended."""
+        everybody = (*self._nodes, *([] if self._fallback is None else [self._fallback]))
+        return [at_s for node in everybody for at_s in (node.retry_at_s, node.rests_until_s)]
 
     def asked(self, number: int) -> None:
         """Take note of a request."""
         node = self._at(number)
+        self._turns += 1
+        node.turn = self._turns
         node.under_way += 1
         self._tried = node.tries > 0
 
     def replied(self, number: int) -> None:
         """Take note of a reply: the node is well."""
         node = self._at(number)
-        node.tries, node.retry_at_s = 0, 0.0
+        node.tries, node.retry_at_s, node.rests_until_s = 0, 0.0, 0.0
 
     def ended(self, number: int) -> None:
         """Take note that a request is over, well or badly."""
@@ -141,6 +156,7 @@ class Nodes:
         node.tries += 1
         node.failed_at_s = now_s
         node.retry_at_s = now_s + pause_s * self._random.uniform(0.5, 1.0)
+        node.rests_until_s = now_s + min(_REST * (now_s - sent_s), _LONGEST_REST_S)
 
     def _at(self, number: int) -> _Node:
         if number < len(self._nodes):
@@ -148,5 +164,13 @@ class Nodes:
         assert self._fallback is not None
         return self._fallback
 
+    def _may_be_tried(self, number: int, now_s: float) -> bool:
+        node = self._nodes[number]
+        return node.under_way == 0 and node.rests_until_s <= now_s
+
     def _soonest(self, number: int) -> tuple[float, int]:
         return self._nodes[number].retry_at_s, self._nodes[number].tries
+
+    def _idlest(self, number: int) -> tuple[int, int]:
+        """Sort those first who have least to do, and of these who was asked longest ago."""
+        return self._nodes[number].under_way, self._nodes[number].turn

@@ -10,7 +10,8 @@ to a ping, which waits behind the samples that are being sent: on a link of 1 Mb
 It is also answered with "too many pings" by a node that has nothing to send.
 
 Concurrency: a thread while calls are under way. It stays for a moment when there are none, since to start one for every
-single sample would double what a request takes; `rest` ends it, for those who close a connection or fork.
+single sample would double what a request takes; `rest` ends it, for those who close a connection or fork, and it ends
+with the watch: it holds no reference to it while it waits.
 Limits: the kernel is asked the Linux way; elsewhere, and behind a proxy, a call ends at its deadline.
 """
 
@@ -21,6 +22,7 @@ import socket
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
@@ -62,6 +64,7 @@ class SilenceWatch:
         self._was_used = False  # since the last look
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
+        self._at_end: weakref.finalize[..., SilenceWatch] | None = None
         self._addresses: frozenset[str] = frozenset()
 
     def add(self, call: Call) -> None:
@@ -71,8 +74,13 @@ class SilenceWatch:
             self._was_used = True
             if self._thread is None:
                 self._over = threading.Event()
-                self._thread = threading.Thread(target=self._run, args=(self._over,), name="sophon-watch", daemon=True)
+                told = (weakref.ref(self), self._over, self._silence_s / _LOOKS)
+                self._thread = threading.Thread(target=_run, args=told, name="sophon-watch", daemon=True)
                 self._thread.start()
+                if self._at_end is not None:
+                    self._at_end.detach()  # that of a thread that has ended
+                self._at_end = weakref.finalize(self, _end, self._over, self._thread)
+                self._at_end.atexit = False
 
     def remove(self, call: Call) -> None:
         """Leave a call alone."""
@@ -88,16 +96,19 @@ class SilenceWatch:
             self._over.set()
         thread.join(1.0)  # it may ask for the node's addresses just now
 
-    def _run(self, over: threading.Event) -> None:
-        # Asked for with the first call, while all is well, and kept: without a network nobody would know.
+    def prepare(self) -> None:
+        """Find the node's addresses; with the first call, while all is well: without a network nobody would know."""
         self._addresses = self._addresses or _addresses_of(self._host)
-        while not over.wait(self._silence_s / _LOOKS):
-            with self._lock:
-                if not self._was_used and not over.is_set():
-                    self._thread = None
-                    return
-                self._was_used = bool(self._calls)
-            self._look(time.monotonic())
+
+    def goes_on(self, over: threading.Event) -> bool:
+        """Look at the calls; return False if there have been none for a while."""
+        with self._lock:
+            if not self._was_used and not over.is_set():
+                self._thread = None
+                return False
+            self._was_used = bool(self._calls)
+        self._look(time.monotonic())
+        return True
 
     def _look(self, now_s: float) -> None:
         with self._lock:
@@ -110,6 +121,25 @@ class SilenceWatch:
                     call.fell_silent = True
                 # gRPC sees the same as when the other side hangs up, and fails whatever waits for it.
                 connection.shutdown(socket.SHUT_RDWR)
+
+
+def _run(held: weakref.ref[SilenceWatch], over: threading.Event, pause_s: float) -> None:
+    watch = held()
+    if watch is not None:
+        watch.prepare()
+    while True:
+        watch = None
+        if over.wait(pause_s):
+            return
+        watch = held()
+        if watch is None or not watch.goes_on(over):
+            return
+
+
+def _end(over: threading.Event, thread: threading.Thread) -> None:
+    over.set()
+    if thread is not threading.current_thread():
+        thread.join(1.0)
 
 
 def _waited_s(call: Call, now_s: float) -> float:

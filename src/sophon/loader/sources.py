@@ -21,6 +21,7 @@ from sophon.codec.wire import Reply, Request
 from sophon.errors import ConfigError, Error, RetryableError, StoreError, remote_traceback, with_remote_traceback
 from sophon.loader.cuts import count_agreed
 from sophon.loader.machine import Machine, MachineConfig
+from sophon.loader.nodes import Nodes
 from sophon.loader.transport import Fetch, Opened, Transport, transport_to
 from sophon.pipeline import Pipeline
 
@@ -70,6 +71,7 @@ class Sources:
         self._url = url
         self._deadline_s = deadline_s
         self._warned = False
+        self._kept: list[Nodes] = []
         self._all = list(nodes)
         if self.nodes > 1 or fallback is not None:
             self._all = [Source(node, pipeline) for node in nodes]
@@ -99,13 +101,22 @@ class Sources:
         """Return what the machine has to know, for these sources."""
         return MachineConfig(deadline_s=self._deadline_s, nodes=self.nodes, has_fallback=self.has_fallback, **more)
 
+    def machine(self, count: int, batch_size: int, config: MachineConfig, size_bytes: int, **more: Any) -> Machine:
+        """Return a machine that knows what the one before has learned of the sources; see `keep`."""
+        nodes = self._kept.pop() if self._kept else None  # whoever asks meanwhile begins anew
+        return Machine(count, batch_size, config, size_bytes, time.monotonic(), nodes=nodes, **more)
+
+    def keep(self, machine: Machine) -> None:
+        """Keep what a machine has learned of the sources for the next one."""
+        self._kept[:] = [machine.nodes]
+
     def open(self, pipeline: Pipeline) -> Opened:
         """Open the data set at the first source that answers, until the deadline: a trainer may start before its node.
 
         Raises:
             ConfigError: The fallback holds another data set.
         """
-        machine = Machine(1, 1, self.config(), 0, time.monotonic())
+        machine = self.machine(1, 1, self.config(), 0)
         while True:
             ask = machine.ask(time.monotonic())
             if machine.fatal:
@@ -118,6 +129,7 @@ class Sources:
                 break
             except RetryableError as error:
                 machine.failed(ask.request, error, time.monotonic())
+        self.keep(machine)
         if self.is_fallback(ask.node):
             self.warn_of_fallback("nothing is offloaded in this run", stacklevel=5)
         elif self.has_fallback:

@@ -10,6 +10,7 @@ from sophon.errors import Error, RetryableError
 from sophon.loader.machine import Ask, Machine, MachineConfig
 
 _EPS_S = 1e-9
+_TRIAL_S = 0.05  # learned patience may be shorter than a trial's own quarter of a second
 _SHARE = 0.1  # of the samples asked for may be asked for twice: patience's promise
 
 
@@ -24,10 +25,11 @@ def hold(kept: bool, promise: str, *found: object) -> None:
 
 
 class _Request:
-    def __init__(self, positions: Iterable[int], node: int, now_s: float) -> None:
-        self.owes = set(positions)
-        self.node = node
+    def __init__(self, ask: Ask, now_s: float) -> None:
+        self.owes = set(ask.positions)
+        self.node = ask.node
         self.heard_s = now_s
+        self.is_trial = ask.is_trial
 
 
 class Ledger:
@@ -74,7 +76,7 @@ class Ledger:
             hold(reckoned < self._config.request_bytes, "a request is bounded in bytes", ask)
             for position in ask.positions:
                 self._first(position)
-        self.requests[ask.request] = _Request(ask.positions, ask.node, now_s)
+        self.requests[ask.request] = _Request(ask, now_s)
         for position in ask.positions:
             self.owers.setdefault(position, []).append(ask.request)
             hold(len(self.owers[position]) <= 2, "owed by at most two requests", position)
@@ -120,6 +122,11 @@ class Ledger:
             answered_s = self._answered_s.get(ask.node, -math.inf)
             same = [n for n in left if self.requests[n].node == ask.node and answered_s <= self.requests[n].heard_s]
             hold(not same, "who is lost is not asked in its own stead, unless it has answered others since", ask)
+        elif all(self.requests[number].is_trial for number in left):
+            # Who has failed before is not waited for: but its sample is asked of somebody else.
+            (number,) = left
+            hold(silent_s[number] >= _TRIAL_S - _EPS_S, "a trial has its time", ask, silent_s)
+            hold(self.requests[number].node != ask.node, "what a trial owes is asked of another", ask)
         else:
             limit_s = 0.05 if self._config.hedge is True else float(self._config.hedge or math.inf)
             hold(silent_s[min(left)] >= limit_s - _EPS_S, "a second request is for one that is late", ask, silent_s)
@@ -143,6 +150,7 @@ class Ledger:
         hold(wanted == is_owed, "every position is received exactly once", number, position, wanted)
         if request is not None:
             request.heard_s = self._answered_s[request.node] = now_s
+            request.is_trial = False
         if not wanted:
             return
         for other in list(self.owers[position]):

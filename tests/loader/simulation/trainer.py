@@ -88,7 +88,7 @@ class Trainer:
         self._random = world.random
         self._stop_after = stop_after
         self.machine = machine_type(
-            len(order), setup.batch_size, setup.config, setup.expected_bytes, self._clock.now_s, seed, latest
+            len(order), setup.batch_size, setup.config, setup.expected_bytes, self._clock.now_s, seed, latest=latest
         )
         self.ledger = Ledger(self.machine, setup.config, setup.expected_bytes, setup.sizes_are_even)
         self._asks: dict[int, Ask] = {}
