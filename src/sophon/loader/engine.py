@@ -92,8 +92,6 @@ class Engine:
         self._planner = planner
         self._costs = Costs(len(dataset)) if costs is None else costs
         self._strict = config.max_delay is None
-        # A request that hangs keeps its thread; others go on.
-        self._spare = 2 if config.hedge or config.nodes + config.has_fallback > 1 else 1
         now_s = time.monotonic()
         self._machine = dataset.sources.machine(len(order), batch_size, config, dataset.result_bytes, latest=latest)
         # Reentrant, since an abandoned iterator may be closed by the garbage collector in any thread, at any moment.
@@ -169,12 +167,16 @@ class Engine:
         """Start the threads that a setting has more, and let those go that it has less."""
         self._setting = setting
         self._machine.max_requests, self._machine.ahead_bytes = setting.requests, setting.ahead_bytes
+        self._staff()
+        self._changed.notify_all()
+        self._work.notify_all()
+
+    def _staff(self) -> None:
+        """Start the threads that are missing."""
         for kind, loop in (("fetch", self._fetch_loop), ("finish", self._finish_loop)):
             while self._running[kind] < self._wanted(kind) and not self._stopped:
                 self._running[kind] += 1
                 self._start(kind, loop)
-        self._changed.notify_all()
-        self._work.notify_all()
 
     def _start(self, kind: str, loop: Callable[[], None]) -> None:
         thread = threading.Thread(
@@ -184,7 +186,7 @@ class Engine:
         thread.start()
 
     def _wanted(self, kind: str) -> int:
-        return self._spare * self._setting.requests if kind == "fetch" else self._setting.workers
+        return self._machine.calls if kind == "fetch" else self._setting.workers
 
     def _is_done(self, kind: str) -> bool:
         """Return whether the thread that asks is to end; there is one less of its kind then."""
@@ -250,9 +252,12 @@ class Engine:
                 while not self._is_done("fetch"):
                     ask = self._machine.ask(time.monotonic())
                     if ask is not None:
+                        self._staff()  # somebody must be there to ask in its stead
                         break
                     if self._machine.fatal:
+                        self._running["fetch"] -= 1
                         self._changed.notify_all()
+                        return
                     self._changed.wait(self._machine.wait_s(time.monotonic()))
                 else:
                     return

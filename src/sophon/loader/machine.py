@@ -189,7 +189,7 @@ class Machine:
         hedge = self._hedge(now_s)
         if hedge is not None:
             return hedge
-        if sum(bool(r.positions) and not r.is_hedged for r in self._requests.values()) >= self.max_requests:
+        if self._hoped_for >= self.max_requests:
             return None
         choice = self._nodes.pick(now_s)
         if choice is None:
@@ -307,6 +307,23 @@ class Machine:
         """Return whether the next batch waits for a sample; in relaxed order it may wait for any."""
         return self._placement is not None or position < (self._next_ready + 1) * self.batch_size
 
+    @property
+    def _hoped_for(self) -> int:
+        """How many requests are under way that owe something, and that nobody was asked in the stead of."""
+        return sum(bool(request.positions) and not request.is_hedged for request in self._requests.values())
+
+    @property
+    def calls(self) -> int:
+        """How many calls must be able to be open at once.
+
+        A call that hangs may not be ended by cancelling it. So those that others were asked in the stead of do not
+        count among the requests, and there is one more to ask in the stead of the next.
+        """
+        if self._patience.most_s == math.inf and not self._config.hedge:
+            return self.max_requests
+        hoped_for = self._hoped_for
+        return max(self.max_requests, hoped_for) + 1 + len(self._requests) - hoped_for
+
     def surplus(self) -> list[int]:
         """Return the requests that owe nothing any more since others were faster; each is returned once."""
         found, self._surplus = self._surplus, []
@@ -338,8 +355,8 @@ class Machine:
     def reply(self, request: int, position: int, size_bytes: int, now_s: float) -> bool:
         """Take note of a reply; False if it is not wanted, being late, unknown or the second one."""
         asked = self._requests.get(request)
-        if asked is None:
-            return False
+        if asked is None or self.fatal:
+            return False  # what was given up stays given up, though it may be answered a moment later
         self._hear(asked, now_s)
         if position not in asked.positions:
             return False

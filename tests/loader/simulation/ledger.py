@@ -146,9 +146,10 @@ class Ledger:
 
     def reply(self, number: int, position: int, size_bytes: int, wanted: bool, now_s: float) -> None:
         request = self.requests.get(number)
-        is_owed = request is not None and position in request.owes
+        is_over = self._machine.fatal is not None
+        is_owed = request is not None and position in request.owes and not is_over
         hold(wanted == is_owed, "every position is received exactly once", number, position, wanted)
-        if request is not None:
+        if request is not None and not is_over:
             request.heard_s = self._answered_s[request.node] = now_s
             request.is_trial = False
         if not wanted:

@@ -77,7 +77,6 @@ class Trainer:
         self.batches: list[list[Any]] = []  # what the consumer got: (sample, value)
         self.outcome: Error | None = None
         self.is_over = False
-        self.starved_s = -math.inf  # when all threads were reading streams, and none was left to ask somebody else
         self.replans = 0
         self.asked_s: list[float] = []
         self._seed, self._epoch = seed, epoch
@@ -181,7 +180,6 @@ class Trainer:
 
     def _close(self, outcome: Error | None) -> None:
         self.is_over, self.outcome = True, outcome
-        self._note_starving()
         self.tell("over", str(outcome))
         for stream in list(self._streams.values()):
             stream.cancel()
@@ -192,9 +190,7 @@ class Trainer:
     def _threads(self) -> int:
         if not self.setup.workers:
             return 1
-        config = self.setup.config
-        has_seconds = config.nodes > 1 or config.has_fallback or config.hedge is not False
-        return self.machine.max_requests * (2 if has_seconds else 1)
+        return self.machine.calls
 
     def _notify(self) -> None:
         """Wake everybody who waits."""
@@ -288,7 +284,6 @@ class Trainer:
 
     def over(self, request: int, error: Error | None) -> None:
         """A stream has come to its end."""
-        self._note_starving()
         del self._streams[request]
         if self.is_over:
             return
@@ -305,10 +300,6 @@ class Trainer:
             self._notify()
         else:
             self._check()
-
-    def _note_starving(self) -> None:
-        if len(self._streams) >= self._threads:
-            self.starved_s = self._clock.now_s
 
     def _cancel(self) -> None:
         found = self.machine.surplus()
