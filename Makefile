@@ -12,7 +12,7 @@ demo: .venv/installed-demo
 test: lint check
 
 check: .venv/installed-test
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" --numprocesses auto --maxprocesses 4 --dist loadfile
 
 test-slow: .venv/installed-test
 	$(BIN)/python -m pytest -m slow
