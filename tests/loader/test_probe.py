@@ -56,6 +56,14 @@ def test_a_damaged_file_does_not_stop_it(tmp_path):
     assert verdict.cpu_per_s > 0
 
 
+def test_files_that_are_no_pictures_are_told_and_not_measured(tmp_path):
+    (tmp_path / "images").mkdir()
+    for number in range(4):
+        (tmp_path / "images" / f"{number}.jpg").write_bytes(b"nothing")
+    with pytest.raises(ConfigError, match=r"no sample of .* goes through the pipeline; the first: .*0\.jpg"):
+        sophon.probe(sophon.DataLoader(tmp_path / "images", RECIPE, batch_size=4), batches=1)
+
+
 def test_no_batches_are_refused(images):
     with pytest.raises(ConfigError, match="at least 1"):
         sophon.probe(sophon.DataLoader(images, RECIPE), batches=0)

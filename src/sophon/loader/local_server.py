@@ -91,7 +91,8 @@ class LocalServer:
         end_s = time.monotonic() + self._start_s
         while not ready_file.exists():
             if self._process.poll() is not None:
-                raise TransportError(f"sophon serve ended at once: {log.read_text(errors='replace').strip()}")
+                said = log.read_text(errors="replace").strip().removeprefix("sophon: ")
+                raise TransportError(f"sophon serve ended at once: {said}")
             if time.monotonic() > end_s:
                 raise TransportError(
                     f"sophon serve was not ready after {self._start_s:g} s; its output: {log.read_text()}"

@@ -119,16 +119,21 @@ def _preprocess(
 ) -> float:
     """Preprocess held samples; return samples per second."""
 
-    def finish(item: tuple[int, Reply]) -> None:
+    def finish(item: tuple[int, Reply]) -> Error | None:
         try:
             dataset.finish(item[1], 0, item[0])
-        except Error:
-            return  # a damaged file costs time too, and is the training's to complain about
+        except Error as error:
+            return error  # a damaged file costs time too, and is the training's to complain about
+        return None
 
     for item in replies[:_WARM_UP]:
         finish(item)
     start_s = time.monotonic()
+    whole = 0
     with ThreadPoolExecutor(workers, "sophon-probe") as pool:
-        for number, _ in enumerate(pool.map(finish, replies)):
+        for number, error in enumerate(pool.map(finish, replies)):
             report("preprocessing", number // size, len(replies) // size)
+            whole += error is None
+    if not whole:
+        raise ConfigError(f"no sample of {dataset.url} goes through the pipeline; the first: {finish(replies[0])}")
     return len(replies) / max(time.monotonic() - start_s, 1e-9)

@@ -99,7 +99,8 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
             http = serve_metrics(metrics, config.metrics_host, config.metrics_port, lambda: service.accepts)
         except OSError as error:
             place = f"{config.metrics_host}:{config.metrics_port}"
-            raise ConfigError(f"cannot listen on {place}: {error}; choose another --metrics-port") from error
+            remedy = "choose another --metrics-host or --metrics-port"
+            raise ConfigError(f"cannot listen on {place}: {error}; {remedy}") from error
     stop = threading.Event()
 
     def on_signal(_: int, __: FrameType | None) -> None:
