@@ -331,3 +331,28 @@ def test_a_nap_is_neither_nothing_nor_longer_than_the_next_pause():
     assert machine.ask(wait_s - 1e-6) is None
     assert machine.wait_s(wait_s - 1e-9) == 1e-3
     assert machine.ask(wait_s) is not None
+
+
+def test_a_node_at_work_is_not_lost_though_it_sends_nothing_yet():
+    machine = _machine(count=4, batch_size=4, nodes=2, deadline_s=100.0)
+    ask = machine.ask(0.0)
+    for now_s in range(1, 31):
+        machine.heard(ask.request, float(now_s))
+        assert machine.ask(now_s + 0.5) is None
+    assert machine.reply(ask.request, 0, 100, 31.0)
+
+
+def test_a_node_without_a_sign_of_life_is_lost_and_another_is_asked():
+    machine = _machine(count=4, batch_size=4, nodes=2, deadline_s=100.0)
+    ask = machine.ask(0.0)
+    machine.heard(ask.request, 2.0)
+    assert machine.ask(6.9) is None
+    second = machine.ask(7.0)
+    assert (second.node, second.positions, second.is_second) == (1, ask.positions, True)
+
+
+def test_who_is_at_work_but_late_is_asked_for_a_second_time_if_that_is_wanted():
+    machine = _machine(count=4, batch_size=4, nodes=2, deadline_s=100.0, hedge=2.0)
+    ask = machine.ask(0.0)
+    machine.heard(ask.request, 1.9)
+    assert machine.ask(2.0).is_second

@@ -153,7 +153,7 @@ def test_the_next_epoch_knows_who_was_not_well():
     nodes = _nodes()
     nodes.asked(0)
     nodes.failed(0, 1.0, 1.0)
-    nodes.begin()
+    nodes.begin(0)
     assert nodes.pick(1.1) == Choice(1)
     assert nodes.pick(5.0) == Choice(0, is_trial=True)  # nothing of the epoch before is under way
 

@@ -18,6 +18,7 @@ class Waiting:
     def __init__(self):
         self.waiting_since_s = time.monotonic()
         self.fell_silent = False
+        self.heard_s = 0.0
 
 
 @pytest.fixture

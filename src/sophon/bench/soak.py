@@ -90,6 +90,13 @@ class Report:
     mismatched: int = 0
     problem: BaseException | None = None
     watched: list[Moment] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, **counts: int) -> None:
+        """Count something; several trainers do."""
+        with self._lock:
+            for name, count in counts.items():
+                setattr(self, name, getattr(self, name) + count)
 
 
 def bench_soak(minutes: float, seed: int = 0, on_step: OnStep | None = None) -> dict[str, Any]:
@@ -205,22 +212,22 @@ def _train(urls: list[str], store: Store, report: Report, stop: threading.Event,
             if stop.is_set():
                 break
         else:
-            report.lost += len(set(names) - set(seen))
-        report.repeated += len(seen) - len(set(seen))
+            report.add(lost=len(set(names) - set(seen)))
+        report.add(repeated=len(seen) - len(set(seen)))
         epoch += 1
 
 
 def _compare(
     tensor: Any, order: list[int], place: int, name: str, names: list[str], key: Key, store: Store, report: Report
 ) -> None:
-    report.samples += 1
+    report.add(samples=1)
     if place >= len(order) or names[order[place]] != name:
-        report.lost += 1
+        report.add(lost=1)
         return
     sample = order[place]
     expected = RECIPE.run(store.read(sample), Key(int(key.seed), int(key.epoch), sample))
     if not np.array_equal(tensor.numpy().view(np.uint8), np.ascontiguousarray(expected).view(np.uint8)):
-        report.mismatched += 1
+        report.add(mismatched=1)
 
 
 def _strike(nodes: list[Node], rng: random.Random, report: Report, stop: threading.Event) -> None:

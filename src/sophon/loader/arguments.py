@@ -35,7 +35,7 @@ def check_workers(workers: str, number: int | str, order: Any) -> None:
 
 def check_hedge(hedge: Any, workers: str, number: int | str) -> None:
     """Raise unless late requests can be made a second time."""
-    if isinstance(hedge, bool | int | float) and hedge >= 0 and math.isfinite(hedge):
+    if hedge is False or (isinstance(hedge, bool | int | float) and hedge > 0 and math.isfinite(hedge)):
         if hedge and (workers != "threads" or number == 0):
             raise ConfigError("hedge: to ask twice needs threads; use workers='threads' and num_workers of at least 1")
         return

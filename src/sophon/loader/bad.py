@@ -79,7 +79,7 @@ class BadSamples:
         self.most = int(budget) if whole else max(int(budget * count), 1)
         self._rows: dict[int, BadSample] = {}
         self._news: dict[int, BadSample] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -179,7 +179,7 @@ class BadSamples:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
 
 def is_of_the_sample(error: BaseException) -> bool:

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from sophon.loader.torch_import import torch
-
 OUTPUTS = ("torch", "numpy")
 
 
@@ -29,8 +27,12 @@ def numpy_collate(items: list[Any]) -> Any:
 
 def pinned(batch: Any) -> Any:
     """Return a batch whose tensors lie in pinned memory, which an accelerator copies from without the CPU."""
-    if isinstance(batch, torch.Tensor):
+    if hasattr(batch, "pin_memory"):  # a tensor, or a batch of the user's own kind
         return batch.pin_memory()
+    if isinstance(batch, Mapping):
+        return {name: pinned(part) for name, part in batch.items()}
+    if hasattr(batch, "_fields"):  # a named tuple
+        return type(batch)(*map(pinned, batch))
     if isinstance(batch, list | tuple):
         return type(batch)(pinned(part) for part in batch)
     return batch

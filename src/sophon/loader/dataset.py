@@ -31,12 +31,13 @@ from sophon.loader.machine import MachineConfig
 from sophon.loader.prefix_cache import DEFAULT_BYTES, CachedTransport, cache_cut, cache_for
 from sophon.loader.sources import Address, Sources, addresses_of, explain
 from sophon.loader.stats import Stats
-from sophon.loader.torch_import import Dataset, need_torch, torch
+from sophon.loader.torch_import import Dataset, in_worker, need_torch, torch
 from sophon.loader.transport import Transport, transport_to
 from sophon.pipeline import Key, Kind, Pipeline, Tensor, Trace, Value
 
 Finished: TypeAlias = tuple[Value, Any, Reply]  # a value after all ops, its target, and the reply it was made of
 
+_NAME_S = 2.0  # that the name of a bad sample's file is worth
 _DEFAULT_SAMPLE_BYTES = 1 << 20  # a guess for pipelines whose result has no fixed size
 
 
@@ -282,6 +283,8 @@ class RemoteDataset(Dataset[Any]):
                 self.stats.add(retries=1)
                 machine.failed(ask.request, error, time.monotonic())
         self.sources.keep(machine)
+        if self.stats.fallback and not in_worker():
+            self.sources.warn_of_fallback(stacklevel=5)
 
     def finish(
         self, reply: Reply, epoch: int, sample: int, out: Tensor | None = None, trace: Trace | None = None
@@ -313,7 +316,7 @@ class RemoteDataset(Dataset[Any]):
         request = replace(self.request(0, [sample]), cuts=(RAW,), columns=("id",))
         for source in self.sources:
             try:
-                (reply,) = source.fetch(request, self.deadline_s)
+                (reply,) = source.fetch(request, min(_NAME_S, self.deadline_s))
             except (Error, ValueError):
                 continue
             name = reply.columns.get("id")

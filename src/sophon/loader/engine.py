@@ -35,6 +35,7 @@ from sophon.loader.transport import Fetch
 from sophon.loader.tuner import Setting, Tuner
 from sophon.pipeline import Key, Trace, Value
 
+_FINISH_S = 60.0  # that a worker gets to end its sample; the garbage collector may hold what it waits for, and we that
 _LEAVE_S = 1.0  # that a fetching thread gets to end; one that can be cancelled needs a millisecond
 
 
@@ -155,11 +156,12 @@ class Engine:
             fetch.cancel()
         if threading.current_thread() in threads:
             return
-        end_s = time.monotonic() + _LEAVE_S
+        end_s, last_s = time.monotonic() + _LEAVE_S, time.monotonic() + _FINISH_S
         for thread in threads:
             # A request whose node has not said its first word cannot be cancelled (see `transport`). Its thread is left
             # behind: it holds nothing that others wait for, and ends by itself when the silence is noticed.
-            thread.join(max(0.0, end_s - time.monotonic()) if thread.name.startswith("sophon-fetch-") else None)
+            is_fetching = thread.name.startswith("sophon-fetch-")
+            thread.join(max(0.0, (end_s if is_fetching else last_s) - time.monotonic()))
 
     # --- threads, and how many; called with the lock held -------------------------------------------------------------
 
@@ -250,6 +252,8 @@ class Engine:
         while True:
             with self._lock:
                 while not self._is_done("fetch"):
+                    for request, fetch in self._fetches.items():
+                        self._machine.heard(request, fetch.heard_s)
                     ask = self._machine.ask(time.monotonic())
                     if ask is not None:
                         self._staff()  # somebody must be there to ask in its stead

@@ -30,7 +30,7 @@ from sophon.loader.prefix_cache import DEFAULT_BYTES
 from sophon.loader.progress import with_bar
 from sophon.loader.ranks import Ranks, check_uneven, each, find_ranks, share
 from sophon.loader.sampler import EpochSampler
-from sophon.loader.shared import SharedBatches
+from sophon.loader.shared import Running, SharedBatches
 from sophon.loader.sources import Address
 from sophon.loader.state import Place, State
 from sophon.loader.stats import Stats
@@ -166,11 +166,22 @@ class DataLoader:
         if isinstance(data, RemoteDataset):
             if pipeline is not None:
                 raise ConfigError("a RemoteDataset has its own pipeline; give one of them")
-            told = (on_error, error_budget, output, cache, fallback)
-            if told != ("raise", DEFAULT_BUDGET, "torch", False, None):
-                raise ConfigError(
-                    "a RemoteDataset has its own on_error, error_budget, output, cache and fallback; tell it"
-                )
+            told: dict[str, bool] = {
+                "seed": seed not in (0, data.seed),
+                "policy": policy is not None and policy not in MEASURED,
+                "plan": plan is not None,
+                "target_transform": target_transform is not None,
+                "columns": bool(columns),
+                "on_error": on_error != "raise",
+                "error_budget": error_budget != DEFAULT_BUDGET,
+                "output": output != "torch",
+                "cache": cache is not False,
+                "fallback": fallback is not None,
+                "token": (token, tls_ca, tls_cert, tls_key) != (None,) * 4,
+            }
+            if any(told.values()):
+                names = ", ".join(name for name, is_told in told.items() if is_told)
+                raise ConfigError(f"a RemoteDataset has its own {names}; tell it, not the loader")
             self.dataset = data
         else:
             if pipeline is None:
@@ -374,9 +385,9 @@ class DataLoader:
         return self._steps(0)
 
     def __iter__(self) -> Iterator[Any]:
-        return self._begin([])
+        return self._begin(Running())
 
-    def _begin(self, running: list[Engine]) -> Generator[Any]:
+    def _begin(self, running: Running) -> Generator[Any]:
         """Return the next pass; its engine, if it has one, is added to those that run when it does."""
         epoch, cursor, turns = self._place.begin()
         self.dataset.set_epoch(epoch)
@@ -388,13 +399,8 @@ class DataLoader:
         Made for one thread per accelerator: ``with loader.shared() as batches:`` start threads that run
         ``for batch in batches:``. State and counts are those of all of them together.
         """
-        running: list[Engine] = []
-
-        def stop() -> None:
-            for engine in running:
-                engine.close()
-
-        return SharedBatches(self._begin(running), stop)
+        running = Running()
+        return SharedBatches(self._begin(running), running.stop)
 
     def progress(self, description: str | None = None, console: Any = None) -> Iterator[Any]:
         """Iterate over the next epoch beside a bar that shows how far it is, its speed and how long it waited.
@@ -431,9 +437,7 @@ class DataLoader:
         )
         return explain_epoch(self._spent, setup, self.verdict, self.plan)
 
-    def _pass(
-        self, epoch: int, cursor: int, ranks: Ranks, turns: Turns | None, running: list[Engine]
-    ) -> Generator[Any]:
+    def _pass(self, epoch: int, cursor: int, ranks: Ranks, turns: Turns | None, running: Running) -> Generator[Any]:
         before, start_s = self.stats.to_dict(), time.monotonic()
         if turns is None and self._replay is not None:
             turns = self._replay.turns(epoch, cursor, ranks)
@@ -471,7 +475,7 @@ class DataLoader:
             )
 
     def _from_threads(
-        self, epoch: int, cursor: int, ranks: Ranks, turns: Turns | None, running: list[Engine]
+        self, epoch: int, cursor: int, ranks: Ranks, turns: Turns | None, running: Running
     ) -> Generator[tuple[Any, Positions]]:
         whole = epoch_order(len(self.dataset), self.dataset.seed, epoch, shuffle=self.shuffle)
         row = share(whole, cursor if turns is None else turns.begun, ranks, self._uneven)
@@ -503,7 +507,7 @@ class DataLoader:
             self._tuner,
             latest,
         )
-        running.append(engine)
+        running.add(engine)
         try:
             for number, batch in enumerate(engine.batches()):
                 yield pinned(batch) if self.pin_memory else batch, left[engine.positions_in(number)]
@@ -529,6 +533,8 @@ class DataLoader:
             for number, sent in enumerate(all_sent):
                 batch, report = opened(sent)
                 self.stats.merge(report["stats"])
+                if self.stats.fallback:
+                    self.dataset.sources.warn_of_fallback()
                 for row in report["bad"]:
                     self.bad_samples.note(BadSample(**row))
                 now_s = time.monotonic()

@@ -12,7 +12,8 @@ A position goes through these states, and never back but for the one arrow::
        ▲               │
        └─failed, ended─┘
 
-A request that is silent for long is *hedged*: somebody else (or, if there is nobody else, the same node once more) is
+A request that brings no reply for long is *late*, one whose node gives no sign of life is *lost*; both are hedged:
+somebody else (or, if there is nobody else, the same node once more) is
 asked for what it owes, the first answer counts, and a request that owes nothing any more is surplus and may be
 cancelled. One that is silent for even longer, where there is more than one source, is *lost*: its node counts as
 failed, and if the second request is lost too, the first one is let go for a third. `nodes` says whom to ask, `patience`
@@ -103,7 +104,8 @@ class _Request:
     positions: set[int]
     node: int
     sent_s: float
-    heard_s: float  # when it was sent, or something came
+    got_s: float  # when it was sent, or a reply came
+    heard_s: float  # when it was sent, or its node or connection gave any sign of life
     is_hedged: bool = False
     is_suspect: bool = False
     is_second: bool = False
@@ -153,7 +155,7 @@ class Machine:
         self._nodes = nodes or Nodes(
             config.nodes, config.has_fallback, config.first_pause_s, config.longest_pause_s, now_s, seed
         )
-        self._nodes.begin()
+        self._nodes.begin(seed)
         silent_s = min(_SILENT_S, config.deadline_s / _SOURCES_TRIED)
         self._patience = Patience(config.hedge, silent_s if self._nodes.has_others else math.inf)
         self._state = np.zeros(count, np.uint8)
@@ -203,7 +205,7 @@ class Machine:
         if self._waiting_since_s is None:
             self._waiting_since_s = now_s
         self._request_number += 1
-        request = _Request(set(positions), node, now_s, now_s, is_second=is_second, is_trial=is_trial)
+        request = _Request(set(positions), node, now_s, now_s, now_s, is_second=is_second, is_trial=is_trial)
         self._requests[self._request_number] = request
         self._nodes.asked(node)
         self._patience.asked(len(positions), is_second)
@@ -241,11 +243,10 @@ class Machine:
     # --- asking a second time -----------------------------------------------------------------------------------------
 
     def _hedge(self, now_s: float) -> Ask | None:
-        most_s = self._patience.most_s
         # Sums, as in `wait_s`: a difference may be rounded to less than the limit when it has just been reached.
-        late = [(n, r) for n, r in self._requests.items() if r.positions and self._late_at_s(r) <= now_s]
+        late = [(n, r) for n, r in self._requests.items() if r.positions and min(self._times_s(r)) <= now_s]
         for _, request in late:
-            if request.heard_s + most_s <= now_s and not request.is_suspect:
+            if self._times_s(request)[1] <= now_s and not request.is_suspect:
                 request.is_suspect = True
                 self._nodes.failed(request.node, request.sent_s, now_s)
         for number, request in late:
@@ -254,9 +255,11 @@ class Machine:
                 return ask
         return None
 
-    def _late_at_s(self, request: _Request) -> float:
+    def _times_s(self, request: _Request) -> tuple[float, float]:
+        """Return when a request is late, and when it is lost."""
         limit_s = self._patience.limit_s
-        return request.heard_s + (min(limit_s, _TRIAL_S) if request.is_trial else limit_s)
+        late_s = request.got_s + (min(limit_s, _TRIAL_S) if request.is_trial else limit_s)
+        return late_s, request.heard_s + self._patience.most_s
 
     def _repeat(self, request: _Request, now_s: float) -> Ask | None:
         """Ask for what is late a second time."""
@@ -373,9 +376,16 @@ class Machine:
         return True
 
     def _hear(self, request: _Request, now_s: float) -> None:
-        self._patience.waited(now_s - request.heard_s)
-        request.heard_s, request.is_suspect, request.is_trial = now_s, False, False
+        self._patience.waited(now_s - request.got_s)
+        request.got_s = request.heard_s = now_s
+        request.is_suspect = request.is_trial = False
         self._nodes.replied(request.node)
+
+    def heard(self, request: int, at_s: float) -> None:
+        """Take note of a sign of life: nothing was received, but the node is at work, or a large reply on its way."""
+        asked = self._requests.get(request)
+        if asked is not None and at_s > asked.heard_s:
+            asked.heard_s, asked.is_suspect = at_s, False
 
     def ended(self, request: int, now_s: float) -> None:
         """Take note that a reply stream has come to its end."""
@@ -494,9 +504,8 @@ class Machine:
 
     def wait_s(self, now_s: float) -> float:
         """How long it makes sense to wait for an event before asking again."""
-        most_s = self._patience.most_s
         times_s = [now_s + _LONGEST_NAP_S, *self._nodes.retries_s]
         for request in self._requests.values():
             if request.positions:
-                times_s += (self._late_at_s(request), request.heard_s + most_s)
+                times_s += self._times_s(request)
         return max(min(at_s - now_s for at_s in times_s if at_s > now_s), _SHORTEST_NAP_S)

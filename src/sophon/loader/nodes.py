@@ -70,8 +70,9 @@ class Nodes:
         self._tried = False  # who was asked last had failed
         self._turns = 0
 
-    def begin(self) -> None:
+    def begin(self, seed: int) -> None:
         """Begin an epoch: nothing is under way. Who was well or not still is."""
+        self._random.seed(seed)  # a worker process that was forked has a copy of its parent's
         for node in (*self._nodes, *([] if self._fallback is None else [self._fallback])):
             node.under_way = 0
 

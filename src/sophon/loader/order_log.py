@@ -106,8 +106,10 @@ class OrderLog:
             begun: Samples of the global order that were used up where `order` begins.
             start: Samples of `order` that were handed out before.
         """
-        made = _Epoch(len(positions), _crc(order), _pack(positions), begun, start)
         known = self._epochs.get(epoch)
+        if known is not None and not len(positions):
+            return  # it was begun again, and left before the first batch
+        made = _Epoch(len(positions), _crc(order), _pack(positions), begun, start)
         joined = None if known is None else _joined(known, made)
         self._epochs[epoch] = joined or made
 

@@ -52,7 +52,7 @@ class Patience:
     def limit_s(self) -> float:
         """How long a request may be silent; infinite for ever."""
         if self._limit_s is None:
-            self._limit_s = min(self._learned_s(), self._most_s)
+            self._limit_s = self._learned_s()
         return self._limit_s
 
     @property

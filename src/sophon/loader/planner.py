@@ -95,7 +95,7 @@ class Planner:
         self.cuts = cuts_to_profile(pipeline, codecs, max_k=dataset.agreed_cut, allow_lossy=lossy)
         self._recorder = Recorder(pipeline, self.cuts, len(dataset), dataset.seed)
         self._clock = LinkClock(opened.cores)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # as in `stats`
         self._planning = threading.Lock()
         self._resources: Resources | None = None
         self._epoch = 0

@@ -226,6 +226,11 @@ class _CachedFetch(Fetch):
                 self._keep(reply)
             yield reply
 
+    @property
+    def heard_s(self) -> float:  # type: ignore[override]  # an attribute there
+        """When the other transport last gave a sign of life."""
+        return 0.0 if self._fetch is None else self._fetch.heard_s
+
     def _keep(self, reply: Reply) -> None:
         """Keep a reply, after what was left of the first ops; a file they fail on stays as it is."""
         cut, sample = self._transport.cache.cut, self._request.samples[reply.position]

@@ -13,6 +13,26 @@ from types import TracebackType
 from typing import Any
 
 
+class Running:
+    """What has to be stopped to end a pass: its engine, as soon as it has one."""
+
+    def __init__(self) -> None:
+        self._engines: list[Any] = []
+        self._is_over = False
+
+    def add(self, engine: Any) -> None:
+        """Take note of an engine; it is stopped at once if it comes too late."""
+        self._engines.append(engine)
+        if self._is_over:
+            engine.close()
+
+    def stop(self) -> None:
+        """Make whoever waits for a batch raise."""
+        self._is_over = True
+        for engine in list(self._engines):
+            engine.close()
+
+
 class SharedBatches(Iterator[Any]):
     """The batches of one epoch; each goes to exactly one of those who iterate over this object.
 
@@ -36,7 +56,7 @@ class SharedBatches(Iterator[Any]):
             if self._error is not None:
                 raise self._error
             try:
-                return next(self._batches)
+                batch = next(self._batches)
             except StopIteration:
                 raise
             except BaseException as error:
@@ -44,9 +64,15 @@ class SharedBatches(Iterator[Any]):
                     raise StopIteration from None
                 self._error = error
                 raise
+            if self._is_closed:  # while it was being made
+                raise StopIteration
+            return batch
 
     def close(self) -> None:
-        """Leave the epoch where it stands: who waits for a batch or asks for one from now on finds the end."""
+        """Leave the epoch where it stands: who waits for a batch or asks for one from now on finds the end.
+
+        With worker processes it takes until the batch is there that somebody waits for.
+        """
         self._is_closed = True
         self._stop()
         with self._lock:

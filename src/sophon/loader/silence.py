@@ -39,10 +39,12 @@ class Call(Protocol):
 
     Attributes:
         waiting_since_s: For the next word, by the monotonic clock; None while it has one to work on.
+        heard_s: Set to when the last byte came, whatever it belongs to.
         fell_silent: Set when its connection is ended for its silence.
     """
 
     waiting_since_s: float | None
+    heard_s: float
     fell_silent: bool
 
 
@@ -98,7 +100,7 @@ class SilenceWatch:
 
     def prepare(self) -> None:
         """Find the node's addresses; with the first call, while all is well: without a network nobody would know."""
-        self._addresses = self._addresses or _addresses_of(self._host)
+        self._addresses |= _addresses_of(self._host)  # a node may have moved; what is known may still be right
 
     def goes_on(self, over: threading.Event) -> bool:
         """Look at the calls; return False if there have been none for a while."""
@@ -112,12 +114,15 @@ class SilenceWatch:
 
     def _look(self, now_s: float) -> None:
         with self._lock:
-            waiting = [call for call in self._calls if _waited_s(call, now_s) >= self._silence_s]
+            waiting = [call for call in self._calls if _waited_s(call, now_s) >= self._silence_s / _LOOKS]
         if not waiting:
             return
         for connection, last_s in _connections(self._addresses, self._port):
-            if last_s >= self._silence_s:
-                for call in waiting:
+            for call in waiting:
+                call.heard_s = max(call.heard_s, now_s - last_s)
+            silent = [call for call in waiting if _waited_s(call, now_s) >= self._silence_s]
+            if silent and last_s >= self._silence_s:
+                for call in silent:
                     call.fell_silent = True
                 # gRPC sees the same as when the other side hangs up, and fails whatever waits for it.
                 connection.shutdown(socket.SHUT_RDWR)

@@ -9,11 +9,13 @@ Concurrency: a source may be used by several threads; two that open it at once f
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any
 
 from sophon.codec.cut import RAW
@@ -71,7 +73,7 @@ class Sources:
         self._url = url
         self._deadline_s = deadline_s
         self._warned = False
-        self._kept: list[Nodes] = []
+        self._kept: Nodes | None = None
         self._all = list(nodes)
         if self.nodes > 1 or fallback is not None:
             self._all = [Source(node, pipeline) for node in nodes]
@@ -103,12 +105,13 @@ class Sources:
 
     def machine(self, count: int, batch_size: int, config: MachineConfig, size_bytes: int, **more: Any) -> Machine:
         """Return a machine that knows what the one before has learned of the sources; see `keep`."""
-        nodes = self._kept.pop() if self._kept else None  # whoever asks meanwhile begins anew
-        return Machine(count, batch_size, config, size_bytes, time.monotonic(), nodes=nodes, **more)
+        nodes, self._kept = self._kept, None  # whoever asks meanwhile begins anew
+        seed = int.from_bytes(os.urandom(8))  # of pauses: trainers that lose a node together do not come back in step
+        return Machine(count, batch_size, config, size_bytes, time.monotonic(), seed, nodes, **more)
 
     def keep(self, machine: Machine) -> None:
         """Keep what a machine has learned of the sources for the next one."""
-        self._kept[:] = [machine.nodes]
+        self._kept = machine.nodes
 
     def open(self, pipeline: Pipeline) -> Opened:
         """Open the data set at the first source that answers, until the deadline: a trainer may start before its node.
@@ -126,6 +129,8 @@ class Sources:
                 continue
             try:
                 opened = self._all[ask.node].open(pipeline)
+                machine.reply(ask.request, 0, 0, time.monotonic())
+                machine.ended(ask.request, time.monotonic())
                 break
             except RetryableError as error:
                 machine.failed(ask.request, error, time.monotonic())
@@ -178,7 +183,8 @@ class Source(Transport):
         if any(cut.k > 0 for cut in cuts):
             most = self._agreed(opened)
             cuts = tuple(cut if cut.k <= most else RAW for cut in cuts)
-        return self._inner.fetch(replace(request, dataset=opened.name, cuts=cuts), timeout_s)
+        fitted = replace(request, dataset=opened.name, cuts=cuts)
+        return _PartsFetch(self._inner, fitted, opened.max_samples, timeout_s)
 
     def _checked(self, fingerprint: str) -> Opened:
         opened = self._inner.open(self._pipeline)
@@ -196,29 +202,87 @@ class Source(Transport):
         self._inner.close()
 
 
+class _PartsFetch(Fetch):
+    """A request in parts, as large as one node of several takes; where it fails, the error says which node."""
+
+    def __init__(self, inner: Transport, request: Request, max_samples: int, timeout_s: float) -> None:
+        self._inner = inner
+        self._request = request
+        self._max_samples = max_samples
+        self._timeout_s = timeout_s
+        self._part: Fetch | None = None
+        self._is_cancelled = False
+        self._computed_s = 0.0
+
+    def __iter__(self) -> Iterator[Reply]:
+        request, size = self._request, self._max_samples
+        for start in range(0, len(request.samples), size):
+            if self._is_cancelled:
+                return
+            part = slice(start, start + size)
+            asked = replace(request, samples=request.samples[part], cuts=request.cuts[part])
+            fetch = self._part = self._inner.fetch(asked, self._timeout_s)
+            before_s = self._computed_s
+            try:
+                for reply in fetch:
+                    reply.position += start
+                    self.computing_s = before_s + fetch.computing_s
+                    yield reply
+            except Error as error:
+                raise explained(error, self._inner.address) from error
+            self._computed_s = before_s + fetch.computing_s
+
+    @property
+    def heard_s(self) -> float:  # type: ignore[override]  # an attribute there
+        """When the node last gave a sign of life."""
+        return 0.0 if self._part is None else self._part.heard_s
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+        if self._part is not None:
+            self._part.cancel()
+
+
 class Fallback(Source):
     """The path to fall back on: raw files, and all ops run here."""
 
     def fetch(self, request: Request, timeout_s: float) -> Fetch:
         """Read samples."""
         raw = replace(request, cuts=(RAW,) * len(request.cuts))
-        return _FallbackFetch(super().fetch(raw, timeout_s), self.address)
+        return _FallbackFetch(super().fetch(raw, timeout_s), Path(self.address))
 
 
 class _FallbackFetch(Fetch):
-    def __init__(self, inner: Fetch, address: str) -> None:
+    def __init__(self, inner: Fetch, path: Path) -> None:
         self._inner = inner
-        self._address = address
+        self._path = path
 
     def __iter__(self) -> Iterator[Reply]:
         for reply in self._inner:
-            if isinstance(reply.error, StoreError):
-                # The path may be gone as the nodes are: no reason yet to call the sample bad.
-                raise RetryableError(f"fallback {self._address}: {reply.error}")
+            if isinstance(reply.error, StoreError) and not self._is_there():
+                # All of it is gone, as the nodes are: no reason yet to call the sample bad.
+                raise RetryableError(f"there is nothing at the fallback {self._path} any more")
             yield reply
+
+    def _is_there(self) -> bool:
+        try:
+            # Where a disk was unmounted, an empty folder is left. A pattern of shards is looked for in its folder.
+            folder = self._path if self._path.is_dir() else self._path.parent
+            return self._path.is_file() or any(folder.iterdir())
+        except OSError:
+            return False
 
     def cancel(self) -> None:
         self._inner.cancel()
+
+
+def explained(error: Error, address: str) -> Error:
+    """Return an error with the address of who it came from, if it does not say so."""
+    if address in str(error):
+        return error
+    there = remote_traceback(error)
+    told = type(error)(f"{address}: {error}")
+    return told if there is None else with_remote_traceback(told, there)
 
 
 def check_same(opened: Opened, fingerprint: str, address: str) -> None:

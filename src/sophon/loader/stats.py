@@ -50,7 +50,8 @@ class Stats:
     storage_cpu_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self._lock = threading.Lock()
+        # Reentrant: an iterator that was dropped is closed by the garbage collector, maybe while its thread holds this.
+        self._lock = threading.RLock()
 
     def received(self, reply: Reply, asked: Cut, is_fallback: bool = False) -> None:
         """Count a reply."""
@@ -99,4 +100,4 @@ class Stats:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()

@@ -26,7 +26,12 @@ else:
             """Stands in for torch's, which has no behaviour of its own."""
 
 
-__all__ = ["Dataset", "Sampler", "need_torch", "torch"]
+__all__ = ["Dataset", "Sampler", "in_worker", "need_torch", "torch"]
+
+
+def in_worker() -> bool:
+    """Return whether this is a worker process of torch's loader."""
+    return torch is not None and torch.utils.data.get_worker_info() is not None
 
 
 def need_torch(what: str) -> Any:

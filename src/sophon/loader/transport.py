@@ -88,9 +88,11 @@ class Fetch(ABC):
 
     Attributes:
         computing_s: How long the other side had nothing to send but waited for ops, so far.
+        heard_s: When it last gave a sign of life, by the monotonic clock; 0 if it has not.
     """
 
     computing_s: float = 0.0
+    heard_s: float = 0.0
 
     @abstractmethod
     def __iter__(self) -> Iterator[Reply]: ...
@@ -375,8 +377,8 @@ class _FlightFetch(Fetch):
         transport = self._transport
         client = transport.acquire()
         watch = transport.watch
-        watch.add(self)
         try:
+            watch.add(self)
             with _typed_errors(transport.address):
                 yield from self._replies(client)
         except RetryableError as error:
@@ -403,6 +405,7 @@ class _FlightFetch(Fetch):
         if self._cancelled:
             return
         for chunk in self._reader:
+            self.heard_s = time.monotonic()
             self.waiting_since_s = None  # what is done with a reply takes as long as it takes
             self._read_clock(chunk.app_metadata)
             yield from replies_of(chunk.data, self._request)  # maybe none: the node says that it is still at work

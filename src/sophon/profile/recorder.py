@@ -115,7 +115,7 @@ class Recorder:
         self._records: dict[Cut, deque[Record]] = {cut: deque(maxlen=KEPT) for cut in self.cuts}
         self._rules: dict[str, Fit] = {}
         self._ratios: tuple[float, ...] = ()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def __len__(self) -> int:
         return len(self._raw_bytes)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import json
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -121,7 +123,10 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
     drain.start()
     drain.join(config.drain_s)
     if drain.is_alive():
-        os._exit(1)  # a trainer that does not read its replies would keep us for ever
+        # A trainer that does not read its replies would keep us for ever; who was busy with what is told, for others.
+        sys.stderr.write(f"sophon: requests are still under way after {config.drain_s:g} s, and are broken off:\n")
+        faulthandler.dump_traceback(all_threads=True)
+        os._exit(1)
     budget.close()
     maker.close()
     if http is not None:
