@@ -50,9 +50,9 @@ def test_nothing_passes_for_three_seconds(images, expected, policy):
 def test_nothing_passes_any_more(images):
     with serve(images, options=SLOWLY) as server, Proxy(server.port) as proxy:
         url = server.url.replace(str(server.port), str(proxy.port))
-        struck = Struck(url, proxy.pause, "mid-stream", deadline_s=3)
+        struck = Struck(url, proxy.pause, "mid-stream", deadline_s=6)
         start_s = time.monotonic()
-        with pytest.raises(RetryableError, match="no answer for 3 s"):
+        with pytest.raises(RetryableError, match="no answer for 6 s"):
             struck.digest()
         assert time.monotonic() - start_s < 20
 
@@ -80,8 +80,8 @@ def test_the_link_is_cut_and_restored(linked, expected, seconds):
 
 def test_the_link_is_cut_for_good(linked):
     link, url = linked
-    struck = Struck(url, link.cut, "mid-stream", deadline_s=3)
+    struck = Struck(url, link.cut, "mid-stream", deadline_s=6)
     start_s = time.monotonic()
-    with pytest.raises(RetryableError, match="no answer for 3 s"):
+    with pytest.raises(RetryableError, match="no answer for 6 s"):
         struck.digest()
     assert time.monotonic() - start_s < 20
