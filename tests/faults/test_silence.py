@@ -12,8 +12,8 @@ import pytest
 import sophon
 from sophon.bench.proxy import Proxy
 from sophon.errors import RetryableError
-from sophon.loader import transport
-from sophon.loader.transport import FlightTransport
+from sophon.loader import flight_transport
+from sophon.loader.flight_transport import FlightTransport
 from sophon.pipeline import OPS, Pipeline, ops
 from tests.faults.struck import BATCH, SEED, SLOWLY, Struck
 from tests.support.misbehave import DOZE_S, NODE, Misbehave
@@ -27,7 +27,7 @@ WIDTH = 77  # of every fifth picture
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr(transport, "SILENCE_S", SHORT_S)
+    monkeypatch.setattr(flight_transport, "SILENCE_S", SHORT_S)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_the_link_is_cut_for_longer_than_silence_is_borne(linked, expected, shor
 @pytest.mark.slow
 def test_silence_of_any_kind_with_the_default_bound(server, linked, expected):
     link, far_url = linked
-    seconds = 1.5 * transport.SILENCE_S
+    seconds = 1.5 * flight_transport.SILENCE_S
     for url, fault in ((server.url, lambda: _stop(server, seconds)), (far_url, lambda: _cut(link, seconds))):
         struck = Struck(url, fault, "mid-stream")
         assert struck.digest() == expected
@@ -199,7 +199,7 @@ DUMB = ("--import", "tests.support.no_heartbeat")
 
 @pytest.mark.parametrize("doze_s", [3.0, pytest.param(30.0, marks=pytest.mark.slow)])
 def test_a_sample_that_takes_long_there_does_not_cost_the_connection(images, dozing, monkeypatch, doze_s):
-    monkeypatch.setattr(transport, "SILENCE_S", 2.0)
+    monkeypatch.setattr(flight_transport, "SILENCE_S", 2.0)
     recipe = dozing(doze_s)
     with serve(images, options=PLUGIN) as server:
         found, stats = _digest(server.url, recipe, 1)

@@ -12,7 +12,7 @@ import torch
 import sophon
 from sophon.bench.proxy import Proxy
 from sophon.errors import ConfigError, RetryableError
-from sophon.loader import machine, transport
+from sophon.loader import flight_transport, machine
 from sophon.loader.sources import FallbackWarning
 from tests.faults.struck import BATCH, COUNT, MOMENTS, SEED, SLOWLY, Struck, warnings_allowed
 from tests.support.other_release import WHAT
@@ -45,7 +45,7 @@ def one(pair):
 def impatient(monkeypatch):
     """Silence is noticed soon, so that tests are short."""
     monkeypatch.setattr(machine, "_SILENT_S", 1.0)
-    monkeypatch.setattr(transport, "SILENCE_S", 1.5)
+    monkeypatch.setattr(flight_transport, "SILENCE_S", 1.5)
 
 
 def _urls(pair):

@@ -15,7 +15,7 @@ import sophon
 from sophon.codec.wire import Request
 from sophon.errors import AccessError, ConfigError, RetryableError
 from sophon.loader.credentials import Credentials
-from sophon.loader.transport import FlightTransport
+from sophon.loader.flight_transport import FlightTransport
 from sophon.server.access import EVERYTHING, Access, Rights, Tokens
 from tests.support.certificates import Authority
 from tests.support.servers import RECIPE, digest, make_images, serve

@@ -15,8 +15,8 @@ from sophon.bench.harness import OnStep, nothing
 from sophon.codec.cut import Cut, legal_cuts
 from sophon.codec.wire import Request
 from sophon.errors import ConfigError
+from sophon.loader.flight_transport import FlightTransport
 from sophon.loader.local_server import LocalServer
-from sophon.loader.transport import FlightTransport
 from sophon.pipeline import Pipeline, ops
 
 RECIPE = Pipeline([ops.Decode(), ops.RandomResizedCrop(224), ops.RandomHorizontalFlip(), ops.ToTensor()])

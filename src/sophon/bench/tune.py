@@ -24,7 +24,8 @@ from sophon.bench.volumes import RECIPE, seconds_per_voxel, write_volumes
 from sophon.codec.wire import Reply, Request
 from sophon.loader.dataset import RemoteDataset
 from sophon.loader.loader import DataLoader
-from sophon.loader.transport import Fetch, LocalTransport
+from sophon.loader.local_transport import LocalTransport
+from sophon.loader.transport import Fetch
 from sophon.store import Store, open_store
 
 BATCH_SIZE = 16

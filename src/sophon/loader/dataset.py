@@ -29,10 +29,10 @@ from sophon.loader.credentials import Credentials
 from sophon.loader.cuts import Assignment, agreed_cut, assignment_for, within
 from sophon.loader.machine import MachineConfig
 from sophon.loader.prefix_cache import DEFAULT_BYTES, CachedTransport, cache_cut, cache_for
-from sophon.loader.sources import Address, Sources, addresses_of, explain
+from sophon.loader.sources import Address, Sources, addresses_of, explain, transport_to
 from sophon.loader.stats import Stats
 from sophon.loader.torch_import import Dataset, in_worker, need_torch, torch
-from sophon.loader.transport import Transport, transport_to
+from sophon.loader.transport import Transport
 from sophon.pipeline import Key, Kind, Pipeline, Tensor, Trace, Value
 
 Finished: TypeAlias = tuple[Value, Any, Reply]  # a value after all ops, its target, and the reply it was made of

@@ -4,7 +4,7 @@ Concurrency: fetching threads send requests and read replies; worker threads fin
 first first, whoever is free taking the next one; the consumer's thread takes batches. All of them call the machine
 under one lock and do the slow things outside it. With a tuner, threads are started and let go on the way. With no
 workers everything happens in the consumer's thread. Nothing outlives `close`, but for a request that a silent node was
-asked just before: it ends within `transport.SILENCE_S`.
+asked just before: it ends within `flight_transport.SILENCE_S`.
 """
 
 from __future__ import annotations
@@ -158,8 +158,8 @@ class Engine:
             return
         end_s, last_s = time.monotonic() + _LEAVE_S, time.monotonic() + _FINISH_S
         for thread in threads:
-            # A request whose node has not said its first word cannot be cancelled (see `transport`). Its thread is left
-            # behind: it holds nothing that others wait for, and ends by itself when the silence is noticed.
+            # A request whose node has not said its first word cannot be cancelled (see `flight_transport`). Its thread
+            # is left behind: it holds nothing that others wait for, and ends by itself when the silence is noticed.
             is_fetching = thread.name.startswith("sophon-fetch-")
             thread.join(max(0.0, (end_s if is_fetching else last_s) - time.monotonic()))
 

@@ -19,12 +19,12 @@ import numpy as np
 from sophon.codec.cut import RAW
 from sophon.errors import ConfigError, RetryableError
 from sophon.loader.cuts import Assignment, within
+from sophon.loader.flight_transport import SILENCE_S
 from sophon.loader.machine import Machine, MachineConfig
 from sophon.loader.order import Order, epoch_order
 from sophon.loader.order_log import OrderLog
 from sophon.loader.ranks import Ranks, each, share
 from sophon.loader.state import Place, State
-from sophon.loader.transport import SILENCE_S
 from sophon.loader.turns import Turns
 from sophon.pipeline import Key
 from tests.loader.simulation.clock import Clock
