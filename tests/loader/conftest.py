@@ -1,13 +1,9 @@
 """A folder of images, a server of it, and what two epochs of it are."""
 
-import numpy as np
 import pytest
-import torch
 
-import sophon
-from sophon.loader.order import epoch_order
-from sophon.pipeline import Key
-from tests.support.servers import RECIPE, digest, make_images, serve
+from tests.support.epochs import epochs_digest
+from tests.support.servers import make_images, serve
 
 
 @pytest.fixture(scope="module")
@@ -24,14 +20,4 @@ def server(images):
 @pytest.fixture(scope="module")
 def expected(images):
     """Two epochs, computed the plain way: no loader, no server, one sample after the other."""
-    store = sophon.open_store(images)
-    batches = []
-    for epoch in range(2):
-        samples = epoch_order(len(store), 5, epoch, shuffle=True)
-        for start in range(0, len(samples), 8):
-            part = samples[start : start + 8].tolist()
-            tensors = [RECIPE.run(store.read(i), Key(5, epoch, i)) for i in part]
-            batches.append(
-                (torch.from_numpy(np.stack(tensors)), torch.tensor([int(store.manifest.labels[i]) for i in part]))
-            )
-    return digest(batches)
+    return epochs_digest(images, seed=5, batch_size=8)

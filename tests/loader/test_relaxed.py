@@ -2,7 +2,6 @@
 
 import threading
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -16,8 +15,9 @@ from sophon.loader.machine import MachineConfig
 from sophon.loader.order import epoch_order
 from sophon.loader.order_log import OrderLog, Relaxed, Replay
 from sophon.loader.stats import Stats
-from sophon.pipeline import Key, Kind, Op
+from sophon.pipeline import Key
 from tests.support.servers import RECIPE, digest, make_images, serve
+from tests.support.tensor_op import SeesSamples
 
 COUNT = 41
 
@@ -40,16 +40,8 @@ GATE = _Gate()
 
 
 @dataclass(frozen=True)
-class WaitAtGate(Op):
+class WaitAtGate(SeesSamples):
     """Pass a tensor on; slow ones when the gate is open."""
-
-    takes: ClassVar[Kind] = Kind.TENSOR
-
-    def output(self, spec):
-        return spec
-
-    def draw(self, rng, spec):  # noqa: ARG002 - part of the contract
-        return int(rng._stream[3])
 
     def apply(self, value, params):
         GATE.begun.append(params)

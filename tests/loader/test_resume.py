@@ -11,31 +11,16 @@ import sophon
 from sophon.errors import ArtifactError, ConfigError
 from sophon.loader.order import epoch_order
 from sophon.loader.sampler import EpochSampler
-from sophon.pipeline import Key, Pipeline, ops
-from tests.support.servers import RECIPE, make_images, serve
+from sophon.pipeline import Pipeline, ops
+from tests.support.epochs import samples_of, wanted_in
+from tests.support.servers import RECIPE, make_images
 
 COUNT, BATCH, SEED, EPOCH = 41, 3, 5, 2
 
 
 @pytest.fixture(scope="module")
-def images(tmp_path_factory):
-    return make_images(tmp_path_factory.mktemp("data") / "train", COUNT)
-
-
-@pytest.fixture(scope="module")
-def server(images):
-    with serve(images, cores=2) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def wanted(images):
-    """Return the tensor of a sample in epoch EPOCH, computed the plain way, by the sample's id."""
-    store = sophon.open_store(images)
-    return {
-        store.manifest.values(i, ("id",))["id"]: (i, RECIPE.run(store.read(i), Key(SEED, EPOCH, i)).tobytes())
-        for i in range(COUNT)
-    }
+    return wanted_in(images, SEED, EPOCH)
 
 
 def _loader(url, ranks=(0, 1), count=0, batch_size=BATCH, **settings):
@@ -48,24 +33,13 @@ def _loader(url, ranks=(0, 1), count=0, batch_size=BATCH, **settings):
     return made
 
 
-def _samples(batches, wanted):
-    """Return the samples of some batches in order, having compared the bits of each."""
-    found = []
-    for images, _, columns in batches:
-        for image, name in zip(images, columns["id"], strict=True):
-            sample, bits = wanted[name]
-            assert image.numpy().tobytes() == bits
-            found.append(sample)
-    return found
-
-
 def _states(url, size, count, wanted, **settings):
     """Run an epoch on all ranks; yield the state behind every batch and the samples used up by then, in order."""
     loaders = [_loader(url, (rank, size), count, **settings) for rank in range(size)]
     passes = [iter(loader) for loader in loaders]
     used = []
     for _ in range(len(loaders[0])):
-        mine = [_samples([next(batches)], wanted) for batches in passes]
+        mine = [samples_of([next(batches)], wanted) for batches in passes]
         used += [sample for row in zip(*mine, strict=True) for sample in row]
         states = [loader.state_dict() for loader in loaders]
         assert all(state == states[0] for state in states)
@@ -82,7 +56,7 @@ def _rest(url, state, size, count, wanted, batch_size=BATCH, **settings):
         loader = _loader(url, (rank, size), count, batch_size, **settings)
         loader.load_state_dict(state)
         loader.set_epoch(EPOCH)  # as training loops do that count epochs themselves
-        parts.append(_samples(loader, wanted))
+        parts.append(samples_of(loader, wanted))
         assert loader.epoch == EPOCH + 1
     return [sample for row in zip(*parts, strict=True) for sample in row]
 
@@ -139,14 +113,14 @@ def test_the_rest_is_right_under_torchs_own_loader(images, wanted, workers):
         sampler, loader = made()
         sampler.load_state_dict(json.loads(json.dumps(state)))
         sampler.set_epoch(EPOCH)
-        assert _samples(loader, wanted) == ORDER[state["cursor"] :]
+        assert samples_of(loader, wanted) == ORDER[state["cursor"] :]
         again = sampler.state_dict(2)
         assert again["cursor"] == min(state["cursor"] + 2, COUNT)
     assert _rest(images, states[4], 2, 1, wanted) == _padded(ORDER[15:], 2)
     halves = [made(2, rank) for rank in range(2)]
     for sampler, _ in halves:
         sampler.load_state_dict(states[6])
-    parts = [_samples(loader, wanted) for _, loader in halves]
+    parts = [samples_of(loader, wanted) for _, loader in halves]
     assert [sample for row in zip(*parts, strict=True) for sample in row] == _padded(ORDER[21:], 2)
 
 
@@ -265,7 +239,7 @@ def test_a_sampler_must_be_told_what_was_taken(images):
 def test_resume_goes_on_while_the_planner_plans(server, wanted):
     loader = _loader(server.url, policy="optimal", profile=False)
     batches = iter(loader)
-    used = [sample for _ in range(4) for sample in _samples([next(batches)], wanted)]
+    used = [sample for _ in range(4) for sample in samples_of([next(batches)], wanted)]
     batches.close()
     rest = _rest(server.url, loader.state_dict(), 1, 1, wanted, policy="optimal", profile=False)
     assert used + rest == ORDER

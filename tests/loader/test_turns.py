@@ -4,7 +4,6 @@ import json
 import random
 import time
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -19,23 +18,17 @@ from sophon.loader.placement import Placement
 from sophon.loader.ranks import Ranks, share
 from sophon.loader.sampler import EpochSampler
 from sophon.loader.turns import Turns
-from sophon.pipeline import Key, Kind, Op, Pipeline
-from tests.support.servers import RECIPE, digest, make_images
+from sophon.pipeline import Pipeline
+from tests.support.epochs import samples_of, wanted_in
+from tests.support.servers import RECIPE, digest
+from tests.support.tensor_op import SeesSamples
 
 COUNT, BATCH, SEED, EPOCH = 41, 3, 5, 2
 
 
 @dataclass(frozen=True)
-class SlowForSome(Op):
+class SlowForSome(SeesSamples):
     """Pass a tensor on, one in five after a while."""
-
-    takes: ClassVar[Kind] = Kind.TENSOR
-
-    def output(self, spec):
-        return spec
-
-    def draw(self, rng, spec):  # noqa: ARG002 - part of the contract
-        return int(rng._stream[3])
 
     def apply(self, value, params):
         if params % 5 == 0:
@@ -48,18 +41,8 @@ ORDER = epoch_order(COUNT, SEED, EPOCH, shuffle=True)
 
 
 @pytest.fixture(scope="module")
-def images(tmp_path_factory):
-    return make_images(tmp_path_factory.mktemp("data") / "train", COUNT)
-
-
-@pytest.fixture(scope="module")
 def wanted(images):
-    """Return (sample, bits in epoch EPOCH), computed the plain way, by the sample's id."""
-    store = sophon.open_store(images)
-    return {
-        store.manifest.values(i, ("id",))["id"]: (i, RECIPE.run(store.read(i), Key(SEED, EPOCH, i)).tobytes())
-        for i in range(COUNT)
-    }
+    return wanted_in(images, SEED, EPOCH)
 
 
 def _loader(url, ranks=(0, 1), batch_size=BATCH, **options):
@@ -68,17 +51,6 @@ def _loader(url, ranks=(0, 1), batch_size=BATCH, **options):
     made = sophon.DataLoader(url, PIPELINE, batch_size=batch_size, rank=rank, world_size=size, **options)
     made.set_epoch(EPOCH)
     return made
-
-
-def _samples(batches, wanted):
-    """Return the samples of some batches in order, having compared the bits of each."""
-    found = []
-    for images, _, columns in batches:
-        for image, name in zip(images, columns["id"], strict=True):
-            sample, bits = wanted[name]
-            assert image.numpy().tobytes() == bits
-            found.append(sample)
-    return found
 
 
 class _Crowd:
@@ -146,7 +118,7 @@ def test_the_rest_is_right_behind_every_batch_with_other_workers(images, wanted,
     first = _loader(images, num_workers=2, order=Relaxed(max_delay))
     used, late = [], 0
     for number, batch in enumerate(first, 1):
-        used += _samples([batch], wanted)
+        used += samples_of([batch], wanted)
         late += len(first._place.at[2].late) if first._place.at[2] else 0
         state = json.loads(json.dumps(first.state_dict()))
         assert state["cursor"] == min(number * BATCH, COUNT)
@@ -155,7 +127,7 @@ def test_the_rest_is_right_behind_every_batch_with_other_workers(images, wanted,
             second.load_state_dict(state)
             assert second.state_dict() == state
             second.set_epoch(EPOCH)  # as training loops do that count epochs themselves
-            rest = _samples(second, wanted)
+            rest = samples_of(second, wanted)
             assert sorted(used + rest) == list(range(COUNT))
             assert second.epoch == EPOCH + 1
             if settings_.get("order") == "strict":
@@ -178,10 +150,10 @@ def test_a_run_may_go_on_again_and_again_with_everything_else_changed(images, wa
         if state is not None:
             loader.load_state_dict(state)
         batches = iter(loader)
-        used += _samples((next(batches) for _ in range(2)), wanted)
+        used += samples_of((next(batches) for _ in range(2)), wanted)
         state = json.loads(json.dumps(loader.state_dict()))
         if number == len(kinds) - 1:
-            used += _samples(batches, wanted)
+            used += samples_of(batches, wanted)
         batches.close()
     assert sorted(used) == list(range(COUNT))
 
@@ -210,7 +182,7 @@ def test_the_rest_is_right_under_torchs_own_loader(images):
 def test_two_ranks_go_on_from_their_own_states_in_equal_steps(images, wanted, uneven):
     loaders = [_loader(images, (rank, 2), num_workers=2, uneven=uneven) for rank in range(2)]
     passes = [iter(loader) for loader in loaders]
-    used = [_samples((next(batches) for _ in range(3)), wanted) for batches in passes]
+    used = [samples_of((next(batches) for _ in range(3)), wanted) for batches in passes]
     states = [loader.state_dict() for loader in loaders]
     for batches in passes:
         batches.close()
@@ -225,14 +197,14 @@ def test_two_ranks_go_on_from_their_own_states_in_equal_steps(images, wanted, un
         rest = list(second)
         steps.add(len(rest))
         mine = share(ORDER, 0, Ranks(rank, 2), uneven).tolist()
-        assert sorted(used[rank] + _samples(rest, wanted)) == sorted(mine)
+        assert sorted(used[rank] + samples_of(rest, wanted)) == sorted(mine)
     assert len(steps) == 1
 
 
 def test_a_state_of_strict_order_goes_on_in_relaxed_order_with_other_ranks(images, wanted):
     strict = _loader(images, order="strict")
     batches = iter(strict)
-    used = _samples((next(batches) for _ in range(5)), wanted)
+    used = samples_of((next(batches) for _ in range(5)), wanted)
     state = strict.state_dict()
     assert set(state) == {
         "format", "seed", "epoch", "cursor", "samples", "shuffle", "dataset", "pipeline", "plan"
@@ -241,13 +213,13 @@ def test_a_state_of_strict_order_goes_on_in_relaxed_order_with_other_ranks(image
         loader = _loader(images, (rank, 2), num_workers=2)
         loader.load_state_dict(state)
         batches = iter(loader)
-        mine = _samples((next(batches) for _ in range(2)), wanted)
+        mine = samples_of((next(batches) for _ in range(2)), wanted)
         again = loader.state_dict()
         batches.close()
         assert (again["cursor"], again["turns"]["begun"]) == (15 + 12, 15)
         other = _loader(images, (rank, 2), num_workers=1)
         other.load_state_dict(again)
-        used += mine + _samples(other, wanted)
+        used += mine + samples_of(other, wanted)
     assert sorted(used) == list(range(COUNT))
 
 
@@ -307,7 +279,7 @@ def test_a_state_of_a_longer_row_is_refused(images):
         list(loader)
 
 
-def test_ten_thousand_states_take_less_than_a_second_in_the_middle_of_a_million_samples(images):
+def test_ten_thousand_states_take_less_than_a_second_in_the_middle_of_a_millionsamples_of(images):
     count, batch_size, max_delay = 1_000_000, 256, 32
     loader = _loader(images, batch_size=batch_size, order=Relaxed(max_delay))
     next(iter(loader))
