@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import sophon
 
 SOURCE = Path(sophon.__file__).parent
@@ -141,3 +143,10 @@ def test_pipelines_and_codecs_work_without_torch():
         "print(x.shape)"
     )
     assert _run(code) == "(3, 8, 8)"
+
+
+@pytest.mark.parametrize("room", ["loader", "server"])
+def test_architecture_names_every_file_of_the_large_rooms(room):
+    text = (SOURCE.parents[1] / "ARCHITECTURE.md").read_text()
+    names = {path.stem for path in (SOURCE / room).glob("*.py")} - {"__init__"}
+    assert sorted(name for name in names if f"`{name}`" not in text) == []
