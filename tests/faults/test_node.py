@@ -46,12 +46,7 @@ def test_drained_and_started_again(images, expected, moment):
             codes.append(server.stop())
             server.start()
 
-        struck = Struck(server.url, fault, moment, policy="2:webp")
-        assert struck.digest() == expected
-    if codes == [-signal.SIGKILL]:
-        # Not understood yet: about one drain in thirty, right behind the first batch of a new server on a busy machine,
-        # does not end within the 15 s that `LocalServer.stop` gives it. The batches are right all the same.
-        pytest.xfail("a drain that does not end")
+        assert Struck(server.url, fault, moment, policy="2:webp").digest() == expected
     assert codes == [0], "what was under way was ended, and no more taken"
 
 

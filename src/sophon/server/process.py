@@ -6,14 +6,13 @@ import faulthandler
 import importlib
 import json
 import os
-import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 
 import pyarrow as pa
 
@@ -27,7 +26,10 @@ from sophon.server.maker import Threads
 from sophon.server.metrics import Metrics, serve_metrics
 from sophon.server.processes import Processes
 from sophon.server.service import Service
+from sophon.server.stop import StopSignals
 from sophon.store import Store
+
+_LISTEN_S = 0.05  # between looks at whether requests have ended
 
 
 @dataclass(frozen=True)
@@ -103,36 +105,35 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
             place = f"{config.metrics_host}:{config.metrics_port}"
             remedy = "choose another --metrics-host or --metrics-port"
             raise ConfigError(f"cannot listen on {place}: {error}; {remedy}") from error
-    stop = threading.Event()
-
-    def on_signal(_: int, __: FrameType | None) -> None:
-        if stop.is_set():
-            os._exit(1)  # asked twice: at once
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)
-    metrics_port = None if http is None else http.server_port
-    ready = Ready(_url(config, service.port), service.port, metrics_port, os.getpid())
-    if config.ready_file is not None:
-        _write(config.ready_file, ready)
-    on_ready(ready)
-    # The main thread waits for signals here; Flight's own threads do the work.
-    stop.wait()
-    drain = threading.Thread(target=service.drain, daemon=True)
-    drain.start()
-    drain.join(config.drain_s)
-    if drain.is_alive():
-        # A trainer that does not read its replies would keep us for ever; who was busy with what is told, for others.
-        sys.stderr.write(f"sophon: requests are still under way after {config.drain_s:g} s, and are broken off:\n")
-        faulthandler.dump_traceback(all_threads=True)
-        os._exit(1)
+    with StopSignals() as signals:
+        metrics_port = None if http is None else http.server_port
+        ready = Ready(_url(config, service.port), service.port, metrics_port, os.getpid())
+        if config.ready_file is not None:
+            _write(config.ready_file, ready)
+        on_ready(ready)
+        # The main thread waits for signals here; Flight's own threads do the work.
+        signals.wait()
+        _drain(service, signals, config.drain_s)
     budget.close()
     maker.close()
     if http is not None:
         http.shutdown()
     for store in stores.values():
         store.close()
+
+
+def _drain(service: Service, signals: StopSignals, most_s: float) -> None:
+    """Let requests under way end; if they do not, end the process."""
+    drain = threading.Thread(target=service.drain, daemon=True)
+    drain.start()
+    end_s = time.monotonic() + most_s
+    while drain.is_alive() and time.monotonic() < end_s:
+        signals.listen(_LISTEN_S)
+    if drain.is_alive():
+        # A trainer that does not read its replies would keep us for ever; who was busy with what is told, for others.
+        sys.stderr.write(f"sophon: requests are still under way after {most_s:g} s, and are broken off:\n")
+        faulthandler.dump_traceback(all_threads=True)
+        os._exit(1)
 
 
 def _import(modules: tuple[str, ...]) -> None:
