@@ -1,5 +1,8 @@
 import json
+import subprocess
+import sys
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +45,20 @@ def test_what_was_saved_is_loaded(path):
     assert header.packages["sophon"] == __version__
     for name, values in COLUMNS.items():
         assert (found[name] == values).all()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts threads where Linux shows them")
+def test_loading_starts_no_threads(path):
+    # They would outlive the call, and may abort a command that ends right after it.
+    script = f"""
+import os, numpy as np
+from sophon.artifact import load
+before = os.listdir("/proc/self/task")
+with load({str(path)!r}, format="thing", version=3) as file:
+    file.read("real", np.empty(file.rows, np.float32))
+assert os.listdir("/proc/self/task") == before
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_the_same_content_gives_the_same_bytes(path, tmp_path):

@@ -9,6 +9,10 @@ Limits:
     Nothing in a file is trusted: its footer, header, column types, row count and row groups are checked
     against the bounds below before columns are read. A lying page header can make Arrow reserve at most 2 GiB
     for one page.
+
+Concurrency:
+    Everything happens in the caller's thread. Arrow's threads would gain nothing for one column at a time, and as they
+    outlive the call they may abort a short-lived process at its end (github.com/apache/arrow/issues/34314).
 """
 
 from __future__ import annotations
@@ -137,7 +141,7 @@ class Artifact:
         done = 0
         with _translated(self.path):
             for group in range(self._file.metadata.num_row_groups):
-                for chunk in self._file.read_row_group(group, columns=[name]).column(0).chunks:
+                for chunk in self._file.read_row_group(group, columns=[name], use_threads=False).column(0).chunks:
                     if chunk.null_count or done + len(chunk) > self.rows:
                         _refuse(self.path, f"column {name} has holes or too many rows", "make the file again.")
                     out[done : done + len(chunk)] = chunk.to_numpy(zero_copy_only=False)
@@ -193,6 +197,7 @@ def _opened(source: Path) -> Iterator[tuple[pq.ParquetFile, Header]]:
             with _translated(source):
                 parquet = pq.ParquetFile(
                     file,
+                    pre_buffer=False,
                     page_checksum_verification=True,
                     thrift_string_size_limit=2 * MAX_HEADER_BYTES,
                     thrift_container_size_limit=2**20,
