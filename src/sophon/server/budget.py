@@ -53,7 +53,9 @@ class CpuBudget:
         if not (math.isfinite(cores) and 0 <= cores <= 4096):
             raise ConfigError(f"cores: expected a number in 0 … 4096, got {cores!r}")
         self.cores = cores
-        self._lock = threading.Lock()
+        # Reentrant: a stream that was dropped halfway may be closed by the garbage collector in a thread that holds this,
+        # and withdraws its tasks then.
+        self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._closed = False
         self._waiting = 0
@@ -91,12 +93,13 @@ class CpuBudget:
 
     def withdraw(self, futures: Iterable[Future[Any]]) -> None:
         """Take tasks out of the queue that nobody waits for any more; those that run already go on."""
-        cancelled = sum(future.cancel() for future in futures)
-        if cancelled:
-            with self._lock:
-                left = deque(item for item in self._queue if not item[1].cancelled())
-                self._waiting -= len(self._queue) - len(left)
-                self._queue = left
+        cancelled = {future for future in futures if future.cancel()}
+        if not cancelled:
+            return
+        with self._lock:
+            for item in [item for item in self._queue if item[1] in cancelled]:
+                self._queue.remove(item)
+                self._waiting -= 1
 
     def _loop(self, number: int) -> None:
         _be_nice()

@@ -20,7 +20,7 @@ class Room:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant, since a seat may be given up by the garbage collector at any moment
         self.requests = 0
         self.held_bytes = 0
 
