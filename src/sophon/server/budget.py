@@ -53,8 +53,8 @@ class CpuBudget:
         if not (math.isfinite(cores) and 0 <= cores <= 4096):
             raise ConfigError(f"cores: expected a number in 0 … 4096, got {cores!r}")
         self.cores = cores
-        # Reentrant: a stream that was dropped halfway may be closed by the garbage collector in a thread that holds this,
-        # and withdraws its tasks then.
+        # Reentrant: a stream dropped halfway may be closed by the garbage collector in a thread that holds this, and
+        # withdraws its tasks then.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._closed = False
