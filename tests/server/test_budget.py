@@ -91,3 +91,17 @@ def test_an_error_in_a_task_comes_back_and_the_worker_lives_on(budget):
     with pytest.raises(ZeroDivisionError):
         one.submit(lambda _: 1 // 0, 10).result()
     assert one.submit(lambda _: 7, 10).result()[0] == 7
+
+
+def test_what_is_withdrawn_is_never_run_and_nobody_waits_behind_it(budget):
+    one, go, ran = budget(1), threading.Event(), []
+    running = one.submit(lambda _: go.wait(10), 1000)
+    left = [one.submit(lambda _, number=number: ran.append(number), 1000) for number in range(50)]
+    last = one.submit(lambda _: "last", 1000)
+    one.withdraw([running, *left])
+    assert one._waiting <= 2
+    assert len(one._queue) <= 1
+    go.set()
+    assert running.result()[0] is True  # what had begun goes on
+    assert last.result()[0] == "last"
+    assert not ran

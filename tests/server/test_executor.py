@@ -176,3 +176,15 @@ def test_digests_tell_pipelines_apart_and_stop_where_an_op_cannot_be_probed():
     assert digests(other)[:4] == digests(RECIPE)[:4]
     assert digests(other)[4] != digests(RECIPE)[4]
     assert len(digests(Pipeline([ops.Decode(), ops.RandomCrop(1000), ops.ToTensor()]))) == 1
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_what_nobody_waits_for_any_more_is_not_worked_on(make, in_order):
+    executor, go = make(), threading.Event()
+    blocker = executor._budget.submit(lambda _: go.wait(10), 1000)
+    replies = executor.replies(_request(in_order=in_order)).pulse(0.01)
+    assert next(replies) is None  # all nine are queued behind the blocker
+    replies.close()  # as Flight does when a trainer cancels or goes away
+    assert not executor._budget._queue
+    go.set()
+    blocker.result()

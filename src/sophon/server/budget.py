@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
@@ -88,6 +88,15 @@ class CpuBudget:
             self._queue.append((task, future))
             self._changed.notify()
         return future
+
+    def withdraw(self, futures: Iterable[Future[Any]]) -> None:
+        """Take tasks out of the queue that nobody waits for any more; those that run already go on."""
+        cancelled = sum(future.cancel() for future in futures)
+        if cancelled:
+            with self._lock:
+                left = deque(item for item in self._queue if not item[1].cancelled())
+                self._waiting -= len(self._queue) - len(left)
+                self._queue = left
 
     def _loop(self, number: int) -> None:
         _be_nice()

@@ -139,6 +139,10 @@ class Executor:
         """Queue work on a sample, or return None if it would wait too long."""
         return self._budget.submit(task, min(patience_s, self._patience_s))
 
+    def withdraw(self, tasks: Iterable[_Task]) -> None:
+        """Give up work whose request has ended: its trainer has left, and the cores belong to the others."""
+        self._budget.withdraw(tasks)
+
     def _check_size(self, store: Store, request: Request) -> None:
         limits = self.limits
         if len(request.samples) > limits.request_samples:
@@ -241,33 +245,39 @@ class Work:
 
     def _in_order(self, every_s: float | None) -> Iterator[Reply | None]:
         queue: deque[Reply | tuple[int, _Task]] = deque()
-        for position in range(len(self._request.samples)):
-            while queue and self._must_wait(position, len(queue)):
+        try:
+            for position in range(len(self._request.samples)):
+                while queue and self._must_wait(position, len(queue)):
+                    yield from self._next(queue, every_s)
+                queue.append(self._start(position))
+            while queue:
                 yield from self._next(queue, every_s)
-            queue.append(self._start(position))
-        while queue:
-            yield from self._next(queue, every_s)
+        finally:  # also where the stream is dropped halfway
+            self._executor.withdraw(started[1] for started in queue if not isinstance(started, Reply))
 
     def _next(self, queue: deque[Reply | tuple[int, _Task]], every_s: float | None) -> Iterator[Reply | None]:
-        started = queue.popleft()
+        started = queue[0]
         if not isinstance(started, Reply):
             while not self._wait([started[1]], every_s):
                 yield None
-        yield self._result(started)
+        yield self._result(queue.popleft())
 
     def _as_finished(self, every_s: float | None) -> Iterator[Reply | None]:
         running: dict[_Task, int] = {}
-        for position in range(len(self._request.samples)):
-            while running and self._must_wait(position, len(running)):
+        try:
+            for position in range(len(self._request.samples)):
+                while running and self._must_wait(position, len(running)):
+                    yield from self._ended(running, every_s) or [None]
+                started = self._start(position)
+                if isinstance(started, Reply):
+                    yield started
+                    continue
+                running[started[1]] = started[0]
+                yield from self._ended(running, 0)
+            while running:
                 yield from self._ended(running, every_s) or [None]
-            started = self._start(position)
-            if isinstance(started, Reply):
-                yield started
-                continue
-            running[started[1]] = started[0]
-            yield from self._ended(running, 0)
-        while running:
-            yield from self._ended(running, every_s) or [None]
+        finally:  # also where the stream is dropped halfway
+            self._executor.withdraw(running)
 
     def _must_wait(self, position: int, under_way: int) -> bool:
         """Return whether those under way should end before one more is started.
