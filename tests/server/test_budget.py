@@ -94,8 +94,9 @@ def test_an_error_in_a_task_comes_back_and_the_worker_lives_on(budget):
 
 
 def test_what_is_withdrawn_is_never_run_and_nobody_waits_behind_it(budget):
-    one, go, ran = budget(1), threading.Event(), []
-    running = one.submit(lambda _: go.wait(10), 1000)
+    one, begun, go, ran = budget(1), threading.Event(), threading.Event(), []
+    running = one.submit(lambda _: begun.set() or go.wait(10), 1000)
+    assert begun.wait(10)
     left = [one.submit(lambda _, number=number: ran.append(number), 1000) for number in range(50)]
     last = one.submit(lambda _: "last", 1000)
     one.withdraw([running, *left])
