@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from pyarrow import flight
 
 import sophon
 from sophon.codec import RAW, Cut
@@ -214,6 +215,60 @@ def test_costs_that_make_no_sense_count_as_nothing():
     assert frames.Costs.parse(sane.pack(), 5) == sane
     for odd in (float("nan"), float("inf"), -1.0):
         assert frames.Costs.parse(frames.Costs(odd, (3, 4), (odd,)).pack(), 5) == frames.Costs(0.0, (3, 4), (0.0,))
+    boast = frames.Costs(1e300, (2**32 - 1, 4), (1e300,))
+    assert frames.Costs.parse(boast.pack(), 5, 0.5) == frames.Costs(0.5, (0, 0), (0.5,))
+
+
+def test_a_worker_that_boasts_of_its_work_keeps_nobody_from_theirs(tmp_path):
+    folder = make_images(tmp_path / "train", 10)
+    with serve(folder, options=("--import", PLUGIN, "--metrics-port", "0")) as server:
+        client = flight.connect(f"grpc://127.0.0.1:{server.port}")
+        for recipe, cut in ((_recipe("boast"), Cut(3)), (RECIPE, Cut(2, "webp"))):
+            request = Request("data", recipe.to_spec(), 0, 0, tuple(range(10)), (cut,) * 10, patience_s=5.0)
+            options = flight.FlightCallOptions(timeout=30)
+            replies = client.do_get(flight.Ticket(request.to_bytes()), options).read_all().to_pydict()
+            assert len(replies["position"]) == 10
+            assert set(replies["reason"]) <= {None, "crash"}
+            assert max(replies["width"]) < 1 << 16
+
+
+def test_what_a_worker_leaves_behind_ends_with_it(processes):
+    slot, pool = Slot(0), processes()
+    pool.make(slot, RECIPE, PICTURE, KEY, Cut(3))
+    (pid,) = pool.pids
+    start_s = time.monotonic()
+    with pytest.raises(WorkerLost, match="crash"):
+        pool.make(slot, _recipe("fork"), VICTIM, KEY, Cut(3))
+    assert time.monotonic() - start_s < 20  # though a child of it still has the line
+    assert not _running_in_group(pid)
+
+
+def test_a_worker_whose_op_sleeps_does_not_outlive_its_server(tmp_path):
+    folder = make_images(tmp_path / "train", 5)
+    with serve(folder, options=("--import", PLUGIN)) as server:
+        request = Request("data", _recipe("sleep", 0).to_spec(), 0, 0, (0,), (Cut(3),))
+        flight.connect(f"grpc://127.0.0.1:{server.port}").do_get(flight.Ticket(request.to_bytes()))
+        children = Path(f"/proc/{server.pid}/task")
+        end_s = time.monotonic() + 20
+        while not (found := [p for t in children.iterdir() for p in (t / "children").read_text().split()]):
+            assert time.monotonic() < end_s
+            time.sleep(0.1)
+        time.sleep(2)
+        server.kill()
+        time.sleep(2)
+        assert not any(_is_running(int(pid)) for pid in found)
+
+
+def _running_in_group(group: int) -> list[int]:
+    pids = [int(place.name) for place in Path("/proc").iterdir() if place.name.isdecimal()]
+    return [pid for pid in pids if _is_running(pid) and os.getpgid(pid) == group]
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 # --- what that means for requests -------------------------------------------------------------------------------------

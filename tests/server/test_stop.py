@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -10,8 +11,13 @@ from pathlib import Path
 import pytest
 from pyarrow import flight
 
-from sophon.codec import RAW
+from sophon.codec import RAW, Cut
 from sophon.codec.wire import Request
+from sophon.errors import ConfigError
+from sophon.pipeline import Pipeline, ops
+from sophon.server.metrics import Metrics, serve_metrics
+from sophon.server.process import Ready, _write
+from tests.support.misbehave import NODE, Misbehave
 from tests.support.servers import RECIPE, make_images, serve
 
 COUNT = 8
@@ -88,3 +94,51 @@ run_server({{"data": store}}, config, lambda ready: print(ready.port, flush=True
     assert process.returncode == 1
     assert said.startswith("sophon: requests are still under way after 0.5 s, and are broken off:\n")
     assert "limit.py" in said
+
+
+def test_what_a_cancelled_request_has_begun_holds_up_the_end_no_longer_than_requests_do(images, tmp_path):
+    script = f"""
+from pathlib import Path
+from sophon.server.process import ServerConfig, run_server
+from sophon.store import open_store
+store = open_store(Path({str(images)!r}), "data", cache_dir=Path({str(tmp_path)!r}))
+config = ServerConfig(port=0, drain_s=2, modules=("tests.support.plugin_ops",))
+run_server({{"data": store}}, config, lambda ready: print(ready.port, flush=True))
+"""
+    sleepy = Pipeline([ops.Decode(), Misbehave("sleep")])
+    environment = {**os.environ, NODE: "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment) as process:
+        client = flight.connect(f"grpc://127.0.0.1:{int(process.stdout.readline())}")
+        request = Request("data", sleepy.to_spec(), 0, 0, (0,), (Cut(2),))
+        reader = client.do_get(flight.Ticket(request.to_bytes()))
+        time.sleep(3)
+        reader.cancel()
+        time.sleep(2)
+        process.terminate()
+        try:
+            assert process.wait(15) == 1
+        finally:
+            process.kill()
+
+
+def test_a_ready_file_is_written_through_nobodys_link(images, tmp_path):
+    precious, ready = tmp_path / "precious", tmp_path / "ready.json"
+    precious.write_text("precious")
+    for name in (ready.name, ready.name + ".partial"):
+        (tmp_path / name).symlink_to(precious)
+    _write(ready, Ready("grpc://127.0.0.1:7077", 7077, None, 1))
+    assert precious.read_text() == "precious"
+    assert not ready.is_symlink()
+    with pytest.raises(ConfigError, match="--ready-file"):
+        _write(images, Ready("grpc://127.0.0.1:7077", 7077, None, 1))  # a folder
+
+
+def test_who_says_nothing_on_the_metrics_port_is_not_waited_for(images, monkeypatch):
+    monkeypatch.setattr("sophon.server.metrics._IDLE_S", 0.5)
+    http = serve_metrics(Metrics(), "127.0.0.1", 0, lambda: True)
+    with socket.create_connection(http.server_address) as silent:
+        silent.sendall(b"GET /health HTTP/1.1\r\nX: ")
+        silent.settimeout(10)
+        assert silent.recv(1) == b""
+    http.shutdown()
+    http.server_close()

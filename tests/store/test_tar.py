@@ -218,3 +218,12 @@ def test_offsets_and_labels_are_arrays_and_not_lists(tmp_path):
     manifest = TarStore.scan(make("tar", tmp_path))
     assert isinstance(manifest.labels, np.ndarray)
     assert manifest.locations["offset"].to_numpy().dtype == np.int64
+
+
+def test_a_pipe_in_the_place_of_a_shard_keeps_nobody_waiting(tmp_path):
+    path = write_tar(tmp_path / "x.tar", [("a.jpg", b"a")])
+    store = _open(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(StoreError, match="the shard was changed after it was listed"):
+        store.read(0)

@@ -4,6 +4,7 @@ import io
 import os
 import tarfile
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -185,3 +186,12 @@ def test_damaged_archives_give_typed_errors_only(data):
         except StoreError:
             return
         assert all(m.offset + m.size <= path.stat().st_size for m in found)
+
+
+def test_many_pax_records_take_time_in_proportion_to_their_number(tmp_path):
+    records = b"".join(b"11 %06x=\n" % number for number in range(90_000))  # as much as one header may hold
+    path = write_tar(tmp_path / "x.tar", [("pax", records), *((f"{number}.jpg", b"") for number in range(200))])
+    _patched(path, 156, b"g")
+    start_s = time.process_time()
+    assert len(_list(path)[0]) == 200
+    assert time.process_time() - start_s < 1.5

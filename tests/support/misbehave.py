@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import sys
 import time
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -11,6 +13,7 @@ from PIL import Image
 
 from sophon.pipeline.op import Op
 from sophon.pipeline.spec import Kind, Spec
+from sophon.server import frames
 
 NODE = "SOPHON_TEST_NODE"  # set where they are to misbehave
 DOZE_S = "SOPHON_TEST_DOZE_S"  # how long to doze
@@ -22,7 +25,7 @@ class Misbehave(Op):
     """Does to pictures of a given width what no op should do, and nothing to others.
 
     Args:
-        how: abort, exit, hang, sleep, doze, eat, raise or nothing.
+        how: abort, exit, hang, sleep, doze, eat, raise, boast, fork or nothing.
         width: Of the pictures that suffer; 0 for all.
     """
 
@@ -49,6 +52,22 @@ def _eat() -> None:
     bytearray(8 << 30)
 
 
+def _boast() -> None:
+    """Answer in the worker's place that a giant picture took a thousand years, as a decoder that was taken over may."""
+    line = int(sys.argv[sys.argv.index("--line") + 1])
+    with socket.socket(fileno=os.dup(line)) as server:
+        frames.send(server, frames.Kind.PAYLOAD, frames.Costs(3e10, (2**32 - 1, 2**32 - 1)).pack(), b"payload")
+    os._exit(0)
+
+
+def _fork() -> None:
+    """Leave a child behind that has the line to the server too, and fall."""
+    if os.fork() == 0:
+        time.sleep(60)
+        os._exit(0)
+    os.abort()
+
+
 def _raise() -> None:
     raise ZeroDivisionError("on purpose")
 
@@ -61,5 +80,7 @@ _MISDEEDS = {
     "doze": lambda: time.sleep(float(os.environ[DOZE_S])),
     "eat": _eat,
     "raise": _raise,
+    "boast": _boast,
+    "fork": _fork,
     "nothing": lambda: None,
 }

@@ -28,6 +28,7 @@ _COSTS = struct.Struct("<d2I")  # CPU seconds of all, height and width of the pi
 MAX_NOTE_BYTES = 1 << 20
 MAX_DATA_BYTES = MAX_VALUE_BYTES + (1 << 20)
 _WORTH_JOINING_BYTES = 1 << 12
+_MAX_SIDE = (1 << 31) - 1  # of a picture: what a reply has room for
 
 
 class Kind(IntEnum):
@@ -61,18 +62,23 @@ class Costs:
         return _COSTS.pack(self.cpu_s, *self.size) + struct.pack(f"<{len(self.op_s)}d", *self.op_s)
 
     @classmethod
-    def parse(cls, note: bytes, most_ops: int) -> Costs:
-        """Return what a note says; numbers that make no sense become 0."""
+    def parse(cls, note: bytes, most_ops: int, most_s: float = math.inf) -> Costs:
+        """Return what a note says; numbers that make no sense become 0, and no time is longer than `most_s`.
+
+        A worker may have been taken over by a file that it was given. The server pauses for as long as it says it has
+        worked, and sends the size on as 32 bits.
+        """
         count, rest = divmod(len(note) - _COSTS.size, 8)
         if not 0 <= count <= most_ops or rest:
             raise Broken(f"a note of {len(note)} bytes")
         cpu_s, height, width = _COSTS.unpack_from(note)
         op_s = struct.unpack_from(f"<{count}d", note, _COSTS.size)
-        return cls(_seconds(cpu_s), (height, width), tuple(map(_seconds, op_s)))
+        size = (height, width) if max(height, width) <= _MAX_SIDE else (0, 0)
+        return cls(_seconds(cpu_s, most_s), size, tuple(_seconds(value, most_s) for value in op_s))
 
 
-def _seconds(value: float) -> float:
-    return value if math.isfinite(value) and value > 0 else 0.0
+def _seconds(value: float, most_s: float) -> float:
+    return min(value, most_s) if math.isfinite(value) and value > 0 else 0.0
 
 
 class Broken(Exception):  # noqa: N818 - a state of the line, and never shown to a user

@@ -12,6 +12,8 @@ from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, generate_latest
 
+_IDLE_S = 10.0  # that a connection may say nothing; each has a thread and a descriptor, which requests need too
+
 
 class Metrics:
     """The server's counters."""
@@ -36,6 +38,8 @@ def serve_metrics(metrics: Metrics, host: str, port: int, healthy: Callable[[], 
     """Start answering on a port of its own; close with `shutdown`."""
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = _IDLE_S
+
         def do_GET(self) -> None:
             if self.path == "/metrics":
                 self._answer(200, CONTENT_TYPE_LATEST, generate_latest(metrics.registry))

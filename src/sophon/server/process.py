@@ -6,11 +6,12 @@ import faulthandler
 import importlib
 import json
 import os
+import secrets
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -113,18 +114,16 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
         on_ready(ready)
         # The main thread waits for signals here; Flight's own threads do the work.
         signals.wait()
-        _drain(service, signals, config.drain_s)
-    budget.close()
-    maker.close()
+        _drain((service.drain, budget.close, maker.close), signals, config.drain_s)
     if http is not None:
         http.shutdown()
     for store in stores.values():
         store.close()
 
 
-def _drain(service: Service, signals: StopSignals, most_s: float) -> None:
-    """Let requests under way end; if they do not, end the process."""
-    drain = threading.Thread(target=service.drain, daemon=True)
+def _drain(steps: Sequence[Callable[[], None]], signals: StopSignals, most_s: float) -> None:
+    """Let requests under way end, and what cancelled ones have begun; if they do not, end the process."""
+    drain = threading.Thread(target=lambda: [step() for step in steps], daemon=True)
     drain.start()
     end_s = time.monotonic() + most_s
     while drain.is_alive() and time.monotonic() < end_s:
@@ -165,6 +164,13 @@ def _check_place(config: ServerConfig) -> None:
 
 
 def _write(path: Path, ready: Ready) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(ready.__dict__) + "\n")
-    partial.replace(path)  # whoever waits for the file never sees half of it
+    # A new file of a name that nobody can guess: what lies there already may be a link to a file that is not ours.
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        with partial.open("x") as file:
+            file.write(json.dumps(ready.__dict__) + "\n")
+        partial.replace(path)  # whoever waits for the file never sees half of it
+    except OSError as error:
+        raise ConfigError(f"--ready-file {path} cannot be written: {error.strerror or error}") from error
+    finally:
+        partial.unlink(missing_ok=True)

@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -35,7 +36,7 @@ from sophon.server.budget import Slot
 from sophon.server.frames import Kind
 from sophon.server.limits import Limits
 from sophon.server.maker import Maker, WorkerLost
-from sophon.server.worker import PIPELINES
+from sophon.server.worker import LEFT, PIPELINES
 
 _START_S = 30.0  # a worker needs 0.4 s of CPU to start; many may start at once on a busy machine
 _WALL_PER_CPU = 10.0  # a worker at low priority on a busy machine; one that sleeps instead is ended after that
@@ -133,7 +134,11 @@ class _Worker:
                 *self._options,
             ]
             self._process = subprocess.Popen(
-                command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env=_environment()
+                command,
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                env=_environment(),
+                start_new_session=True,  # so that all it starts can be ended with it
             )
         self._line = ours
         self._known.clear()
@@ -143,12 +148,14 @@ class _Worker:
         """Return the payload, or None if an op or codec raised; and what it took."""
         with self._lock, self._watched():
             line = self._ready_for(pipeline)
+            since_s = time.monotonic()
             note = frames.MAKE.pack(pipeline.fingerprint.encode(), int(key.seed), int(key.epoch), int(key.sample))
             frames.send(line, Kind.MAKE, note + str(cut).encode(), data)
             kind, note, payload = frames.receive(line)
             if kind not in (Kind.PAYLOAD, Kind.FAILED):
                 raise frames.Broken(f"{kind!r} where a payload was expected")
-            return (payload if kind is Kind.PAYLOAD else None), frames.Costs.parse(note, len(pipeline))
+            most_s = (time.monotonic() - since_s) * (os.cpu_count() or 1)
+            return (payload if kind is Kind.PAYLOAD else None), frames.Costs.parse(note, len(pipeline), most_s)
 
     def probe(self, pipeline: Pipeline) -> tuple[list[str], str]:
         """Return the digests that the worker finds, up to where it falls, if it does, and why."""
@@ -200,8 +207,10 @@ class _Worker:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            return "cpu_limit"
-        return "cpu_limit" if code == -signal.SIGPROF else "crash"
+            code = -signal.SIGPROF
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # what a plug-in or decoder started there
+        return "cpu_limit" if code in (-signal.SIGPROF, LEFT) else "crash"
 
     def close(self) -> None:
         with self._lock:

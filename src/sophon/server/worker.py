@@ -14,8 +14,10 @@ import importlib
 import json
 import os
 import resource
+import select
 import signal
 import socket
+import threading
 import time
 from collections import OrderedDict
 
@@ -29,6 +31,7 @@ from sophon.server import frames
 from sophon.server.budget import NICE
 from sophon.server.frames import Kind
 
+LEFT = 75  # exit code of a worker that was at work when the server hung up
 PIPELINES = 64  # kept, the oldest goes first; the server keeps count of the same
 
 
@@ -95,6 +98,14 @@ class Worker:
             signal.setitimer(signal.ITIMER_PROF, self._sample_cpu_s * 1.25)
 
 
+def _leave_with_server(line: int) -> None:
+    """End the process when the server is gone, though an op may sleep and never come back to the line."""
+    gone = select.poll()
+    gone.register(line, 0)  # a hang-up is told of whether it is asked for or not
+    gone.poll()
+    os._exit(LEFT)
+
+
 def main() -> None:
     """Run as the server starts it."""
     parser = argparse.ArgumentParser()
@@ -118,7 +129,12 @@ def main() -> None:
             INDEXES.attach(Sidecar(path))
     for module in settings.modules:
         importlib.import_module(module)
-    Worker(socket.socket(fileno=settings.line), settings.sample_cpu_s).run()
+    line = socket.socket(fileno=settings.line)
+    # A child that had the line too would keep the server from noticing that this process fell.
+    line.set_inheritable(False)
+    os.register_at_fork(after_in_child=line.close)
+    threading.Thread(target=_leave_with_server, args=(settings.line,), daemon=True).start()
+    Worker(line, settings.sample_cpu_s).run()
 
 
 if __name__ == "__main__":

@@ -161,7 +161,8 @@ class _File:
 
     def __init__(self, path: Path) -> None:
         self.fd = -1
-        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # Not to wait for ever where somebody puts a pipe in the place of a shard.
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
     def __del__(self) -> None:
         if self.fd >= 0:

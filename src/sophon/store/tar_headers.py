@@ -27,6 +27,8 @@ _NO_DATA = b"123456"
 _EXTENSIONS = b"xXgLK"  # X is what Solaris writes for x
 _FILES = b"0\0" + b"7"
 _COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
+_KEYS = (b"path", b"size")  # of a pax header; and those of sparse files
+_SPARSE = b"GNU.sparse"
 _REPACK = "Copy or pack the shard again, or take it out of the folder."
 
 
@@ -85,7 +87,7 @@ class Archive:
                 (shared if kind == b"g" else own).update(self._extension(kind, data, length))
                 continue
             extra, own = shared | own, {}
-            if kind == b"S" or any(key.startswith(b"GNU.sparse") for key in extra):
+            if kind == b"S" or any(key.startswith(_SPARSE) for key in extra):
                 raise self._damaged(f"member {name!r} is sparse", "Pack it again without --sparse.")
             name = extra.get(b"path", name)
             if kind in _FILES and not name.endswith(b"/"):
@@ -128,16 +130,19 @@ class Archive:
         if kind == b"K":
             return {}
         found = {}
-        while content:
+        start = 0
+        while start < length:
             # Each record is "LENGTH KEY=VALUE\n", its length counting all of it.
-            digits, space, _ = content.partition(b" ")
-            total = int(digits) if digits.isdigit() and len(digits) < 10 else 0
-            record = content[len(digits) + 1 : total]
+            space = content.find(b" ", start, start + 10)
+            digits = content[start:space] if space > 0 else b""
+            total = int(digits) if digits.isdigit() else 0
+            record = content[space + 1 : start + total] if total > len(digits) else b""
             key, equals, value = record[:-1].partition(b"=")
-            if not space or not equals or total > len(content) or record[-1:] != b"\n":
+            if not equals or start + total > length or record[-1:] != b"\n":
                 raise self._damaged(f"the pax header at byte {data:,} is not made of records")
-            found[key] = value
-            content = content[total:]
+            if key in _KEYS or key.startswith(_SPARSE):  # the others are many where somebody wants to keep us busy
+                found[key] = value
+            start += total
         return found
 
     def _number(self, digits: bytes, position: int) -> int:
