@@ -4,13 +4,17 @@ Concurrency: fetching threads send requests and read replies; worker threads fin
 first first, whoever is free taking the next one; the consumer's thread takes batches. All of them call the machine
 under one lock and do the slow things outside it. With a tuner, threads are started and let go on the way. With no
 workers everything happens in the consumer's thread. Nothing outlives `close`, but for a request that a silent node was
-asked just before: it ends within `flight_transport.SILENCE_S`.
+asked just before: it ends within `flight_transport.SILENCE_S`. Epochs that are under way when the interpreter ends are
+closed before it stops threads wherever they are: one that holds a lock then would hold it for ever, and whoever frees
+the iterator would wait for it (`tests/loader/test_exit.py`).
 """
 
 from __future__ import annotations
 
+import atexit
 import heapq
 import itertools
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +41,9 @@ from sophon.pipeline import Key, Trace, Value
 
 _FINISH_S = 60.0  # that a worker gets to end its sample; the garbage collector may hold what it waits for, and we that
 _LEAVE_S = 1.0  # that a fetching thread gets to end; one that can be cancelled needs a millisecond
+
+_running: set[Engine] = set()  # those that have threads
+_exiting = threading.Event()
 
 
 @dataclass
@@ -115,6 +122,7 @@ class Engine:
             self._tuner.begin()
             self._setting = self._tuner.setting
         if workers:
+            _running.add(self)
             with self._lock:
                 self._apply(self._setting)
 
@@ -143,8 +151,8 @@ class Engine:
             yield result
             self._stats.add(consumer_s=time.monotonic() - now_s)
 
-    def close(self) -> None:
-        """Stop all threads, also in the middle of an epoch."""
+    def close(self, finish_s: float = _FINISH_S) -> None:
+        """Stop all threads, also in the middle of an epoch; wait so long for those that are at work on a sample."""
         with self._lock:
             if not self._stopped:
                 self._dataset.sources.keep(self._machine)
@@ -154,9 +162,10 @@ class Engine:
             fetches, threads = list(self._fetches.values()), set(self._threads)
         for fetch in fetches:
             fetch.cancel()
+        _running.discard(self)
         if threading.current_thread() in threads:
             return
-        end_s, last_s = time.monotonic() + _LEAVE_S, time.monotonic() + _FINISH_S
+        end_s, last_s = time.monotonic() + _LEAVE_S, time.monotonic() + finish_s
         for thread in threads:
             # A request whose node has not said its first word cannot be cancelled (see `flight_transport`). Its thread
             # is left behind: it holds nothing that others wait for, and ends by itself when the silence is noticed.
@@ -243,7 +252,7 @@ class Engine:
             raise self._crash
         if self._machine.fatal is not None:
             raise explain(self._machine.fatal, self._dataset.url)
-        if self._stopped:
+        if self._stopped and not (_exiting.is_set() and threading.current_thread().daemon):  # which ends without a word
             raise Error("the epoch was closed by another thread")
 
     # --- in the fetching threads --------------------------------------------------------------------------------------
@@ -394,6 +403,17 @@ class Engine:
             with self._lock:
                 self._crash = error
                 self._changed.notify_all()
+
+
+def _close_all() -> None:
+    """Close what is under way when the interpreter ends; a sample that takes long is not waited for."""
+    _exiting.set()
+    for engine in list(_running):
+        engine.close(_LEAVE_S)
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_running.clear)  # their threads stayed with the parent
 
 
 def _put(batch: Batch, slot: int, made: _Made) -> None:
