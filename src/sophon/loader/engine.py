@@ -123,8 +123,12 @@ class Engine:
             self._setting = self._tuner.setting
         if workers:
             _running.add(self)
-            with self._lock:
-                self._apply(self._setting)
+            try:
+                with self._lock:
+                    self._apply(self._setting)
+            except BaseException:  # Ctrl-C, or no more threads to be had: nobody knows of us who could close us
+                self.close()
+                raise
 
     @property
     def positions(self) -> NDArray[np.int64]:
@@ -193,8 +197,8 @@ class Engine:
         thread = threading.Thread(
             target=self._guard, args=(loop,), name=f"sophon-{kind}-{next(self._names)}", daemon=True
         )
-        self._threads.add(thread)
         thread.start()
+        self._threads.add(thread)  # one that could not be started cannot be waited for
 
     def _wanted(self, kind: str) -> int:
         return self._machine.calls if kind == "fetch" else self._setting.workers
