@@ -12,6 +12,7 @@ the iterator would wait for it (`tests/loader/test_exit.py`).
 from __future__ import annotations
 
 import atexit
+import gc
 import heapq
 import itertools
 import os
@@ -39,9 +40,31 @@ from sophon.loader.transport import Fetch
 from sophon.loader.tuner import Setting, Tuner
 from sophon.pipeline import Key, Trace, Value
 
-_FINISH_S = 60.0  # that a worker gets to end its sample; the garbage collector may hold what it waits for, and we that
+_FINISH_S = 60.0  # that a worker gets to end its sample
 _LEAVE_S = 1.0  # that a fetching thread gets to end; one that can be cancelled needs a millisecond
 
+
+class _Collector:
+    """Knows where the garbage collector is at work.
+
+    It strikes at any allocation, maybe while its thread holds a lock that those need who would be waited for: the
+    loader's counts, say. So an iterator that it frees tells its threads to end, and does not wait until they have.
+    """
+
+    def __init__(self) -> None:
+        self._thread: int | None = None
+        gc.callbacks.append(self._note)
+
+    def _note(self, phase: str, _: dict[str, int]) -> None:
+        self._thread = threading.get_ident() if phase == "start" else None
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is this thread that it has interrupted."""
+        return self._thread == threading.get_ident()
+
+
+_collector = _Collector()
 _running: set[Engine] = set()  # those that have threads
 _exiting = threading.Event()
 
@@ -167,7 +190,7 @@ class Engine:
         for fetch in fetches:
             fetch.cancel()
         _running.discard(self)
-        if threading.current_thread() in threads:
+        if threading.current_thread() in threads or _collector.is_here:
             return
         end_s, last_s = time.monotonic() + _LEAVE_S, time.monotonic() + finish_s
         for thread in threads:
@@ -310,6 +333,8 @@ class Engine:
                 self._stats.add(fetch_s=now_s - before_s, fetch_cpu_s=time.thread_time() - before_cpu_s)
                 position = ask.positions[reply.position]
                 with self._lock:
+                    if self._stopped:  # where nothing can be cancelled, as where files are read, this ends it
+                        return
                     wanted = self._machine.reply(ask.request, position, len(reply.payload), now_s)
                     surplus = [self._fetches[n] for n in self._machine.surplus() if n in self._fetches]
                 for other in surplus:
@@ -326,8 +351,9 @@ class Engine:
                     self._machine.ended(ask.request, time.monotonic())
         except Error as error:
             with self._lock:
-                if not self._stopped and self._machine.failed(ask.request, error, time.monotonic()):
-                    self._stats.add(retries=1)
+                is_owed = not self._stopped and self._machine.failed(ask.request, error, time.monotonic())
+            # Not under the lock: the garbage collector may close this epoch in a thread that holds the counts.
+            self._stats.add(retries=is_owed)
         finally:
             if planner is not None:
                 planner.ended(ask.request)

@@ -74,7 +74,7 @@ class FlightTransport(Transport):
         self._timeout_s = timeout_s
         self.silence_s = silence_s
         self._host, self._port = str(parts.hostname), port or 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # as in `silence`
         self._watch = SilenceWatch(self._host, self._port, silence_s)
         self._client: Any = None
         self._pid = os.getpid()
