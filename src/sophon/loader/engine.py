@@ -15,7 +15,6 @@ import atexit
 import gc
 import heapq
 import itertools
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -39,6 +38,7 @@ from sophon.loader.stats import Stats
 from sophon.loader.transport import Fetch
 from sophon.loader.tuner import Setting, Tuner
 from sophon.pipeline import Key, Trace, Value
+from sophon.store.fork import renew_after_fork
 
 _FINISH_S = 60.0  # that a worker gets to end its sample
 _LEAVE_S = 1.0  # that a fetching thread gets to end; one that can be cancelled needs a millisecond
@@ -125,18 +125,14 @@ class Engine:
         self._strict = config.max_delay is None
         now_s = time.monotonic()
         self._machine = dataset.sources.machine(len(order), batch_size, config, dataset.result_bytes, latest=latest)
-        # Reentrant, since an abandoned iterator may be closed by the garbage collector in any thread, at any moment.
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)  # the machine may have something to ask or to hand out
-        self._work = threading.Condition(self._lock)  # a reply waits to be finished
         self._received: list[tuple[float, int, Reply]] = []  # a heap, by when it has to be begun
         self._made: dict[int, _Made] = {}
         self._batches: dict[int, Batch] = {}
-        self._fetches: dict[int, Fetch] = {}
         self._stopped = False
         self._crash: BaseException | None = None
         self._names = itertools.count()
-        self._threads: set[threading.Thread] = set()
+        self._start_empty()
+        renew_after_fork(self)
         self._running = {"fetch": 0, "finish": 0}
         self._gauge = Gauge(now_s)
         self._tuner = tuner if workers else None
@@ -152,6 +148,20 @@ class Engine:
             except BaseException:  # Ctrl-C, or no more threads to be had: nobody knows of us who could close us
                 self.close()
                 raise
+
+    def _start_empty(self) -> None:
+        # Reentrant, since an abandoned iterator may be closed by the garbage collector in any thread, at any moment.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)  # the machine may have something to ask or to hand out
+        self._work = threading.Condition(self._lock)  # a reply waits to be finished
+        self._fetches: dict[int, Fetch] = {}
+        self._threads: set[threading.Thread] = set()
+
+    def renew(self) -> None:
+        """End in a forked child: threads and requests stayed with the parent, one of them maybe with the lock."""
+        self._start_empty()
+        self._stopped = True
+        _running.discard(self)
 
     @property
     def positions(self) -> NDArray[np.int64]:
@@ -443,7 +453,6 @@ def _close_all() -> None:
 
 
 atexit.register(_close_all)
-os.register_at_fork(after_in_child=_running.clear)  # their threads stayed with the parent
 
 
 def _put(batch: Batch, slot: int, made: _Made) -> None:
