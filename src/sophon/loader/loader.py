@@ -221,6 +221,7 @@ class DataLoader:
         self._place = Place()
         self._spent: Spent | None = None
         self._warned = False
+        self._latest_pass: object = None
         self.stats = Stats()
         relaxed = relaxed_order(order)
         self._config = MachineConfig(
@@ -530,6 +531,8 @@ class DataLoader:
         since_s = time.monotonic()
         ending = contextlib.nullcontext if self._torch_loader.persistent_workers else ended_with
         with ending(iter(self._torch_loader)) as all_sent:
+            if self._torch_loader.persistent_workers:
+                all_sent = self._alone(all_sent)
             for number, sent in enumerate(all_sent):
                 batch, report = opened(sent)
                 self.stats.merge(report["stats"])
@@ -542,6 +545,21 @@ class DataLoader:
                 yield batch, self._sampler.left(number * self.batch_size, (number + 1) * self.batch_size)
                 since_s = time.monotonic()
                 self.stats.add(consumer_s=since_s - now_s)
+
+    def _alone(self, all_sent: Iterator[Any]) -> Iterator[Any]:
+        """Yield what persistent workers send until another pass begins, whose batches would come here instead."""
+        mine = self._latest_pass = object()
+        while True:
+            if self._latest_pass is not mine:
+                raise ConfigError(
+                    "persistent_workers serve one iterator at a time, and another one was begun; end the first before "
+                    "the second, or use a loader of its own for each"
+                )
+            try:
+                sent = next(all_sent)
+            except StopIteration:
+                return
+            yield sent
 
     def _warn_of_smaller_cuts(self, samples: int, smaller: int) -> None:
         if self._planner is None and smaller > _MANY * samples and not self._warned:
