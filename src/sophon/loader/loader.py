@@ -531,9 +531,8 @@ class DataLoader:
         since_s = time.monotonic()
         ending = contextlib.nullcontext if self._torch_loader.persistent_workers else ended_with
         with ending(iter(self._torch_loader)) as all_sent:
-            if self._torch_loader.persistent_workers:
-                all_sent = self._alone(all_sent)
-            for number, sent in enumerate(all_sent):
+            mine = self._alone(all_sent) if self._torch_loader.persistent_workers else all_sent
+            for number, sent in enumerate(mine):
                 batch, report = opened(sent)
                 self.stats.merge(report["stats"])
                 if self.stats.fallback:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
 from typing import Any
 
-
 _NAP_S = 0.5  # between two looks at the signals: one that another thread takes wakes nobody who waits for a lock
 
 

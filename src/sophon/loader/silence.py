@@ -61,7 +61,7 @@ class SilenceWatch:
         self._host = host
         self._port = port
         self._silence_s = silence_s
-        # Reentrant: a fetch that was left half-way is closed by the garbage collector, maybe while its thread holds this.
+        # Reentrant: a fetch left half-way is closed by the garbage collector, maybe while its thread holds this.
         self._lock = threading.RLock()
         self._calls: set[Call] = set()
         self._was_used = False  # since the last look
