@@ -10,7 +10,7 @@ import torch
 import sophon
 from sophon.errors import ArtifactError, ConfigError, OpError
 from sophon.loader.costs import Costs
-from sophon.loader.engine import Engine
+from sophon.loader.engine import Engine, Job
 from sophon.loader.machine import MachineConfig
 from sophon.loader.order import epoch_order
 from sophon.loader.order_log import OrderLog, Relaxed, Replay
@@ -192,7 +192,7 @@ def test_samples_known_to_be_slow_are_begun_before_their_turn(images, gate):
     costs = Costs(COUNT)
     costs.expect(np.where(order == 30, 1.0, 0.01))
     # One request at a time, so that sample 0 is the first to be there.
-    engine = Engine(dataset, order, 0, 4, MachineConfig(max_requests=1), 1, None, Stats(), None, costs)
+    engine = Engine(dataset, Job(order, 0, 4, workers=1), MachineConfig(max_requests=1), Stats(), costs)
     try:
         with engine._lock:
             while len(engine._received) + len(gate.begun) < COUNT:

@@ -1,5 +1,6 @@
 """Which connections are ended for their silence, and which are not: real sockets, real threads."""
 
+import math
 import socket
 import threading
 import time
@@ -7,6 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from sophon.loader.flight_transport import silence_within
 from sophon.loader.silence import SilenceWatch
 
 SILENCE_S = 0.4
@@ -62,6 +64,13 @@ def test_a_connection_on_which_anything_comes_is_left_alone(pair, watched):
         time.sleep(SILENCE_S / 4)
     assert near.recv(100) == b"x" * 12
     assert not watched.fell_silent
+
+
+@pytest.mark.parametrize(
+    ("deadline_s", "silence_s"), [(math.inf, 10), (60, 10), (12, 6), (6, 3), (4, 3), (3, 3), (1, 1)]
+)
+def test_a_short_deadline_leaves_time_for_another_try(deadline_s, silence_s):
+    assert silence_within(deadline_s) == silence_s
 
 
 def test_nothing_is_ended_while_nobody_waits(pair, watched):

@@ -203,13 +203,13 @@ def test_threads_come_and_go_with_the_setting_and_none_is_left(images):
 
     loader = sophon.DataLoader(images, RECIPE, batch_size=4, shuffle=True, seed=5, num_workers="auto")
     plain = digest(sophon.DataLoader(images, RECIPE, batch_size=4, shuffle=True, seed=5))
-    loader._tuner = Restless(Setting(2, 2, 1), MOST, 2)  # one batch ahead: work goes on as long as the epoch
+    loader._passes.tuner = Restless(Setting(2, 2, 1), MOST, 2)  # one batch ahead: work goes on as long as the epoch
     end_s = time.monotonic() + 30
-    while loader._tuner.trials < 8 and time.monotonic() < end_s:
+    while loader._passes.tuner.trials < 8 and time.monotonic() < end_s:
         loader.set_epoch(0)
         # Stretches are a quarter of a second: a consumer that takes its time, and epochs, until there were enough.
         assert digest(_slowly(loader)) == plain
-    assert loader._tuner.trials >= 8
+    assert loader._passes.tuner.trials >= 8
     assert not [t for t in threading.enumerate() if t.name.startswith("sophon-")]
 
 
@@ -222,7 +222,7 @@ def _slowly(loader):
 
 def test_a_consumer_that_waits_at_a_full_buffer_gets_more_read_ahead(images):
     loader = sophon.DataLoader(images, RECIPE, batch_size=4, num_workers="auto", buffer_bytes=4 << 20)
-    loader._tuner.setting = Setting(2, 2, 1)
+    loader._passes.tuner.setting = Setting(2, 2, 1)
     assert len(list(loader)) == 15
     assert loader.setting.ahead_bytes > 1
     assert loader.setting.ahead_bytes <= 4 << 20

@@ -42,6 +42,13 @@ def check_hedge(hedge: Any, workers: str, number: int | str) -> None:
     raise ConfigError(f"hedge: expected True, False or seconds above 0, got {hedge!r}")
 
 
+def check_not_told(told: dict[str, bool]) -> None:
+    """Raise if a loader was told what its data set has been told already."""
+    if any(told.values()):
+        names = ", ".join(name for name, is_told in told.items() if is_told)
+        raise ConfigError(f"a RemoteDataset has its own {names}; tell it, not the loader")
+
+
 def cores_here() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

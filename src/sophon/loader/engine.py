@@ -80,51 +80,64 @@ class _Made:
     error: Exception | None = None
 
 
+@dataclass(frozen=True)
+class Job:
+    """One epoch, or what is left of it.
+
+    Args:
+        order: Samples in the order they are wanted.
+        epoch: Which epoch.
+        batch_size: Samples in a batch.
+        workers: Threads that finish samples; 0 for none.
+        collate: The user's own function, if any.
+        latest: In relaxed order the last batch that each sample may come in, if that is not `max_delay` behind its own.
+    """
+
+    order: Order
+    epoch: int
+    batch_size: int
+    workers: int
+    collate: Collate | None = None
+    latest: NDArray[np.int64] | None = None
+
+
 class Engine:
     """Runs one epoch.
 
     Args:
         dataset: Where samples come from and what is done to them.
-        order: Samples in the order they are wanted.
-        epoch: Which epoch.
-        batch_size: Samples in a batch.
+        job: What is to be done.
         config: Bounds and times.
-        workers: Threads that finish samples; 0 for none.
-        collate: The user's own function, if any.
         stats: Where to count.
+        costs: What finishing samples takes.
         planner: Who learns from every sample and may change cuts on the way, if anybody.
-        costs: What finishing samples takes; a new one if left out.
-        tuner: Who decides how many threads there are; then `workers` does not count, unless it is 0.
-        latest: In relaxed order the last batch that each sample may come in, if that is not `max_delay` behind its own.
+        tuner: Who decides how many threads there are; then the job's number does not count, unless it is 0.
     """
 
     def __init__(
         self,
         dataset: RemoteDataset,
-        order: Order,
-        epoch: int,
-        batch_size: int,
+        job: Job,
         config: MachineConfig,
-        workers: int,
-        collate: Collate | None,
         stats: Stats,
+        costs: Costs,
         planner: Planner | None = None,
-        costs: Costs | None = None,
         tuner: Tuner | None = None,
-        latest: NDArray[np.int64] | None = None,
     ) -> None:
         self._dataset = dataset
-        self._order = order
-        self._epoch = epoch
-        self._batch_size = batch_size
+        self._order = job.order
+        self._epoch = job.epoch
+        self._batch_size = job.batch_size
         self._deadline_s = config.deadline_s
-        self._collate = collate
+        self._collate = job.collate
         self._stats = stats
         self._planner = planner
-        self._costs = Costs(len(dataset)) if costs is None else costs
+        self._costs = costs
         self._strict = config.max_delay is None
         now_s = time.monotonic()
-        self._machine = dataset.sources.machine(len(order), batch_size, config, dataset.result_bytes, latest=latest)
+        self._machine = dataset.sources.machine(
+            len(job.order), job.batch_size, config, dataset.result_bytes, latest=job.latest
+        )
         self._received: list[tuple[float, int, Reply]] = []  # a heap, by when it has to be begun
         self._made: dict[int, _Made] = {}
         self._batches: dict[int, Batch] = {}
@@ -135,12 +148,12 @@ class Engine:
         renew_after_fork(self)
         self._running = {"fetch": 0, "finish": 0}
         self._gauge = Gauge(now_s)
-        self._tuner = tuner if workers else None
-        self._setting = Setting(workers, config.max_requests, config.buffer_bytes)
+        self._tuner = tuner if job.workers else None
+        self._setting = Setting(job.workers, config.max_requests, config.buffer_bytes)
         if self._tuner is not None:
             self._tuner.begin()
             self._setting = self._tuner.setting
-        if workers:
+        if job.workers:
             _running.add(self)
             try:
                 with self._lock:

@@ -35,6 +35,7 @@ _MAX_ANSWER_BYTES = 64 << 20  # of JSON: a million class names
 # Without a byte from a node that owes one, and the connection is given up: ten times as long as a node that is well is
 # ever silent (`server.service`), and a sixth of the deadline by default, so that there is time for other tries.
 SILENCE_S = 10.0
+_LEAST_SILENCE_S = 3.0  # of a node that is well on a busy machine: three times as long as it means to be silent
 OPEN_S = 10.0
 _LONGEST_BACKOFF_MS = 2_000  # as long as the machine's longest pause: gRPC's own would grow to two minutes
 
@@ -295,6 +296,11 @@ class _typed_errors:  # noqa: N801 - reads as a statement
             raise RetryableError(f"{self._address}: {_first_line(error)}{hint}") from error
         if isinstance(error, flight.FlightError | pa.ArrowException):
             raise TransportError(f"{self._address}: {_first_line(error)}") from error
+
+
+def silence_within(deadline_s: float) -> float:
+    """Return how much silence is too much for somebody with a deadline: half of it at most leaves time for a try."""
+    return min(SILENCE_S, deadline_s, max(_LEAST_SILENCE_S, deadline_s / 2))
 
 
 def _first_line(error: BaseException) -> str:

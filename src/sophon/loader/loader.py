@@ -2,42 +2,42 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from sophon.codec.cut import RAW, Cut
 from sophon.errors import BudgetError, ConfigError
-from sophon.loader.arguments import at_least, can_pin, check_hedge, check_workers, cores_here, relaxed_order, tuner_for
-from sophon.loader.bad import DEFAULT_BUDGET, BadSample, BadSamples
+from sophon.loader.arguments import (
+    at_least,
+    can_pin,
+    check_hedge,
+    check_not_told,
+    check_workers,
+    cores_here,
+    relaxed_order,
+    tuner_for,
+)
+from sophon.loader.bad import DEFAULT_BUDGET, BadSamples
 from sophon.loader.batch import EMPTY
-from sophon.loader.collate import pinned
-from sophon.loader.costs import Costs
 from sophon.loader.cuts import OffloadWarning
 from sophon.loader.dataset import RemoteDataset
-from sophon.loader.engine import Engine
 from sophon.loader.explain import Setup, Spent, explain_epoch
 from sophon.loader.machine import MachineConfig
-from sophon.loader.order import epoch_order
 from sophon.loader.order_log import OrderLog, Relaxed, Replay
+from sophon.loader.passes import Batching, Passes, ProcessPasses, Start, ThreadPasses
 from sophon.loader.planner import Planner, PlanSettings
 from sophon.loader.prefix_cache import DEFAULT_BYTES
 from sophon.loader.progress import with_bar
-from sophon.loader.ranks import Ranks, check_uneven, each, find_ranks, share
-from sophon.loader.sampler import EpochSampler
+from sophon.loader.ranks import Ranks, check_uneven, find_ranks
 from sophon.loader.shared import Running, SharedBatches
 from sophon.loader.sources import Address
 from sophon.loader.state import Place, State
 from sophon.loader.stats import Stats
-from sophon.loader.torch_import import need_torch
 from sophon.loader.tuner import Setting
-from sophon.loader.turns import Positions, Turns
-from sophon.loader.worker import WorkerSide, ended_with, opened
+from sophon.loader.turns import Turns
 from sophon.plan.plan import Plan
 from sophon.plan.policies import Options
 from sophon.plan.resources import Resources
@@ -179,9 +179,7 @@ class DataLoader:
                 "fallback": fallback is not None,
                 "token": (token, tls_ca, tls_cert, tls_key) != (None,) * 4,
             }
-            if any(told.values()):
-                names = ", ".join(name for name, is_told in told.items() if is_told)
-                raise ConfigError(f"a RemoteDataset has its own {names}; tell it, not the loader")
+            check_not_told(told)
             self.dataset = data
         else:
             if pipeline is None:
@@ -211,20 +209,18 @@ class DataLoader:
         self.shuffle = shuffle
         sources = self.dataset.sources
         requests = max_requests or MachineConfig.max_requests * sources.nodes
-        self._tuner = tuner_for(max_requests, requests, buffer_bytes) if num_workers == "auto" else None
         self.num_workers: int = cores_here() if isinstance(num_workers, str) else num_workers
         self.collate_fn = collate_fn
         self.drop_last = drop_last
         self.pin_memory = can_pin(pin_memory, self.dataset.output)
         self._told_ranks = (rank, world_size)
-        self._uneven = check_uneven(uneven)
+        self._batching = Batching(batch_size, shuffle, drop_last, check_uneven(uneven), collate_fn, self.pin_memory)
         self._place = Place()
         self._spent: Spent | None = None
         self._warned = False
-        self._latest_pass: object = None
         self.stats = Stats()
         relaxed = relaxed_order(order)
-        self._config = MachineConfig(
+        config = MachineConfig(
             buffer_bytes=buffer_bytes,
             deadline_s=deadline_s,
             max_requests=requests,
@@ -234,11 +230,7 @@ class DataLoader:
             has_fallback=sources.has_fallback,
             hedge=hedge,
         )
-        self._costs = Costs(len(self.dataset))
-        fingerprint = self.dataset.opened.fingerprint
-        self._replay = order.opened(fingerprint, batch_size) if isinstance(order, Replay) else None
-        self.log = None if relaxed is None else OrderLog(fingerprint, batch_size)
-        self._planner = None
+        self._uses_processes = workers == "processes" and self.num_workers > 0
         settings = PlanSettings(
             policy=policy if isinstance(policy, str) and policy in MEASURED else "optimal",
             options=Options(allow_lossy=allow_lossy),
@@ -246,32 +238,27 @@ class DataLoader:
             profile=None if profile is None or isinstance(profile, bool) else Path(profile),
             keep=profile is not False,
         )
-        if self._should_plan(policy, plan, workers):
-            self._planner = Planner(
-                self.dataset, settings, float(min(max(self.num_workers, 1), cores_here())), self.stats
+        cores = float(min(max(self.num_workers, 1), cores_here()))
+        should_plan = self._should_plan(policy, plan)
+        self._planner = Planner(self.dataset, settings, cores, self.stats) if should_plan else None
+        self._passes: Passes
+        if self._uses_processes:
+            options = {
+                "multiprocessing_context": multiprocessing_context,
+                "prefetch_factor": prefetch_factor,
+                "persistent_workers": persistent_workers,
+            }
+            setting = Setting(self.num_workers, self.num_workers, buffer_bytes)
+            self._passes = ProcessPasses(self.dataset, self._batching, setting, self.stats, options)
+        else:
+            tuner = tuner_for(max_requests, requests, buffer_bytes) if num_workers == "auto" else None
+            replay = order.opened(self.dataset.opened.fingerprint, batch_size) if isinstance(order, Replay) else None
+            self._passes = ThreadPasses(
+                self.dataset, self._batching, config, self.num_workers, self.stats, self._planner, tuner, replay
             )
-        self._torch_loader = None
-        if workers == "processes" and self.num_workers > 0:
-            self._torch_loader = self._processes(multiprocessing_context, prefetch_factor, persistent_workers)
         len(self)  # ranks that cannot be, or samples that must be shared evenly and cannot, are found here
 
-    def _processes(self, context: Any, prefetch_factor: int | None, persistent: bool) -> Any:
-        """Return torch's own loader, whose worker processes finish samples."""
-        data_of = need_torch('workers="processes"').utils.data
-        self._sampler = EpochSampler(self.dataset, shuffle=self.shuffle, seed=self.dataset.seed, uneven=self._uneven)
-        side = WorkerSide(self.dataset, self.collate_fn)
-        return data_of.DataLoader(
-            side,
-            batch_sampler=data_of.BatchSampler(self._sampler, self.batch_size, self.drop_last),
-            num_workers=self.num_workers,
-            collate_fn=side.collate,
-            multiprocessing_context=context,
-            prefetch_factor=prefetch_factor,
-            persistent_workers=persistent,
-            pin_memory=self.pin_memory,
-        )
-
-    def _should_plan(self, policy: Any, plan: Any, workers: str) -> bool:
+    def _should_plan(self, policy: Any, plan: Any) -> bool:
         """Return whether this loader measures and plans for itself."""
         if self.dataset.is_cached and policy is not None:
             raise ConfigError(f"policy {policy!r}: a cache decides by itself what is done before it; give no policy")
@@ -279,7 +266,7 @@ class DataLoader:
             return False
         if self.dataset.assignment.cuts != (RAW,) or not self.dataset.transport.is_remote:
             return False
-        if workers == "processes" and self.num_workers > 0:
+        if self._uses_processes:
             if policy is not None:
                 raise ConfigError(
                     f"policy {policy!r} measures first and plans then, which worker processes cannot; use "
@@ -294,11 +281,14 @@ class DataLoader:
         return None if self._planner is None else self._planner.plan
 
     @property
+    def log(self) -> OrderLog | None:
+        """In relaxed order, which samples came in which batches: `Replay(loader.log)` gives the same ones again."""
+        return self._passes.log
+
+    @property
     def setting(self) -> Setting:
         """How many workers, requests and bytes ahead there are; with num_workers="auto" it follows the bottleneck."""
-        if self._tuner is not None:
-            return self._tuner.setting
-        return Setting(self.num_workers, self._config.max_requests, self._config.buffer_bytes)
+        return self._passes.setting
 
     @property
     def profile(self) -> Profile | None:
@@ -362,7 +352,7 @@ class DataLoader:
         saved = State.from_dict(state)
         saved.require(self._state(saved.epoch, saved.cursor))
         turns = None if saved.turns is None else Turns.from_dict(saved.turns, saved.cursor, self.ranks)
-        self._place.load(saved.epoch, saved.cursor, self._steps(saved.cursor) == 0, turns)
+        self._place.load(saved.epoch, saved.cursor, self._left(saved.cursor) == 0, turns)
 
     def _state(self, epoch: int, cursor: int, turns: Turns | None = None) -> State:
         return State(
@@ -377,13 +367,13 @@ class DataLoader:
             turns=None if turns is None else turns.to_dict(),
         )
 
-    def _steps(self, cursor: int) -> int:
-        count = each(max(len(self.dataset) - cursor, 0), self.ranks, self._uneven)
-        return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
+    def _left(self, cursor: int) -> int:
+        """Return how many batches are left behind so many samples."""
+        return self._batching.count(len(self.dataset) - cursor, self.ranks)
 
     def __len__(self) -> int:
         """Return the batches of a whole epoch, the same number on all ranks."""
-        return self._steps(0)
+        return self._left(0)
 
     def __iter__(self) -> Iterator[Any]:
         return self._begin(Running())
@@ -429,8 +419,8 @@ class DataLoader:
             return "No epoch was run yet: iterate over the loader first."
         setup = Setup(
             workers=self.setting.workers if self.num_workers else 0,
-            requests=self.setting.requests if self._torch_loader is None else self.num_workers,
-            kind="threads" if self._torch_loader is None else "processes",
+            requests=self.setting.requests,
+            kind="processes" if self._uses_processes else "threads",
             cores=cores_here(),
             is_remote=self.dataset.transport.is_remote,
             bad=len(self.bad_samples),
@@ -440,20 +430,15 @@ class DataLoader:
 
     def _pass(self, epoch: int, cursor: int, ranks: Ranks, turns: Turns | None, running: Running) -> Generator[Any]:
         before, start_s = self.stats.to_dict(), time.monotonic()
-        if turns is None and self._replay is not None:
-            turns = self._replay.turns(epoch, cursor, ranks)
-        elif turns is None and self._config.max_delay is not None:
-            turns = Turns(ranks, cursor)
-        if self._torch_loader is None:
-            batches = self._from_threads(epoch, cursor, ranks, turns, running)
-        else:
-            batches = self._from_processes(epoch, cursor, ranks, turns)
+        if turns is None:
+            turns = self._passes.turns(epoch, cursor, ranks)
+        batches = self._passes.batches(Start(epoch, cursor, ranks, turns), running)
         handed, is_whole = 0, False
         try:
             for batch, positions in batches:
                 cursor = min(cursor + self.batch_size * ranks.size, len(self.dataset))
                 # Behind the last batch nothing is left out of turn, and the state is that of all ranks.
-                turns = None if turns is None or not self._steps(cursor) else turns.after(positions)
+                turns = None if turns is None or not self._left(cursor) else turns.after(positions)
                 self._place.move(epoch, cursor, turns)
                 if batch is EMPTY:
                     self._check_empty(ranks)
@@ -474,91 +459,6 @@ class DataLoader:
                 f"all {self.batch_size} samples of a batch are bad; to leave it out would make rank {ranks.rank} take "
                 f"fewer steps than the others, which would wait for ever. Use on_error='substitute'."
             )
-
-    def _from_threads(
-        self, epoch: int, cursor: int, ranks: Ranks, turns: Turns | None, running: Running
-    ) -> Generator[tuple[Any, Positions]]:
-        whole = epoch_order(len(self.dataset), self.dataset.seed, epoch, shuffle=self.shuffle)
-        row = share(whole, cursor if turns is None else turns.begun, ranks, self._uneven)
-        latest = None
-        if turns is None:
-            left = np.arange(len(row))
-        elif self._replay is not None:
-            left = self._replay.left(epoch, row, turns)
-        else:
-            left = turns.left(len(row))
-        left = self._whole_batches(left)
-        if turns is not None and self._config.max_delay is not None:
-            latest = turns.latest(left, self.batch_size, self._config.max_delay)
-        if self._planner is not None:
-            self._planner.begin(epoch, ranks.size)
-            if (predicted := self._planner.finish_s()) is not None:
-                self._costs.expect(predicted)
-        engine = Engine(
-            self.dataset,
-            row[left],
-            epoch,
-            self.batch_size,
-            self._config,
-            self.num_workers,
-            self.collate_fn,
-            self.stats,
-            self._planner,
-            self._costs,
-            self._tuner,
-            latest,
-        )
-        running.add(engine)
-        try:
-            for number, batch in enumerate(engine.batches()):
-                yield pinned(batch) if self.pin_memory else batch, left[engine.positions_in(number)]
-        finally:
-            engine.close()
-            if self.log is not None and turns is not None:
-                self.log.record(epoch, row, left[engine.positions], begun=turns.begun, start=turns.places)
-            if self._planner is not None:
-                self._planner.end()
-
-    def _whole_batches(self, left: Positions) -> Positions:
-        return left[: len(left) // self.batch_size * self.batch_size] if self.drop_last else left
-
-    def _from_processes(
-        self, epoch: int, cursor: int, ranks: Ranks, turns: Turns | None
-    ) -> Generator[tuple[Any, Positions]]:
-        assert self._torch_loader is not None
-        self._sampler.ranks = ranks
-        self._sampler.place.load(epoch, cursor, is_over=False, turns=turns)
-        since_s = time.monotonic()
-        ending = contextlib.nullcontext if self._torch_loader.persistent_workers else ended_with
-        with ending(iter(self._torch_loader)) as all_sent:
-            mine = self._alone(all_sent) if self._torch_loader.persistent_workers else all_sent
-            for number, sent in enumerate(mine):
-                batch, report = opened(sent)
-                self.stats.merge(report["stats"])
-                if self.stats.fallback:
-                    self.dataset.sources.warn_of_fallback()
-                for row in report["bad"]:
-                    self.bad_samples.note(BadSample(**row))
-                now_s = time.monotonic()
-                self.stats.add(waited_s=now_s - since_s)
-                yield batch, self._sampler.left(number * self.batch_size, (number + 1) * self.batch_size)
-                since_s = time.monotonic()
-                self.stats.add(consumer_s=since_s - now_s)
-
-    def _alone(self, all_sent: Iterator[Any]) -> Iterator[Any]:
-        """Yield what persistent workers send until another pass begins, whose batches would come here instead."""
-        mine = self._latest_pass = object()
-        while True:
-            if self._latest_pass is not mine:
-                raise ConfigError(
-                    "persistent_workers serve one iterator at a time, and another one was begun; end the first before "
-                    "the second, or use a loader of its own for each"
-                )
-            try:
-                sent = next(all_sent)
-            except StopIteration:
-                return
-            yield sent
 
     def _warn_of_smaller_cuts(self, samples: int, smaller: int) -> None:
         if self._planner is None and smaller > _MANY * samples and not self._warned:

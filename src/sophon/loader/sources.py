@@ -56,9 +56,8 @@ def transport_to(address: str, credentials: Credentials | None = None, deadline_
         deadline_s: Of whoever uses it; nothing takes longer to be noticed.
     """
     if "://" in address:
-        return flight_transport.FlightTransport(
-            address, min(flight_transport.OPEN_S, deadline_s), credentials, min(flight_transport.SILENCE_S, deadline_s)
-        )
+        open_s, silence_s = min(flight_transport.OPEN_S, deadline_s), flight_transport.silence_within(deadline_s)
+        return flight_transport.FlightTransport(address, open_s, credentials, silence_s)
     return open_path(address)
 
 

@@ -16,6 +16,7 @@ from PIL import Image
 
 from sophon.codec.window import Box, Index, Window, available, build_index, cut
 from tests.codec.window.jpeg_writer import JFIF, JFIF_WITH_DENSITY, Picture, adobe
+from tests.support import pictures
 
 needs_kernel = pytest.mark.skipif(not available(), reason="the extension was not built")
 
@@ -100,14 +101,7 @@ def check(data: bytes, seed: int = 0, count: int = 8) -> None:
 
 def scene(width: int, height: int, mode: str = "RGB", seed: int = 0) -> Image.Image:
     """Return a picture with gradients, edges and noise."""
-    rng = np.random.default_rng(seed)
-    y, x = np.mgrid[0:height, 0:width].astype(np.float64)
-    channels = []
-    for _ in range(3):
-        a, b, c = rng.uniform(0.01, 0.2, 3)
-        wave = 90 * np.sin(a * x + b * y) + 60 * ((x * c + y * a) % 2 > 1)
-        channels.append(128 + wave + rng.normal(0, 12, (height, width)))
-    return Image.fromarray(np.clip(np.stack(channels, -1), 0, 255).astype(np.uint8)).convert(mode)
+    return pictures.scene(width, height, seed).convert(mode)
 
 
 def saved(picture: Image.Image, **options: object) -> bytes:
