@@ -4,12 +4,14 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+import sophon
 from tests.support.leak_main import HOWS
-from tests.support.servers import make_images, serve
+from tests.support.servers import RECIPE, make_images, serve
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,3 +45,19 @@ def test_nothing_is_left_behind(server, images, where, kind):
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout.splitlines()[-1]) == {}
+
+
+def test_an_epoch_for_which_there_are_not_enough_threads_leaves_none(images, monkeypatch):
+    start, started = threading.Thread.start, []
+
+    def few(thread):
+        if len(started) == 3:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    loader = sophon.DataLoader(images, RECIPE, 4, num_workers=2)
+    monkeypatch.setattr(threading.Thread, "start", few)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        next(iter(loader))
+    assert not any(thread.is_alive() for thread in started)

@@ -1,6 +1,7 @@
 """The loader as its users meet it: arguments, what batches hold, what it counts, what it leaves behind."""
 
 import gc
+import math
 import os
 import threading
 import time
@@ -177,6 +178,7 @@ def test_a_corrupt_sample_names_its_op_and_index_wherever_it_was_to_be_decoded(t
         (sophon.DataLoader, "expected a Pipeline or a torchvision transform"),
         (lambda url: sophon.DataLoader(url, RECIPE, workers="fibers"), "expected threads or processes"),
         (lambda url: sophon.DataLoader(url, RECIPE, deadline_s=0), "deadline_s"),
+        (lambda url: sophon.DataLoader(url, RECIPE, deadline_s=math.nan), "deadline_s"),
         (lambda url: sophon.DataLoader(sophon.RemoteDataset(url, RECIPE), RECIPE), "has its own pipeline"),
         (lambda url: sophon.RemoteDataset(url, RECIPE, seed=-1), "seed must be an integer"),
     ],

@@ -142,3 +142,23 @@ def test_a_callable_and_a_training_loop_that_both_draw_do_not_disturb_each_other
     store = sophon.open_store(images)
     expected = [pipeline.run(store.read(i), Key(0, 0, i)) for i in range(4)]
     assert batches[0][0].numpy().tobytes() == np.stack(expected).tobytes()
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_two_iterators_of_worker_processes_never_get_each_others_batches(images, persistent):
+    processes = {"num_workers": 1, "workers": "processes", "persistent_workers": persistent}
+    loader = sophon.DataLoader(images, RECIPE, 8, shuffle=True, seed=5, **processes)
+    plain = sophon.DataLoader(images, RECIPE, 8, shuffle=True, seed=5)
+    expected = [digest(plain), digest(plain)]
+    first, second = [], []
+    older = iter(loader)
+    first.append(next(older))
+    newer = iter(loader)
+    second.append(next(newer))
+    if persistent:
+        with pytest.raises(sophon.ConfigError, match="one iterator at a time"):
+            next(older)
+    first += older
+    second += newer
+    assert digest(second) == expected[1]
+    assert (digest(first) == expected[0]) is not persistent

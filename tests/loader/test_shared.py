@@ -1,7 +1,11 @@
 """Several threads draw from one epoch: each batch goes to one of them, errors and the end to all."""
 
+import os
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +15,7 @@ from sophon.loader.order_log import Relaxed
 from tests.support.servers import RECIPE, digest, make_images, serve
 
 COUNT, THREADS = 41, 4
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -145,3 +150,32 @@ def test_what_was_never_drawn_from_is_closed_without_a_word(images):
         pass
     batches.close()
     assert next(batches, None) is None
+
+
+def test_ctrl_c_is_heard_by_a_main_thread_that_stands_in_line(images):
+    script = """
+import os, signal, sys, threading
+import tests.support.deaf_main_thread
+import sophon
+from tests.support.servers import RECIPE
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+never = threading.Event()
+batches = sophon.DataLoader(sys.argv[1], RECIPE, 3, collate_fn=lambda items: never.wait()).shared()
+threading.Thread(target=next, args=(batches,), daemon=True).start()
+threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    next(batches)
+except KeyboardInterrupt:
+    os._exit(3)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(images)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 3, done.stderr[-2000:]

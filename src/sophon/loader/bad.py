@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sophon.errors import ArtifactError, BudgetError, ConfigError, OpError, TransportError, remote_traceback
+from sophon.store.fork import renew_after_fork
 
 POLICIES = ("raise", "substitute", "skip")
 DEFAULT_BUDGET = 0.01  # of the samples: more than that is not a few bad files but something else
@@ -79,6 +80,11 @@ class BadSamples:
         self.most = int(budget) if whole else max(int(budget * count), 1)
         self._rows: dict[int, BadSample] = {}
         self._news: dict[int, BadSample] = {}
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Make the lock anew in a forked child."""
         self._lock = threading.RLock()
 
     def __len__(self) -> int:
@@ -179,7 +185,8 @@ class BadSamples:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._lock = threading.RLock()
+        self.renew()
+        renew_after_fork(self)
 
 
 def is_of_the_sample(error: BaseException) -> bool:

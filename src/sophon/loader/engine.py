@@ -4,11 +4,15 @@ Concurrency: fetching threads send requests and read replies; worker threads fin
 first first, whoever is free taking the next one; the consumer's thread takes batches. All of them call the machine
 under one lock and do the slow things outside it. With a tuner, threads are started and let go on the way. With no
 workers everything happens in the consumer's thread. Nothing outlives `close`, but for a request that a silent node was
-asked just before: it ends within `flight_transport.SILENCE_S`.
+asked just before: it ends within `flight_transport.SILENCE_S`. Epochs that are under way when the interpreter ends are
+closed before it stops threads wherever they are: one that holds a lock then would hold it for ever, and whoever frees
+the iterator would wait for it (`tests/loader/test_exit.py`).
 """
 
 from __future__ import annotations
 
+import atexit
+import gc
 import heapq
 import itertools
 import threading
@@ -34,9 +38,35 @@ from sophon.loader.stats import Stats
 from sophon.loader.transport import Fetch
 from sophon.loader.tuner import Setting, Tuner
 from sophon.pipeline import Key, Trace, Value
+from sophon.store.fork import renew_after_fork
 
-_FINISH_S = 60.0  # that a worker gets to end its sample; the garbage collector may hold what it waits for, and we that
+_FINISH_S = 60.0  # that a worker gets to end its sample
 _LEAVE_S = 1.0  # that a fetching thread gets to end; one that can be cancelled needs a millisecond
+
+
+class _Collector:
+    """Knows where the garbage collector is at work.
+
+    It strikes at any allocation, maybe while its thread holds a lock that those need who would be waited for: the
+    loader's counts, say. So an iterator that it frees tells its threads to end, and does not wait until they have.
+    """
+
+    def __init__(self) -> None:
+        self._thread: int | None = None
+        gc.callbacks.append(self._note)
+
+    def _note(self, phase: str, _: dict[str, int]) -> None:
+        self._thread = threading.get_ident() if phase == "start" else None
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is this thread that it has interrupted."""
+        return self._thread == threading.get_ident()
+
+
+_collector = _Collector()
+_running: set[Engine] = set()  # those that have threads
+_exiting = threading.Event()
 
 
 @dataclass
@@ -108,18 +138,14 @@ class Engine:
         self._machine = dataset.sources.machine(
             len(job.order), job.batch_size, config, dataset.result_bytes, latest=job.latest
         )
-        # Reentrant, since an abandoned iterator may be closed by the garbage collector in any thread, at any moment.
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)  # the machine may have something to ask or to hand out
-        self._work = threading.Condition(self._lock)  # a reply waits to be finished
         self._received: list[tuple[float, int, Reply]] = []  # a heap, by when it has to be begun
         self._made: dict[int, _Made] = {}
         self._batches: dict[int, Batch] = {}
-        self._fetches: dict[int, Fetch] = {}
         self._stopped = False
         self._crash: BaseException | None = None
         self._names = itertools.count()
-        self._threads: set[threading.Thread] = set()
+        self._start_empty()
+        renew_after_fork(self)
         self._running = {"fetch": 0, "finish": 0}
         self._gauge = Gauge(now_s)
         self._tuner = tuner if job.workers else None
@@ -128,8 +154,27 @@ class Engine:
             self._tuner.begin()
             self._setting = self._tuner.setting
         if job.workers:
-            with self._lock:
-                self._apply(self._setting)
+            _running.add(self)
+            try:
+                with self._lock:
+                    self._apply(self._setting)
+            except BaseException:  # Ctrl-C, or no more threads to be had: nobody knows of us who could close us
+                self.close()
+                raise
+
+    def _start_empty(self) -> None:
+        # Reentrant, since an abandoned iterator may be closed by the garbage collector in any thread, at any moment.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)  # the machine may have something to ask or to hand out
+        self._work = threading.Condition(self._lock)  # a reply waits to be finished
+        self._fetches: dict[int, Fetch] = {}
+        self._threads: set[threading.Thread] = set()
+
+    def renew(self) -> None:
+        """End in a forked child: threads and requests stayed with the parent, one of them maybe with the lock."""
+        self._start_empty()
+        self._stopped = True
+        _running.discard(self)
 
     @property
     def positions(self) -> NDArray[np.int64]:
@@ -156,8 +201,8 @@ class Engine:
             yield result
             self._stats.add(consumer_s=time.monotonic() - now_s)
 
-    def close(self) -> None:
-        """Stop all threads, also in the middle of an epoch."""
+    def close(self, finish_s: float = _FINISH_S) -> None:
+        """Stop all threads, also in the middle of an epoch; wait so long for those that are at work on a sample."""
         with self._lock:
             if not self._stopped:
                 self._dataset.sources.keep(self._machine)
@@ -167,9 +212,10 @@ class Engine:
             fetches, threads = list(self._fetches.values()), set(self._threads)
         for fetch in fetches:
             fetch.cancel()
-        if threading.current_thread() in threads:
+        _running.discard(self)
+        if threading.current_thread() in threads or _collector.is_here:
             return
-        end_s, last_s = time.monotonic() + _LEAVE_S, time.monotonic() + _FINISH_S
+        end_s, last_s = time.monotonic() + _LEAVE_S, time.monotonic() + finish_s
         for thread in threads:
             # A request whose node has not said its first word cannot be cancelled (see `flight_transport`). Its thread
             # is left behind: it holds nothing that others wait for, and ends by itself when the silence is noticed.
@@ -197,8 +243,8 @@ class Engine:
         thread = threading.Thread(
             target=self._guard, args=(loop,), name=f"sophon-{kind}-{next(self._names)}", daemon=True
         )
-        self._threads.add(thread)
         thread.start()
+        self._threads.add(thread)  # one that could not be started cannot be waited for
 
     def _wanted(self, kind: str) -> int:
         return self._machine.calls if kind == "fetch" else self._setting.workers
@@ -256,7 +302,7 @@ class Engine:
             raise self._crash
         if self._machine.fatal is not None:
             raise explain(self._machine.fatal, self._dataset.url)
-        if self._stopped:
+        if self._stopped and not (_exiting.is_set() and threading.current_thread().daemon):  # which ends without a word
             raise Error("the epoch was closed by another thread")
 
     # --- in the fetching threads --------------------------------------------------------------------------------------
@@ -310,6 +356,8 @@ class Engine:
                 self._stats.add(fetch_s=now_s - before_s, fetch_cpu_s=time.thread_time() - before_cpu_s)
                 position = ask.positions[reply.position]
                 with self._lock:
+                    if self._stopped:  # where nothing can be cancelled, as where files are read, this ends it
+                        return
                     wanted = self._machine.reply(ask.request, position, len(reply.payload), now_s)
                     surplus = [self._fetches[n] for n in self._machine.surplus() if n in self._fetches]
                 for other in surplus:
@@ -326,8 +374,9 @@ class Engine:
                     self._machine.ended(ask.request, time.monotonic())
         except Error as error:
             with self._lock:
-                if not self._stopped and self._machine.failed(ask.request, error, time.monotonic()):
-                    self._stats.add(retries=1)
+                is_owed = not self._stopped and self._machine.failed(ask.request, error, time.monotonic())
+            # Not under the lock: the garbage collector may close this epoch in a thread that holds the counts.
+            self._stats.add(retries=is_owed)
         finally:
             if planner is not None:
                 planner.ended(ask.request)
@@ -407,6 +456,16 @@ class Engine:
             with self._lock:
                 self._crash = error
                 self._changed.notify_all()
+
+
+def _close_all() -> None:
+    """Close what is under way when the interpreter ends; a sample that takes long is not waited for."""
+    _exiting.set()
+    for engine in list(_running):
+        engine.close(_LEAVE_S)
+
+
+atexit.register(_close_all)
 
 
 def _put(batch: Batch, slot: int, made: _Made) -> None:

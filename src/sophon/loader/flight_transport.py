@@ -27,6 +27,7 @@ from sophon.loader.credentials import Credentials, certificate_problem, connecti
 from sophon.loader.silence import SilenceWatch
 from sophon.loader.transport import Fetch, Opened, Transport
 from sophon.pipeline import Pipeline
+from sophon.store.fork import renew_after_fork
 
 # One record batch: the largest value that a payload may hold, and what comes with it.
 _MAX_MESSAGE_BYTES = MAX_VALUE_BYTES + (64 << 20)
@@ -75,12 +76,17 @@ class FlightTransport(Transport):
         self._timeout_s = timeout_s
         self.silence_s = silence_s
         self._host, self._port = str(parts.hostname), port or 0
-        self._lock = threading.Lock()
+        self.renew()
         self._watch = SilenceWatch(self._host, self._port, silence_s)
         self._client: Any = None
         self._pid = os.getpid()
         self._busy = 0
         fork.watch(self)
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Make the lock anew in a forked child."""
+        self._lock = threading.RLock()  # as in `silence`
 
     def open(self, pipeline: Pipeline) -> Opened:
         """Ask the node what the data set is and what it can do with the pipeline."""

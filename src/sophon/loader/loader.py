@@ -161,7 +161,7 @@ class DataLoader:
             at_least("max_requests", max_requests, 1)
         check_workers(workers, num_workers, order)
         check_hedge(hedge, workers, num_workers)
-        if deadline_s <= 0:
+        if not deadline_s > 0:  # nor not a number
             raise ConfigError(f"deadline_s: expected seconds above 0, got {deadline_s!r}")
         if isinstance(data, RemoteDataset):
             if pipeline is not None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from sophon.errors import ConfigError
 from sophon.loader.bad import BadSample
 from sophon.loader.collate import pinned
 from sophon.loader.costs import Costs
@@ -196,6 +197,7 @@ class ProcessPasses(Passes):
         self.setting = setting
         self._stats = stats
         self._sampler = EpochSampler(dataset, shuffle=batching.shuffle, seed=dataset.seed, uneven=batching.uneven)
+        self._latest: object = None  # of the passes, if they have their workers in common
         side = WorkerSide(dataset, batching.collate)
         self._loader = data_of.DataLoader(
             side,
@@ -213,7 +215,8 @@ class ProcessPasses(Passes):
         since_s = time.monotonic()
         ending = contextlib.nullcontext if self._loader.persistent_workers else ended_with
         with ending(iter(self._loader)) as all_sent:
-            for number, sent in enumerate(all_sent):
+            mine = self._alone(all_sent) if self._loader.persistent_workers else all_sent
+            for number, sent in enumerate(mine):
                 batch, report = opened(sent)
                 self._stats.merge(report["stats"])
                 if self._stats.fallback:
@@ -225,3 +228,18 @@ class ProcessPasses(Passes):
                 yield batch, self._sampler.left(number * self._size, (number + 1) * self._size)
                 since_s = time.monotonic()
                 self._stats.add(consumer_s=since_s - now_s)
+
+    def _alone(self, all_sent: Iterator[Any]) -> Iterator[Any]:
+        """Yield what persistent workers send until another pass begins, whose batches would come here instead."""
+        mine = self._latest = object()
+        while True:
+            if self._latest is not mine:
+                raise ConfigError(
+                    "persistent_workers serve one iterator at a time, and another one was begun; end the first before "
+                    "the second, or use a loader of its own for each"
+                )
+            try:
+                sent = next(all_sent)
+            except StopIteration:
+                return
+            yield sent

@@ -43,6 +43,7 @@ from sophon.profile.recorder import Recorder, Storage
 from sophon.profile.table import Profile
 from sophon.profile.verdict import Verdict
 from sophon.store.cache import user_folder
+from sophon.store.fork import renew_after_fork
 
 _UNMEASURED_LINK = 1e9  # bytes per second, where not one stretch of a second was seen
 
@@ -95,8 +96,8 @@ class Planner:
         self.cuts = cuts_to_profile(pipeline, codecs, max_k=dataset.agreed_cut, allow_lossy=lossy)
         self._recorder = Recorder(pipeline, self.cuts, len(dataset), dataset.seed)
         self._clock = LinkClock(opened.cores)
-        self._lock = threading.RLock()  # as in `stats`
-        self._planning = threading.Lock()
+        self.renew()
+        renew_after_fork(self)
         self._resources: Resources | None = None
         self._epoch = 0
         self._ranks = 1
@@ -105,6 +106,11 @@ class Planner:
         self._replanning = Replanning()
         if settings.keep:
             self._recall()
+
+    def renew(self) -> None:
+        """Make the locks anew in a forked child."""
+        self._lock = threading.RLock()  # as in `stats`
+        self._planning = threading.Lock()
 
     # --- an epoch -----------------------------------------------------------------------------------------------------
 

@@ -212,7 +212,7 @@ class _CachedFetch(Fetch):
                 continue
             reply.position = position
             yield reply
-        if not missing or self._cancelled:
+        if not missing:
             return
         rest = replace(
             request,
@@ -220,6 +220,8 @@ class _CachedFetch(Fetch):
             cuts=tuple(transport.asks if request.cuts[p] == cut else request.cuts[p] for p in missing),
         )
         self._fetch = transport.inner.fetch(rest, self._timeout_s)
+        if self._cancelled:  # asked last, since whoever cancels looks for it
+            return
         for reply in self._fetch:
             reply.position = missing[reply.position]
             if request.cuts[reply.position] == cut and reply.error is None:

@@ -7,10 +7,13 @@ and wakes who waits.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
 from typing import Any
+
+_NAP_S = 0.5  # between two looks at the signals: one that another thread takes wakes nobody who waits for a lock
 
 
 class Running:
@@ -51,8 +54,18 @@ class SharedBatches(Iterator[Any]):
         self._is_closed = False
         self._error: BaseException | None = None
 
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Stand in line; Ctrl-C is heard meanwhile, whichever thread the kernel tells of it."""
+        while not self._lock.acquire(timeout=_NAP_S):
+            pass
+        try:
+            yield
+        finally:
+            self._lock.release()
+
     def __next__(self) -> Any:
-        with self._lock:
+        with self._turn():
             if self._error is not None:
                 raise self._error
             try:
@@ -75,7 +88,7 @@ class SharedBatches(Iterator[Any]):
         """
         self._is_closed = True
         self._stop()
-        with self._lock:
+        with self._turn():
             self._batches.close()
 
     def __enter__(self) -> SharedBatches:

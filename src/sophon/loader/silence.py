@@ -61,7 +61,8 @@ class SilenceWatch:
         self._host = host
         self._port = port
         self._silence_s = silence_s
-        self._lock = threading.Lock()
+        # Reentrant: a fetch left half-way is closed by the garbage collector, maybe while its thread holds this.
+        self._lock = threading.RLock()
         self._calls: set[Call] = set()
         self._was_used = False  # since the last look
         self._over = threading.Event()
@@ -77,8 +78,9 @@ class SilenceWatch:
             if self._thread is None:
                 self._over = threading.Event()
                 told = (weakref.ref(self), self._over, self._silence_s / _LOOKS)
-                self._thread = threading.Thread(target=_run, args=told, name="sophon-watch", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=_run, args=told, name="sophon-watch", daemon=True)
+                thread.start()
+                self._thread = thread  # one that could not be started watches over nothing
                 if self._at_end is not None:
                     self._at_end.detach()  # that of a thread that has ended
                 self._at_end = weakref.finalize(self, _end, self._over, self._thread)
@@ -114,7 +116,7 @@ class SilenceWatch:
 
     def _look(self, now_s: float) -> None:
         with self._lock:
-            waiting = [call for call in self._calls if _waited_s(call, now_s) >= self._silence_s / _LOOKS]
+            waiting = [call for call in list(self._calls) if _waited_s(call, now_s) >= self._silence_s / _LOOKS]
         if not waiting:
             return
         for connection, last_s in _connections(self._addresses, self._port):

@@ -83,11 +83,11 @@ class _PartsFetch(Fetch):
     def __iter__(self) -> Iterator[Reply]:
         request, size = self._request, self._max_samples
         for start in range(0, len(request.samples), size):
-            if self._is_cancelled:
-                return
             part = slice(start, start + size)
             asked = replace(request, samples=request.samples[part], cuts=request.cuts[part])
             fetch = self._part = self._inner.fetch(asked, self._timeout_s)
+            if self._is_cancelled:  # asked last, since whoever cancels looks for it
+                return
             before_s = self._computed_s
             try:
                 for reply in fetch:

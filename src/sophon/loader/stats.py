@@ -9,9 +9,10 @@ from typing import Any
 
 from sophon.codec.cut import Cut
 from sophon.codec.wire import Reply
+from sophon.store.fork import renew_after_fork
 
 
-@dataclass
+@dataclass(eq=False)
 class Stats:
     """Counts since the loader was made, of threads and, with each of their batches, of worker processes.
 
@@ -50,6 +51,11 @@ class Stats:
     storage_cpu_s: float = 0.0
 
     def __post_init__(self) -> None:
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Make the lock anew in a forked child."""
         # Reentrant: an iterator that was dropped is closed by the garbage collector, maybe while its thread holds this.
         self._lock = threading.RLock()
 
@@ -100,4 +106,4 @@ class Stats:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._lock = threading.RLock()
+        self.__post_init__()

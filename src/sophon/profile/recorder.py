@@ -24,6 +24,7 @@ from sophon.pipeline import Key, Pipeline, Trace
 from sophon.profile import features
 from sophon.profile.model import Fit
 from sophon.profile.table import FloatTable, Profile
+from sophon.store.fork import renew_after_fork
 
 KEPT = 512  # records of a cut: enough for an error of the mean of one percent, and a slower past is forgotten
 _WINDOW = Cut(0, "window")
@@ -115,6 +116,11 @@ class Recorder:
         self._records: dict[Cut, deque[Record]] = {cut: deque(maxlen=KEPT) for cut in self.cuts}
         self._rules: dict[str, Fit] = {}
         self._ratios: tuple[float, ...] = ()
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Make the lock anew in a forked child."""
         self._lock = threading.RLock()
 
     def __len__(self) -> int:

@@ -13,6 +13,7 @@ processes have a cache each.
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,10 @@ class Indexes:
         self.held_bytes = 0
         self._by_file: dict[int, Index] = {}
         self._sidecars: tuple[Sidecar, ...] = ()
+        self.renew()
+
+    def renew(self) -> None:
+        """Make the lock anew in a forked child, where whoever held it does not exist."""
         self._lock = threading.Lock()
 
     def attach(self, sidecar: Sidecar) -> None:
@@ -79,3 +84,4 @@ class Indexes:
 
 INDEXES = Indexes()
 """Those of this process."""
+os.register_at_fork(after_in_child=INDEXES.renew)
