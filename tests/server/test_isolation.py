@@ -11,6 +11,7 @@ from PIL import Image
 from pyarrow import flight
 
 import sophon
+from sophon.bench.children import children_of
 from sophon.codec import RAW, Cut
 from sophon.codec.wire import Request
 from sophon.errors import OpError
@@ -240,7 +241,7 @@ def test_what_a_worker_leaves_behind_ends_with_it(processes):
     with pytest.raises(WorkerLost, match="crash"):
         pool.make(slot, _recipe("fork"), VICTIM, KEY, Cut(3))
     assert time.monotonic() - start_s < 20  # though a child of it still has the line
-    assert not _running_in_group(pid)
+    _wait_until(lambda: not _running_in_group(pid))
 
 
 def test_a_worker_whose_op_sleeps_does_not_outlive_its_server(tmp_path):
@@ -248,20 +249,40 @@ def test_a_worker_whose_op_sleeps_does_not_outlive_its_server(tmp_path):
     with serve(folder, options=("--import", PLUGIN)) as server:
         request = Request("data", _recipe("sleep", 0).to_spec(), 0, 0, (0,), (Cut(3),))
         flight.connect(f"grpc://127.0.0.1:{server.port}").do_get(flight.Ticket(request.to_bytes()))
-        children = Path(f"/proc/{server.pid}/task")
-        end_s = time.monotonic() + 20
-        while not (found := [p for t in children.iterdir() for p in (t / "children").read_text().split()]):
-            assert time.monotonic() < end_s
-            time.sleep(0.1)
-        time.sleep(2)
+        _wait_until(lambda: children_of(server.pid))
+        workers = children_of(server.pid)
+        _wait_until(lambda: all(map(_rests, workers)))  # in its op
         server.kill()
-        time.sleep(2)
-        assert not any(_is_running(int(pid)) for pid in found)
+        _wait_until(lambda: not any(_is_running(pid) for pid in workers))
+
+
+def _rests(pid):
+    """Return whether a process that has done something does nothing for a while."""
+    before, _ = _cpu_ticks(pid), time.sleep(0.5)
+    return 0 < before == _cpu_ticks(pid)
+
+
+def _cpu_ticks(pid):
+    return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+
+
+def _wait_until(condition):
+    end_s = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
 
 
 def _running_in_group(group: int) -> list[int]:
     pids = [int(place.name) for place in Path("/proc").iterdir() if place.name.isdecimal()]
-    return [pid for pid in pids if _is_running(pid) and os.getpgid(pid) == group]
+    return [pid for pid in pids if _is_running(pid) and _group_of(pid) == group]
+
+
+def _group_of(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:  # it ended while we looked
+        return None
 
 
 def _is_running(pid: int) -> bool:

@@ -20,6 +20,7 @@ from sophon.server.process import Ready, _write
 from tests.support.misbehave import NODE, Misbehave
 from tests.support.servers import RECIPE, make_images, serve
 
+ROOT = Path(__file__).parents[2]
 COUNT = 8
 DEAF = ("--import", "tests.support.deaf_main_thread")
 CRAWLING = ("--limit", "1kbit")  # so that a reply takes minutes
@@ -33,7 +34,7 @@ def images(tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _plugins(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")
 
 
 def begin(port: int) -> flight.FlightStreamReader:
@@ -106,7 +107,7 @@ config = ServerConfig(port=0, drain_s=2, modules=("tests.support.plugin_ops",))
 run_server({{"data": store}}, config, lambda ready: print(ready.port, flush=True))
 """
     sleepy = Pipeline([ops.Decode(), Misbehave("sleep")])
-    environment = {**os.environ, NODE: "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = {**os.environ, NODE: "1"}
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment) as process:
         client = flight.connect(f"grpc://127.0.0.1:{int(process.stdout.readline())}")
         request = Request("data", sleepy.to_spec(), 0, 0, (0,), (Cut(2),))
