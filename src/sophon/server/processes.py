@@ -51,7 +51,7 @@ class Processes(Maker):
         count: How many.
         limits: What each may take.
         modules: Imported in each of them: they register ops.
-        indexes: Files of window indexes, which each of them maps.
+        indexes: Files of window indexes, which each of them opens.
     """
 
     def __init__(self, count: int, limits: Limits, modules: Sequence[str] = (), indexes: Sequence[Path] = ()) -> None:

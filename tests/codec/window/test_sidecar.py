@@ -142,6 +142,22 @@ def test_points_that_lead_astray_are_given_up_for_the_walk(points, monkeypatch):
     assert finish_payload(PIPELINE, payload, key, Cut(0, "window")).tobytes() == PIPELINE.run(data, key).tobytes()
 
 
+def test_a_file_that_is_cut_short_or_overwritten_in_place_has_nothing_to_find(folder, cache):
+    store = _store(folder, cache)
+    path = write_sidecar(store, folder.with_name("photos.sophon-windows")).path
+    sidecar, hashed = Sidecar(path), fingerprint(photo(0))
+    assert sidecar.find(hashed) is not None
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.write(bytes(size))
+        file.flush()
+        assert sidecar.find(hashed) is None
+        file.truncate(100)
+    assert sidecar.find(hashed) is None
+    with pytest.raises(ArtifactError, match="changed while it was read"):
+        sidecar.rows_of(store)
+
+
 def test_damaged_and_foreign_files_are_refused(folder, cache, tmp_path):
     store, path = _store(folder, cache), place_to_write(folder)
     write_sidecar(store, path)
@@ -197,7 +213,7 @@ def test_a_file_attached_again_takes_its_own_place(folder, cache):
     indexes = Indexes()
     for _ in range(3):
         indexes.attach(Sidecar(path))
-    assert indexes.held_bytes == 16 * COUNT
+    assert indexes.held_bytes == 28 * COUNT
 
 
 def test_the_command_writes_it_and_a_server_picks_it_up(folder, cache, tmp_path):

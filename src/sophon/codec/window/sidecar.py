@@ -15,14 +15,17 @@ damaged is one that is not found. Sizes and times tell beforehand which entries 
 Concurrency: a sidecar does not change once it is open; any number of threads may use it, also after fork. Files are
 replaced as a whole, so a node keeps the one it has opened.
 
-Limits: the file is mapped, not read: what is in memory is 16 bytes per sample, and what the system keeps of the file.
+Limits: what is in memory is 28 bytes per sample. Indexes are read where they lie and not mapped, since somebody may cut
+the file short in place, as `cp` does: of a mapped file that would end the process. Then they are not found.
 """
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import secrets
+import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -58,6 +61,9 @@ _PROBED: Final = 1000  # samples whose size and time are looked at to tell how m
 _REMEDY: Final = "make it again with `sophon index`."
 _ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, OverflowError, MemoryError)
 
+_Hashes = np.ndarray[Any, np.dtype[np.uint64]]
+_Offsets = np.ndarray[Any, np.dtype[np.int64]]
+_Lengths = np.ndarray[Any, np.dtype[np.int32]]
 OnProgress = Callable[[int, int | None], None]
 
 
@@ -74,38 +80,23 @@ class Sidecar:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         try:
-            reader = pa.ipc.open_file(pa.memory_map(os.fspath(path)))
-            meta = (reader.schema.metadata or {}).get(_META)
-            if meta is None:
-                raise ArtifactError(f"{path}: an Arrow file without window indexes; give one that sophon wrote.")
-            fields = json.loads(meta)
-            if fields["format"] != FORMAT:
-                raise ArtifactError(f"{path}: window indexes of format {fields['format']!r}, not {FORMAT}; {_REMEDY}")
-            if reader.schema.remove_metadata() != _SCHEMA:
-                raise ArtifactError(f"{path}: other columns than {', '.join(_SCHEMA.names)}; {_REMEDY}")
-            self.dataset_fingerprint = str(fields["fingerprint"])
-            self._batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
-            for batch in self._batches:
-                # Arrow does not look at what it maps; an offset beyond its buffer would be read out of bounds later.
-                batch.validate(full=True)
-                if any(batch.column(name).null_count for name in _SCHEMA.names[:-1]):
-                    raise ArtifactError(f"{path}: entries without id, size, time or fingerprint; {_REMEDY}")
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            weakref.finalize(self, os.close, self._fd)
+            self.dataset_fingerprint, hashes, self._offsets, self._lengths = _opened(self.path, self._fd)
         except _ARROW_ERRORS as error:
             raise ArtifactError(f"{path}: not readable as window indexes ({error}); {_REMEDY}") from error
-        hashes = np.concatenate([np.zeros(0, np.uint64), *(b.column("fingerprint").to_numpy() for b in self._batches)])
         order = np.argsort(hashes, kind="stable")
         # Bisecting a memoryview takes a third of the time of np.searchsorted, which is made for many at once.
         self._hashes = hashes[order].data
         self._rows = order
-        self._starts = np.cumsum([0, *(len(batch) for batch in self._batches)])
 
     def __len__(self) -> int:
         return len(self._hashes)
 
     @property
     def held_bytes(self) -> int:
-        """Memory for looking up, beside the mapped file."""
-        return 16 * len(self)
+        """Memory for looking up."""
+        return 28 * len(self)
 
     def find(self, hashed: int) -> Index | None:
         """Return the index of the file with a fingerprint; None if there is none that can be used."""
@@ -121,15 +112,21 @@ class Sidecar:
             return None  # its checksum is wrong: as good as not there
         return index if index.fingerprint == hashed else None
 
-    def entry(self, row: int) -> memoryview | None:
-        """Return the packed index in a row, or None where no window can be cut."""
-        number = int(np.searchsorted(self._starts, row, "right")) - 1
-        value = self._batches[number].column("index")[row - int(self._starts[number])]
-        return memoryview(value.as_buffer()) if value.is_valid else None
+    def entry(self, row: int) -> bytes | None:
+        """Return the packed index in a row, which may be damaged, or None where no window can be cut."""
+        length = int(self._lengths[row])
+        return None if length < 0 else os.pread(self._fd, length, int(self._offsets[row]))
 
     def column(self, name: str) -> pa.ChunkedArray:
         """Return a column of all rows."""
-        return pa.chunked_array([batch.column(name) for batch in self._batches], _SCHEMA.field(name).type)
+        options = pa.ipc.IpcReadOptions(included_fields=[_SCHEMA.get_field_index(name)])
+        try:
+            with pa.OSFile(f"/dev/fd/{self._fd}") as file:
+                column = pa.ipc.open_file(file, options=options).read_all().column(name)
+            column.validate(full=True)
+        except _ARROW_ERRORS as error:
+            raise ArtifactError(f"{self.path}: was changed while it was read ({error}); {_REMEDY}") from error
+        return column
 
     def rows_of(self, store: Store) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Return for every sample of a store the row with its id and size, or -1; its time is not looked at."""
@@ -151,6 +148,42 @@ class Sidecar:
         probed = range(0, len(store), -(-len(store) // _PROBED))
         fresh = sum(rows[sample] >= 0 and _same_time(store, sample, times[rows[sample]]) for sample in probed)
         return float(1.0 - fresh / len(probed))
+
+
+def _opened(path: Path, fd: int) -> tuple[str, _Hashes, _Offsets, _Lengths]:
+    """Return the data set's fingerprint, and for every row its hash, and where its index lies and how long it is.
+
+    The file is mapped for that, but not for longer.
+    """
+    file = pa.py_buffer(mmap.mmap(fd, 0, access=mmap.ACCESS_READ))
+    reader = pa.ipc.open_file(pa.BufferReader(file))
+    meta = (reader.schema.metadata or {}).get(_META)
+    if meta is None:
+        raise ArtifactError(f"{path}: an Arrow file without window indexes; give one that sophon wrote.")
+    fields = json.loads(meta)
+    if fields["format"] != FORMAT:
+        raise ArtifactError(f"{path}: window indexes of format {fields['format']!r}, not {FORMAT}; {_REMEDY}")
+    if reader.schema.remove_metadata() != _SCHEMA:
+        raise ArtifactError(f"{path}: other columns than {', '.join(_SCHEMA.names)}; {_REMEDY}")
+    hashes, offsets, lengths = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
+    for number in range(reader.num_record_batches):
+        batch = reader.get_batch(number)
+        # Arrow does not look at what it maps; an offset beyond its buffer would be read out of bounds.
+        batch.validate(full=True)
+        if any(batch.column(name).null_count for name in _SCHEMA.names[:-1]):
+            raise ArtifactError(f"{path}: entries without id, size, time or fingerprint; {_REMEDY}")
+        index = batch.column("index")
+        if not len(index):
+            continue
+        hashes.append(batch.column("fingerprint").to_numpy())
+        ends = np.frombuffer(index.buffers()[1], np.int32)[: len(index) + 1].astype(np.int64)
+        data = index.buffers()[2]
+        start = 0 if data is None else data.address - file.address
+        if not 0 <= start <= file.size - ends[-1]:
+            raise ArtifactError(f"{path}: compressed indexes, which sophon does not write; {_REMEDY}")
+        offsets.append(start + ends[:-1])
+        lengths.append(np.where(index.is_valid().to_numpy(zero_copy_only=False), np.diff(ends), -1).astype(np.int32))
+    return str(fields["fingerprint"]), np.concatenate(hashes), np.concatenate(offsets), np.concatenate(lengths)
 
 
 @dataclass
@@ -262,7 +295,7 @@ def _row(store: Store, sample: int, known: _Known | None) -> tuple[dict[str, Any
         if known is not None and at >= 0 and known.times[at] == mtime_ns:
             packed = known.sidecar.entry(at)
             if packed is None or _whole(packed):
-                return {**row, "fingerprint": int(known.hashes[at]), "index": packed and bytes(packed)}, True
+                return {**row, "fingerprint": int(known.hashes[at]), "index": packed}, True
         data = store.read(sample)
     except StoreError:
         return None, False
@@ -273,7 +306,7 @@ def _row(store: Store, sample: int, known: _Known | None) -> tuple[dict[str, Any
     return {**row, "fingerprint": index.fingerprint, "index": index.to_bytes()}, False
 
 
-def _whole(packed: memoryview) -> bool:
+def _whole(packed: bytes) -> bool:
     try:
         Index.from_bytes(packed)
     except ArtifactError:
