@@ -1,14 +1,16 @@
-"""Files: a sample that is lost, a disk without room."""
+"""Files: a sample that is lost, a disk without room, a node that may open no more of them."""
 
 import os
 import re
+import resource
 import subprocess
+import time
 
 import pytest
 
 import sophon
 from sophon.errors import StoreError
-from tests.faults.struck import COUNT, POLICIES, Struck
+from tests.faults.struck import COUNT, POLICIES, SLOWLY, Struck
 from tests.support.servers import RECIPE, make_images, serve
 
 
@@ -49,6 +51,23 @@ def test_a_file_is_lost_in_the_middle_of_an_epoch(tmp_path, damage, policy):
         victim.unlink(missing_ok=True)
         victim.write_bytes(good)
         assert len(list(loader)) == 10, "the server lives on, and so does the sample when its file is back"
+
+
+@pytest.mark.parametrize("policy", ["none", "2:webp"])
+def test_a_node_may_open_no_file_for_a_while(images, expected, policy):
+    with serve(images, options=SLOWLY) as server:
+        limit = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+        assert limit[0] == limit[1], "it has taken all that it may have"
+
+        def fault():
+            resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (3, limit[1]))
+            time.sleep(1)
+            resource.prlimit(server.pid, resource.RLIMIT_NOFILE, limit)
+
+        struck = Struck(server.url, fault, "mid-stream", policy=policy)
+        assert struck.digest() == expected
+        assert struck.loader.stats.retries > 0
+        assert not struck.loader.bad_samples
 
 
 @pytest.fixture

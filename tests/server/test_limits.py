@@ -112,6 +112,37 @@ def test_one_request_too_many_is_told_to_try_again():
     assert room.requests == 0
 
 
+def test_one_tenant_of_several_has_half_of_the_seats_at_most():
+    room = Room(Limits(requests=5), tenants=3)
+    first = [room.enter(1) for _ in range(3)]
+    with pytest.raises(RetryableError, match=r"answers 3 requests with this token already.*try again later"):
+        room.enter(1)
+    others = [room.enter(2), room.enter(3)]
+    first.pop().leave()
+    first.append(room.enter(1))
+    assert room.requests == len(first + others) == 5
+
+
+def test_streams_of_one_tenant_that_are_never_read_keep_nobody_else_out(images, tmp_path):
+    tokens = tmp_path / "tokens"
+    tokens.write_text("one-of-the-tenants *\nanother-tenant-of-it *\n")
+    options = ("--token-file", str(tokens), "--max-requests", "4", "--limit", "100kbit")
+    with serve(images, options=options) as server:
+        with flight.connect(f"grpc://127.0.0.1:{server.port}") as client:
+            ticket = flight.Ticket(_request(cut="0:raw").to_bytes())
+            greedy, modest = (
+                flight.FlightCallOptions(headers=[(b"authorization", b"Bearer " + token.encode())])
+                for token in ("one-of-the-tenants", "another-tenant-of-it")
+            )
+            readers = [client.do_get(ticket, greedy) for _ in range(2)]
+            with pytest.raises(flight.FlightUnavailableError, match="as one tenant of several may have"):
+                client.do_get(ticket, greedy).read_all()
+            readers += [client.do_get(ticket, modest) for _ in range(2)]
+            for reader in readers:
+                reader.cancel()
+        server.kill()  # it would send for half a minute
+
+
 def test_a_seat_that_is_dropped_gives_up_what_it_held():
     room = Room(Limits(in_flight_bytes=100))
     seat = room.enter()

@@ -37,9 +37,11 @@ class Rights:
 
     Args:
         datasets: Their names; None for all.
+        tenant: Who it is, by the number of its token; 0 where nobody is asked for one.
     """
 
     datasets: frozenset[str] | None = None
+    tenant: int = field(default=0, compare=False)
 
     def readable(self, names: Iterable[str]) -> list[str]:
         """Return those of some data sets that may be read."""
@@ -91,7 +93,7 @@ class Tokens:
                 raise ConfigError(
                     f"{where}, line {number}: this token was given before; name its data sets on one line"
                 )
-            entries[digest] = EVERYTHING if "*" in datasets else Rights(frozenset(datasets))
+            entries[digest] = Rights(None if "*" in datasets else frozenset(datasets), tenant=len(entries) + 1)
         if not entries:
             raise ConfigError(f"{where}: expected at least one token")
         return cls(entries.items())

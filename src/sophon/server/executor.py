@@ -8,6 +8,7 @@ read at all is an error.
 
 from __future__ import annotations
 
+import errno
 import math
 import threading
 import time
@@ -20,7 +21,7 @@ from sophon.codec.codec import Payload
 from sophon.codec.cut import RAW, Cut, check_cut
 from sophon.codec.table import offered
 from sophon.codec.wire import Reply, Request
-from sophon.errors import AccessError, ConfigError, Error, ProtocolError, StoreError
+from sophon.errors import AccessError, ConfigError, Error, ProtocolError, RetryableError, StoreError
 from sophon.pipeline import Key, Kind, Pipeline, Trace
 from sophon.pipeline.ops.decode import Decode
 from sophon.pipeline.probe import versions
@@ -34,6 +35,7 @@ from sophon.store import Store
 from sophon.units import format_bytes
 
 _LOOKAHEAD = 64  # samples of a request that may be made ahead, while the link does not take more
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 _PIPELINES = 64  # remembered, most recent first
 _Task = Future[tuple[Reply, float]]
 
@@ -335,8 +337,8 @@ class Work:
         if executor.crashes.expected(work, (self._store.name, sample)):
             return self._raw(position, "crash")
         try:
-            data = self._store.read(sample)
-        except Error as error:
+            data = self._read(sample)
+        except StoreError as error:
             return self._failed(position, error)
         trace = Trace(len(self._pipeline))
         try:
@@ -364,11 +366,23 @@ class Work:
         if reason is not None:
             self._executor.count(reason)
         try:
-            reply = self._reply(position, RAW, self._store.read(self._request.samples[position]))
-        except Error as error:
+            reply = self._reply(position, RAW, self._read(self._request.samples[position]))
+        except StoreError as error:
             return self._failed(position, error)
         reply.reason = reason
         return reply
+
+    def _read(self, sample: int) -> bytes:
+        """Return a file; what keeps this node from reading any is not told of the sample, but ends the request."""
+        try:
+            return self._store.read(sample)
+        except StoreError as error:
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno in _NO_DESCRIPTORS:
+                raise RetryableError(
+                    "this node has too many files and connections open; try again later, or raise its limit on them "
+                    "(LimitNOFILE)"
+                ) from error
+            raise
 
     def _failed(self, position: int, error: Error) -> Reply:
         """Return what is known of a sample that cannot be read: its id is what people look for."""

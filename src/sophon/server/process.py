@@ -6,6 +6,7 @@ import faulthandler
 import importlib
 import json
 import os
+import resource
 import secrets
 import socket
 import sys
@@ -83,6 +84,7 @@ class Ready:
 def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Callable[[Ready], None]) -> None:
     """Serve until SIGTERM or SIGINT, then end what is under way and return."""
     _check_place(config)
+    _allow_many_files()
     metrics = Metrics()
     _import(config.modules)
     budget = CpuBudget(config.cores)
@@ -133,6 +135,12 @@ def _drain(steps: Sequence[Callable[[], None]], signals: StopSignals, most_s: fl
         sys.stderr.write(f"sophon: requests are still under way after {most_s:g} s, and are broken off:\n")
         faulthandler.dump_traceback(all_threads=True)
         os._exit(1)
+
+
+def _allow_many_files() -> None:
+    """Raise the soft limit on descriptors to the hard one: every connection takes one, and so does every file."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _import(modules: tuple[str, ...]) -> None:

@@ -65,7 +65,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         self._executor = executor
         self._metrics = metrics
         self._limit = limit
-        self._room = Room(executor.limits)
+        self._room = Room(executor.limits, 1 if access.tokens is None else len(access.tokens))
         metrics.in_flight.set_function(lambda: self._room.requests)
         metrics.in_flight_bytes.set_function(lambda: self._room.held_bytes)
         self._paces = Paces()
@@ -102,9 +102,10 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         if not self.accepts:
             raise flight.FlightUnavailableError("this node is shutting down")
         with _typed_errors(self._metrics):
-            seat = self._room.enter()
+            rights = rights_of(context)
+            seat = self._room.enter(rights.tenant)
             request = Request.from_bytes(ticket.ticket)
-            work = self._executor.replies(request, rights_of(context), seat)
+            work = self._executor.replies(request, rights, seat)
         self._metrics.requests.inc()
         return flight.GeneratorStream(REPLY_SCHEMA, self._batches(context, request, work, seat))
 
@@ -114,7 +115,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         gathered: list[Reply] = []
         size_bytes, since_s = 0, time.monotonic()
         pace = self._paces.of(context.peer())
-        try:
+        with seat, _typed_errors(self._metrics):
             for reply in work.pulse(HEARTBEAT_S):
                 full = reply is not None and size_bytes + len(reply.payload) > pace.batch_bytes
                 if reply is None or (gathered and (full or time.monotonic() - since_s > _BATCH_S)):
@@ -134,8 +135,6 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
             if gathered:
                 for batch in self._sent(request, gathered, size_bytes):
                     yield batch, _json({"computing_s": work.computing_s})
-        finally:
-            seat.leave()
 
     def _sent(self, request: Request, replies: list[Reply], size_bytes: int) -> Iterator[pa.RecordBatch]:
         """Yield replies as one record batch, as soon as the rate limit lets it pass, and empty ones until then."""
