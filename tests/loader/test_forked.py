@@ -9,7 +9,7 @@ import pytest
 
 import sophon
 from sophon.codec.window.indexes import INDEXES
-from sophon.loader import engine
+from sophon.loader import leaving
 from tests.support.servers import RECIPE, make_images, serve
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -62,7 +62,7 @@ def test_a_child_may_let_go_of_an_iterator(tmp_path):
     loader = sophon.DataLoader(make_images(tmp_path / "images", 40), RECIPE, 4, num_workers=2)
     batches = iter(loader)
     next(batches)
-    (running,) = engine._running
+    (running,) = leaving.running
     with _held(running._lock, loader.stats._lock):
         assert _ends(batches.close)
     assert len(list(batches)) == 9, "the parent's goes on"

@@ -4,15 +4,11 @@ Concurrency: fetching threads send requests and read replies; worker threads fin
 first first, whoever is free taking the next one; the consumer's thread takes batches. All of them call the machine
 under one lock and do the slow things outside it. With a tuner, threads are started and let go on the way. With no
 workers everything happens in the consumer's thread. Nothing outlives `close`, but for a request that a silent node was
-asked just before: it ends within `flight_transport.SILENCE_S`. Epochs that are under way when the interpreter ends are
-closed before it stops threads wherever they are: one that holds a lock then would hold it for ever, and whoever frees
-the iterator would wait for it (`tests/loader/test_exit.py`).
+asked just before: it ends within `flight_transport.SILENCE_S`. What becomes of an epoch that nobody closes: `leaving`.
 """
 
 from __future__ import annotations
 
-import atexit
-import gc
 import heapq
 import itertools
 import threading
@@ -26,6 +22,7 @@ from numpy.typing import NDArray
 
 from sophon.codec.wire import Reply
 from sophon.errors import Error
+from sophon.loader import leaving
 from sophon.loader.batch import Batch, Collate
 from sophon.loader.costs import Costs
 from sophon.loader.dataset import RemoteDataset
@@ -42,31 +39,6 @@ from sophon.store.fork import renew_after_fork
 
 _FINISH_S = 60.0  # that a worker gets to end its sample
 _LEAVE_S = 1.0  # that a fetching thread gets to end; one that can be cancelled needs a millisecond
-
-
-class _Collector:
-    """Knows where the garbage collector is at work.
-
-    It strikes at any allocation, maybe while its thread holds a lock that those need who would be waited for: the
-    loader's counts, say. So an iterator that it frees tells its threads to end, and does not wait until they have.
-    """
-
-    def __init__(self) -> None:
-        self._thread: int | None = None
-        gc.callbacks.append(self._note)
-
-    def _note(self, phase: str, _: dict[str, int]) -> None:
-        self._thread = threading.get_ident() if phase == "start" else None
-
-    @property
-    def is_here(self) -> bool:
-        """Whether it is this thread that it has interrupted."""
-        return self._thread == threading.get_ident()
-
-
-_collector = _Collector()
-_running: set[Engine] = set()  # those that have threads
-_exiting = threading.Event()
 
 
 @dataclass
@@ -154,7 +126,7 @@ class Engine:
             self._tuner.begin()
             self._setting = self._tuner.setting
         if job.workers:
-            _running.add(self)
+            leaving.running[self] = lambda: self.close(_LEAVE_S)  # a sample that takes long is not waited for
             try:
                 with self._lock:
                     self._apply(self._setting)
@@ -174,7 +146,7 @@ class Engine:
         """End in a forked child: threads and requests stayed with the parent, one of them maybe with the lock."""
         self._start_empty()
         self._stopped = True
-        _running.discard(self)
+        leaving.running.pop(self, None)
 
     @property
     def positions(self) -> NDArray[np.int64]:
@@ -212,8 +184,8 @@ class Engine:
             fetches, threads = list(self._fetches.values()), set(self._threads)
         for fetch in fetches:
             fetch.cancel()
-        _running.discard(self)
-        if threading.current_thread() in threads or _collector.is_here:
+        leaving.running.pop(self, None)
+        if threading.current_thread() in threads or leaving.by_collector():
             return
         end_s, last_s = time.monotonic() + _LEAVE_S, time.monotonic() + finish_s
         for thread in threads:
@@ -302,7 +274,7 @@ class Engine:
             raise self._crash
         if self._machine.fatal is not None:
             raise explain(self._machine.fatal, self._dataset.url)
-        if self._stopped and not (_exiting.is_set() and threading.current_thread().daemon):  # which ends without a word
+        if self._stopped and not leaving.without_a_word():
             raise Error("the epoch was closed by another thread")
 
     # --- in the fetching threads --------------------------------------------------------------------------------------
@@ -456,16 +428,6 @@ class Engine:
             with self._lock:
                 self._crash = error
                 self._changed.notify_all()
-
-
-def _close_all() -> None:
-    """Close what is under way when the interpreter ends; a sample that takes long is not waited for."""
-    _exiting.set()
-    for engine in list(_running):
-        engine.close(_LEAVE_S)
-
-
-atexit.register(_close_all)
 
 
 def _put(batch: Batch, slot: int, made: _Made) -> None:
