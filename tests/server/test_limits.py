@@ -229,6 +229,17 @@ def test_a_busy_node_says_so_in_a_way_that_any_client_can_retry(images):
         server.kill()  # it would send for half a minute
 
 
+def test_opening_takes_a_seat_too(images):
+    with serve(images, options=("--max-requests", "1", "--limit", "100kbit")) as server:
+        with flight.connect(f"grpc://127.0.0.1:{server.port}") as client:
+            reader = client.do_get(flight.Ticket(_request(cut="0:raw").to_bytes()))
+            opening = flight.Action("open", json.dumps({"dataset": "data", "pipeline": RECIPE.to_spec()}).encode())
+            with pytest.raises(flight.FlightUnavailableError, match="try again later"):
+                list(client.do_action(opening))
+            reader.cancel()
+        server.kill()  # it would send for half a minute
+
+
 def test_options_show_the_defaults_that_hold():
     parse = {"SIZE": parse_bytes, "TIME": parse_seconds, "N": int}
     defaults = Limits()
