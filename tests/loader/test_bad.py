@@ -211,7 +211,7 @@ def test_a_target_transform_that_fails_makes_a_bad_sample_too(tmp_path):
 def test_a_lost_server_is_no_bad_sample(tmp_path):
     folder = make_images(tmp_path / "train", 6)
     with serve(folder) as lost:
-        loader = sophon.DataLoader(lost.url, RECIPE, 2, on_error="skip", deadline_s=1.0, buffer_bytes=1)
+        loader = sophon.DataLoader(lost.url, RECIPE, 2, on_error="skip", deadline_s=5.0, buffer_bytes=1)
         batches = iter(loader)
         next(batches)
     with pytest.raises(RetryableError):

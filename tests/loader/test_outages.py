@@ -39,7 +39,7 @@ def test_a_server_killed_and_started_again_in_the_middle_of_an_epoch_changes_not
 
 def test_a_server_gone_for_good_is_an_error_within_the_deadline_that_says_what_to_do(images):
     with serve(images) as server:
-        loader = sophon.DataLoader(server.url, RECIPE, batch_size=4, num_workers=1, deadline_s=1.5, buffer_bytes=1)
+        loader = sophon.DataLoader(server.url, RECIPE, batch_size=4, num_workers=1, deadline_s=5, buffer_bytes=1)
         batches = iter(loader)
         next(batches)
         server.kill()
@@ -47,7 +47,7 @@ def test_a_server_gone_for_good_is_an_error_within_the_deadline_that_says_what_t
         with pytest.raises(RetryableError) as caught:
             for _ in batches:
                 pass
-    assert time.monotonic() - start_s < 1.5 + 3
+    assert time.monotonic() - start_s < 5 + 3
     text = str(caught.value)
     assert server.url in text
     assert "tries" in text
@@ -97,7 +97,7 @@ def test_sigterm_ends_what_is_under_way_and_then_the_server(images):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_server_that_falls_silent_is_an_error_within_the_deadline(images, workers):
     with serve(images) as server:
-        loader = sophon.DataLoader(server.url, RECIPE, 4, num_workers=workers, deadline_s=1.5, buffer_bytes=1)
+        loader = sophon.DataLoader(server.url, RECIPE, 4, num_workers=workers, deadline_s=5, buffer_bytes=1)
         batches = iter(loader)
         next(batches)
         os.kill(server.pid, signal.SIGSTOP)
@@ -107,7 +107,7 @@ def test_a_server_that_falls_silent_is_an_error_within_the_deadline(images, work
                 list(batches)
         finally:
             os.kill(server.pid, signal.SIGCONT)
-        assert time.monotonic() - start_s < 1.5 + 4
+        assert time.monotonic() - start_s < 5 + 4
 
 
 def test_a_server_with_a_client_that_does_not_read_still_ends(images):
