@@ -80,8 +80,12 @@ class Start:
 class Passes(ABC):
     """Makes the batches of one pass after the other."""
 
-    setting: Setting
     log: OrderLog | None = None
+
+    @property
+    @abstractmethod
+    def setting(self) -> Setting:
+        """How many workers, requests and bytes ahead there are."""
 
     def turns(self, epoch: int, cursor: int, ranks: Ranks) -> Turns | None:  # noqa: ARG002 - others need them
         """Return the turns that an epoch begins with, unless it has strict order."""
@@ -130,8 +134,8 @@ class ThreadPasses(Passes):
         self.log = OrderLog(dataset.opened.fingerprint, batching.size) if is_relaxed else None
 
     @property
-    def setting(self) -> Setting:  # type: ignore[override]  # found out as it is asked for
-        """How many workers, requests and bytes ahead there are."""
+    def setting(self) -> Setting:
+        """What the tuner has found, or what was told."""
         if self.tuner is not None:
             return self.tuner.setting
         return Setting(self._workers, self._config.max_requests, self._config.buffer_bytes)
@@ -194,7 +198,7 @@ class ProcessPasses(Passes):
         data_of = need_torch('workers="processes"').utils.data
         self._dataset = dataset
         self._size = batching.size
-        self.setting = setting
+        self._setting = setting
         self._stats = stats
         self._sampler = EpochSampler(dataset, shuffle=batching.shuffle, seed=dataset.seed, uneven=batching.uneven)
         self._latest: object = None  # of the passes, if they have their workers in common
@@ -207,6 +211,11 @@ class ProcessPasses(Passes):
             pin_memory=batching.pin,
             **options,
         )
+
+    @property
+    def setting(self) -> Setting:
+        """What was told."""
+        return self._setting
 
     def batches(self, start: Start, running: Running) -> Generator[tuple[Any, Positions]]:  # noqa: ARG002 - no engine
         """Have torch's loader run for what is left of the epoch."""
