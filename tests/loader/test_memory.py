@@ -1,5 +1,8 @@
 """Memory of server and trainer stays flat over many epochs."""
 
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,3 +33,43 @@ def test_memory_of_server_and_trainer_stays_flat_over_twenty_epochs(tmp_path, po
         settled, last = (max(row[here] for row in part) for part in (sizes[3:8], sizes[15:]))
         # 2,400 samples went by, 66 MB of tensors and 15 MB of files: a leak of one in twenty would show.
         assert last < settled + max(0.02 * settled, 4 * MB), [row[here] / MB for row in sizes]
+
+
+BLOATED = """
+import threading
+from pathlib import Path
+from sophon.loader import memory
+
+def rss_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+def bloat(kept, wait):
+    blocks = []
+    for _ in range(300):
+        blocks.append(b"x" * 100_000)
+        kept.append(b"x" * 1000)  # in between: the holes that stay are not at the end of anything
+    wait.wait()
+
+kept, wait = [], threading.Barrier(8)
+threads = [threading.Thread(target=bloat, args=(kept, wait)) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+before = rss_bytes()
+memory.give_back()
+after = rss_bytes()
+assert after < before - 20e6, (before, after)
+threads = [threading.Thread(target=bloat, args=(kept, wait)) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+memory.give_back()
+assert rss_bytes() > after + 20e6, "not again so soon: it takes time, which grows with the heap"
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="asks glibc")
+def test_what_threads_have_freed_is_given_back_now_and_then():
+    subprocess.run([sys.executable, "-c", BLOATED], check=True)
