@@ -3,11 +3,14 @@
 import io
 import re
 import time
+from collections import Counter
 
 import pytest
 from rich.console import Console
 
 import sophon
+from sophon.codec import RAW
+from sophon.codec.wire import Reply
 from sophon.loader.explain import Setup, Spent, explain_epoch
 from sophon.loader.stats import Stats
 from tests.support.servers import RECIPE, make_images, serve
@@ -25,7 +28,7 @@ def server(images):
 
 
 def _told(setup=None, **counts):
-    stats = Stats(samples=1000, **counts)
+    stats = Stats(**{"samples": 1000, **counts})
     return explain_epoch(Spent(3, 10.0, stats, 10, True), setup or _setup(), None, None)
 
 
@@ -54,6 +57,13 @@ def _setup(**change):
             {"is_remote": True, "kind": "processes"},
             "fewer bytes on the link.*policy='optimal' with workers='threads' sends",
         ),
+        (
+            {"waited_s": 5.0},
+            {"is_remote": True, "plans": True},
+            "to go on.*measured; from the next one on there is a plan",
+        ),
+        ({"waited_s": 5.0, "fallback": 600}, {"is_remote": True}, "a storage node that answers"),
+        ({"waited_s": 0.0, "samples": 0}, {"is_remote": True}, "to be seen: not one sample came"),
         ({"waited_s": 5.0, "fetch_s": 15.0}, {}, "a faster disk"),
         ({"waited_s": 5.0, "fetch_s": 3.0}, {}, "cores, or workers='processes'"),
         ({"waited_s": 5.0, "fetch_s": 3.0}, {"kind": "processes"}, "cores: the workers neither compute nor wait"),
@@ -64,6 +74,21 @@ def _setup(**change):
 def test_what_would_help_follows_from_what_was_counted(counts, change, advice):
     text = _told(_setup(**change), **counts)
     assert re.search(f"What would help: {advice}", text), text
+
+
+def test_no_cut_is_left_out_and_one_is_one():
+    cuts = Counter({"0:raw": 900, "2:webp": 50, "0:window": 30, "1:raw": 10, "2:raw": 6, "2:zstd": 4})
+    text = _told(_setup(is_remote=True), waited_s=4.0, cuts=cuts, retries=1, hedges=1)
+    assert "cuts: 0:raw 900, 2:webp 50, 0:window 30, 1:raw 10, others 10." in text
+    assert "1 request failed and was sent again." in text
+    assert "1 request was sent a second time" in text
+
+
+def test_what_is_read_from_the_fallback_did_not_cross_the_link():
+    stats = Stats()
+    stats.received(Reply(0, RAW, bytes(70)), RAW)
+    stats.received(Reply(1, RAW, bytes(500)), RAW, is_fallback=True)
+    assert (stats.samples, stats.fallback, stats.link_bytes) == (2, 1, 70)
 
 
 def test_the_words_name_the_figures():

@@ -301,6 +301,11 @@ def test_a_trainer_does_not_talk_to_a_node_that_it_cannot_trust(tls_server, imag
         sophon.RemoteDataset(server.url, RECIPE, tls_ca=ours.ca)
 
 
+def test_a_node_without_tls_is_told_from_one_that_is_away(images, ours):
+    with serve(images) as server, pytest.raises(AccessError, match=r"answers without TLS; use grpc://"):
+        sophon.RemoteDataset(server.url.replace("grpc:", "grpc+tls:"), RECIPE, tls_ca=ours.ca)
+
+
 def test_a_trainer_without_a_certificate_is_told_what_may_be_missing(tls_server, ours):
     with pytest.raises(RetryableError, match="tls_cert and tls_key of a trainer that it trusts"):
         sophon.RemoteDataset(tls_server.url, RECIPE, tls_ca=ours.ca, deadline_s=1)

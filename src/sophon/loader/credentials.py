@@ -94,13 +94,15 @@ def _read(name: str, path: str) -> bytes:
 
 
 def certificate_problem(message: str) -> str | None:
-    """Return what to do about a failed connection if a certificate is to blame, judging by what gRPC says."""
+    """Return what to do about a failed connection if certificates or TLS are to blame, judging by what gRPC says."""
     text = message.lower()
     if "certificate verify failed" in text or "hostname verification" in text:
         return (
             "the node's certificate is not trusted (foreign, expired or of another host name); "
             "give the PEM file of who vouches for it as tls_ca"
         )
+    if "wrong version number" in text:
+        return "the node answers without TLS; use grpc:// instead of grpc+tls://, or start it with --tls-cert"
     return None
 
 

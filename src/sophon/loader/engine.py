@@ -163,13 +163,17 @@ class Engine:
         """Yield the batches of the epoch in order."""
         for number in range(self._machine.batches):
             start_s = time.monotonic()
-            batch = self._wait_for(number) if self._setting.workers else self._make(number)
+            try:
+                batch = self._wait_for(number) if self._setting.workers else self._make(number)
+            except Error:
+                self._stats.add(waited_s=time.monotonic() - start_s)
+                raise
             collate_s = time.monotonic()
             result = batch.finish()
             now_s = time.monotonic()
             self._stats.add(waited_s=now_s - start_s, collate_s=now_s - collate_s)
             if self._stats.fallback:
-                self._dataset.sources.warn_of_fallback()
+                self._dataset.sources.warn_of_fallback(stacklevel=5)
             yield result
             self._stats.add(consumer_s=time.monotonic() - now_s)
 

@@ -45,6 +45,7 @@ class Setup:
         is_remote: Whether samples come from a storage node.
         bad: Samples that could not be had so far.
         on_error: What is done with them.
+        plans: Whether it measures and plans for itself.
     """
 
     workers: int
@@ -54,6 +55,7 @@ class Setup:
     is_remote: bool
     bad: int
     on_error: str
+    plans: bool = False
 
 
 def explain_epoch(spent: Spent, setup: Setup, verdict: Verdict | None, plan: Plan | None) -> str:
@@ -68,9 +70,9 @@ def explain_epoch(spent: Spent, setup: Setup, verdict: Verdict | None, plan: Pla
 
 def _where(spent: Spent, setup: Setup) -> list[str]:
     stats, wall_s = spent.stats, max(spent.wall_s, 1e-9)
-    until = "" if spent.is_whole else ", left before its end"
+    until, came = ("", "in") if spent.is_whole else (", left before its end", "came,")
     lines = [
-        f"Epoch {spent.epoch}{until}: {stats.samples:,} samples in {spent.batches:,} batches, "
+        f"Epoch {spent.epoch}{until}: {stats.samples:,} samples {came} {_number(spent.batches, 'batch', 'batches')}, "
         f"{format_seconds(spent.wall_s)}, {format_rate(stats.samples / wall_s)}.",
         f"The training loop worked for {_part(stats.consumer_s, wall_s)} and waited for batches for "
         f"{_part(stats.waited_s, wall_s)}.",
@@ -98,9 +100,10 @@ def _where(spent: Spent, setup: Setup) -> list[str]:
     if stats.fallback:
         lines.append(f"{stats.fallback:,} samples were read from the path to fall back on, since no node answered.")
     if stats.retries:
-        lines.append(f"{stats.retries:,} requests failed and were sent again.")
+        lines.append(f"{_number(stats.retries, 'request', 'requests')} failed and {_were(stats.retries)} sent again.")
     if stats.hedges:
-        lines.append(f"{stats.hedges:,} requests were sent a second time, since answers were late.")
+        asked = f"{_number(stats.hedges, 'request', 'requests')} {_were(stats.hedges)}"
+        lines.append(f"{asked} sent a second time, since answers were late.")
     if setup.bad:
         lines.append(f"{setup.bad:,} samples are bad so far (on_error={setup.on_error!r}); see loader.bad_samples.")
     return lines
@@ -116,6 +119,11 @@ def _advice(spent: Spent, setup: Setup, is_planned: bool) -> str:
     all_cpu_s = stats.finish_cpu_s + stats.fetch_cpu_s + stats.collate_s
     # The first that applies.
     found = (
+        (stats.samples == 0, "to be seen: not one sample came. The error that ended the epoch says why."),
+        (
+            stats.fallback > _LITTLE * stats.samples,
+            "a storage node that answers: samples were read from the path to fall back on, where nothing is offloaded.",
+        ),
         (
             stats.waited_s < _LITTLE * wall_s,
             "nothing in the loader; it keeps up, and the training step is what takes the time.",
@@ -149,6 +157,10 @@ def _advice(spent: Spent, setup: Setup, is_planned: bool) -> str:
             "sends what is cheapest. print(loader.plan.explain()) says which of the two binds.",
         ),
         (
+            setup.is_remote and setup.plans,
+            "to go on: the workers wait for payloads. This epoch was measured; from the next one on there is a plan.",
+        ),
+        (
             setup.is_remote,
             f"fewer bytes on the link, or a faster one: the workers wait for payloads. {optimal} sends what is "
             "smallest, if the storage node has CPU to spare.",
@@ -168,13 +180,23 @@ def _advice(spent: Spent, setup: Setup, is_planned: bool) -> str:
     return next(text for applies, text in found if applies)
 
 
+def _number(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"
+
+
+def _were(count: int) -> str:
+    return "was" if count == 1 else "were"
+
+
 def _count(number: int, kind: str) -> str:
     one = {"threads": "thread", "processes": "process"}[kind]
     return f"{number} {one if number == 1 else kind}"
 
 
 def _cuts(stats: Stats) -> str:
-    return ", ".join(f"{cut} {count:,}" for cut, count in stats.cuts.most_common(4)) or "none"
+    shown = stats.cuts.most_common(4)
+    left = stats.cuts.total() - sum(count for _, count in shown)
+    return ", ".join([f"{cut} {count:,}" for cut, count in shown] + [f"others {left:,}"] * bool(left)) or "none"
 
 
 def _share(part: float, whole: float) -> str:

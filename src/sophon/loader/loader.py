@@ -426,6 +426,7 @@ class DataLoader:
             is_remote=self.dataset.transport.is_remote,
             bad=len(self.bad_samples),
             on_error=self.bad_samples.policy,
+            plans=self._planner is not None,
         )
         return explain_epoch(self._spent, setup, self.verdict, self.plan)
 

@@ -229,7 +229,7 @@ class ProcessPasses(Passes):
                 batch, report = opened(sent)
                 self._stats.merge(report["stats"])
                 if self._stats.fallback:
-                    self._dataset.sources.warn_of_fallback()
+                    self._dataset.sources.warn_of_fallback(stacklevel=4)
                 for row in report["bad"]:
                     self._dataset.bad_samples.note(BadSample(**row))
                 now_s = time.monotonic()

@@ -154,7 +154,7 @@ class Sources:
             check_same(fallback.open(pipeline), opened.fingerprint, f"fallback {fallback.address}")
         return opened
 
-    def warn_of_fallback(self, note: str = "", stacklevel: int = 3) -> None:
+    def warn_of_fallback(self, note: str = "", *, stacklevel: int) -> None:
         """Tell the user, once, that samples are read from the path to fall back on."""
         if self._warned:
             return

@@ -64,7 +64,7 @@ class Stats:
         with self._lock:
             self.samples += 1
             self.cached += reply.is_cached
-            self.link_bytes += 0 if reply.is_cached else len(reply.payload)
+            self.link_bytes += 0 if reply.is_cached or is_fallback else len(reply.payload)
             self.cuts[str(reply.cut)] += 1
             self.fallback += is_fallback
             self.smaller_cuts += reply.cut != asked and not is_fallback
