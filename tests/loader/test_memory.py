@@ -1,5 +1,6 @@
 """Memory of server and trainer stays flat over many epochs."""
 
+import os
 import platform
 import subprocess
 import sys
@@ -35,38 +36,40 @@ def test_memory_of_server_and_trainer_stays_flat_over_twenty_epochs(tmp_path, po
         assert last < settled + max(0.02 * settled, 4 * MB), [row[here] / MB for row in sizes]
 
 
-BLOATED = """
-import ctypes
-from pathlib import Path
-from sophon.loader import memory
+ARENAS = """
+import ctypes, sys, threading
+from sophon.loader.memory import bound_arenas
 
+if sys.argv[1] == "bounded":
+    bound_arenas()
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
-libc.free.argtypes = [ctypes.c_void_p]
+everybody = threading.Barrier(12)
 
-def rss_bytes():
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+def work():
+    libc.malloc(1000)
+    everybody.wait()
 
-def bloat():
-    blocks = []
-    for _ in range(2000):
-        blocks.append(libc.malloc(100_000))
-        ctypes.memset(blocks[-1], 1, 100_000)
-        libc.malloc(1000)  # in between, and kept: the holes that stay are not at the end of anything
-    for block in blocks:
-        libc.free(block)
-
-bloat()
-before = rss_bytes()
-memory.give_back()
-after = rss_bytes()
-assert after < before - 150e6, (before, after)
-bloat()
-memory.give_back()
-assert rss_bytes() > after + 150e6, "not again so soon: it takes time, which grows with the heap"
+threads = [threading.Thread(target=work) for _ in range(12)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+libc.malloc_stats()
 """
 
 
+def _arenas(how, **environment):
+    run = subprocess.run(
+        [sys.executable, "-c", ARENAS, how], check=True, stderr=subprocess.PIPE, text=True, env=os.environ | environment
+    )
+    return run.stderr.count("Arena ")
+
+
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="asks glibc")
-def test_what_threads_have_freed_is_given_back_now_and_then():
-    subprocess.run([sys.executable, "-c", BLOATED], check=True)
+def test_threads_share_as_many_arenas_as_there_are_cores(monkeypatch):
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    cores = len(os.sched_getaffinity(0))
+    assert _arenas("bounded") <= cores
+    assert _arenas("as it is") > min(cores, 8)
+    assert _arenas("bounded", MALLOC_ARENA_MAX="1") == 1, "who sets it has decided otherwise"

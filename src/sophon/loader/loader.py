@@ -26,7 +26,6 @@ from sophon.loader.cuts import OffloadWarning
 from sophon.loader.dataset import RemoteDataset
 from sophon.loader.explain import Setup, Spent, explain_epoch
 from sophon.loader.machine import MachineConfig
-from sophon.loader.memory import give_back
 from sophon.loader.order_log import OrderLog, Relaxed, Replay
 from sophon.loader.passes import Batching, Passes, ProcessPasses, Start, ThreadPasses
 from sophon.loader.planner import Planner, PlanSettings
@@ -449,7 +448,6 @@ class DataLoader:
                 yield batch
             is_whole = True
             self._place.end(epoch)
-            give_back()
         finally:
             batches.close()
             spent = self.stats.since(before)
