@@ -28,6 +28,7 @@ from sophon.loader.collate import OUTPUTS, numpy_collate
 from sophon.loader.credentials import Credentials
 from sophon.loader.cuts import Assignment, agreed_cut, assignment_for, within
 from sophon.loader.machine import MachineConfig
+from sophon.loader.memory import bound_arenas
 from sophon.loader.prefix_cache import DEFAULT_BYTES, CachedTransport, cache_cut, cache_for
 from sophon.loader.sources import Address, Sources, addresses_of, explain, transport_to
 from sophon.loader.stats import Stats
@@ -113,6 +114,7 @@ class RemoteDataset(Dataset[Any]):
         reached = (transport_to(address, credentials, deadline_s) for address in addresses)
         nodes = [transport] if transport else list(reached)
         self.sources = Sources(nodes, fallback, self.pipeline, self.url, deadline_s)
+        bound_arenas()
         self.opened = self.sources.open(self.pipeline)
         unknown = set(self.columns) - set(self.opened.columns)
         if unknown:

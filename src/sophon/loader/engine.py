@@ -28,7 +28,6 @@ from sophon.loader.costs import Costs
 from sophon.loader.dataset import RemoteDataset
 from sophon.loader.gauge import Gauge
 from sophon.loader.machine import Ask, MachineConfig
-from sophon.loader.memory import bound_arenas
 from sophon.loader.order import Order
 from sophon.loader.planner import Planner
 from sophon.loader.sources import explain
@@ -127,7 +126,6 @@ class Engine:
             self._tuner.begin()
             self._setting = self._tuner.setting
         if job.workers:
-            bound_arenas()
             leaving.running[self] = lambda: self.close(_LEAVE_S)  # a sample that takes long is not waited for
             try:
                 with self._lock:

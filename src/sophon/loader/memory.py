@@ -23,7 +23,7 @@ _M_ARENA_MAX = -8  # of malloc.h
 
 @functools.cache
 def bound_arenas() -> None:
-    """Tell the C library, once in a process, before threads are started that allocate samples."""
+    """Tell the C library, once in a process, before a connection is made: gRPC starts threads with it, too."""
     if {"MALLOC_ARENA_MAX", "GLIBC_TUNABLES"} & os.environ.keys():
         return
     with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library, or another system
