@@ -1,15 +1,10 @@
 """A process may end in the middle of an epoch: at once, and without a word."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
+from tests.support.python_process import run_python
 from tests.support.servers import make_images
 
-ROOT = Path(__file__).parents[2]
 SCRIPT = "import sys; from tests.support.exit_main import main; kept = main(*sys.argv[1:])"
 
 
@@ -17,13 +12,5 @@ SCRIPT = "import sys; from tests.support.exit_main import main; kept = main(*sys
 def test_a_process_that_ends_while_a_worker_holds_a_lock_does_end(tmp_path, how):
     # A daemon thread is stopped for good where it next asks for Python's lock, whatever else it holds.
     images = make_images(tmp_path / "images", 80)
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(images), how],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_python("-c", SCRIPT, str(images), how)
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,19 +1,14 @@
 """No thread, process, file or shared-memory segment is left behind, however an epoch ends."""
 
 import json
-import os
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 
 import sophon
 from tests.support.leak_main import HOWS
+from tests.support.python_process import run_python
 from tests.support.servers import RECIPE, make_images, serve
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -33,16 +28,7 @@ def test_nothing_is_left_behind(server, images, where, kind):
     url = server.url if where == "server" else str(images)
     # With no workers there is nobody to wait for.
     hows = [how for how in HOWS if kind != "none" or how != "ctrl-c-waiting"]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.leak_main", url, kind, *hows],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        start_new_session=True,
-        check=False,
-    )
+    done = run_python("-m", "tests.support.leak_main", url, kind, *hows, timeout_s=120)
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout.splitlines()[-1]) == {}
 

@@ -1,21 +1,17 @@
 """Several threads draw from one epoch: each batch goes to one of them, errors and the end to all."""
 
-import os
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
 import sophon
 from sophon.errors import ConfigError, OpError
 from sophon.loader.order_log import Relaxed
+from tests.support.python_process import run_python
 from tests.support.servers import RECIPE, digest, make_images, serve
 
 COUNT, THREADS = 41, 4
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +153,7 @@ def test_ctrl_c_is_heard_by_a_main_thread_that_stands_in_line(images):
 import os, signal, sys, threading
 import tests.support.deaf_main_thread
 import sophon
+from tests.support.python_process import run_python
 from tests.support.servers import RECIPE
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -169,13 +166,5 @@ try:
 except KeyboardInterrupt:
     os._exit(3)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(images)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_python("-c", script, str(images))
     assert done.returncode == 3, done.stderr[-2000:]

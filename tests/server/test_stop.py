@@ -18,9 +18,9 @@ from sophon.pipeline import Pipeline, ops
 from sophon.server.metrics import Metrics, serve_metrics
 from sophon.server.process import Ready, _write
 from tests.support.misbehave import NODE, Misbehave
+from tests.support.python_process import PATHS
 from tests.support.servers import RECIPE, make_images, serve
 
-ROOT = Path(__file__).parents[2]
 COUNT = 8
 DEAF = ("--import", "tests.support.deaf_main_thread")
 CRAWLING = ("--limit", "1kbit")  # so that a reply takes minutes
@@ -34,7 +34,7 @@ def images(tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _plugins(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")
+    monkeypatch.setenv("PYTHONPATH", PATHS)
 
 
 def begin(port: int) -> flight.FlightStreamReader:
