@@ -40,6 +40,17 @@ _on_images = st.one_of(
     st.builds(ops.RandomEqualize, _chance),
     st.builds(lambda p: ops.RandomApply((ops.ColorJitter(0.4), ops.RandomCrop(9, pad_if_needed=True)), p), _chance),
     st.builds(lambda: ops.RandomChoice((ops.Resize((7, 9)), ops.RandomInvert(0.5)))),
+    st.builds(lambda: ops.RandomOrder((ops.Pad(2), ops.ColorJitter(0.4), ops.RandomCrop(9, pad_if_needed=True)))),
+    st.builds(ops.AutoAugment, st.sampled_from(["imagenet", "cifar10", "svhn"])),
+    st.builds(ops.RandomPhotometricDistort),
+    st.builds(ops.RandomChannelPermutation),
+    st.builds(ops.RGB),
+    st.builds(ops.RandomResize, st.just(5), st.just(20)),
+    st.builds(ops.RandomShortestSize, st.just((90, 120))),
+    st.builds(ops.RandomResizedCropAndInterpolation, st.tuples(_small, _small)),
+    st.builds(ops.ResizeKeepRatio, st.just(120), st.just(0.0), st.just("bicubic"), _chance, random_aspect_prob=_chance),
+    st.builds(ops.CenterCropOrPad, st.tuples(_small, _small), st.integers(0, 255)),
+    st.builds(ops.RandomCropOrPad, st.tuples(_small, _small), st.integers(0, 255)),
 )
 _endings = st.sampled_from(
     [

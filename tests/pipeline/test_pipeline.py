@@ -7,6 +7,8 @@ from PIL import Image
 
 from sophon.errors import ConfigError, OpError
 from sophon.pipeline import OPS, Call, Key, Op, Pipeline, op_from_spec, ops, register
+from sophon.pipeline.rng import Rng
+from sophon.pipeline.spec import spec_of
 from tests.support.pictures import encode, scene
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -42,7 +44,20 @@ EXAMPLES = [
     ops.TrivialAugmentWide(5, "bicubic", (6, 7, 8)),
     ops.RandomApply((ops.Resize((5, 5)), ops.RandomInvert(0.3)), 0.2),
     ops.RandomChoice((ops.Resize((5, 5)), ops.CenterCrop(5)), (0.2, 0.8)),
+    ops.RandomOrder((ops.Resize((5, 5)), ops.RandomInvert(0.3))),
+    ops.AutoAugment("svhn", "bilinear", 4, "v2"),
+    ops.RGB(),
+    ops.RandomChannelPermutation(),
+    ops.RandomPhotometricDistort((0.5, 1.5), (0.6, 1.6), (0.7, 1.7), (-0.2, 0.3), 0.4),
+    ops.ScaleJitter((30, 40), (0.5, 1.5), "bicubic"),
+    ops.RandomShortestSize((30, 40), 60, "box"),
+    ops.RandomResize(20, 40, "nearest"),
+    ops.RandomResizedCropAndInterpolation(9, (0.2, 0.4), (0.5, 2), ("bicubic", "box")),
+    ops.ResizeKeepRatio(9, 0.5, ("bicubic", "box"), 0.1, (0.5, 2), True, 0.2, (0.6, 3)),
+    ops.CenterCropOrPad((3, 4), (1, 2, 3), "edge"),
+    ops.RandomCropOrPad((3, 4), 5, "reflect"),
     ops.PILToTensor(),
+    ops.OnTensor(ops.RandomResizedCrop(5), "float32", "torchvision's RandomResizedCrop", "0123"),
     ops.ToTensor(),
     ops.ToFloat("multiply"),
     ops.Normalize((0.1,), (0.2,)),
@@ -72,6 +87,41 @@ def test_a_pipeline_survives_json():
     copy = Pipeline.from_json(RECIPE.to_json())
     assert copy == RECIPE
     assert copy.fingerprint == RECIPE.fingerprint
+
+
+_UNKNOWN_SIZE = {
+    "rotation": ops.RandomRotation((10.0, 80.0), expand=True),
+    "rotation about a corner": ops.RandomRotation((10.0, 80.0), expand=True, center=(0.0, 0.0)),
+    "right angle": ops.RandomRotation((90.0, 90.0), expand=True),
+    "scale": ops.ScaleJitter((90, 70)),
+    "shortest": ops.RandomShortestSize((20, 30, 40)),
+    "resize": ops.RandomResize(20, 40),
+    "apply": ops.RandomApply((ops.RandomResize(20, 40),), 0.5),
+    "choice": ops.RandomChoice((ops.RandomResize(20, 40), ops.RandomRotation((10.0, 80.0), expand=True))),
+    "order": ops.RandomOrder((ops.RandomResize(20, 40), ops.RandomRotation((10.0, 80.0), expand=True))),
+}
+
+
+@pytest.mark.parametrize("op", _UNKNOWN_SIZE.values(), ids=_UNKNOWN_SIZE)
+def test_what_an_op_makes_is_known_with_its_parameters_also_inside_other_ops(op):
+    picture = scene(60, 40)
+    for number in range(10):
+        params = op.draw(Rng(Key(1, 0, number), 0), spec_of(picture))
+        assert op.made(spec_of(picture), params) == spec_of(op.apply(picture, params))
+    data = encode(picture, "jpeg 4:2:0")
+    for container in (ops.RandomApply((op, ops.RandomCrop(9, pad_if_needed=True)), 1.0), ops.RandomOrder((op, op))):
+        for number in range(10):
+            Pipeline([ops.Decode(), container]).run(data, Key(1, 0, number))
+
+
+def test_a_crop_that_is_known_not_to_fit_is_refused_when_the_pipeline_is_built():
+    with pytest.raises(ConfigError, match=r"op 2: RandomCrop: a crop of 40×30 does not fit .* 32×32.*Resize"):
+        Pipeline([ops.Decode(), ops.CenterCrop(32), ops.RandomCrop((30, 40))])
+    Pipeline([ops.Decode(), ops.CenterCrop(32), ops.RandomCrop((30, 40), padding=4)])
+    Pipeline([ops.Decode(), ops.CenterCrop(32), ops.RandomCrop((30, 40), pad_if_needed=True)])
+    unknown = Pipeline([ops.Decode(), ops.RandomHorizontalFlip(), ops.RandomCrop(5000)])
+    with pytest.raises(OpError, match="does not fit"):
+        unknown.run(DATA, Key(0, 0, 0))
 
 
 def test_fingerprints_are_fixed_for_ever():
@@ -143,7 +193,7 @@ def test_normalize_in_one_pass_never_writes_into_a_tensor_that_is_not_its_own():
 
 
 @pytest.mark.parametrize(
-    "op", [op for op in EXAMPLES if op.name() not in ("Decode", "ToFloat", "Normalize", "RandomErasing")]
+    "op", [op for op in EXAMPLES if op.name() not in ("Decode", "ToFloat", "Normalize", "OnTensor", "RandomErasing")]
 )
 def test_an_op_never_changes_its_input(op):
     picture = scene(20, 16)
@@ -157,7 +207,7 @@ def test_a_callable_in_a_pipeline_stays_on_the_trainer():
     assert isinstance(pipeline.ops[2], Call)
     assert pipeline.max_cut == 2
     assert pipeline.run(DATA, Key(0, 0, 0)).shape == (3, 8, 8)
-    assert "trainer only: behind a trainer-only step" in pipeline.describe()
+    assert "trainer only: after a trainer-only step" in pipeline.describe()
     with pytest.raises(ConfigError, match="unknown op 'Call'"):
         Pipeline.from_json(pipeline.to_json())
 
@@ -179,6 +229,9 @@ def test_a_callable_in_a_pipeline_stays_on_the_trainer():
         ([ops.Decode(), ops.RandomApply((ops.ToTensor(),))], "its outcomes differ"),
         ([ops.Decode(), 3], "expected an op or a callable, got 3"),
         ([ops.Decode], "did you forget the parentheses"),
+        ([ops.Decode(), None], "got None; leave it out"),
+        ([ops.Decode(), [ops.ToTensor()]], "unpack it with *"),
+        ([ops.Decode(), {"train": ops.ToTensor()}], "give one of its values"),
     ],
 )
 def test_ops_that_do_not_fit_together_are_refused(steps, message):

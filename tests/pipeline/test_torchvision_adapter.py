@@ -38,7 +38,7 @@ def test_the_imagenet_recipe_becomes_ops():
 
 @pytest.mark.parametrize("lib", [T, v2], ids=["v1", "v2"])
 def test_every_known_transform_becomes_its_op(lib):
-    nearest = T.InterpolationMode.NEAREST
+    nearest, api = T.InterpolationMode.NEAREST, "v2" if lib is v2 else "v1"
     pairs = [
         (lib.Resize(256), ops.Resize(256)),
         (lib.Resize((20, 30), nearest), ops.Resize((20, 30), "nearest")),
@@ -57,15 +57,17 @@ def test_every_known_transform_becomes_its_op(lib):
         (lib.ColorJitter(contrast=(0.5, 2)), ops.ColorJitter(contrast=(0.5, 2))),
         (lib.Grayscale(3), ops.Grayscale(3)),
         (lib.RandomGrayscale(), ops.RandomGrayscale()),
-        (lib.GaussianBlur(23, (0.1, 2.0)), ops.GaussianBlur(23)),
+        (lib.GaussianBlur(23, (0.1, 2.0)), ops.GaussianBlur(23, api=api)),
         (lib.RandomInvert(), ops.RandomInvert()),
         (lib.RandomPosterize(4), ops.RandomPosterize(bits=4)),
         (lib.RandomSolarize(100), ops.RandomSolarize(threshold=100)),
         (lib.RandomAdjustSharpness(2), ops.RandomAdjustSharpness(sharpness_factor=2)),
         (lib.RandomAutocontrast(), ops.RandomAutocontrast()),
         (lib.RandomEqualize(), ops.RandomEqualize()),
-        (lib.RandAugment(3, 7), ops.RandAugment(3, 7)),
-        (lib.TrivialAugmentWide(), ops.TrivialAugmentWide()),
+        (lib.RandAugment(3, 7), ops.RandAugment(3, 7, api=api)),
+        (lib.TrivialAugmentWide(), ops.TrivialAugmentWide(api=api)),
+        (lib.AutoAugment(lib.AutoAugmentPolicy.SVHN), ops.AutoAugment("svhn", api=api)),
+        (lib.RandomOrder([lib.Resize(3), lib.RandomInvert()]), ops.RandomOrder((ops.Resize(3), ops.RandomInvert()))),
         (lib.RandomApply([lib.ColorJitter(0.4)], 0.8), ops.RandomApply((ops.ColorJitter(0.4),), 0.8)),
         (
             lib.RandomChoice([lib.CenterCrop(3), lib.Resize((3, 3))]),
@@ -99,6 +101,24 @@ def test_a_preset_of_pretrained_weights():
     assert ours.tobytes() == preset(picture).numpy().tobytes()
 
 
+def test_a_preset_and_what_follows_it():
+    from torchvision.transforms._presets import ImageClassification
+
+    recipe = T.Compose([ImageClassification(crop_size=24, resize_size=32), _negative])
+    pipeline = Pipeline.from_torchvision(recipe)
+    assert pipeline.max_cut == 6
+    picture = ops.Decode().apply(DATA)
+    assert torch.equal(pipeline.run(DATA, Key(0, 0, 0)), recipe(picture))
+
+
+def test_ops_of_ours_may_stand_among_transforms():
+    recipe = T.Compose([T.Resize(40), ops.ToTensor(), T.RandomCrop(8), ops.Normalize(MEAN, STD)])
+    pipeline = Pipeline.from_torchvision(recipe)
+    assert pipeline.ops[2] == ops.ToTensor()
+    assert isinstance(pipeline.ops[3], Call)
+    assert pipeline.run(DATA, Key(0, 0, 0)).shape == (3, 8, 8)
+
+
 def test_nested_and_sequential_containers_are_flattened():
     nested = T.Compose([T.Resize(64), T.Compose([T.CenterCrop(32), torch.nn.Sequential(T.RandomHorizontalFlip())])])
     assert Pipeline.from_torchvision(nested).ops[1:] == (ops.Resize(64), ops.CenterCrop(32), ops.RandomHorizontalFlip())
@@ -113,6 +133,10 @@ def test_a_deterministic_recipe_gives_torchvisions_bits():
 
 class _OwnFlip(T.RandomHorizontalFlip):
     """A subclass may do anything."""
+
+
+def _negative(tensor):
+    return -tensor
 
 
 def _noise(tensor):
@@ -130,7 +154,7 @@ def _noise(tensor):
         v2.Pad(3, fill={torch.Tensor: 0}),
         v2.RandomCrop(8, pad_if_needed=True, padding_mode="reflect"),
         T.RandomApply([T.Lambda(lambda x: x)]),
-        T.RandomOrder([T.Resize(4), T.CenterCrop(4)]),
+        T.RandomOrder([T.Resize(4), T.RandomPerspective()]),
         _OwnFlip(),
     ],
     ids=lambda t: type(t).__name__,
@@ -159,17 +183,17 @@ def test_a_callable_is_seeded_per_sample_and_leaves_the_users_generators_alone()
     torch.manual_seed(99)
     np.random.seed(99)
     again = pipeline.run(DATA, Key(0, 0, 1))
-    assert isinstance(first, np.ndarray)
-    assert first.tobytes() == again.tobytes()
-    others = [pipeline.run(DATA, key).tobytes() for key in (Key(1, 0, 1), Key(0, 1, 1), Key(0, 0, 2))]
-    assert len({first.tobytes(), *others}) == 4
+    assert isinstance(first, torch.Tensor)  # what the callable returned, as it is
+    assert torch.equal(first, again)
+    others = [pipeline.run(DATA, key).numpy().tobytes() for key in (Key(1, 0, 1), Key(0, 1, 1), Key(0, 0, 2))]
+    assert len({first.numpy().tobytes(), *others}) == 4
 
 
 def test_a_pipeline_with_a_callable_can_be_pickled_for_worker_processes():
     pipeline = Pipeline.from_torchvision(T.Compose([T.CenterCrop(8), T.ToTensor(), _noise]))
     copy = pickle.loads(pickle.dumps(pipeline))
     assert copy.fingerprint == pipeline.fingerprint
-    assert copy.run(DATA, Key(0, 0, 0)).tobytes() == pipeline.run(DATA, Key(0, 0, 0)).tobytes()
+    assert torch.equal(copy.run(DATA, Key(0, 0, 0)), pipeline.run(DATA, Key(0, 0, 0)))
 
 
 def test_something_that_is_no_transform_is_refused():

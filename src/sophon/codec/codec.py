@@ -4,7 +4,8 @@ If a codec is inconsistent with the following, it is a bug:
 
 - `decode(encode(value), spec)` is the value, to the last bit, where `exact` is True.
 - `decode` gets bytes from the network. It checks them against the spec that the pipeline declares at the cut, bounds
-  every length before it allocates, and raises `PayloadError` for whatever does not fit; nothing else, and never a hang.
+  every length before it allocates, and raises `PayloadError` for whatever does not fit. It raises nothing else, and it
+  never hangs.
 - `encode` is a pure function; the same value gives the same bytes.
 """
 
@@ -18,7 +19,7 @@ from sophon.pipeline import Key, Part, Pipeline, Spec, Trace, Value
 
 Payload: TypeAlias = bytes | memoryview
 
-MAX_VALUE_BYTES = 1 << 30  # of one decoded value; a picture of the largest legal size has half of this
+MAX_VALUE_BYTES = 1 << 30  # one decoded value; a picture of the largest legal size has half of this
 
 
 class Codec(ABC):
@@ -45,9 +46,9 @@ class Codec(ABC):
 
 
 class AheadCodec(Codec):
-    """A codec that looks ahead: it encodes only as much of a file as the ops behind Decode need.
+    """A codec that looks ahead: it encodes only as much of a file as the ops after Decode need.
 
-    It stands at the beginning of a pipeline (k is 0), and what it decodes to is what `Decode` would give, as a `Part`.
+    It works at the start of a pipeline (k is 0), and decodes to what `Decode` would give, as a `Part`.
     """
 
     @abstractmethod

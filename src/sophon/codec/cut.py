@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from sophon.codec.codec import AheadCodec, Codec, Payload
 from sophon.codec.table import CODECS, codec_named
 from sophon.codec.window.codec import cut_down
-from sophon.errors import ConfigError
+from sophon.errors import ConfigError, OpError
 from sophon.pipeline import Key, Pipeline, Tensor, Trace, Value
+from sophon.pipeline.ops.decode import Decode, kept_metadata
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -32,6 +33,19 @@ class Cut:
 
 
 RAW = Cut(0)
+
+
+def is_exact(cut: Cut) -> bool:
+    """Return whether a cut leaves every bit of the tensors as it is; a codec that nobody here knows is not trusted."""
+    try:
+        return codec_named(cut.codec).exact
+    except ConfigError:
+        return False
+
+
+def looks_ahead(cut: Cut) -> bool:
+    """Return whether the codec of a cut sends a part of the file, and its decoder stands in for Decode."""
+    return isinstance(codec_named(cut.codec), AheadCodec)
 
 
 def legal_cuts(pipeline: Pipeline, codecs: Iterable[str] = tuple(CODECS), *, allow_lossy: bool = False) -> list[Cut]:
@@ -72,7 +86,10 @@ def make_payload(pipeline: Pipeline, data: bytes, key: Key, cut: Cut, trace: Tra
     if isinstance(codec, AheadCodec):
         payload = codec.encode_ahead(data, pipeline, key, trace)
     else:
-        payload = codec.encode(_run_file(pipeline, data, key, cut.k, None, trace))
+        value = _run_file(pipeline, data, key, cut.k, None, trace)
+        if isinstance(pipeline.ops[0], Decode) and pipeline.ops[0].metadata and kept_metadata(value) is not None:
+            raise OpError("its EXIF orientation or colour profile, which a later step may look at, would be lost.")
+        payload = codec.encode(value)
     if trace is not None:
         trace.coded()
     return payload
@@ -115,7 +132,7 @@ def _run_file(
     out: Tensor | None = None,
     trace: Trace | None = None,
 ) -> Value:
-    """Run ops[:stop] on a file: of a JPEG, on either side, only the part is decoded that the next crop needs."""
+    """Run ops[:stop] on a file; of a JPEG, on either side, only the part that the next crop needs is decoded."""
     part = cut_down(data, pipeline, key, stop, trace)
     if part is None:
         return pipeline.run(data, key, 0, stop, out, trace)

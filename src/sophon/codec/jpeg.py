@@ -13,11 +13,11 @@ from sophon.errors import OpError, PayloadError
 from sophon.pipeline import Kind, Spec, Value, spec_of
 from sophon.pipeline.checks import MAX_SIDE, integer
 
-DEFAULT_QUALITY = 95  # about a seventh of the bytes, and an error that augmentation drowns
+DEFAULT_QUALITY = 95  # about a seventh of the bytes, and an error that augmentation drowns out
 
 
 class Jpeg(Codec):
-    """A picture as baseline JPEG with 4:2:0 chroma: other pixels than those that were encoded.
+    """A picture as baseline JPEG with 4:2:0 chroma: the decoded pixels differ from the encoded ones.
 
     Byte layout: a JFIF file.
 
@@ -67,4 +67,4 @@ class Jpeg(Codec):
             picture.load()
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             raise PayloadError(f"damaged JPEG: {error}") from error
-        return picture
+        return layout.bare(picture)

@@ -1,4 +1,4 @@
-"""The header that `raw` and `zstd` put before the bytes of an array, and the check of it.
+"""The header that `raw` and `zstd` put before the bytes of an array, and how it is checked.
 
 Byte layout, little-endian::
 
@@ -96,3 +96,14 @@ def join(spec: Spec, data: Payload) -> Value:
     if mode is None or not spec.width or not spec.height:
         raise PayloadError(f"expected a picture of 1 or 3 channels, got {spec}")
     return Image.frombytes(mode, (spec.width, spec.height), data)
+
+
+def bare(picture: Image.Image) -> Image.Image:
+    """Return a picture that has the pixels of another and nothing else of it.
+
+    It has neither its metadata nor its class: Pillow gives a picture from a file the class of that file format, and
+    some transforms look at the class.
+    """
+    plain = picture._new(picture.im)
+    plain.info = {}
+    return plain

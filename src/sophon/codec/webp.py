@@ -43,7 +43,7 @@ class Webp(Codec):
         out = io.BytesIO()
         out.write(bytes([len(value.getbands())]))
         # A fresh picture: save() would copy a decoded file's ICC profile and EXIF data into the payload.
-        bare = value.convert("RGB") if value.mode == "L" else _without_info(value)
+        bare = layout.bare(value if value.mode == "RGB" else value.convert("RGB"))
         # For lossless WebP "quality" is effort; 20 is as quick as any, and more of it gains nothing at method 0.
         bare.save(out, "WEBP", lossless=True, quality=20, method=0)
         return out.getvalue()
@@ -60,13 +60,7 @@ class Webp(Codec):
             raise PayloadError(f"damaged WebP: {error}") from error
         if picture.mode != "RGB" or picture.size != (found.width, found.height):
             raise PayloadError(f"expected an RGB picture of {found}, got {picture.mode} {picture.size}")
-        return picture if found.channels == 3 else picture.getchannel(0)
-
-
-def _without_info(picture: Image.Image) -> Image.Image:
-    bare = picture.copy()
-    bare.info = {}
-    return bare
+        return layout.bare(picture if found.channels == 3 else picture.getchannel(0))
 
 
 def _declared(view: memoryview) -> Spec:

@@ -1,4 +1,4 @@
-"""zstd: general compression, for what no picture codec takes."""
+"""zstd: general compression, for values that no picture codec takes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Zstd(Codec):
 
     Byte layout: the header of `layout`, then one byte and one zstd frame. Where the byte is 1 the frame holds float32
     data shuffled: all first bytes, then all second bytes, and so on. That helps with measured signals, whose exponents
-    repeat while their mantissas do not; but floats that were 8-bit pixels once repeat as a whole and grow by it (from
-    192 KB to 382 KB for a normalised 224×224 crop), so the encoder tries both on a piece from the middle.
+    repeat while their mantissas do not. Floats that used to be 8-bit pixels repeat as a whole, and shuffling makes them
+    larger (from 192 KB to 382 KB for a normalised 224×224 crop), so the encoder tries both on a piece from the middle.
     """
 
     @property

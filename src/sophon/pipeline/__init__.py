@@ -6,7 +6,7 @@ from sophon.pipeline.op import Op
 from sophon.pipeline.ops.tensor import Tensor
 from sophon.pipeline.part import Box, Part
 from sophon.pipeline.pipeline import Pipeline
-from sophon.pipeline.region import can_crop_early, needed_box
+from sophon.pipeline.region import can_crop_early, first_crop, needed_box
 from sophon.pipeline.registry import OPS, op_from_spec, register
 from sophon.pipeline.rng import Key, Rng
 from sophon.pipeline.spec import ENCODED, Kind, Spec, Value, spec_of
@@ -28,6 +28,7 @@ __all__ = [
     "Trace",
     "Value",
     "can_crop_early",
+    "first_crop",
     "needed_box",
     "op_from_spec",
     "ops",

@@ -1,46 +1,58 @@
-"""Call: a step that only the trainer can run, because it is the user's own code.
+"""Call: a step that only the trainer can run: the user's own code, or a transform that has no op.
 
-The callable sees what torchvision would give it (a PIL image, or a torch tensor where torch is loaded) and may use
-Python's, NumPy's or torch's global generators: these are seeded from (seed, epoch, sample, position) before each call
-and put back after it, so that its result depends on the sample and not on the worker or the order.
+The callable sees what torchvision would give it, down to the class and the memory layout of a tensor, and what it
+returns is handed on as it is. It may use Python's, NumPy's or torch's global generators: these are seeded from (seed,
+epoch, sample, position) before each call and put back after it, so that its result depends on the sample and not on the
+worker or the order. An object with a generator of its own is seeded through `set_random_seed`, if it has that. What
+depends on something else all the same is found when a loader opens (`loader.trial`).
 
 Concurrency: the global generators are shared by all threads of a process, so calls take turns under one lock, and
 loaders run them in the thread that iterates or in worker processes. Use worker processes where such a step is slow.
-Limits: a cut is never behind a Call; the callable is never sent anywhere.
+Limits: a cut is never after a Call; the callable is never sent anywhere.
 """
 
 from __future__ import annotations
 
-import hashlib
-import inspect
-import os
 import random
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
+from PIL import Image
 
+from sophon.errors import ConfigError
+from sophon.pipeline.code import LIBRARIES, digest, is_altered, label
 from sophon.pipeline.op import Json, Op
 from sophon.pipeline.rng import Rng
+from sophon.pipeline.seeding import seeded
 from sophon.pipeline.spec import OBJECT, Kind, Spec, Value
 
-
-class _Turn:
-    """The lock under which calls take turns; made anew in a forked child, where its holder does not exist."""
-
-    def __init__(self) -> None:
-        self.renew()
-        os.register_at_fork(after_in_child=self.renew)
-
-    def renew(self) -> None:
-        self.lock = threading.RLock()  # a callable may run a pipeline of its own
+OWN_CODE = "your own code"
 
 
-_turn = _Turn()
+@dataclass(frozen=True)
+class Form:
+    """What torchvision's tensor is like at a place where our own value is an array.
+
+    Args:
+        is_image: Whether it is a `tv_tensors.Image`.
+        channels_last: Whether the channels of a pixel lie side by side in memory.
+    """
+
+    is_image: bool = False
+    channels_last: bool = False
+
+    def tensor(self, array: np.ndarray[Any, Any], torch: Any) -> Any:
+        """Return an array as torchvision would have it."""
+        if self.channels_last:
+            tensor = torch.from_numpy(array.transpose(1, 2, 0).copy()).permute(2, 0, 1)
+        else:
+            # A callable may write into its tensor; the array may be a read-only view of a payload.
+            tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
+        return sys.modules["torchvision.tv_tensors"].Image(tensor) if self.is_image else tensor
 
 
 @dataclass(frozen=True)
@@ -50,10 +62,12 @@ class Call(Op):
     Args:
         function: What to call with the value.
         reason: Why it stays on the trainer, for people.
+        form: What it expects where an op gives an array.
     """
 
-    function: Callable[[Any], Any]
-    reason: str = "your own code"
+    function: Callable[..., Any]
+    reason: str = OWN_CODE
+    form: Form = field(default_factory=Form)
     takes: ClassVar[Kind] = Kind.OBJECT
 
     @property
@@ -61,66 +75,101 @@ class Call(Op):
         """A callable never leaves its process."""
         return False
 
+    @property
+    def title(self) -> str:
+        """The name of the callable, for people."""
+        library, _, name = self._label.partition(".")
+        if self.is_of_library:
+            return of_library(library, name.rpartition(".")[2])
+        code = getattr(getattr(self.function, "lambd", self.function), "__code__", None)
+        if code is not None and name.endswith("<lambda>"):  # all have the same name
+            return f"Call({self._label}, line {code.co_firstlineno})"
+        return f"Call({self._label})"
+
+    @property
+    def is_of_library(self) -> bool:
+        """Whether torchvision, timm or the like wrote it, and not the user."""
+        library, _, name = self._label.partition(".")
+        return library in LIBRARIES and not name.endswith(".Lambda") and not is_altered(self.function)
+
+    @property
+    def may_look_at_metadata(self) -> bool:
+        """Whether it may depend on more than pixels: own code may, also inside of other people's containers."""
+        return not self.is_of_library or hasattr(self.function, "transforms")
+
+    @property
+    def _label(self) -> str:
+        inner = getattr(self.function, "lambd", None)  # of torchvision's Lambda: it is what somebody wrote
+        return label(self.function if inner is None else inner)
+
+    @cached_property
+    def _code(self) -> str:
+        """What it is when it is first asked for: a callable may keep books on its own calls."""
+        return digest(self.function)
+
     def output(self, spec: Spec) -> Spec:  # noqa: ARG002 - part of the contract
         """Nothing is known of what it returns."""
         return OBJECT
 
     def draw(self, rng: Rng, spec: Spec) -> int:  # noqa: ARG002 - part of the contract
-        """Return the seed for the global generators."""
+        """Return the seed for the generators."""
         return rng.word()
+
+    def met(self, value: Value) -> Value:
+        """Return what torchvision would give the function where an op gives a value."""
+        torch: Any = sys.modules.get("torch")  # loaded by whoever wrote a callable that wants tensors
+        return self.form.tensor(value, torch) if torch is not None and isinstance(value, np.ndarray) else value
 
     def apply(self, value: Value, params: int) -> Value:
         """Call the function under a seed."""
-        torch: Any = sys.modules.get("torch")  # loaded by whoever wrote a callable that wants tensors
-        if torch is not None and isinstance(value, np.ndarray):
-            # A callable may write into its tensor; the array may be a read-only view of a payload.
-            value = torch.from_numpy(value if value.flags.writeable else value.copy())
-        with _turn.lock, _seeded(params, torch):
-            result = self.function(value)
-        if torch is not None and isinstance(result, torch.Tensor):
-            result = result.detach().cpu().contiguous().numpy()
-        return result
+        with seeded(params):
+            reseed(self.function, params & 0x7FFFFFFF)
+            if is_albumentations(self.function):
+                return self.function(image=np.array(value) if isinstance(value, Image.Image) else value)["image"]
+            return self.function(value)
 
     def to_spec(self) -> dict[str, Json]:
         """Return a description that tells callables apart; no callable can be built from it."""
         return {
             "op": "Call",
             "version": self.version,
-            "function": _label(self.function),
-            "code": _digest(self.function),
+            "function": self._label,
+            "code": self._code,
         }
 
 
-def _label(function: Callable[[Any], Any]) -> str:
-    owner = function if inspect.isroutine(function) else type(function)
-    return f"{owner.__module__}.{owner.__qualname__}"
+def no_step(expected: str, found: object) -> ConfigError:
+    """Return the error for something in a pipeline that cannot be called."""
+    remedy = ""
+    if isinstance(found, type):
+        remedy = "; did you forget the parentheses?"
+    elif found is None:
+        remedy = "; leave it out"
+    elif isinstance(found, list | tuple):
+        remedy = "; unpack it with *, or wrap it in Compose"
+    elif isinstance(found, dict):
+        remedy = "; give one of its values"
+    return ConfigError(f"expected {expected}, got {found!r}{remedy}")
 
 
-def _digest(function: Callable[[Any], Any]) -> str:
-    """Return a digest of the source and, for an object, of its printed form, where that is the same in every run."""
-    owner = function if inspect.isroutine(function) else type(function)
-    try:
-        text = inspect.getsource(owner)
-    except (OSError, TypeError):
-        text = ""
-    printed = "" if inspect.isroutine(function) else repr(function)
-    if " at 0x" not in printed:
-        text += printed
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+def is_albumentations(function: Callable[..., Any]) -> bool:
+    """Return whether something takes the picture as `image=` and returns it in a dict, as albumentations does."""
+    return any(cls.__module__.startswith("albumentations.") for cls in type(function).__mro__)
 
 
-@contextmanager
-def _seeded(seed: int, torch: Any) -> Iterator[None]:
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    torch_state = None if torch is None else torch.random.get_rng_state()
-    random.seed(seed)
-    np.random.seed(seed & 0xFFFFFFFF)
-    if torch is not None:
-        torch.random.default_generator.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
-    try:
-        yield
-    finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
-        if torch is not None:
-            torch.random.set_rng_state(torch_state)
+def reseed(function: Callable[..., Any], seed: int) -> None:
+    """Seed an object that has generators of its own and lets others seed them."""
+    if is_albumentations(function) and hasattr(function, "set_random_state"):
+        # Its own `set_random_seed` gives every transform of a Compose the same seed, so that a horizontal and a
+        # vertical flip come together or not at all; and it takes 30 times as long.
+        function.set_random_state(np.random.default_rng(seed), random.Random(seed))
+        return
+    set_seed = getattr(function, "set_random_seed", None)
+    if set_seed is not None:
+        set_seed(seed)
+
+
+def of_library(library: str, name: str) -> str:
+    """Return the name of somebody's class, for people: "timm's RandAugment"."""
+    whose = f"{library}'" if library.endswith("s") else f"{library}'s"
+    return f"{whose} {name}"

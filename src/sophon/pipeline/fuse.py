@@ -79,9 +79,9 @@ def _to_normalized(to_tensor: ToTensor, normalize: Normalize) -> Fused:
 
     def run(value: Value, _: Sequence[Params], out: Tensor | None) -> Value:
         if table is not None and value.mode == "RGB":
-            room = np.empty((_CHANNELS, value.height, value.width), np.float32) if out is None else out
-            if look_up(value, table, room):
-                return room
+            result = np.empty((_CHANNELS, value.height, value.width), np.float32) if out is None else out
+            if look_up(value, table, result):
+                return result
         # The tensor is ours alone, so Normalize need not copy it: the same operations in the same order.
         return normalize.apply_to(to_tensor.apply_into(value, out))
 

@@ -3,12 +3,17 @@
 If an op is inconsistent with the following, it is a bug:
 
 - Its fields are JSON values (numbers, strings, booleans, None, tuples of them, other ops) and are all that decides what
-  it does; `__post_init__` brings them into canonical form and raises `ConfigError` for anything that cannot work.
+  it does; `__post_init__` brings them into canonical form and raises `ConfigError` for anything that cannot work. A
+  field that is not compared (``field(compare=False)``) stays in its process and is no part of the spec.
 - `output` is what `apply` returns, for every input that `output` accepts; it may say None for a dimension it cannot
   know, and raises `ConfigError` for an input the op can never take.
 - `draw` uses the given `Rng` and the input's spec, never the pixels; so that the parameters of any future epoch can be
   known before the picture is decoded. An op without randomness does not define it.
-- `apply` is a pure function of (value, params), gives the same bits on every machine, and never changes its input.
+- `apply` is a pure function of (value, params), gives the same bits on every machine, and never changes its input. On a
+  value of another kind than `takes` it raises; no op hands on what it does not know (`Pipeline.run` checks that too).
+- `boxes_needed`, `boxes_before` and `sizes_made` say of many pictures at once what `draw`, `box_needed`, `box_before`
+  and `made` say of one, to the last bit. An op need not have them: then pictures are looked at one by one, which takes
+  a planner of a million samples half a minute (`tests/pipeline/test_many_boxes.py`).
 - A change of any bit of any result comes with a new `version`.
 """
 
@@ -21,6 +26,7 @@ from sophon.errors import ConfigError
 from sophon.pipeline.part import Box
 from sophon.pipeline.rng import Rng
 from sophon.pipeline.spec import Kind, Spec, Value
+from sophon.pipeline.streams import Boxes, Sizes, Streams
 
 Params: TypeAlias = Any
 Json: TypeAlias = Any
@@ -38,6 +44,11 @@ class Op:
         """Return the name under which the op is registered."""
         return cls.__name__
 
+    @property
+    def kind(self) -> Kind:
+        """The kind of value that this very op takes; `Kind.OBJECT` for one that looks for itself."""
+        return self.takes
+
     def output(self, spec: Spec) -> Spec:
         """Return the spec of the result for an input of the given spec."""
         raise NotImplementedError
@@ -45,6 +56,10 @@ class Op:
     def draw(self, rng: Rng, spec: Spec) -> Params:  # noqa: ARG002 - part of the contract
         """Return the random parameters for an input of the given spec; None for an op without randomness."""
         return None
+
+    def made(self, spec: Spec, params: Params) -> Spec:  # noqa: ARG002 - part of the contract
+        """Return the spec of the result where the parameters are known, which may say more than `output`."""
+        return self.output(spec)
 
     def apply(self, value: Value, params: Params) -> Value:
         """Return the result for the given parameters."""
@@ -64,6 +79,31 @@ class Op:
         """
         return None
 
+    def boxes_needed(self, streams: Streams, sizes: Sizes) -> Boxes | None:  # noqa: ARG002 - part of the contract
+        """Return the boxes of many inputs that all of their outputs are made of, the whole of those that need it all.
+
+        None if pictures have to be looked at one by one.
+        """
+        return None
+
+    def boxes_before(self, boxes: Boxes, streams: Streams, sizes: Sizes) -> Boxes | None:  # noqa: ARG002
+        """Return the boxes of many inputs that boxes of their outputs are made of; None as in `boxes_needed`."""
+        return None
+
+    def sizes_made(self, sizes: Sizes) -> Sizes | None:  # noqa: ARG002 - part of the contract
+        """Return the sizes of many outputs; None as in `boxes_needed`."""
+        return None
+
+    @property
+    def crops(self) -> bool:
+        """Whether the op may need no more than a box of its input."""
+        return type(self).box_needed is not Op.box_needed
+
+    @property
+    def passes(self) -> bool:
+        """Whether a box of the output is made of a box of the input."""
+        return type(self).box_before is not Op.box_before
+
     @property
     def random(self) -> bool:
         """Whether the result depends on the epoch."""
@@ -76,7 +116,7 @@ class Op:
 
     def to_spec(self) -> dict[str, Json]:
         """Return the op as JSON values."""
-        fields = {f.name: _to_json(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        fields = {f.name: _to_json(getattr(self, f.name)) for f in dataclasses.fields(self) if f.compare}
         return {"op": self.name(), "version": self.version, **fields}
 
     def _where(self, field: str) -> str:

@@ -1,18 +1,34 @@
-"""Part: as much of a decoded picture as the next ops need.
+"""Part and Canvas: as much of a picture as the next ops need.
 
 An op that crops needs only a box of its input, and which one is known from the picture's size and the op's parameters,
-before anything is decoded. `needed_box` follows that through the ops between Decode and the crop; whoever decodes only
-that box hands a `Part` to the pipeline, which goes on from there with the same bits.
+before anything is decoded. `region.needed_box` follows that through the ops between Decode and the crop; whoever
+decodes only that box hands a `Part` to the pipeline, which goes on from there with the same bits.
+
+An op that resizes, or that works on tensors whose bits may depend on how they lie in memory, needs a value of the full
+size. It gets a `Canvas`: the part in its place, and nothing of meaning around it. Both know which box of them is true,
+and refuse to give anything else.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from PIL import Image
 
+from sophon.errors import OpError
+
 Box: TypeAlias = tuple[int, int, int, int]  # top, left, height, width, in torchvision's order
+
+
+def holds(outer: Box, inner: Box) -> bool:
+    """Return whether one box lies inside another."""
+    return (
+        outer[0] <= inner[0]
+        and outer[1] <= inner[1]
+        and inner[0] + inner[2] <= outer[0] + outer[2]
+        and inner[1] + inner[3] <= outer[1] + outer[3]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +49,43 @@ class Part:
     height: int
     width: int
 
+    @property
+    def box(self) -> Box:
+        """Where the piece lies."""
+        return self.top, self.left, self.picture.height, self.picture.width
+
     def holds(self, box: Box) -> bool:
         """Return whether a box of the whole lies inside this piece."""
-        top, left, height, width = box
-        return (
-            self.top <= top
-            and self.left <= left
-            and top + height <= self.top + self.picture.height
-            and left + width <= self.left + self.picture.width
-        )
+        return holds(self.box, box)
+
+    def canvas(self) -> Canvas:
+        """Return a picture of the full size that is black around the piece."""
+        whole = Image.new(self.picture.mode, (self.width, self.height))
+        whole.paste(self.picture, (self.left, self.top))
+        return Canvas(whole, self.box)
+
+
+@dataclass(frozen=True, slots=True)
+class Canvas:
+    """A picture or tensor of the full size, of which only a box is true.
+
+    Args:
+        value: Of the full size.
+        box: Where it has the values that the whole would have.
+    """
+
+    value: Any
+    box: Box
+
+    def require(self, box: Box | None) -> None:
+        """Raise unless a box is true; None stands for all of the picture."""
+        if box is None or not holds(self.box, box):
+            raise missing(box)
+
+
+def missing(box: Box | None) -> OpError:
+    """Return the error for a box that was not decoded."""
+    if box is None:
+        return OpError("all of the picture is needed, and only a part of it was decoded.")
+    top, left, height, width = box
+    return OpError(f"a box of {width}×{height} at ({left}, {top}) is not in the part that was decoded.")

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
+import numpy as np
+
 from sophon.errors import ConfigError, Error, OpError
-from sophon.pipeline.call import Call
+from sophon.pipeline.call import Call, is_albumentations, no_step
 from sophon.pipeline.fuse import Fused, fuse
+from sophon.pipeline.known_failures import known_remedy
 from sophon.pipeline.op import Json, Op, Params
+from sophon.pipeline.ops.decode import Decode
+from sophon.pipeline.ops.on_tensor import OnTensor
 from sophon.pipeline.ops.tensor import Tensor
+from sophon.pipeline.region import first_crop
 from sophon.pipeline.registry import op_from_spec
 from sophon.pipeline.rng import Key, Rng
-from sophon.pipeline.spec import ENCODED, Spec, Value, spec_of
+from sophon.pipeline.spec import ENCODED, Kind, Spec, Value, spec_of
 from sophon.pipeline.trace import Trace
+from sophon.pipeline.translation import ops_from_transform
 
 _FORMAT = 1  # of the JSON form
 _MAX_OPS = 64
@@ -30,7 +39,7 @@ class Pipeline:
 
     Args:
         ops: Ops in order, the first one taking encoded bytes (`Decode`). A callable that is not an op becomes a `Call`:
-            it stays on the trainer, and so does everything behind it.
+            it stays on the trainer, and so does everything after it.
     """
 
     __slots__ = ("_fused", "fingerprint", "ops", "specs")
@@ -50,6 +59,7 @@ class Pipeline:
                 specs.append(op.output(specs[-1]))
             except ConfigError as error:
                 raise ConfigError(f"op {position}: {error}") from error
+        steps = _with_metadata(steps, specs)
         text = _canonical([op.to_spec() for op in steps])
         set_ = object.__setattr__
         set_(self, "ops", steps)
@@ -64,12 +74,9 @@ class Pipeline:
     def from_torchvision(cls, transform: Any) -> Pipeline:
         """Return the pipeline of a torchvision transform, v1 or v2, that is applied to the picture of an ImageFolder.
 
-        Known transforms become ops. Any other callable runs on the trainer, seeded per sample.
+        Transforms of torchvision and timm become ops where an op is proven to give their bits for the value that they
+        meet. Any other callable runs on the trainer as it is, seeded per sample.
         """
-        from sophon.pipeline.torchvision import (
-            ops_from_transform,
-        )  # it builds pipelines: an import cycle otherwise
-
         return cls(ops_from_transform(transform))
 
     @property
@@ -79,6 +86,20 @@ class Pipeline:
             if not op.portable:
                 return position
         return len(self.ops)
+
+    @property
+    def first_call(self) -> int:
+        """The position of the first step that uses the global generators, or the number of ops if none does."""
+        for position, op in enumerate(self.ops):
+            if isinstance(op, Call):
+                return position
+        return len(self.ops)
+
+    @property
+    def reach(self) -> int:
+        """The number of ops that a storage node is told: those it can run, and those up to the crop."""
+        crop = first_crop(self.ops)
+        return self.max_cut if crop is None else max(self.max_cut, crop + 1)
 
     def run(
         self,
@@ -95,7 +116,7 @@ class Pipeline:
             value: What to work on: the bytes of a file where start is 0.
             key: Which seed, epoch and sample; all that random ops depend on.
             start: The first op.
-            stop: Behind the last op; by default all.
+            stop: After the last op; by default all.
             out: Room for the result. It is used where that saves a copy; otherwise the result is a value of its own.
             trace: Where to note what each op takes, if anybody wants to know.
 
@@ -114,6 +135,7 @@ class Pipeline:
             spec = spec_of(value)
             at = position
             try:
+                value = _met(self.ops[position], value, spec, self.specs[position])
                 for at in range(position, after):
                     op = self.ops[at]
                     drawn.append(op.draw(Rng(key, at), spec) if op.random else None)
@@ -125,12 +147,12 @@ class Pipeline:
                 else:
                     value = op.apply(value, drawn[0])
             except OpError as error:
-                raise error.at(self.ops[at].name(), at, int(key.sample)) from error.__cause__
+                raise error.at(title(self.ops[at]), at, int(key.sample)) from error.__cause__
             except Error:
                 raise
             except Exception as error:
-                problem = f"{type(error).__name__}: {error}."
-                raise OpError(problem, op=_title(self.ops[at]), position=at, sample=int(key.sample)) from error
+                told = OpError(f"{type(error).__name__}: {str(error).removesuffix('.')}.", remedy=known_remedy(error))
+                raise told.at(title(self.ops[at]), at, int(key.sample)) from error
             if trace is not None:
                 trace.passed(position, after, value, between)
             position = after
@@ -189,13 +211,17 @@ class Pipeline:
     def describe(self) -> str:
         """Return one line per op: what it gives, whether it is random, and why it stays on the trainer if it does."""
         lines = []
+        width = max(len(title(op)) for op in self.ops)
         for position, (op, spec) in enumerate(zip(self.ops, self.specs[1:], strict=True)):
             notes = ["random"] if op.random else []
             if isinstance(op, Call):
                 notes = [f"trainer only: {op.reason}"]
+            elif isinstance(op, OnTensor):
+                region = "; a region of the picture is enough" if position < self.reach else ""
+                notes.append(f"trainer only: on torch tensors{region}")
             elif position >= self.max_cut:
-                notes.append("trainer only: behind a trainer-only step")
-            lines.append(f"{position}  {_title(op):<24} → {spec!s:<28} {', '.join(notes)}".rstrip())
+                notes.append("trainer only: after a trainer-only step")
+            lines.append(f"{position}  {title(op):<{width}} → {spec!s:<24} {', '.join(notes)}".rstrip())
         return "\n".join(lines)
 
     def __len__(self) -> int:
@@ -218,12 +244,55 @@ def _as_op(step: Op | Callable[[Any], Any]) -> Op:
     if isinstance(step, Op):
         return step
     if isinstance(step, type) or not callable(step):
-        raise ConfigError(f"expected an op or a callable, got {step!r}; did you forget the parentheses?")
+        raise no_step("an op or a callable", step)
     return Call(step)
 
 
-def _title(op: Op) -> str:
-    return f"Call({op.to_spec()['function']})" if isinstance(op, Call) else op.name()
+def _with_metadata(steps: tuple[Op, ...], specs: Sequence[Spec]) -> tuple[Op, ...]:
+    """Return the steps, of which Decode knows whether somebody's own code will look at the picture."""
+    first = steps[0]
+    calls = [op for op in steps if isinstance(op, Call)]
+    given = [spec for op, spec in zip(steps, specs, strict=False) if isinstance(op, Call)]
+    if not calls or not isinstance(first, Decode) or given[0].kind is not Kind.IMAGE:
+        return steps
+    # Albumentations is given an array, and whatever comes after it has no picture of the file any more.
+    given_pictures = takewhile(lambda call: not is_albumentations(call.function), calls)
+    if not any(call.may_look_at_metadata for call in given_pictures):
+        return steps
+    return (replace(first, metadata=True), *steps[1:])
+
+
+def _met(op: Op, value: Value, spec: Spec, declared: Spec) -> Value:
+    """Return the value that an op meets, which must be of the kind that it takes.
+
+    Args:
+        op: What is to be run.
+        value: What there is.
+        spec: Of the value.
+        declared: What the step before it declares to give.
+    """
+    if isinstance(op, Call):
+        # An array that an op has made is torchvision's tensor; one that a callable has made is what its writer meant.
+        return op.met(value) if declared.kind is Kind.TENSOR else value
+    kind = op.kind
+    if kind is Kind.OBJECT:
+        return value
+    if kind is spec.kind:
+        if kind is Kind.TENSOR and not isinstance(value, np.ndarray):
+            return np.ascontiguousarray(value)  # of torch, from a step of the user's own before it
+        return value
+    found = str(spec) if spec.kind is not Kind.OBJECT else f"a value of type {type(value).__name__}"
+    raise OpError(
+        f"it takes a value of kind {kind.value}, and the step before it gave {found}.",
+        remedy="Convert it in the step before, or leave this op out.",
+    )
+
+
+def title(op: Op) -> str:
+    """Return the name of a step, for people."""
+    if isinstance(op, OnTensor) and op.name_of:
+        return op.name_of
+    return op.title if isinstance(op, Call) else op.name()
 
 
 def _canonical(value: Json) -> str:

@@ -113,6 +113,7 @@ def _resize(picture: Image.Image, box: PillowBox, size: Size, rule: DownFirst) -
     if source is None or target is None:
         return None
     kernel.resize(source, picture.size, box, target, size, rule((right - left, bottom - top), size))
+    result.info = picture.info.copy()
     return result
 
 

@@ -1,25 +1,38 @@
-"""Which box of a picture the ops behind Decode need."""
+"""Which box of a picture the ops after Decode need."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
 
 from sophon.pipeline.op import Op, Params
 from sophon.pipeline.ops.decode import Decode
 from sophon.pipeline.part import Box
-from sophon.pipeline.pipeline import Pipeline
 from sophon.pipeline.rng import Key, Rng
 from sophon.pipeline.spec import Spec, image
+from sophon.pipeline.streams import Boxes, Sizes, Streams, whole
+
+if TYPE_CHECKING:  # a pipeline asks here how far a storage node has to know it
+    from sophon.pipeline.pipeline import Pipeline
+
+
+def first_crop(ops: Sequence[Op]) -> int | None:
+    """Return the position of the first op that crops, if those between it and Decode let a part pass."""
+    if not isinstance(ops[0], Decode):
+        return None
+    for position, op in enumerate(ops[1:], start=1):
+        if op.crops:
+            return position
+        if not op.passes:
+            return None
+    return None
 
 
 def can_crop_early(pipeline: Pipeline, stop: int | None = None) -> bool:
     """Return whether one of ops[:stop] crops and those between it and Decode let a part pass."""
-    if not isinstance(pipeline.ops[0], Decode):
-        return False
-    for op in pipeline.ops[1:stop]:
-        if type(op).box_needed is not Op.box_needed:
-            return True
-        if type(op).box_before is Op.box_before:
-            return False
-    return False
+    return first_crop(pipeline.ops[:stop]) is not None if stop != 0 else False
 
 
 def needed_box(pipeline: Pipeline, key: Key, height: int, width: int, stop: int | None = None) -> Box | None:
@@ -42,8 +55,40 @@ def needed_box(pipeline: Pipeline, key: Key, height: int, width: int, stop: int 
                 if box is None:
                     return None
             return box
-        if type(op).box_before is Op.box_before:
+        if not op.passes:
             return None
         passed.append((op, spec, params))
-        spec = op.output(spec)
+        spec = op.made(spec, params)
     return None
+
+
+def needed_boxes(
+    pipeline: Pipeline, seed: int, epochs: int | NDArray[Any], samples: NDArray[Any], sizes: Sizes
+) -> Boxes | None:
+    """Return what `needed_box` says of many samples, the whole picture where it is None.
+
+    Args:
+        pipeline: What is done to them.
+        seed: Of the run.
+        epochs: One for all, or one for each sample.
+        samples: Which ones.
+        sizes: Heights and widths of their pictures.
+
+    Returns:
+        The boxes; None if an op on the way has to be asked about one picture after the other.
+    """
+    crop = first_crop(pipeline.ops)
+    if crop is None:
+        return whole(sizes)
+    passed: list[tuple[Op, Streams, Sizes]] = []
+    for position, op in enumerate(pipeline.ops[1:crop], start=1):
+        passed.append((op, Streams(seed, epochs, position, samples), sizes))
+        made = op.sizes_made(sizes)
+        if made is None:
+            return None
+        sizes = made
+    boxes = pipeline.ops[crop].boxes_needed(Streams(seed, epochs, crop, samples), sizes)
+    for op, streams, its_sizes in reversed(passed):
+        if boxes is not None:
+            boxes = op.boxes_before(boxes, streams, its_sizes)
+    return boxes

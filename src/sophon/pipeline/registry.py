@@ -44,7 +44,7 @@ def op_from_spec(spec: Json, depth: int = 0) -> Op:
             f"{name} version {_short(spec.get('version'))} is not known here, only version {op.version}; "
             "install the same sophon release on trainer and storage node"
         )
-    known = {field.name for field in dataclasses.fields(op)}
+    known = {field.name for field in dataclasses.fields(op) if field.compare}
     params = {key: value for key, value in spec.items() if key not in ("op", "version")}
     unknown = sorted(set(params) - known, key=str)
     if unknown:

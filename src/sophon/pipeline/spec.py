@@ -8,7 +8,8 @@ kind                  the value at run time                      shape
 ====================  =========================================  =======================
 ``Kind.ENCODED``      ``bytes`` of a file                        ``(bytes,)``
 ``Kind.IMAGE``        ``PIL.Image.Image`` in mode RGB or L       ``(height, width, channels)``
-``Kind.TENSOR``       C-contiguous ``numpy.ndarray``             ``(channels, height, width)``
+``Kind.TENSOR``       C-contiguous ``numpy.ndarray``; after a    ``(channels, height, width)``
+                      trainer-only step a ``torch.Tensor``
 ``Kind.OBJECT``       whatever a trainer-only callable returned  ``()``
 ====================  =========================================  =======================
 
@@ -18,6 +19,7 @@ A dimension that is not known yet is None.
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias
@@ -26,7 +28,7 @@ import numpy as np
 from PIL import Image
 
 from sophon.errors import ConfigError
-from sophon.pipeline.part import Part
+from sophon.pipeline.part import Canvas, Part
 
 Value: TypeAlias = Any
 Shape: TypeAlias = tuple[int | None, ...]
@@ -91,15 +93,20 @@ def image(height: int | None, width: int | None, channels: int | None) -> Spec:
     return Spec(Kind.IMAGE, (height, width, channels))
 
 
-def spec_of(value: Value) -> Spec:
+def spec_of(value: Value) -> Spec:  # noqa: PLR0911 - one line per kind
     """Return the spec of a value that exists."""
     if isinstance(value, Image.Image):
         # Decode yields RGB or L only, and every op keeps to these two.
         return Spec(Kind.IMAGE, (value.height, value.width, len(value.getbands())))
-    if isinstance(value, Part):  # to an op it is the whole picture
+    if isinstance(value, Canvas):  # to an op it is the whole, as is a part
+        return spec_of(value.value)
+    if isinstance(value, Part):
         return Spec(Kind.IMAGE, (value.height, value.width, len(value.picture.getbands())))
     if isinstance(value, np.ndarray):
         return Spec(Kind.TENSOR, value.shape, value.dtype.name)
     if isinstance(value, bytes | bytearray | memoryview):
         return Spec(Kind.ENCODED, (len(value),))
+    torch: Any = sys.modules.get("torch")  # where it is not loaded, nobody has a tensor of it
+    if torch is not None and isinstance(value, torch.Tensor):
+        return Spec(Kind.TENSOR, tuple(value.shape), str(value.dtype).removeprefix("torch."))
     return OBJECT

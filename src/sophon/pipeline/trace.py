@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -28,9 +29,10 @@ class Trace:
         op_bytes: Bytes of what each op gave.
         size: Height and width of the decoded picture, (0, 0) if there was none.
         windowable: Whether a part of the file could be decoded on its own; None if nobody looked.
+        own_s: Seconds of the steps that only the trainer can run; they may wait as well as compute.
     """
 
-    __slots__ = ("_last_s", "codec_s", "op_bytes", "op_s", "size", "windowable")
+    __slots__ = ("_last_s", "codec_s", "op_bytes", "op_s", "own_s", "size", "windowable")
 
     def __init__(self, ops: int) -> None:
         self.codec_s = 0.0
@@ -38,7 +40,20 @@ class Trace:
         self.op_bytes = [0] * ops
         self.size = (0, 0)
         self.windowable: bool | None = None
+        self.own_s = 0.0
         self._last_s = time.thread_time()
+
+    def to_json(self) -> list[Any]:
+        """Return all of it as JSON values."""
+        return [self.codec_s, self.op_s, self.op_bytes, list(self.size), self.windowable, self.own_s]
+
+    @classmethod
+    def from_json(cls, said: list[Any]) -> Trace:
+        """Return the trace that JSON values describe."""
+        made = cls(len(said[1]))
+        made.codec_s, made.op_s, made.op_bytes, size, made.windowable, made.own_s = said
+        made.size = (size[0], size[1])
+        return made
 
     def coded(self) -> None:
         """Note that a codec has done its part."""

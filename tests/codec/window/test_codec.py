@@ -87,8 +87,9 @@ def test_only_pipelines_that_crop_before_they_look_at_all_of_a_picture_have_wind
 
     assert early(ops.RandomResizedCrop(8))
     assert early(ops.RandomVerticalFlip(), ops.CenterCrop(8), ops.ColorJitter(0.4))
+    assert early(ops.Resize(8), ops.RandomHorizontalFlip(), ops.CenterCrop(4))
     assert not early()
-    assert not early(ops.Resize(8), ops.CenterCrop(4))
+    assert not early(ops.Resize(8))
     assert not early(ops.ColorJitter(contrast=0.4), ops.RandomResizedCrop(8))
     assert not early(lambda picture: picture, ops.RandomResizedCrop(8))
     with pytest.raises(ConfigError, match="cannot be cut at 0:window"):

@@ -20,6 +20,7 @@ from sophon.pipeline import Key, Pipeline, ops
 from sophon.store import open_store
 from tests.store.datasets import LONG_AGO_NS, structs, write_files, write_parquet, write_tar
 from tests.support.pictures import encode, scene
+from tests.support.waiting import HANG_S
 
 pytestmark = pytest.mark.skipif(not available(), reason="the extension was not built")
 
@@ -219,7 +220,7 @@ def test_a_file_attached_again_takes_its_own_place(folder, cache):
 def test_the_command_writes_it_and_a_server_picks_it_up(folder, cache, tmp_path):
     def sophon(*args):
         command = [sys.executable, "-m", "sophon.cli.main", *map(str, args)]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG_S)
 
     done = sophon("index", folder)
     assert done.returncode == 0, done.stderr

@@ -16,7 +16,7 @@ from sophon.codec.window.indexes import INDEXES, Indexes
 from sophon.codec.window.jpeg import Index, Window, available, cut
 from sophon.errors import ArtifactError, OpError, PayloadError
 from sophon.pipeline import Box, Key, Kind, Part, Pipeline, Spec, Trace, can_crop_early, needed_box
-from sophon.pipeline.ops.decode import Decode
+from sophon.pipeline.ops.decode import Decode, kept_metadata
 
 _MARKER = 0xFF
 _FRAMES = (0xC0, 0xC1)
@@ -25,7 +25,7 @@ _FRAME = struct.Struct(">HHB")  # height, width, components
 _COLOURS = 3
 _PLACE = struct.Struct("<4I")  # top, left, height and width of the whole picture
 
-# To cut a picture down before decoding it pays only where enough is left out. Measured on photos of ImageNet and
+# Cutting a picture down before decoding it pays only where enough is left out. Measured on photos of ImageNet and
 # OpenImages, both ways cost the same at these shares of the area: without an index the walk along the Huffman codes
 # costs about a quarter of decoding them all, with one next to nothing.
 _WORTHWHILE_SHARE = 0.45
@@ -39,7 +39,7 @@ class WindowCodec(AheadCodec):
     width of the whole; then a JPEG file.
 
     Args:
-        indexes: Where indexes are kept; those of this process by default.
+        indexes: Where indexes are kept; by default those of this process.
     """
 
     def __init__(self, indexes: Indexes | None = None) -> None:
@@ -65,6 +65,7 @@ class WindowCodec(AheadCodec):
             header = parse(data)
             if trace is not None:
                 trace.size = header.height, header.width
+            _check_metadata(data, pipeline)
             box = _box(pipeline, key, header)
             if box is None:
                 raise NotWindowable("this pass needs all of the picture")
@@ -92,9 +93,9 @@ class WindowCodec(AheadCodec):
 def cut_down(
     data: Payload, pipeline: Pipeline, key: Key, stop: int | None = None, trace: Trace | None = None
 ) -> Part | None:
-    """Decode only the part of a file that ops[:stop] need in one pass, where that is cheaper; None to decode it all.
+    """Decode only the part of a file that ops[:stop] need in one pass; None if that cannot be done or does not pay.
 
-    A trace is told whether the file is one of which a part can be decoded at all.
+    A trace is told whether a part of the file can be decoded at all.
     """
     decode = pipeline.ops[0]
     if not (available() and isinstance(decode, Decode) and can_crop_early(pipeline, stop)):
@@ -105,6 +106,7 @@ def cut_down(
         header = parse(data)
         if trace is not None:
             trace.windowable = True
+        _check_metadata(data, pipeline)
         box = _box(pipeline, key, header, stop)
         if box is None:
             return None
@@ -115,14 +117,14 @@ def cut_down(
         window = _cut(data, header, box, INDEXES, index)
         return Part(_decoded(window.jpeg, decode), window.top, window.left, window.full_height, window.full_width)
     except (NotWindowable, OpError):
-        return None  # whatever it is, decoding the whole file meets it and has the better words for it
+        return None  # decoding the whole file meets the same problem, and has a better message for it
 
 
 def _decoded(jpeg: Payload, decode: Decode) -> Image.Image:
     """Return the picture of a window: what `decode` gives, without Pillow's search for metadata that windows lack."""
     size = _colour_size(jpeg)
     if decode.mode == "RGB" and size is not None and size[0] * size[1] <= decode.max_pixels:
-        # Libjpeg tells by itself what is wrong; Decode, below, has the better words for it.
+        # If libjpeg refuses it, Decode, below, says so in better words.
         with suppress(OSError, ValueError):
             return Image.frombytes("RGB", size, jpeg, "jpeg", "RGB", "")
     return decode.apply(bytes(jpeg))
@@ -131,8 +133,8 @@ def _decoded(jpeg: Payload, decode: Decode) -> Image.Image:
 def _colour_size(jpeg: Payload) -> tuple[int, int] | None:
     """Return (width, height) of a baseline JPEG with three components, or None if it is anything else.
 
-    Pillow's decoder fills the room it is given, and trusts that the file has this size: so it is read from the frame
-    that libjpeg will meet first, with nothing between segments that the two could understand differently.
+    Pillow's decoder fills the buffer it is given, and trusts that the file has this size. So the size is read from the
+    frame that libjpeg will meet first, with nothing between segments that the two could understand differently.
     """
     at, end = 2, len(jpeg) - 10
     while at < end and jpeg[at] == _MARKER:
@@ -146,12 +148,19 @@ def _colour_size(jpeg: Payload) -> tuple[int, int] | None:
     return None
 
 
+def _check_metadata(data: Payload, pipeline: Pipeline) -> None:
+    """Refuse a file whose metadata a later step may look at: a window has none."""
+    decode = pipeline.ops[0]
+    if isinstance(decode, Decode) and decode.metadata and kept_metadata(decode.open(bytes(data))) is not None:
+        raise NotWindowable("a later step may look at its EXIF orientation or colour profile")
+
+
 def _box(pipeline: Pipeline, key: Key, header: Header, stop: int | None = None) -> Box | None:
     decode = pipeline.ops[0]
     if isinstance(decode, Decode) and header.width * header.height > decode.max_pixels:
         raise NotWindowable("more pixels than the limit")
     box = needed_box(pipeline, key, header.height, header.width, stop)
-    return None if box is None or 0 in box[2:] else box  # of an empty box the op itself has something to say
+    return None if box is None or 0 in box[2:] else box  # the op itself says what is wrong with an empty box
 
 
 def _cut(data: Payload, header: Header, box: Box, indexes: Indexes, index: Index | None) -> Window:
@@ -166,4 +175,4 @@ def _cut(data: Payload, header: Header, box: Box, indexes: Indexes, index: Index
     except (ArtifactError, NotWindowable):
         if index is None:
             raise
-        return cut(data, pillow_box, None, header)  # an index whose points lead astray: the walk needs none
+        return cut(data, pillow_box, None, header)  # the index leads astray, and a walk needs none

@@ -1,4 +1,4 @@
-"""What stands before the entropy-coded data of a JPEG file, and whether a window may be cut from it.
+"""What comes before the entropy-coded data of a JPEG file, and whether a window may be cut from it.
 
 The rules are those under which libjpeg (through Pillow) is certain to decode the whole file, and to decode the part
 the same way alone: what it would reject, repair or treat specially is refused here. The list is in `parse`.
@@ -39,7 +39,7 @@ _SOF_NAMES: Final = {
 
 
 class NotWindowable(Error):  # noqa: N818 - an answer, not a fault: the caller falls back to a smaller cut
-    """No window can be cut from this file with the certainty of the same pixels.
+    """No window that is certain to have the same pixels can be cut from this file.
 
     Args:
         reason: What was found, as a noun phrase.
@@ -76,12 +76,12 @@ class Header:
     """A baseline or extended sequential JPEG with one scan, up to its entropy-coded data.
 
     Attributes:
-        width: Of the picture, in pixels.
-        height: Of the picture, in pixels.
-        components: In the order of frame and scan. A lone component has one block in an MCU: its factors are given
-            as 1, which is how it decodes, whatever the frame says.
-        mcu_width: Of an MCU, in pixels.
-        mcu_height: Of an MCU, in pixels.
+        width: Width of the picture in pixels.
+        height: Height of the picture in pixels.
+        components: Colour components in the order of frame and scan. A lone component has one block in an MCU: its
+            factors are given as 1, which is how it decodes, whatever the frame says.
+        mcu_width: Width of an MCU in pixels.
+        mcu_height: Height of an MCU in pixels.
         restart_interval: MCUs between restart markers, 0 for none.
         scan_start: Offset of the first entropy-coded byte.
         frame: The SOF segment with its marker.
@@ -91,7 +91,7 @@ class Header:
         ac: Table number → 16 counts, then the values.
         jfif: Whether a JFIF segment says that three components are YCbCr.
         adobe: The 12 bytes of the Adobe segment that name the colour transform, or none.
-        doubtful: Pillow reads more of this file's metadata than is checked here, and may fail on it.
+        doubtful: Whether Pillow reads more of this file's metadata than is checked here, and may fail on it.
     """
 
     width: int
@@ -198,10 +198,10 @@ class _Tables:
 def parse(data: bytes | bytearray | memoryview) -> Header:
     """Read the header of a JPEG file.
 
-    Refused are: anything but 8-bit baseline or extended sequential Huffman coding; a scan that does not hold all
+    It refuses: anything but 8-bit baseline or extended sequential Huffman coding; a scan that does not hold all
     components in the order of the frame; 2 components (Pillow has no mode for them); heights left to a DNL marker;
     sampling factors that do not divide the largest one; bytes between segments; segments of a wrong length; missing
-    tables (libjpeg puts in standard ones); DC categories above 15; pictures of which Pillow warns.
+    tables (libjpeg would fill in standard ones); DC categories above 15; pictures that Pillow warns about.
 
     Args:
         data: The file, from its first byte.
@@ -283,8 +283,8 @@ def _layout(frame_end: bytes, scan: bytes) -> tuple[tuple[Component, ...], int, 
     """Return the components and the size of an MCU, by the end of the frame segment and the scan segment.
 
     Args:
-        frame_end: The number of components, then three bytes of each.
-        scan: With its marker.
+        frame_end: The number of components, then three bytes for each.
+        scan: The scan segment with its marker.
     """
     count = frame_end[0]
     if len(scan) < 5 or len(scan) != 8 + 2 * scan[4]:

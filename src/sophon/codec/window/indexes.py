@@ -4,11 +4,11 @@ An index is found by a hash of the file's bytes, so it can never be one of anoth
 there is no room left, nothing is thrown out: an epoch touches every sample once, in random order, and a cache that
 makes room for the newest would have thrown out each index before it is needed again.
 
-What a sidecar file holds is found in the same way, and takes no room beside its list of hashes.
+What a sidecar file holds is found in the same way, and takes no room besides its list of hashes.
 
 Concurrency: may be used by any number of threads; two that build the same index at once keep one of them.
-Limits: `max_bytes`, about 2.4 % of the bytes of the files indexed; 256 MB are enough for 10 GB of photos. Worker
-processes have a cache each.
+Limits: `max_bytes`. Indexes take about 2.4 % of the bytes of their files; 256 MB are enough for 10 GB of photos. Each
+worker process has indexes of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sophon.codec.window.jpeg import Data, Index, build_index, fingerprint
 if TYPE_CHECKING:
     from sophon.codec.window.sidecar import Sidecar  # it needs pyarrow, which takes a tenth of a second to load
 
-_ENTRY_BYTES = 300  # of a dict entry, an Index and its bytes object, beside the points themselves
+_ENTRY_BYTES = 300  # of a dict entry, an Index and its bytes object, besides the points themselves
 DEFAULT_MAX_BYTES = 256_000_000
 
 
@@ -31,7 +31,7 @@ class Indexes:
     """A bounded set of indexes.
 
     Args:
-        max_bytes: Bound on the memory of all of them.
+        max_bytes: Bound on the memory that all of them take.
     """
 
     def __init__(self, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
@@ -42,11 +42,11 @@ class Indexes:
         self.renew()
 
     def renew(self) -> None:
-        """Make the lock anew in a forked child, where whoever held it does not exist."""
+        """Replace the lock in a forked child, where the thread that may have held it does not exist."""
         self._lock = threading.Lock()
 
     def attach(self, sidecar: Sidecar) -> None:
-        """Find indexes in a file, too; one that is attached again takes the place of what it was before."""
+        """Look for indexes in a file, too; a file that is attached again replaces what it held before."""
         with self._lock:
             others = [other for other in self._sidecars if other.path != sidecar.path]
             self.held_bytes += sidecar.held_bytes - sum(o.held_bytes for o in self._sidecars if o not in others)
@@ -83,5 +83,5 @@ class Indexes:
 
 
 INDEXES = Indexes()
-"""Those of this process."""
+"""The indexes of this process."""
 os.register_at_fork(after_in_child=INDEXES.renew)

@@ -2,7 +2,7 @@
 
 A window is a valid baseline JPEG made of just the MCUs that a box of pixels needs: decoding it gives, for the box,
 the same bits as decoding the whole file and cropping. Nothing is decoded to pixels here. `header` says which files
-are eligible, `region` which MCUs are needed; the bit work is in the optional extension `_jpeg`.
+are eligible, `blocks` which MCUs are needed; the bit work is in the optional extension `_jpeg`.
 
 What a window costs:
 
@@ -25,8 +25,8 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from sophon.codec.window.blocks import Box, needed
 from sophon.codec.window.header import Header, NotWindowable, parse
-from sophon.codec.window.region import Box, needed
 from sophon.errors import ArtifactError, ConfigError
 
 if TYPE_CHECKING:
@@ -39,14 +39,14 @@ else:
 
 Data = bytes | bytearray | memoryview
 
-# Bytes of an index by bytes of the scan, at most about. Measured on ImageNet files, mean time of a cut by true share:
-# 164 µs at 2.0 %, 146 µs at 2.4 %, 141 µs at 2.8 %.
+# About the largest size of an index, as a share of the bytes of the scan. The mean time of a cut, measured on ImageNet
+# files by the true share: 164 µs at 2.0 %, 146 µs at 2.4 %, 141 µs at 2.8 %.
 INDEX_SHARE: Final = 0.025
 # Measured mean bytes of one point: its position, and for each component its DC value.
 _POINT_BYTES: Final = 2.4
 _POINT_BYTES_PER_COMPONENT: Final = 1.2
 
-# Width of Huffman look-up tables: measured, the time to build wider ones is not won back by the walk.
+# Width of Huffman look-up tables. By measurement, wider ones take longer to build than they save in the walk.
 _WALK_LOOK_BITS: Final = 11
 _INDEX_LOOK_BITS: Final = 9
 
@@ -56,7 +56,7 @@ _LONGEST_CODE: Final = 16
 
 _MAGIC: Final = b"SWIX"
 _VERSION: Final = 1
-# magic, version, stride, bytes of the file, its fingerprint, bytes of points; then the points and a CRC-32 of all.
+# Magic, version, stride, bytes of the file, its fingerprint, bytes of points; then the points and a CRC-32 of it all.
 _HEAD: Final = struct.Struct("<4sHHQQI")
 _CRC: Final = struct.Struct("<I")
 _MAX_STRIDE: Final = 0xFFFF
@@ -70,10 +70,10 @@ class Window:
         jpeg: The file.
         left: Column of the whole picture at which the window begins.
         top: Row of the whole picture at which the window begins.
-        width: Of the window, in pixels.
-        height: Of the window, in pixels.
-        full_width: Of the whole picture.
-        full_height: Of the whole picture.
+        width: Width of the window in pixels.
+        height: Height of the window in pixels.
+        full_width: Width of the whole picture.
+        full_height: Height of the whole picture.
     """
 
     jpeg: bytes
@@ -112,11 +112,11 @@ class Index:
         """Read what `to_bytes` wrote.
 
         Raises:
-            ArtifactError: The bytes are no index, of another version or damaged.
+            ArtifactError: The bytes are not an index, or one that is damaged or of another version.
         """
         packed = bytes(packed)
         if len(packed) < _HEAD.size + _CRC.size or not packed.startswith(_MAGIC):
-            raise ArtifactError(f"{len(packed)} bytes that are no window index; build it again")
+            raise ArtifactError(f"{len(packed)} bytes that are not a window index; build it again")
         _, version, stride, file_bytes, fingerprint, size = _HEAD.unpack_from(packed)
         if version != _VERSION:
             raise ArtifactError(f"a window index of version {version}; expected {_VERSION}; build it again")
@@ -146,7 +146,7 @@ def build_index(data: Data, header: Header | None = None) -> Index:
 
     Args:
         data: The file.
-        header: Of the same file, if already parsed.
+        header: Header of the same file, if already parsed.
 
     Raises:
         NotWindowable: No window can be cut from it.
@@ -169,10 +169,10 @@ def cut(
 
     Args:
         data: The whole file.
-        box: (left, top, right, bottom) in pixels of the whole picture, inside of it.
-        index: Of the same file; without one the scan is walked.
-        header: Of the same file, if already parsed (who draws a box has asked it for the size of the picture).
-        trusted: The index was found by the fingerprint of these very bytes, which need not be hashed again.
+        box: (left, top, right, bottom) in pixels of the whole picture, and inside it.
+        index: Index of the same file; without one the scan is walked.
+        header: Header of the same file, if already parsed: drawing a box takes the size of the picture.
+        trusted: Whether the index was found by the fingerprint of these very bytes: then they are not hashed again.
 
     Returns:
         A window which holds the box: column x of the picture is its column x - left.
@@ -201,7 +201,7 @@ def cut(
 def _scan(header: Header, look_bits: int) -> kernel.Scan:
     if kernel is None:
         raise ConfigError(
-            "the window codec needs its C extension, which was not built; install a compiler and sophon again"
+            "the window codec needs its C extension, which was not built; install a compiler, then sophon again"
         )
     per_row, rows = header.mcus
     return kernel.Scan(
@@ -235,8 +235,8 @@ def _check_metadata(data: Data, header: Header) -> None:
 def _completed(table: bytes) -> bytes:
     """Return a DC table that has the codes of `table` and one for every category it lacks.
 
-    Canonical codes are given out in order of length, and none is all ones, so the space behind the longest code is
-    always free: longer codes put there change none of the others. Where 16 bits do not suffice the table stays as it
+    Canonical codes are given out in order of length, and none is all ones, so the space after the longest code is
+    always free: longer codes put there change none of the others. Where 16 bits do not suffice, the table stays as it
     is, and a window that needs a missing category is refused.
     """
     if len(table) >= 16 + len(_DC_CATEGORIES) and _DC_CATEGORIES.issubset(table[16:]):

@@ -1,4 +1,4 @@
-"""Window indexes of a data set in a file, so that a node that starts anew has them at once.
+"""Window indexes of a data set in a file, so that a node has them as soon as it starts.
 
 File layout, one Arrow IPC file::
 
@@ -10,13 +10,13 @@ File layout, one Arrow IPC file::
                       index               binary, `Index.to_bytes`; null where no window can be cut
 
 An index is found by the hash of the very bytes that are to be cut, and carries a checksum: an entry that is stale or
-damaged is one that is not found. Sizes and times tell beforehand which entries those are, without reading the samples.
+damaged is simply not found. Sizes and times show which entries are stale without reading the samples.
 
-Concurrency: a sidecar does not change once it is open; any number of threads may use it, also after fork. Files are
+Concurrency: a sidecar does not change once it is open; any number of threads may use it, also after a fork. Files are
 replaced as a whole, so a node keeps the one it has opened.
 
-Limits: what is in memory is 28 bytes per sample. Indexes are read where they lie and not mapped, since somebody may cut
-the file short in place, as `cp` does: of a mapped file that would end the process. Then they are not found.
+Limits: 28 bytes per sample are in memory. Indexes are read from the file and not mapped, since somebody may cut the
+file short in place, as `cp` does: if it were mapped, that would end the process. This way its indexes are not found.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import secrets
 import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
@@ -37,6 +36,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sophon.artifact import ARROW_ERRORS, replacing
 from sophon.codec.window.header import NotWindowable
 from sophon.codec.window.jpeg import Index, available, build_index, fingerprint
 from sophon.errors import ArtifactError, StoreError
@@ -45,7 +45,7 @@ from sophon.store.shards import is_pattern
 
 FORMAT: Final = 1
 SUFFIX: Final = ".sophon-windows"
-ROOM: Final = "windows"  # of the cache folder
+ROOM: Final = "windows"  # where they lie in the cache folder
 _META: Final = b"sophon.windows"
 _SCHEMA: Final = pa.schema(
     [
@@ -56,10 +56,9 @@ _SCHEMA: Final = pa.schema(
         ("index", pa.binary()),
     ]
 )
-_BATCH: Final = 512  # samples at once in memory while indexing: some 100 MB of large photos
-_PROBED: Final = 1000  # samples whose size and time are looked at to tell how many are stale
+_BATCH: Final = 512  # samples in memory at once while indexing: some 100 MB of large photos
+_PROBED: Final = 1000  # samples whose size and time are checked to estimate how many are stale
 _REMEDY: Final = "make it again with `sophon index`."
-_ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, OverflowError, MemoryError)
 
 _Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 _Offsets = np.ndarray[Any, np.dtype[np.int64]]
@@ -83,7 +82,7 @@ class Sidecar:
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             weakref.finalize(self, os.close, self._fd)
             self.dataset_fingerprint, hashes, self._offsets, self._lengths = _opened(self.path, self._fd)
-        except _ARROW_ERRORS as error:
+        except ARROW_ERRORS as error:
             raise ArtifactError(f"{path}: not readable as window indexes ({error}); {_REMEDY}") from error
         order = np.argsort(hashes, kind="stable")
         # Bisecting a memoryview takes a third of the time of np.searchsorted, which is made for many at once.
@@ -95,7 +94,7 @@ class Sidecar:
 
     @property
     def held_bytes(self) -> int:
-        """Memory for looking up."""
+        """Memory that the look-up tables take."""
         return 28 * len(self)
 
     def find(self, hashed: int) -> Index | None:
@@ -124,12 +123,12 @@ class Sidecar:
             with pa.OSFile(f"/dev/fd/{self._fd}") as file:
                 column = pa.ipc.open_file(file, options=options).read_all().column(name)
             column.validate(full=True)
-        except _ARROW_ERRORS as error:
+        except ARROW_ERRORS as error:
             raise ArtifactError(f"{self.path}: was changed while it was read ({error}); {_REMEDY}") from error
         return column
 
     def rows_of(self, store: Store) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Return for every sample of a store the row with its id and size, or -1; its time is not looked at."""
+        """Return for every sample of a store the row with its id and size, or -1; times are not compared."""
         ids = self.column("id")
         if pa.chunked_array([store.manifest.ids]).equals(ids):
             rows = np.arange(len(store), dtype=np.int64)  # as listed then: ids need not be unique
@@ -142,7 +141,7 @@ class Sidecar:
         return rows
 
     def stale_share(self, store: Store) -> float:
-        """Return which share of a store's samples has no entry of the same size and time, by a look at some of them."""
+        """Return the share of a store's samples without an entry of the same size and time, estimated from some."""
         rows = self.rows_of(store)
         times = self.column("mtime_ns").to_numpy()
         probed = range(0, len(store), -(-len(store) // _PROBED))
@@ -151,9 +150,9 @@ class Sidecar:
 
 
 def _opened(path: Path, fd: int) -> tuple[str, _Hashes, _Offsets, _Lengths]:
-    """Return the data set's fingerprint, and for every row its hash, and where its index lies and how long it is.
+    """Return the data set's fingerprint, and for every row its hash, where its index lies and how long it is.
 
-    The file is mapped for that, but not for longer.
+    The file is mapped only while this runs.
     """
     file = pa.py_buffer(mmap.mmap(fd, 0, access=mmap.ACCESS_READ))
     reader = pa.ipc.open_file(pa.BufferReader(file))
@@ -191,13 +190,13 @@ class Written:
     """What was written.
 
     Args:
-        path: Where.
-        samples: Entries.
-        kept: Of them, how many were taken over from an earlier file.
-        without: How many have no index, since no window can be cut from them.
-        unreadable: How many samples could not be read, and have no entry.
-        index_bytes: Of all indexes.
-        sample_bytes: Of all samples that have one.
+        path: The file.
+        samples: Number of entries.
+        kept: Number of entries taken over from an earlier file.
+        without: Number of entries without an index, since no window can be cut from the sample.
+        unreadable: Number of samples that could not be read, and have no entry.
+        index_bytes: Size of all indexes.
+        sample_bytes: Size of all samples that have an index.
     """
 
     path: Path
@@ -216,18 +215,17 @@ def write_sidecar(store: Store, path: Path, threads: int = 1, on_progress: OnPro
         store: The data set.
         path: The file to write; replaced as a whole at the end.
         threads: How many samples to index at once.
-        on_progress: Called with the number of samples done and their count.
+        on_progress: Called with the number of samples done and of all samples.
 
     Raises:
         ArtifactError: There is another file in its place, or it cannot be written.
     """
     earlier = _earlier(path)
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     meta = {"format": FORMAT, "fingerprint": store.manifest.fingerprint}
     written = Written(path)
     try:
         with (
-            draft.open("xb") as file,
+            replacing(path) as file,
             pa.ipc.new_file(file, _SCHEMA.with_metadata({_META: json.dumps(meta).encode()})) as writer,
             ThreadPoolExecutor(threads) as pool,
         ):
@@ -235,12 +233,9 @@ def write_sidecar(store: Store, path: Path, threads: int = 1, on_progress: OnPro
                 writer.write_batch(pa.RecordBatch.from_pylist(rows, _SCHEMA))
                 if on_progress is not None:
                     on_progress(written.samples + written.unreadable, len(store))
-        draft.replace(path)
     except OSError as error:
         problem = error.strerror or error
         raise ArtifactError(f"{path}: cannot be written ({problem}); choose another place with --out.") from error
-    finally:
-        draft.unlink(missing_ok=True)
     return written
 
 
@@ -283,9 +278,8 @@ class _Known:
 def _row(store: Store, sample: int, known: _Known | None) -> tuple[dict[str, Any] | None, bool]:
     """Return the entry of a sample, and whether it was known; None if it cannot be read."""
     try:
-        mtime_ns = store.changed_ns(
-            sample
-        )  # before reading: what is written meanwhile is stale then, and never the reverse
+        # Asked before the sample is read: if it changes in between, its entry is stale, and never the reverse.
+        mtime_ns = store.changed_ns(sample)
         row = {
             "id": store.manifest.ids[sample].as_py(),
             "bytes": int(store.manifest.sizes[sample]),
@@ -322,14 +316,14 @@ def _same_time(store: Store, sample: int, mtime_ns: int) -> bool:
 
 
 def _earlier(path: Path) -> Sidecar | None:
-    """Return the file that is to be replaced; one that is none of ours is left alone."""
+    """Return the file that is to be replaced; refuse one that is not ours."""
     if not path.exists():
         return None
     try:
         return Sidecar(path)
     except ArtifactError as error:
         if path.name.endswith(SUFFIX) or path.parent.name == ROOM:
-            return None  # damaged or of another release, in a place that is ours: made anew
+            return None  # damaged or of another release, in a place that is ours: it is made again
         raise ArtifactError(f"{error} It is left as it is; choose another place with --out.") from error
 
 

@@ -2,14 +2,19 @@
 
 from sophon.pipeline.ops.affine import RandomAffine, RandomRotation
 from sophon.pipeline.ops.augment import RandAugment, TrivialAugmentWide
+from sophon.pipeline.ops.autoaugment import AutoAugment
 from sophon.pipeline.ops.blur import GaussianBlur
-from sophon.pipeline.ops.choose import RandomApply, RandomChoice
-from sophon.pipeline.ops.color import ColorJitter, Grayscale, RandomGrayscale
-from sophon.pipeline.ops.crop import CenterCrop, RandomCrop, RandomResizedCrop
+from sophon.pipeline.ops.choose import RandomApply, RandomChoice, RandomOrder
+from sophon.pipeline.ops.color import RGB, ColorJitter, Grayscale, RandomGrayscale
+from sophon.pipeline.ops.crop import CenterCrop, RandomCrop, RandomResizedCrop, RandomResizedCropAndInterpolation
+from sophon.pipeline.ops.crop_or_pad import CenterCropOrPad, RandomCropOrPad
 from sophon.pipeline.ops.decode import Decode
+from sophon.pipeline.ops.distort import RandomChannelPermutation, RandomPhotometricDistort
 from sophon.pipeline.ops.erase import RandomErasing
 from sophon.pipeline.ops.flip import RandomHorizontalFlip, RandomVerticalFlip
+from sophon.pipeline.ops.on_tensor import OnTensor
 from sophon.pipeline.ops.pad import Pad
+from sophon.pipeline.ops.rescale import RandomResize, RandomShortestSize, ResizeKeepRatio, ScaleJitter
 from sophon.pipeline.ops.resize import Resize
 from sophon.pipeline.ops.tensor import Normalize, PILToTensor, ToFloat, ToTensor
 from sophon.pipeline.ops.tone import (
@@ -22,12 +27,16 @@ from sophon.pipeline.ops.tone import (
 )
 
 __all__ = [
+    "RGB",
+    "AutoAugment",
     "CenterCrop",
+    "CenterCropOrPad",
     "ColorJitter",
     "Decode",
     "GaussianBlur",
     "Grayscale",
     "Normalize",
+    "OnTensor",
     "PILToTensor",
     "Pad",
     "RandAugment",
@@ -35,19 +44,28 @@ __all__ = [
     "RandomAffine",
     "RandomApply",
     "RandomAutocontrast",
+    "RandomChannelPermutation",
     "RandomChoice",
     "RandomCrop",
+    "RandomCropOrPad",
     "RandomEqualize",
     "RandomErasing",
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomInvert",
+    "RandomOrder",
+    "RandomPhotometricDistort",
     "RandomPosterize",
+    "RandomResize",
     "RandomResizedCrop",
+    "RandomResizedCropAndInterpolation",
     "RandomRotation",
+    "RandomShortestSize",
     "RandomSolarize",
     "RandomVerticalFlip",
     "Resize",
+    "ResizeKeepRatio",
+    "ScaleJitter",
     "ToFloat",
     "ToTensor",
     "TrivialAugmentWide",

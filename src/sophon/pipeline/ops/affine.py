@@ -131,6 +131,14 @@ class RandomRotation(ImageOp):
         spec = self._input(spec)
         return image(None, None, spec.channels) if self.expand else spec
 
+    def made(self, spec: Spec, params: float) -> Spec:
+        """Return an image of the size that this angle gives."""
+        if not self.expand:
+            return self.output(spec)
+        # Pillow rounds in a way of its own; to ask it costs less than an interpolation.
+        turned = Image.new("L", (spec.width, spec.height)).rotate(params, expand=True, center=self.center)
+        return image(turned.height, turned.width, spec.channels)
+
     def draw(self, rng: Rng, spec: Spec) -> float:  # noqa: ARG002 - part of the contract
         """Return the angle in degrees."""
         assert isinstance(self.degrees, tuple)
@@ -138,7 +146,9 @@ class RandomRotation(ImageOp):
 
     def apply(self, value: Image.Image, params: float) -> Image.Image:
         """Return the turned picture."""
-        return rotate(value, params, self.interpolation, self.fill, expand=self.expand, centre=self.center)
+        return rotate(
+            self._picture(value), params, self.interpolation, self.fill, expand=self.expand, centre=self.center
+        )
 
 
 @dataclass(frozen=True)
@@ -208,4 +218,4 @@ class RandomAffine(ImageOp):
 
     def apply(self, value: Image.Image, params: AffineMap) -> Image.Image:
         """Return the moved picture."""
-        return affine(value, params, self.interpolation, self.fill, self.center)
+        return affine(self._picture(value), params, self.interpolation, self.fill, self.center)

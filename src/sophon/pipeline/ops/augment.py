@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from sophon.pipeline import checks
+from sophon.pipeline.bell import linspace
 from sophon.pipeline.ops import color, tone
 from sophon.pipeline.ops.affine import AffineMap, affine, rotate
 from sophon.pipeline.ops.picture import AFFINE_INTERPOLATIONS, ImageOp
@@ -54,15 +55,54 @@ ADJUSTMENTS: dict[str, Callable[[Image.Image, float, _Style], Image.Image]] = {
     "Solarize": lambda picture, size, _: tone.solarize(picture, size),
     "AutoContrast": lambda picture, _, __: tone.autocontrast(picture),
     "Equalize": lambda picture, _, __: tone.equalize(picture),
+    "Invert": lambda picture, _, __: tone.invert(picture),
 }
-_NAMES = tuple(ADJUSTMENTS)
-_SIGNED = frozenset(_NAMES[1:10])  # all from ShearX to Sharpness go both ways
+_NAMES = tuple(ADJUSTMENTS)[:14]  # all but Invert, which only AutoAugment has; the draws depend on the order
+SIGNED = frozenset(_NAMES[1:10])  # all from ShearX to Sharpness go both ways
+APIS = ("v1", "v2")  # torchvision's two sets of transforms, whose solarize thresholds differ in the last bit
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Where the range of each adjustment's magnitude ends.
+
+    Args:
+        shear: Largest matrix entry.
+        translate: Largest shift in pixels (right, down).
+        rotate: Largest angle in degrees.
+        blend: Largest change of a factor: Brightness, Color, Contrast, Sharpness.
+        bits: How many bits Posterize keeps at most, and how many fewer at the end of its range.
+    """
+
+    shear: float
+    translate: tuple[float, float]
+    rotate: float
+    blend: float
+    bits: tuple[int, int]
+
+    def magnitude(self, name: str, bin_index: int, bins: int, api: str) -> float:
+        """Return the unsigned magnitude of an adjustment, of one bin out of several."""
+        if name == "Posterize":
+            most, span = self.bits
+            return float(most - round(float(np.float32(bin_index) / np.float32((bins - 1) / span))))
+        if name == "Solarize":
+            # v2 scales a share of 1, which is a little above the whole number that v1 has: one value is not inverted.
+            return linspace(255.0, 0.0, bins, bin_index) if api == "v1" else 255.0 * linspace(1.0, 0.0, bins, bin_index)
+        return linspace(0.0, self._end(name), bins, bin_index) if name in SIGNED else 0.0
+
+    def _end(self, name: str) -> float:
+        across, down = self.translate
+        ends = {"ShearX": self.shear, "ShearY": self.shear, "TranslateX": across, "TranslateY": down}
+        return {**ends, "Rotate": self.rotate}.get(name, self.blend)
 
 
 @dataclass(frozen=True)
-class _Augment(ImageOp):
+class Augment(ImageOp):
+    """An op that draws some adjustments and applies them one after the other."""
+
     def apply(self, value: Image.Image, params: tuple[Step, ...]) -> Image.Image:
         """Return the picture after the drawn adjustments."""
+        value = self._picture(value)
         style = _Style(self._field("interpolation"), self._field("fill"))
         for name, magnitude in params:
             value = ADJUSTMENTS[name](value, magnitude, style)
@@ -77,11 +117,12 @@ class _Augment(ImageOp):
                 self._where("interpolation"), self._field("interpolation"), AFFINE_INTERPOLATIONS
             ),
             fill=checks.fill(self._where("fill"), self._field("fill")),
+            api=checks.choice(self._where("api"), self._field("api"), APIS),
         )
 
 
 @dataclass(frozen=True)
-class RandAugment(_Augment):
+class RandAugment(Augment):
     """Apply a few random adjustments, all at one magnitude (Cubuk et al., 2019).
 
     Args:
@@ -90,6 +131,7 @@ class RandAugment(_Augment):
         num_magnitude_bins: How many bins each range is divided into.
         interpolation: "nearest", "bilinear" or "bicubic".
         fill: Colour outside the picture: one number or one per channel.
+        api: Whose bits: torchvision's "v1" or "v2" transform.
     """
 
     num_ops: int = 2
@@ -97,6 +139,7 @@ class RandAugment(_Augment):
     num_magnitude_bins: int = 31
     interpolation: str = "nearest"
     fill: checks.Fill = 0.0
+    api: str = "v1"
 
     def __post_init__(self) -> None:
         bins = checks.integer(self._where("num_magnitude_bins"), self.num_magnitude_bins, 2, 1000)
@@ -112,34 +155,30 @@ class RandAugment(_Augment):
         for _ in range(self.num_ops):
             name = _NAMES[rng.below(len(_NAMES))]
             magnitude = self.magnitude_of(name, spec.height, spec.width)
-            steps.append((name, -magnitude if name in _SIGNED and rng.chance(0.5) else magnitude))
+            steps.append((name, -magnitude if name in SIGNED and rng.chance(0.5) else magnitude))
         return tuple(steps)
 
     def magnitude_of(self, name: str, height: int, width: int) -> float:
         """Return the unsigned magnitude of an adjustment."""
-        ends = {
-            "ShearX": 0.3,
-            "ShearY": 0.3,
-            "TranslateX": 150.0 / 331.0 * width,
-            "TranslateY": 150.0 / 331.0 * height,
-            "Rotate": 30.0,
-        }
-        return _magnitude(name, self.magnitude, self.num_magnitude_bins, ends, 0.9, 4)
+        ends = Ends(0.3, (150.0 / 331.0 * width, 150.0 / 331.0 * height), 30.0, 0.9, (8, 4))
+        return ends.magnitude(name, self.magnitude, self.num_magnitude_bins, self.api)
 
 
 @dataclass(frozen=True)
-class TrivialAugmentWide(_Augment):
+class TrivialAugmentWide(Augment):
     """Apply one random adjustment at a random magnitude (Müller and Hutter, 2021).
 
     Args:
         num_magnitude_bins: How many bins each range is divided into.
         interpolation: "nearest", "bilinear" or "bicubic".
         fill: Colour outside the picture: one number or one per channel.
+        api: Whose bits: torchvision's "v1" or "v2" transform.
     """
 
     num_magnitude_bins: int = 31
     interpolation: str = "nearest"
     fill: checks.Fill = 0.0
+    api: str = "v1"
 
     def __post_init__(self) -> None:
         self._set(
@@ -151,29 +190,9 @@ class TrivialAugmentWide(_Augment):
         """Return the adjustment to make."""
         name = _NAMES[rng.below(len(_NAMES))]
         magnitude = self.magnitude_of(name, rng.below(self.num_magnitude_bins))
-        return ((name, -magnitude if name in _SIGNED and rng.chance(0.5) else magnitude),)
+        return ((name, -magnitude if name in SIGNED and rng.chance(0.5) else magnitude),)
 
     def magnitude_of(self, name: str, bin_index: int) -> float:
         """Return the unsigned magnitude of an adjustment."""
-        ends = {"ShearX": 0.99, "ShearY": 0.99, "TranslateX": 32.0, "TranslateY": 32.0, "Rotate": 135.0}
-        return _magnitude(name, bin_index, self.num_magnitude_bins, ends, 0.99, 6)
-
-
-def _magnitude(
-    name: str, bin_index: int, bins: int, ends: dict[str, float], blend_end: float, posterize_span: int
-) -> float:
-    if name == "Posterize":
-        return float(8 - round(float(np.float32(bin_index) / np.float32((bins - 1) / posterize_span))))
-    if name == "Solarize":
-        return _linspace(255.0, 0.0, bins, bin_index)
-    if name in _SIGNED:
-        return _linspace(0.0, ends.get(name, blend_end), bins, bin_index)
-    return 0.0
-
-
-def _linspace(start: float, end: float, count: int, index: int) -> float:
-    """Return one element of torch.linspace: float32, counted from the nearer end, product and sum rounded as one."""
-    step = float((np.float32(end) - np.float32(start)) / np.float32(count - 1))
-    if index < count // 2:
-        return float(np.float32(float(np.float32(start)) + step * index))
-    return float(np.float32(float(np.float32(end)) - step * (count - index - 1)))
+        ends = Ends(0.99, (32.0, 32.0), 135.0, 0.99, (8, 6))
+        return ends.magnitude(name, bin_index, self.num_magnitude_bins, self.api)

@@ -1,21 +1,21 @@
-"""Gaussian blur with torchvision's bits."""
+"""Gaussian blur with torchvision's bits; `bell` has its weights."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from PIL import Image
 
 from sophon.errors import OpError
-from sophon.pipeline import checks, portable
+from sophon.pipeline import bell, checks
 from sophon.pipeline.ops.picture import ImageOp
 from sophon.pipeline.rng import Rng
 from sophon.pipeline.spec import Spec
 
-_Floats = np.ndarray[Any, np.dtype[np.float32]]
-_MAX_KERNEL = 255  # pixels; the weight order below is proved up to here
+_MAX_KERNEL = 255  # pixels; the order in which `bell` adds is proved up to here
+_TRIES = 256  # at a standard deviation without doubt; with 9 pixels one in two is, with 33 one in twenty
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,15 @@ class GaussianBlur(ImageOp):
     Args:
         kernel_size: Odd number of pixels, or (across, down).
         sigma: Standard deviation in pixels, or (smallest, largest).
+        api: Whose bits: torchvision's "v1" or "v2" transform.
+        lanes: Numbers in a vector of the trainer's torch, 8 or 16; for v2.
     """
 
+    version: ClassVar[int] = 2
     kernel_size: int | tuple[int, int]
     sigma: float | tuple[float, float] = (0.1, 2.0)
+    api: str = "v1"
+    lanes: int = 16
 
     def __post_init__(self) -> None:
         where = self._where("kernel_size")
@@ -38,69 +43,50 @@ class GaussianBlur(ImageOp):
         if any(part % 2 == 0 for part in kernel):
             raise checks.fail(where, self.kernel_size, "odd numbers of pixels")
         sigma = self.sigma if isinstance(self.sigma, list | tuple) else (self.sigma, self.sigma)
-        self._set(kernel_size=kernel, sigma=checks.interval(self._where("sigma"), sigma, 1e-3, 1e6))
+        self._set(
+            kernel_size=kernel,
+            sigma=checks.interval(self._where("sigma"), sigma, 1e-3, 1e6),
+            api=checks.choice(self._where("api"), self.api, ("v1", "v2")),
+        )
+        if self.lanes not in (8, 16):
+            raise checks.fail(self._where("lanes"), self.lanes, "8 or 16")
 
     def draw(self, rng: Rng, spec: Spec) -> float:  # noqa: ARG002 - part of the contract
-        """Return the standard deviation in pixels."""
+        """Return the standard deviation in pixels, one for which torch's weights are the same on all machines."""
         assert isinstance(self.sigma, tuple)
-        return rng.uniform(*self.sigma)
+        sigma = rng.uniform(*self.sigma)
+        for _ in range(_TRIES if self.api == "v1" and self.sigma[0] < self.sigma[1] else 0):
+            if self.is_sure(sigma):
+                break
+            sigma = rng.uniform(*self.sigma)
+        return sigma
+
+    def is_sure(self, sigma: float) -> bool:
+        """Return whether the weights do not depend on how a machine rounds exp."""
+        assert isinstance(self.kernel_size, tuple)
+        return self.api == "v2" or all(bell.is_sure(count, sigma) for count in set(self.kernel_size))
+
+    def kernel(self, sigma: float) -> bell.Floats:
+        """Return the weights of all pixels."""
+        assert isinstance(self.kernel_size, tuple)
+        across, down = (bell.weights(count, sigma, self.api, self.lanes) for count in self.kernel_size)
+        return np.outer(down, across)
 
     def apply(self, value: Image.Image, params: float) -> Image.Image:
         """Return the blurred picture."""
         assert isinstance(self.kernel_size, tuple)
         across, down = self.kernel_size
+        value = self._picture(value)
         if across // 2 >= value.width or down // 2 >= value.height:
             raise OpError(
                 f"a kernel of {across}×{down} needs a picture larger than half of it, "
                 f"got {value.width}×{value.height}.",
                 remedy="Resize first or use a smaller kernel.",
             )
-        return Image.fromarray(convolve(np.asarray(value), np.outer(weights(down, params), weights(across, params))))
+        return Image.fromarray(convolve(np.asarray(value), self.kernel(params)))
 
 
-def weights(count: int, sigma: float) -> _Floats:
-    """Return a Gaussian's weights in float32, which add up to one.
-
-    exp is rounded correctly here; torch calls a library whose last bit depends on the machine (one in a few hundred
-    values differs), so that torchvision's own blur is not the same everywhere. Ours is.
-    """
-    x = np.arange(count, dtype=np.float32) - np.float32((count - 1) * 0.5)
-    ratio = x / np.float32(sigma)
-    exponents = np.float32(-0.5) * (ratio * ratio)
-    # exp() below e**-104 is zero in float32; portable.exp needs no more range than that.
-    bell = np.array([portable.exp(max(float(e), -200.0)) for e in exponents], np.float32)
-    return bell / _sum(bell)
-
-
-def _sum(values: _Floats) -> np.float32:
-    """Add floats in the order of torch's AVX2 kernel.
-
-    Float addition is not associative, and a sum that differs in the last bit would change every weight. Eight lanes are
-    added side by side, then the rest one by one, then the lanes; fewer than eight numbers are one lane.
-    """
-    lanes = 8 if len(values) >= 8 else 1
-    rows = values[: len(values) // lanes * lanes].reshape(-1, lanes)
-    columns = _add_rows(rows)
-    if lanes == 1:
-        return np.float32(columns[0])
-    total = np.float32(0)
-    for value in (*values[rows.size :], *columns):
-        total += value
-    return total
-
-
-def _add_rows(rows: _Floats) -> _Floats:
-    """Add rows into four accumulators in turn, what is left over into the first, then the accumulators."""
-    turns = len(rows) // 4
-    sums = np.zeros((4, rows.shape[1]), np.float32)
-    for turn in rows[: turns * 4].reshape(turns, *sums.shape):
-        sums += turn
-    for row in rows[turns * 4 :]:
-        sums[0] += row
-    return np.asarray(((sums[0] + sums[1]) + sums[2]) + sums[3])
-
-
-def convolve(pixels: np.ndarray[Any, np.dtype[np.uint8]], kernel: _Floats) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def convolve(pixels: np.ndarray[Any, np.dtype[np.uint8]], kernel: bell.Floats) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Return pixels convolved with a kernel, borders reflected, rounded half to even.
 
     The definition is a chain of fused multiply-adds in float32, kernel row by kernel row, which is what torch's

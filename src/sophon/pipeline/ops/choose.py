@@ -1,4 +1,4 @@
-"""Ops made of other ops: apply some of them, or one of them, by chance."""
+"""Ops made of other ops: apply some of them, one of them, or all in any order, by chance."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sophon.errors import ConfigError
 from sophon.pipeline import checks
 from sophon.pipeline.op import Op, Params
 from sophon.pipeline.rng import Rng
-from sophon.pipeline.spec import Spec, Value
+from sophon.pipeline.spec import Kind, Spec, Value
 
 _MAX_OPS = 64
 
@@ -35,6 +35,11 @@ def _common(name: str, specs: Sequence[Spec]) -> Spec:
 @dataclass(frozen=True)
 class _Choose(Op):
     ops: tuple[Op, ...]
+
+    @property
+    def kind(self) -> Kind:
+        """The kind that the ops inside take."""
+        return self.ops[0].kind
 
     @property
     def portable(self) -> bool:
@@ -70,8 +75,14 @@ class RandomApply(_Choose):
         drawn = []
         for op in self.ops:
             drawn.append(op.draw(rng, spec))
-            spec = op.output(spec)
+            spec = op.made(spec, drawn[-1])
         return tuple(drawn)
+
+    def made(self, spec: Spec, params: tuple[Params, ...] | None) -> Spec:
+        """Return what the ops make one after the other, or the input."""
+        for op, drawn in zip(self.ops, params or (), strict=params is not None):
+            spec = op.made(spec, drawn)
+        return spec
 
     def apply(self, value: Value, params: tuple[Params, ...] | None) -> Value:
         """Return the value after all ops, or as it was."""
@@ -120,7 +131,52 @@ class RandomChoice(_Choose):
             point -= weight
         return chosen, self.ops[chosen].draw(rng, spec)
 
+    def made(self, spec: Spec, params: tuple[int, Params]) -> Spec:
+        """Return what the chosen op makes."""
+        chosen, drawn = params
+        return self.ops[chosen].made(spec, drawn)
+
     def apply(self, value: Value, params: tuple[int, Params]) -> Value:
         """Return the value after the chosen op."""
         chosen, drawn = params
         return self.ops[chosen].apply(value, drawn)
+
+
+@dataclass(frozen=True)
+class RandomOrder(_Choose):
+    """Apply all ops, one after the other, in a random order.
+
+    Args:
+        ops: What to apply.
+    """
+
+    def __post_init__(self) -> None:
+        self._set(ops=_check_ops(self._where("ops"), self.ops))
+
+    def output(self, spec: Spec) -> Spec:
+        """Return what is certain of the result in every order."""
+        # What any op may be given: the input, or what any of the others makes of such a value.
+        while (wider := _common(self.name(), (spec, *(op.output(spec) for op in self.ops)))) != spec:
+            spec = wider
+        return _common(self.name(), [op.output(spec) for op in self.ops])
+
+    def draw(self, rng: Rng, spec: Spec) -> tuple[tuple[int, Params], ...]:
+        """Return which op comes when, with its parameters."""
+        drawn = []
+        for index in rng.permutation(len(self.ops)):
+            params = self.ops[index].draw(rng, spec)
+            drawn.append((index, params))
+            spec = self.ops[index].made(spec, params)
+        return tuple(drawn)
+
+    def made(self, spec: Spec, params: tuple[tuple[int, Params], ...]) -> Spec:
+        """Return what the ops make in the drawn order."""
+        for index, drawn in params:
+            spec = self.ops[index].made(spec, drawn)
+        return spec
+
+    def apply(self, value: Value, params: tuple[tuple[int, Params], ...]) -> Value:
+        """Return the value after all ops."""
+        for index, drawn in params:
+            value = self.ops[index].apply(value, drawn)
+        return value

@@ -9,7 +9,7 @@ from PIL import Image, ImageEnhance
 
 from sophon.pipeline import checks
 from sophon.pipeline.op import Params
-from sophon.pipeline.ops.picture import ChanceOp, ImageOp
+from sophon.pipeline.ops.picture import ChanceOp, ImageOp, merged
 from sophon.pipeline.rng import Rng
 from sophon.pipeline.spec import Spec, image
 
@@ -19,7 +19,7 @@ Range: TypeAlias = float | tuple[float, float]
 def gray(picture: Image.Image, channels: int) -> Image.Image:
     """Return the picture in gray, as one channel or three equal ones."""
     single = picture.convert("L")
-    return single if channels == 1 else Image.merge("RGB", (single, single, single))
+    return single if channels == 1 else merged("RGB", (single, single, single))
 
 
 def brightness(picture: Image.Image, factor: float) -> Image.Image:
@@ -44,10 +44,10 @@ def hue(picture: Image.Image, turn: float) -> Image.Image:
     h, s, v = picture.convert("HSV").split()
     step = int(turn * 255) & 0xFF  # 256 hues: the sum wraps around, as it should
     h = h.point([(value + step) & 0xFF for value in range(256)])
-    return Image.merge("HSV", (h, s, v)).convert("RGB")
+    return merged("HSV", (h, s, v)).convert("RGB")
 
 
-_ADJUST = (brightness, contrast, saturation, hue)
+ADJUST = (brightness, contrast, saturation, hue)
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Grayscale(ImageOp):
 
     def apply(self, value: Image.Image, params: Params = None) -> Image.Image:  # noqa: ARG002 - part of the contract
         """Return the gray picture."""
-        return gray(value, self.num_output_channels)
+        return gray(self._picture(value), self.num_output_channels)
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,21 @@ class RandomGrayscale(ChanceOp):
 
     def _changed(self, picture: Image.Image) -> Image.Image:
         return gray(picture, len(picture.getbands()))
+
+
+@dataclass(frozen=True)
+class RGB(ImageOp):
+    """Turn a gray picture into one with three equal channels; a coloured one stays as it is."""
+
+    def output(self, spec: Spec) -> Spec:
+        """Return an image with three channels."""
+        height, width, _ = self._input(spec).shape
+        return image(height, width, 3)
+
+    def apply(self, value: Image.Image, params: Params = None) -> Image.Image:  # noqa: ARG002 - part of the contract
+        """Return the picture in mode RGB."""
+        value = self._picture(value)
+        return value if value.mode == "RGB" else value.convert("RGB")
 
 
 @dataclass(frozen=True)
@@ -124,6 +139,7 @@ class ColorJitter(ImageOp):
 
     def apply(self, value: Image.Image, params: tuple[tuple[int, float], ...]) -> Image.Image:
         """Return the adjusted picture."""
+        value = self._picture(value)
         for which, factor in params:
-            value = _ADJUST[which](value, factor)
+            value = ADJUST[which](value, factor)
         return value

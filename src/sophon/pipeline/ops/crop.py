@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 from PIL import Image
 
 from sophon.errors import ConfigError, OpError
 from sophon.pipeline import checks
 from sophon.pipeline.op import Params
 from sophon.pipeline.ops.pad import PADDING_MODES, pad
-from sophon.pipeline.ops.picture import INTERPOLATIONS, ImageOp, check_size
-from sophon.pipeline.part import Box, Part
+from sophon.pipeline.ops.picture import INTERPOLATIONS, ImageOp, check_size, interpolations, not_a_picture
+from sophon.pipeline.part import Box, Part, missing
 from sophon.pipeline.pixels import PillowBox, crop_and_resize
 from sophon.pipeline.rng import Rng
 from sophon.pipeline.spec import Spec, image
+from sophon.pipeline.streams import Boxes, Numbers, Sizes, Streams, where, whole
 
+_TOO_SMALL = "Use pad_if_needed=True, a Resize before it, or a smaller crop."
 _TRIES = 10  # torchvision's number of attempts at a box that fits
 
 
@@ -29,15 +32,19 @@ def crop(picture: Image.Image | Part, box: Box) -> Image.Image:
 def _located(picture: Image.Image | Part, box: Box) -> tuple[Image.Image, PillowBox]:
     """Return the picture that holds a box, and where in it the box lies."""
     top, left, height, width = box
+    if not isinstance(picture, Image.Image | Part):
+        raise not_a_picture("a crop", picture)
     if isinstance(picture, Part):
         if not picture.holds(box):
-            raise OpError(f"a box of {width}×{height} at ({left}, {top}) is not in the part that was decoded.")
+            raise missing(box)
         top, left, picture = top - picture.top, left - picture.left, picture.picture
     return picture, (left, top, left + width, top + height)
 
 
 @dataclass(frozen=True)
-class _SizedCrop(ImageOp):
+class SizedCrop(ImageOp):
+    """A crop whose result has a fixed size."""
+
     size: int | tuple[int, int]
 
     def __post_init__(self) -> None:
@@ -53,14 +60,21 @@ class _SizedCrop(ImageOp):
         """Return an image of the given size."""
         return image(*self._size, self._input(spec).channels)
 
+    def _places(self, tops: Numbers, lefts: Numbers, sizes: Sizes) -> Boxes:
+        """Return boxes of the given size at these places, and the whole of pictures that are smaller."""
+        (height, width), (heights, widths) = self._size, sizes
+        boxes = tops, lefts, np.full_like(heights, height), np.full_like(widths, width)
+        return where((heights >= height) & (widths >= width), boxes, whole(sizes))
+
+    def _drawn_places(self, streams: Streams, sizes: Sizes) -> Boxes:
+        """Return boxes of the given size at random places, and the whole of pictures that are smaller."""
+        room_y, room_x = (np.maximum(side - mine, 0) + 1 for side, mine in zip(sizes, self._size, strict=True))
+        return self._places(streams.below(0, room_y), streams.below(1, room_x), sizes)
+
 
 @dataclass(frozen=True)
-class CenterCrop(_SizedCrop):
-    """Cut the centre out of a picture; a smaller picture is padded with black first.
-
-    Args:
-        size: An integer for a square, or (height, width).
-    """
+class CentralCrop(SizedCrop):
+    """A crop of the middle, after a border where the picture is smaller than the crop."""
 
     def box_needed(self, spec: Spec, params: Params) -> Box | None:  # noqa: ARG002 - part of the contract
         """Return the box in the middle, if the picture is large enough."""
@@ -69,12 +83,23 @@ class CenterCrop(_SizedCrop):
 
     def apply(self, value: Image.Image | Part, params: Params = None) -> Image.Image:  # noqa: ARG002
         """Return the centre of the picture."""
-        if isinstance(value, Image.Image):
+        if not isinstance(value, Part):
+            value = self._picture(value)
             height, width = self._size
             missing_x, missing_y = max(0, width - value.width), max(0, height - value.height)
             sides = (missing_x // 2, missing_y // 2, (missing_x + 1) // 2, (missing_y + 1) // 2)
-            value = pad(value, sides, 0.0, "constant")
+            if any(sides):
+                value = pad(value, sides, *self._fill_and_mode())
         return crop(value, self._box(value.height, value.width))
+
+    def boxes_needed(self, streams: Streams, sizes: Sizes) -> Boxes | None:  # noqa: ARG002 - part of the contract
+        """Return the boxes in the middle of pictures that are large enough."""
+        spare = (side - mine for side, mine in zip(sizes, self._size, strict=True))
+        tops, lefts = (np.rint(room / 2.0).astype(np.int64) for room in spare)
+        return self._places(tops, lefts, sizes)
+
+    def _fill_and_mode(self) -> tuple[checks.Fill, str]:
+        return 0.0, "constant"
 
     def _box(self, height: int, width: int) -> Box:
         crop_height, crop_width = self._size
@@ -82,7 +107,16 @@ class CenterCrop(_SizedCrop):
 
 
 @dataclass(frozen=True)
-class RandomCrop(_SizedCrop):
+class CenterCrop(CentralCrop):
+    """Cut the centre out of a picture; a smaller picture is padded with black first.
+
+    Args:
+        size: An integer for a square, or (height, width).
+    """
+
+
+@dataclass(frozen=True)
+class RandomCrop(SizedCrop):
     """Cut a random place out of a picture.
 
     Args:
@@ -107,24 +141,41 @@ class RandomCrop(_SizedCrop):
             padding_mode=checks.choice(self._where("padding_mode"), self.padding_mode, PADDING_MODES),
         )
 
+    def output(self, spec: Spec) -> Spec:
+        """Return an image of the given size; a picture that is known to be too small is refused."""
+        height, width, _ = self._input(spec).shape
+        if height is not None and width is not None and min(spare := self._spare(height, width)) < 0:
+            raise ConfigError(f"{self.name()}: {self._too_small(spare)} {_TOO_SMALL}")
+        return super().output(spec)
+
     def draw(self, rng: Rng, spec: Spec) -> tuple[int, int]:
         """Return (top, left) within the padded picture."""
-        height, width = self._padded(spec.height, spec.width)
-        spare_y, spare_x = height - self._size[0], width - self._size[1]
-        if spare_y < 0 or spare_x < 0:
-            raise OpError(
-                f"a crop of {self._size[1]}×{self._size[0]} does not fit a picture of {width}×{height}.",
-                remedy="Use pad_if_needed=True, a Resize before it, or a smaller crop.",
-            )
-        return rng.below(spare_y + 1), rng.below(spare_x + 1)
+        spare = self._spare(spec.height, spec.width)
+        if min(spare) < 0:
+            raise OpError(self._too_small(spare), remedy=_TOO_SMALL)
+        return rng.below(spare[0] + 1), rng.below(spare[1] + 1)
+
+    def _spare(self, height: int, width: int) -> tuple[int, int]:
+        """Return how much higher and wider a picture of this size is, with its borders, than the crop."""
+        height, width = self._padded(height, width)
+        return height - self._size[0], width - self._size[1]
+
+    def _too_small(self, spare: tuple[int, int]) -> str:
+        height, width = self._size
+        return f"a crop of {width}×{height} does not fit a picture of {width + spare[1]}×{height + spare[0]}."
 
     def box_needed(self, spec: Spec, params: tuple[int, int]) -> Box | None:
         """Return the box at the drawn place, if nothing is to be padded."""
         return None if self._borders(spec.height, spec.width) else (*params, *self._size)
 
+    def boxes_needed(self, streams: Streams, sizes: Sizes) -> Boxes | None:
+        """Return the boxes at the drawn places of pictures that are not padded."""
+        return whole(sizes) if self.padding is not None else self._drawn_places(streams, sizes)
+
     def apply(self, value: Image.Image | Part, params: tuple[int, int]) -> Image.Image:
         """Return the part of the picture at the drawn place."""
-        if isinstance(value, Image.Image):
+        if not isinstance(value, Part):
+            value = self._picture(value)
             for sides in self._borders(value.height, value.width):
                 value = pad(value, sides, self.fill, self.padding_mode)
         return crop(value, (*params, *self._size))
@@ -150,31 +201,20 @@ class RandomCrop(_SizedCrop):
 
 
 @dataclass(frozen=True)
-class RandomResizedCrop(_SizedCrop):
-    """Cut a part of random area, shape and place out of a picture and resize it.
-
-    Args:
-        size: Size of the result: an integer for a square, or (height, width).
-        scale: Smallest and largest share of the picture's area.
-        ratio: Smallest and largest width / height.
-        interpolation: "nearest", "bilinear", "bicubic", "box", "hamming" or "lanczos".
-    """
-
+class _ResizedCrop(SizedCrop):
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3.0 / 4.0, 4.0 / 3.0)
-    interpolation: str = "bilinear"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._set(
             scale=checks.interval(self._where("scale"), self.scale, 0.0),
             ratio=checks.interval(self._where("ratio"), self.ratio, 1e-6, 1e6),
-            interpolation=checks.choice(self._where("interpolation"), self.interpolation, list(INTERPOLATIONS)),
         )
         if self.scale[1] <= 0.0:
             raise ConfigError(f"{self._where('scale')}: expected a largest share above 0, got {self.scale!r}")
 
-    def draw(self, rng: Rng, spec: Spec) -> Box:
+    def _draw_box(self, rng: Rng, spec: Spec) -> Box:
         """Return the box to cut out; after ten misses the largest central one of a legal shape."""
         height, width = spec.height, spec.width
         for _ in range(_TRIES):
@@ -190,16 +230,102 @@ class RandomResizedCrop(_SizedCrop):
             w = round(height * self.ratio[1])
         return (height - h) // 2, (width - w) // 2, h, w
 
-    def box_needed(self, spec: Spec, params: Box) -> Box | None:  # noqa: ARG002 - part of the contract
-        """Return the box to cut out."""
-        return params
+    def boxes_needed(self, streams: Streams, sizes: Sizes) -> Boxes | None:
+        """Return the boxes that `_draw_box` gives."""
+        boxes, open_ = self._central(sizes), np.arange(len(sizes[0]))
+        for attempt in range(_TRIES):
+            if len(open_) == 0:
+                break
+            height, width = sizes[0][open_], sizes[1][open_]
+            area = height * width * streams.uniform(2 * attempt, *self.scale)
+            ratio = streams.log_uniform(2 * attempt + 1, *self.ratio)
+            w = np.rint(np.sqrt(area * ratio)).astype(np.int64)
+            h = np.rint(np.sqrt(area / ratio)).astype(np.int64)
+            fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
+            found, chosen = streams.of(fits), open_[fits]
+            h, w = h[fits], w[fits]
+            top = found.below(2 * attempt + 2, height[fits] - h + 1)
+            left = found.below(2 * attempt + 3, width[fits] - w + 1)
+            for numbers, drawn in zip(boxes, (top, left, h, w), strict=True):
+                numbers[chosen] = drawn
+            streams, open_ = streams.of(~fits), open_[~fits]
+        return boxes
 
-    def apply(self, value: Image.Image | Part, params: Box) -> Image.Image:
+    def _central(self, sizes: Sizes) -> Boxes:
+        """Return the largest central boxes of a legal shape."""
+        height, width = sizes
+        shape = width / height
+        narrow, wide = shape < self.ratio[0], shape > self.ratio[1]
+        h = np.where(narrow, np.rint(width / self.ratio[0]), height).astype(np.int64)
+        w = np.where(wide, np.rint(height * self.ratio[1]), width).astype(np.int64)
+        return (height - h) // 2, (width - w) // 2, h, w
+
+    def _resized(self, value: Image.Image | Part, box: Box, interpolation: str) -> Image.Image:
         """Return the part inside the box, resized.
 
         Pillow's ``resize(box=…)`` would save a copy, but its filter reads pixels outside the box: other bits.
         """
         height, width = self._size
-        if self.interpolation == "bilinear":
-            return crop_and_resize(*_located(value, params), (width, height))
-        return crop(value, params).resize((width, height), INTERPOLATIONS[self.interpolation])
+        if interpolation == "bilinear":
+            return crop_and_resize(*_located(value, box), (width, height))
+        return crop(value, box).resize((width, height), INTERPOLATIONS[interpolation])
+
+
+@dataclass(frozen=True)
+class RandomResizedCrop(_ResizedCrop):
+    """Cut a part of random area, shape and place out of a picture and resize it.
+
+    Args:
+        size: Size of the result: an integer for a square, or (height, width).
+        scale: Smallest and largest share of the picture's area.
+        ratio: Smallest and largest width / height.
+        interpolation: "nearest", "bilinear", "bicubic", "box", "hamming" or "lanczos".
+    """
+
+    interpolation: str = "bilinear"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set(interpolation=checks.choice(self._where("interpolation"), self.interpolation, list(INTERPOLATIONS)))
+
+    def draw(self, rng: Rng, spec: Spec) -> Box:
+        """Return the box to cut out."""
+        return self._draw_box(rng, spec)
+
+    def box_needed(self, spec: Spec, params: Box) -> Box | None:  # noqa: ARG002 - part of the contract
+        """Return the box to cut out."""
+        return params
+
+    def apply(self, value: Image.Image | Part, params: Box) -> Image.Image:
+        """Return the part inside the box, resized."""
+        return self._resized(value, params, self.interpolation)
+
+
+@dataclass(frozen=True)
+class RandomResizedCropAndInterpolation(_ResizedCrop):
+    """Cut out and resize as `RandomResizedCrop` does, with an interpolation that is drawn too, as timm's namesake.
+
+    Args:
+        size: Size of the result: an integer for a square, or (height, width).
+        scale: Smallest and largest share of the picture's area.
+        ratio: Smallest and largest width / height.
+        interpolation: Names to draw from; see `RandomResizedCrop`.
+    """
+
+    interpolation: tuple[str, ...] = ("bilinear", "bicubic")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set(interpolation=interpolations(self._where("interpolation"), self.interpolation))
+
+    def draw(self, rng: Rng, spec: Spec) -> tuple[Box, str]:
+        """Return the box to cut out and the interpolation."""
+        return self._draw_box(rng, spec), self.interpolation[rng.below(len(self.interpolation))]
+
+    def box_needed(self, spec: Spec, params: tuple[Box, str]) -> Box | None:  # noqa: ARG002 - part of the contract
+        """Return the box to cut out."""
+        return params[0]
+
+    def apply(self, value: Image.Image | Part, params: tuple[Box, str]) -> Image.Image:
+        """Return the part inside the box, resized."""
+        return self._resized(value, *params)

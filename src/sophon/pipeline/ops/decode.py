@@ -5,16 +5,19 @@ from __future__ import annotations
 import io
 import struct
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from PIL import Image, JpegImagePlugin, UnidentifiedImageError
 
 from sophon.errors import OpError
 from sophon.pipeline import checks
-from sophon.pipeline.op import Op, Params
+from sophon.pipeline.op import Json, Op, Params
 from sophon.pipeline.ops.picture import MAX_PIXELS
 from sophon.pipeline.spec import Kind, Spec, image
 
+_ORIENTATION = 0x0112  # EXIF's tag
+_KEPT = ("icc_profile", "transparency")
+_WITH_ORIENTATION = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
 _JPEG_START = b"\xff\xd8\xff"
 # What Pillow's plugins raise on files that are not what they claim; measured on damaged files of every format.
 _DAMAGE = (OSError, SyntaxError, ValueError, TypeError, IndexError, KeyError, EOFError, struct.error)
@@ -29,17 +32,28 @@ class Decode(Op):
         mode: "RGB" (torchvision's ImageFolder) or "L" (gray).
         max_pixels: A picture that declares more is refused before any pixel is decoded. Formats other than JPEG are
             also bound by ``PIL.Image.MAX_IMAGE_PIXELS``, which is process-wide and yours to set.
+        metadata: Whether a later step may look at EXIF or a colour profile, as somebody's own code may (`Pipeline`
+            finds out). A picture that has such then keeps it through all ops, and is not sent without it.
     """
 
     mode: str = "RGB"
     max_pixels: int = MAX_PIXELS
+    metadata: bool = False
     takes: ClassVar[Kind] = Kind.ENCODED
 
     def __post_init__(self) -> None:
         self._set(
             mode=checks.choice(self._where("mode"), self.mode, ("RGB", "L")),
             max_pixels=checks.integer(self._where("max_pixels"), self.max_pixels, 1, checks.MAX_SIDE**2),
+            metadata=checks.flag(self._where("metadata"), self.metadata),
         )
+
+    def to_spec(self) -> dict[str, Json]:
+        """Return the op as JSON values; `metadata` only where it is set, so that fingerprints stay what they are."""
+        spec = super().to_spec()
+        if not self.metadata:
+            del spec["metadata"]
+        return spec
 
     def output(self, spec: Spec) -> Spec:
         """Return an image of unknown size."""
@@ -51,8 +65,11 @@ class Decode(Op):
         picture = self.open(value)
         try:
             picture.load()
-            # convert() would copy a picture that already has the right mode.
-            return picture if picture.mode == self.mode else picture.convert(self.mode)
+            if picture.mode != self.mode:
+                return picture.convert(self.mode)
+            # convert() would copy the pixels. What it returns is a plain Image, not the file's own class, and there are
+            # transforms that look a class up.
+            return picture._new(picture.im)
         except _DAMAGE as error:
             raise OpError(f"{_name(picture)} is damaged: {error}.", remedy=_REMEDY) from error
 
@@ -78,6 +95,29 @@ class Decode(Op):
                 remedy="Raise Decode(max_pixels=…) if you trust the file.",
             )
         return picture
+
+
+def kept_metadata(picture: object) -> dict[str | tuple[int, int], Any] | None:
+    """Return what a picture carries that may change what somebody's own code makes of it, or None.
+
+    That is a colour profile, a colour that stands for transparency, or an orientation other than upright.
+    """
+    info = picture.info if isinstance(picture, Image.Image) else {}
+    if any(name in info for name in _KEPT):
+        return info
+    return None if _is_upright(info) else info
+
+
+def _is_upright(info: dict[str | tuple[int, int], Any]) -> bool:
+    """Return whether a picture with this metadata is upright for Pillow, which reads that in EXIF and in XMP."""
+    if not any(name in info for name in _WITH_ORIENTATION):
+        return True
+    asked = Image.new("L", (1, 1))
+    asked.info = info
+    try:
+        return bool(asked.getexif().get(_ORIENTATION, 1) == 1)
+    except _DAMAGE:
+        return False  # whoever reads it will say so
 
 
 def _open(value: bytes) -> Image.Image:

@@ -9,7 +9,7 @@ from typing import ClassVar, TypeAlias
 from sophon.errors import ConfigError
 from sophon.pipeline import checks
 from sophon.pipeline.op import Op
-from sophon.pipeline.ops.tensor import Tensor
+from sophon.pipeline.ops.tensor import Tensor, check_tensor
 from sophon.pipeline.rng import Rng
 from sophon.pipeline.spec import Kind, Spec
 
@@ -82,6 +82,7 @@ class RandomErasing(Op):
 
     def apply(self, value: Tensor, params: Patch | None) -> Tensor:
         """Return the tensor with the rectangle overwritten."""
+        check_tensor(self.name(), value)
         if params is None:
             return value
         top, left, height, width, noise = params

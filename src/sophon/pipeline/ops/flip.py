@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from PIL import Image
 
 from sophon.pipeline.ops.picture import ChanceOp
 from sophon.pipeline.part import Box, Part
 from sophon.pipeline.spec import Spec
+from sophon.pipeline.streams import Boxes, Sizes, Streams, where
 
 
 @dataclass(frozen=True)
@@ -18,18 +19,28 @@ class _RandomFlip(ChanceOp):
 
     def box_before(self, box: Box, spec: Spec, params: bool) -> Box | None:
         """Return the mirrored box."""
-        return self._mirrored(box, spec.height, spec.width) if params else box
+        mirrored: Box = self._mirrored(box, spec.height, spec.width)
+        return mirrored if params else box
+
+    def boxes_before(self, boxes: Boxes, streams: Streams, sizes: Sizes) -> Boxes | None:
+        """Return the boxes of which some are mirrored."""
+        return where(streams.uniform(0) < self.p, self._mirrored(boxes, *sizes), boxes)
+
+    def sizes_made(self, sizes: Sizes) -> Sizes | None:
+        """Return the sizes as they were."""
+        return sizes
 
     def apply(self, value: Image.Image | Part, params: bool) -> Image.Image | Part:
         """Return the picture, flipped or not."""
-        if params and isinstance(value, Part):
-            piece = value.picture
-            box = (value.top, value.left, piece.height, piece.width)
-            top, left, _, _ = self._mirrored(box, value.height, value.width)
-            return Part(piece.transpose(self._transpose), top, left, value.height, value.width)
-        return value.transpose(self._transpose) if params and isinstance(value, Image.Image) else value
+        if not params:
+            return value
+        if isinstance(value, Part):
+            top, left, _, _ = self._mirrored(value.box, value.height, value.width)
+            return Part(value.picture.transpose(self._transpose), top, left, value.height, value.width)
+        return self._picture(value).transpose(self._transpose)
 
-    def _mirrored(self, box: Box, height: int, width: int) -> Box:
+    def _mirrored(self, box: Any, height: Any, width: Any) -> Any:
+        """Return a box in the mirror, or many; integers or arrays of them."""
         raise NotImplementedError
 
 
@@ -39,7 +50,7 @@ class RandomHorizontalFlip(_RandomFlip):
 
     _transpose: ClassVar[Image.Transpose] = Image.Transpose.FLIP_LEFT_RIGHT
 
-    def _mirrored(self, box: Box, height: int, width: int) -> Box:  # noqa: ARG002 - the other flip needs it
+    def _mirrored(self, box: Any, height: Any, width: Any) -> Any:  # noqa: ARG002 - the other flip needs it
         top, left, box_height, box_width = box
         return top, width - left - box_width, box_height, box_width
 
@@ -50,6 +61,6 @@ class RandomVerticalFlip(_RandomFlip):
 
     _transpose: ClassVar[Image.Transpose] = Image.Transpose.FLIP_TOP_BOTTOM
 
-    def _mirrored(self, box: Box, height: int, width: int) -> Box:  # noqa: ARG002 - the other flip needs it
+    def _mirrored(self, box: Any, height: Any, width: Any) -> Any:  # noqa: ARG002 - the other flip needs it
         top, left, box_height, box_width = box
         return height - top - box_height, left, box_height, box_width

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
 from sophon.errors import OpError
 from sophon.pipeline import checks
@@ -56,20 +56,15 @@ class Pad(ImageOp):
 
     def apply(self, value: Image.Image, params: Params = None) -> Image.Image:  # noqa: ARG002 - part of the contract
         """Return the padded picture."""
-        return pad(value, self.sides, self.fill, self.padding_mode)
+        return pad(self._picture(value), self.sides, self.fill, self.padding_mode)
 
 
 def pad(picture: Image.Image, sides: tuple[int, int, int, int], fill: checks.Fill, mode: str) -> Image.Image:
     """Return the picture with a border of (left, top, right, bottom) pixels."""
     left, top, right, bottom = sides
-    if not any(sides):
-        return picture
-    width, height = picture.width + left + right, picture.height + top + bottom
-    check_pixels("Pad", height, width)
+    check_pixels("Pad", picture.height + top + bottom, picture.width + left + right)
     if mode == "constant":
-        canvas = Image.new(picture.mode, (width, height), colour(fill, picture))
-        canvas.paste(picture, (left, top))
-        return canvas
+        return ImageOps.expand(picture, sides, colour(fill, picture))
     around = ((top, bottom), (left, right), (0, 0))[: 3 if picture.mode == "RGB" else 2]
     return Image.fromarray(np.pad(np.asarray(picture), around, mode=mode))  # type: ignore[call-overload]
 

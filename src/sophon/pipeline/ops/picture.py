@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from PIL import Image
 
@@ -11,7 +12,7 @@ from sophon.errors import ConfigError, OpError
 from sophon.pipeline import checks
 from sophon.pipeline.op import Op
 from sophon.pipeline.rng import Rng
-from sophon.pipeline.spec import Kind, Spec, Value, image
+from sophon.pipeline.spec import Kind, Spec, Value, image, spec_of
 
 # Twice Pillow's warning level, which is where Pillow itself refuses: 178,956,970 pixels are 0.7 GB once decoded.
 MAX_PIXELS = 178_956_970
@@ -42,6 +43,12 @@ class ImageOp(Op):
         self._check_kind(spec)
         return spec if spec.kind is Kind.IMAGE else image(None, None, None)
 
+    def _picture(self, value: Value) -> Image.Image:
+        """Return a value that is a picture; raise for anything else, which must never pass through unchanged."""
+        if not isinstance(value, Image.Image):
+            raise not_a_picture(self.name(), value)
+        return value
+
 
 @dataclass(frozen=True)
 class ChanceOp(ImageOp):
@@ -58,10 +65,31 @@ class ChanceOp(ImageOp):
 
     def apply(self, value: Value, params: bool) -> Value:
         """Return the picture, changed or not."""
-        return self._changed(value) if params else value
+        return self._changed(self._picture(value)) if params else value
 
     def _changed(self, picture: Image.Image) -> Image.Image:
         raise NotImplementedError
+
+
+def interpolations(where: str, value: Any) -> tuple[str, ...]:
+    """Check the names of interpolations to draw from: one name or several."""
+    names = (value,) if isinstance(value, str) else checks.sequence(where, value, range(1, len(INTERPOLATIONS) + 1))
+    return tuple(checks.choice(where, name, list(INTERPOLATIONS)) for name in names)
+
+
+def merged(mode: str, bands: Sequence[Image.Image]) -> Image.Image:
+    """Return a picture of these bands, without what they know beside pixels: torchvision makes it of an array."""
+    picture = Image.merge(mode, bands)
+    picture.info = {}
+    return picture
+
+
+def not_a_picture(name: str, value: Value) -> OpError:
+    """Return the error for a value that an op on pictures cannot take."""
+    return OpError(
+        f"{name} takes a picture, got {spec_of(value)} ({type(value).__name__}).",
+        remedy="Put it before the step that turns the picture into something else.",
+    )
 
 
 def check_pixels(where: str, height: int, width: int) -> None:

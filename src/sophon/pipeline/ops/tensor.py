@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 from PIL import Image
 
-from sophon.errors import ConfigError
+from sophon.errors import ConfigError, OpError
 from sophon.pipeline import checks
 from sophon.pipeline.op import Op, Params
-from sophon.pipeline.spec import Kind, Spec
+from sophon.pipeline.ops.picture import not_a_picture
+from sophon.pipeline.spec import Kind, Spec, spec_of
 
 Tensor = np.ndarray[Any, np.dtype[Any]]
 _WHITE = np.float32(255)
@@ -60,6 +61,8 @@ class ToTensor(_FromImage):
 
 def planes(picture: Image.Image, dtype: type[np.generic], out: Tensor | None = None) -> Tensor:
     """Return the picture's channels, one after the other."""
+    if not isinstance(picture, Image.Image):
+        raise not_a_picture("this op", picture)
     shape = (len(picture.getbands()), picture.height, picture.width)
     tensor = np.empty(shape, dtype) if out is None else out
     if tensor.shape != shape:
@@ -68,6 +71,16 @@ def planes(picture: Image.Image, dtype: type[np.generic], out: Tensor | None = N
     for plane, channel in zip(tensor, picture.split(), strict=True):
         plane[...] = np.asarray(channel)
     return tensor
+
+
+def check_tensor(name: str, value: object, dtypes: tuple[str, ...] = ()) -> None:
+    """Refuse a value that is not a tensor of one of the given dtypes; any dtype will do if none is given."""
+    if not isinstance(value, np.ndarray) or (dtypes and value.dtype.name not in dtypes):
+        wanted = f"a tensor of {' or '.join(dtypes)}" if dtypes else "a tensor"
+        raise OpError(
+            f"{name} takes {wanted}, got {spec_of(value)} ({type(value).__name__}).",
+            remedy="Put it after the step that makes such a tensor.",
+        )
 
 
 @dataclass(frozen=True)
@@ -91,6 +104,7 @@ class ToFloat(Op):
 
     def apply(self, value: Tensor, params: Params = None) -> Tensor:  # noqa: ARG002 - part of the contract
         """Return the tensor as floats; one that has floats already stays as it is."""
+        check_tensor(self.name(), value, ("uint8", "float32"))
         if value.dtype == np.float32:
             return value
         tensor = value.astype(np.float32)
@@ -144,6 +158,8 @@ class Normalize(Op):
 
     def apply(self, value: Tensor, params: Params = None) -> Tensor:  # noqa: ARG002 - part of the contract
         """Return the normalised tensor."""
+        # Pillow pictures and other dtypes would be broadcast and converted without a word.
+        check_tensor(self.name(), value, ("float32",))
         return self.finish(value - self._mean)
 
     def apply_to(self, tensor: Tensor) -> Tensor:

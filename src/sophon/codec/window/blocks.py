@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from sophon.codec.window.header import Header
 from sophon.errors import ConfigError
 
-# (left, top, right, bottom); right and bottom are the first ones outside, as in Pillow.
+# (left, top, right, bottom); right and bottom are just outside, as in Pillow.
 Box = tuple[int, int, int, int]
 
 # Up to this width of a component libjpeg repeats samples instead of interpolating (jdsample.c).
@@ -22,13 +22,13 @@ _NARROW = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class NeededBlocks:
     """The part of a JPEG that a box needs.
 
     Attributes:
-        mcus: Box in MCUs.
-        pixels: Box in pixels: the window.
-        kept: For each component the box of blocks whose samples the box depends on.
+        mcus: Its box in MCUs.
+        pixels: Its box in pixels: the window.
+        kept: For each component, the box of blocks whose samples decide the pixels.
     """
 
     mcus: Box
@@ -36,12 +36,12 @@ class Region:
     kept: tuple[Box, ...]
 
 
-def needed(header: Header, box: Box) -> Region:
-    """Return the least region that decodes to the pixels of a box.
+def needed(header: Header, box: Box) -> NeededBlocks:
+    """Return the smallest region that decodes to the pixels of a box.
 
     Args:
-        header: Of the whole picture.
-        box: In pixels.
+        header: Header of the whole picture.
+        box: The box in pixels.
 
     Raises:
         ConfigError: The box is empty or not inside the picture.
@@ -71,7 +71,7 @@ def needed(header: Header, box: Box) -> Region:
     if halved and x0 and -(-(x_end - x0 * mcu_width) // 2) <= _NARROW:
         x0 -= 1
     pixels = (x0 * mcu_width, y0 * mcu_height, x_end, min(y1 * mcu_height, header.height))
-    return Region((x0, y0, x1, y1), pixels, tuple([kept[c.h, c.v] for c in header.components]))
+    return NeededBlocks((x0, y0, x1, y1), pixels, tuple([kept[c.h, c.v] for c in header.components]))
 
 
 def _blocks(start: int, end: int, size: int, ratio: int) -> tuple[int, int]:

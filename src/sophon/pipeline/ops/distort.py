@@ -1,0 +1,96 @@
+"""Distortions of colour: factors that each have their own chance, and channels in random order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from PIL import Image
+
+from sophon.errors import OpError
+from sophon.pipeline import checks
+from sophon.pipeline.ops.color import ADJUST
+from sophon.pipeline.ops.picture import ImageOp, merged
+from sophon.pipeline.rng import Rng
+from sophon.pipeline.spec import Spec
+
+Order: TypeAlias = tuple[int, ...]  # which channel of the picture becomes each channel of the result
+
+_BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(4)  # in ADJUST
+
+
+def permuted(picture: Image.Image, order: Order) -> Image.Image:
+    """Return the picture with its channels in another order."""
+    bands = picture.split()
+    if len(bands) != len(order):
+        raise OpError(f"an order of {len(order)} channels does not fit a picture of {len(bands)}.")
+    return merged(picture.mode, [bands[channel] for channel in order])
+
+
+def _draw_order(rng: Rng, spec: Spec) -> Order:
+    if spec.channels is None:
+        raise OpError("the number of channels is not known yet.", remedy="Put Grayscale or RGB before this op.")
+    return rng.permutation(spec.channels)
+
+
+@dataclass(frozen=True)
+class RandomChannelPermutation(ImageOp):
+    """Put a picture's channels in random order."""
+
+    def draw(self, rng: Rng, spec: Spec) -> Order:
+        """Return the order of the channels."""
+        return _draw_order(rng, spec)
+
+    def apply(self, value: Image.Image, params: Order) -> Image.Image:
+        """Return the picture with its channels in the drawn order."""
+        return permuted(self._picture(value), params)
+
+
+@dataclass(frozen=True)
+class RandomPhotometricDistort(ImageOp):
+    """Change brightness, contrast, saturation, hue and the order of the channels, each with probability p.
+
+    Contrast comes before or after saturation and hue, by an even chance (Liu et al., 2015).
+
+    Args:
+        brightness: (smallest, largest) factor.
+        contrast: Likewise.
+        saturation: Likewise.
+        hue: (smallest, largest) turn, -0.5 … 0.5.
+        p: Probability of each change.
+    """
+
+    brightness: tuple[float, float] = (0.875, 1.125)
+    contrast: tuple[float, float] = (0.5, 1.5)
+    saturation: tuple[float, float] = (0.5, 1.5)
+    hue: tuple[float, float] = (-0.05, 0.05)
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        self._set(
+            brightness=checks.interval(self._where("brightness"), self.brightness, 0.0),
+            contrast=checks.interval(self._where("contrast"), self.contrast, 0.0),
+            saturation=checks.interval(self._where("saturation"), self.saturation, 0.0),
+            hue=checks.interval(self._where("hue"), self.hue, -0.5, 0.5),
+            p=checks.probability(self._where("p"), self.p),
+        )
+
+    def draw(self, rng: Rng, spec: Spec) -> tuple[tuple[tuple[int, float], ...], Order | None]:
+        """Return the adjustments to make as (which, factor), in order, and the order of the channels if it changes."""
+        ranges = (self.brightness, self.contrast, self.saturation, self.hue)
+        factors = [rng.uniform(*limits) if rng.chance(self.p) else None for limits in ranges]
+        turns = (
+            (_BRIGHTNESS, _CONTRAST, _SATURATION, _HUE)
+            if rng.chance(0.5)
+            else (_BRIGHTNESS, _SATURATION, _HUE, _CONTRAST)
+        )
+        steps = tuple((which, factor) for which in turns if (factor := factors[which]) is not None)
+        return steps, _draw_order(rng, spec) if rng.chance(self.p) else None
+
+    def apply(self, value: Image.Image, params: tuple[tuple[tuple[int, float], ...], Order | None]) -> Image.Image:
+        """Return the distorted picture."""
+        steps, order = params
+        value = self._picture(value)
+        for which, factor in steps:
+            value = ADJUST[which](value, factor)
+        return value if order is None else permuted(value, order)

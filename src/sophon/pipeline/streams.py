@@ -1,0 +1,123 @@
+"""The random numbers of many samples at once: what `Rng` gives one by one, to the last bit.
+
+A plan is made from the boxes of all crops of a coming epoch, a million and more of them. Philox is counter-based, so
+its rounds can be done for all samples in one go; so can what `Rng` makes of the words, since that takes IEEE basic
+operations only (`tests/pipeline/test_streams.py` compares both).
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sophon.pipeline import portable
+
+Numbers: TypeAlias = NDArray[np.int64]
+Sizes: TypeAlias = tuple[Numbers, Numbers]
+"""Heights and widths of many pictures."""
+Boxes: TypeAlias = tuple[Numbers, Numbers, Numbers, Numbers]
+"""Tops, lefts, heights and widths, as in `Box`."""
+Words: TypeAlias = NDArray[np.uint64]
+
+# Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011): multipliers, what the key grows by, rounds.
+_MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
+_STEPS = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
+_ROUNDS = 10
+_HALF, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
+_LIMIT = 1 << 64
+
+
+class Streams:
+    """The streams of one op on many passes.
+
+    Args:
+        seed: Of the run.
+        epochs: One for all, or one for each sample.
+        position: Index of the op in its pipeline.
+        samples: Which ones.
+    """
+
+    def __init__(self, seed: int, epochs: int | NDArray[Any], position: int, samples: NDArray[Any]) -> None:
+        self._seed = seed
+        self._epochs = np.atleast_1d(np.asarray(epochs, np.uint64))
+        self._position = position
+        self._samples = np.asarray(samples, np.uint64)
+        self._blocks: dict[int, tuple[Words, ...]] = {}
+
+    def of(self, rows: NDArray[Any]) -> Streams:
+        """Return some of the streams."""
+        epochs = self._epochs if len(self._epochs) == 1 else self._epochs[rows]
+        some = Streams(self._seed, epochs, self._position, self._samples[rows])
+        some._blocks = {number: tuple(words[rows] for words in block) for number, block in self._blocks.items()}
+        return some
+
+    def words(self, number: int) -> Words:
+        """Return the word of this number, from 0, of every stream."""
+        block, place = divmod(number, 4)
+        if block not in self._blocks:
+            # NumPy's Philox counts before it draws.
+            counter = (_one(block + 1), _one(0), _one(self._position), self._samples)
+            drawn = _philox(counter, (_one(self._seed), self._epochs))
+            self._blocks[block] = tuple(np.broadcast_to(words, self._samples.shape) for words in drawn)
+        return self._blocks[block][place]
+
+    def uniform(self, number: int, low: float = 0.0, high: float = 1.0) -> NDArray[np.float64]:
+        """Return what `Rng.uniform` makes of a word."""
+        share = (self.words(number) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        return low + (high - low) * share
+
+    def log_uniform(self, number: int, low: float, high: float) -> NDArray[np.float64]:
+        """Return what `Rng.log_uniform` makes of a word."""
+        return portable.exp_array(self.uniform(number, portable.log(low), portable.log(high)))
+
+    def below(self, number: int, bounds: Numbers) -> Numbers:
+        """Return what `Rng.below` makes of a word; bounds are below 2**32."""
+        words, most = self.words(number), bounds.astype(np.uint64)
+        low = ((words & _LOW) * most) >> _HALF
+        return (((words >> _HALF) * most + low) >> _HALF).astype(np.int64)
+
+
+def whole(sizes: Sizes) -> Boxes:
+    """Return the boxes of whole pictures."""
+    heights, widths = sizes
+    return np.zeros_like(heights), np.zeros_like(widths), heights, widths
+
+
+def where(is_so: NDArray[np.bool_], boxes: Boxes, others: Boxes) -> Boxes:
+    """Return the first boxes where something is so, and the others elsewhere."""
+    top, left, height, width = (np.where(is_so, one, other) for one, other in zip(boxes, others, strict=True))
+    return top, left, height, width
+
+
+def _one(number: int) -> Words:
+    """Return an integer as an array, whose products wrap around without a warning."""
+    return np.array([number % _LIMIT], np.uint64)
+
+
+def _philox(counter: tuple[Words, ...], key: tuple[Words, Words]) -> tuple[Words, ...]:
+    """Return four words for each counter, by Philox4x64-10."""
+    a, b, c, d = counter
+    first, second = key
+    for number in range(_ROUNDS):
+        if number:
+            first, second = first + _one(_STEPS[0]), second + _one(_STEPS[1])
+        high_a, low_a = _product(_MULTIPLIERS[0], a)
+        high_c, low_c = _product(_MULTIPLIERS[1], c)
+        a, b, c, d = high_c ^ b ^ first, low_c, high_a ^ d ^ second, low_a
+    return a, b, c, d
+
+
+def _product(factor: int, words: Words) -> tuple[Words, Words]:
+    """Return the upper and the lower half of the 128 bits of products."""
+    high, low = np.uint64(factor >> 32), np.uint64(factor & 0xFFFFFFFF)
+    upper, lower = words >> _HALF, words & _LOW
+    middle = upper * low
+    middle += (lower * low) >> _HALF
+    other = lower * high
+    other += middle & _LOW
+    upper *= high
+    upper += middle >> _HALF
+    upper += other >> _HALF
+    return upper, words * np.uint64(factor)

@@ -1,0 +1,93 @@
+"""What a transform meets, where it comes from, and what it may become.
+
+A transform becomes an op only where the kind of value that it will meet is known and the op is proven for that kind
+(`tests/pipeline/test_every_transform.py`). Everywhere else the user's own object runs, untouched, on the trainer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from sophon.errors import ConfigError
+from sophon.pipeline.call import OWN_CODE, Form, of_library
+from sophon.pipeline.code import LIBRARIES, is_altered
+from sophon.pipeline.op import Op
+from sophon.pipeline.spec import Kind, Spec
+
+_TORCHVISION = "torchvision.transforms."
+# Classes of others that do nothing but call a function of the user's.
+_WRAPPERS = ("Lambda",)
+
+
+class NoOp(Exception):  # noqa: N818 - not an error: there is no counterpart
+    """A transform has no op at this place; the text says why."""
+
+
+@dataclass(frozen=True)
+class Met:
+    """What a step meets: the value's spec, and what torchvision's tensor is like there."""
+
+    spec: Spec
+    form: Form = field(default_factory=Form)
+
+    @property
+    def is_picture(self) -> bool:
+        """Whether it is a PIL image."""
+        return self.spec.kind is Kind.IMAGE
+
+
+@dataclass(frozen=True)
+class Became:
+    """What a transform becomes: ops (none for one that changes nothing), and the form of the tensor after them."""
+
+    ops: Sequence[Op] = ()
+    form: Form | None = None
+
+
+Build: TypeAlias = Callable[[Any, Met], Op | Became]
+Rows: TypeAlias = Mapping[str, Build]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Who wrote a class: "torchvision", "timm" …, or "" for the user; its name; whether it is of torchvision's v2."""
+
+    library: str
+    name: str
+    is_v2: bool = False
+
+    def why(self, reason: str = "has no op") -> str:
+        """Return why something of this class stays on the trainer, for people."""
+        if not self.library or self.name in _WRAPPERS:
+            return OWN_CODE
+        return f"{of_library(self.library, self.name)} {reason}"
+
+
+def origin(transform: Any) -> Origin:
+    """Return who wrote the class of a transform; a subclass is of whoever wrote it, and may do anything."""
+    cls = type(transform)
+    module, name = f"{cls.__module__}.", cls.__name__
+    if module.partition(".")[0] in LIBRARIES and is_altered(transform):
+        return Origin("", name)
+    if module.startswith(_TORCHVISION):
+        return Origin("torchvision", name, module.startswith(_TORCHVISION + "v2."))
+    library = module.partition(".")[0]
+    return Origin(library if library in LIBRARIES else "", name)
+
+
+def after(met: Met, became: Became) -> Met:
+    """Return what the next step meets; raises `NoOp` where an op does not take what it meets."""
+    spec = met.spec
+    try:
+        for op in became.ops:
+            spec = op.output(spec)
+    except ConfigError as error:
+        raise NoOp(str(error)) from error
+    return Met(spec, met.form if became.form is None else became.form)
+
+
+def with_image(met: Met, is_image: bool) -> Became:
+    """Return a step that changes nothing but the class of a tensor."""
+    return Became(form=replace(met.form, is_image=is_image))

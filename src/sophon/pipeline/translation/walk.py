@@ -1,0 +1,159 @@
+"""The walk through a recipe: which of its steps become ops, which are run on the trainer as they are.
+
+- On pictures every transform with a proven op becomes that op. From the first one that has none, all steps are run as
+  they are: nothing is known of what it returns.
+- A conversion to a tensor becomes an op where all that follows does, or where pictures have one size by then, so that a
+  cut after it may be worth its while.
+- Else, where a crop of the tensor follows, the steps up to it let a region pass (`regions`): only a window has to come.
+- Else the conversion and all that follows are run as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Any
+
+from sophon.errors import ConfigError
+from sophon.pipeline import ops
+from sophon.pipeline.call import Call, Form, no_step
+from sophon.pipeline.op import Op
+from sophon.pipeline.spec import ENCODED, Kind
+from sophon.pipeline.translation import timm, torchvision
+from sophon.pipeline.translation.met import Became, Met, NoOp, Rows, after, origin
+from sophon.pipeline.translation.regions import region_steps
+
+_TENSORS = "has no op on tensors"
+_UNKNOWN = "comes after a step whose result is not known"
+
+
+def ops_from_transform(transform: Any) -> list[Op]:
+    """Return Decode and the steps of a transform that is applied to the picture of an ImageFolder.
+
+    Raises:
+        ConfigError: Something is no transform, or torchvision itself refuses it at its place.
+    """
+    decode = ops.Decode()
+    steps: list[Op] = [decode]
+    met = Met(decode.output(ENCODED))
+    parts = list(flatten(transform))
+    for at, part in enumerate(parts):
+        try:
+            became = translate(part, met)
+            then = after(met, became)
+        except NoOp as reason:
+            return [*steps, *_as_they_are(parts[at:], str(reason), met.form)]
+        if met.is_picture and then.spec.kind is Kind.TENSOR:
+            has_size = None not in then.spec.shape
+            return [*steps, *_from_conversion(parts[at:], met, steps[1:], has_size=has_size)]
+        steps += became.ops
+        met = then
+    return steps
+
+
+def _from_conversion(parts: Sequence[Any], met: Met, before: Sequence[Op], *, has_size: bool) -> list[Op]:
+    """Return the steps from a conversion to a tensor on, which all have one size or not."""
+    steps: list[Op] = []
+    for at, part in enumerate(parts):
+        try:
+            became = translate(part, met)
+            met = after(met, became)
+        except NoOp as reason:
+            if has_size:
+                return [*steps, *_as_they_are(parts[at:], str(reason), met.form)]
+            if all(op.passes and not op.crops for op in before) and (passing := region_steps(parts)):
+                # What is after the crop is given torchvision's own tensor.
+                rest = parts[len(passing) :]
+                return [*passing, *_as_they_are(rest, origin(rest[0]).why(_TENSORS) if rest else "", Form())]
+            return _as_they_are(parts, f"makes a tensor of the whole picture; then: {reason}", Form())
+        steps += became.ops
+    return steps
+
+
+def flatten(transform: Any) -> Iterable[Any]:
+    """Yield the steps of a transform, without the containers that do nothing but call one after the other."""
+    found = origin(transform)
+    if (found.library, found.name) == ("torchvision", "Compose"):
+        for part in transform.transforms:
+            yield from flatten(part)
+    elif type(transform) in (list, tuple) or (found.library, found.name) == ("torch", "Sequential"):
+        for part in transform:
+            yield from flatten(part)
+    else:
+        yield transform
+
+
+def translate(transform: Any, met: Met) -> Became:
+    """Return what a transform becomes where it meets a value of this kind.
+
+    Raises:
+        NoOp: It has no op there.
+    """
+    if isinstance(transform, Op):
+        transform.output(met.spec)
+        return Became([transform])
+    if isinstance(transform, type) or not callable(transform):
+        raise no_step("a transform", transform)
+    found = origin(transform)
+    torchvision.check_accepted(found, transform, met)
+    build = _ROWS.get((found.library, met.spec.kind), {}).get(found.name)
+    if build is None:
+        reason = torchvision.REASONS.get(found.name) if found.library == "torchvision" else None
+        has_none = "has no op" if met.is_picture else "has no op on tensors"
+        raise NoOp(found.why(has_none if reason is None else f"{has_none}: {reason}"))
+    try:
+        became = build(transform, met)
+    except (NoOp, ConfigError) as reason:
+        raise NoOp(found.why(f"has no op with this setting ({reason})")) from reason
+    return became if isinstance(became, Became) else Became([became])
+
+
+def inner(transforms: Iterable[Any], met: Met) -> tuple[Op, ...]:
+    """Return the ops of transforms inside another one, which must all be on pictures."""
+    steps: list[Op] = []
+    for part in chain.from_iterable(map(flatten, transforms)):
+        became = translate(part, met)
+        met = after(met, became)
+        if not met.is_picture:
+            raise NoOp("a step inside that is not on pictures")
+        steps += became.ops
+    if not all(op.portable for op in steps):
+        raise NoOp("a step inside that has no op")
+    return tuple(steps)
+
+
+def _as_they_are(parts: Sequence[Any], reason: str, form: Form) -> list[Op]:
+    """Return steps that are run as they are; the first one for a reason, the others because nothing is known then."""
+    steps = []
+    for part in parts:
+        if isinstance(part, Op):
+            steps.append(part)
+        elif isinstance(part, type) or not callable(part):
+            raise no_step("a transform", part)
+        else:
+            steps.append(Call(part, reason, form) if not steps else Call(part, origin(part).why(_UNKNOWN)))
+    return steps
+
+
+def _random_apply(t: Any, met: Met) -> Op:
+    return ops.RandomApply(inner(t.transforms, met), t.p)
+
+
+def _random_choice(t: Any, met: Met) -> Op:
+    weights = getattr(t, "p", None)
+    branches = [inner([part], met) for part in t.transforms]
+    steps = tuple(branch[0] if len(branch) == 1 else ops.RandomApply(branch, 1.0) for branch in branches)
+    return ops.RandomChoice(steps, None if weights is None else tuple(weights))
+
+
+_ROWS: dict[tuple[str, Kind], Rows] = {
+    ("torchvision", Kind.IMAGE): {
+        **torchvision.ON_PICTURES,
+        "RandomApply": _random_apply,
+        "RandomChoice": _random_choice,
+        "RandomOrder": lambda t, met: ops.RandomOrder(inner(t.transforms, met)),
+    },
+    ("torchvision", Kind.TENSOR): torchvision.ON_TENSORS,
+    ("timm", Kind.IMAGE): timm.ON_PICTURES,
+    ("timm", Kind.TENSOR): timm.ON_TENSORS,
+}
