@@ -1,7 +1,11 @@
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sophon import artifact
-from sophon.artifact import Header, load, require_fingerprints, save
+from sophon.artifact import Header, load, replacing, require_fingerprints, save
 from sophon.errors import ArtifactError
 from sophon.version import __version__
 
@@ -21,6 +25,81 @@ COLUMNS = {
     "mark": np.arange(1000) % 3 == 0,
 }
 TYPES = {"small": pa.uint8(), "real": pa.float32(), "mark": pa.bool_()}
+
+
+def names_in(folder):
+    return sorted(each.name for each in folder.iterdir())
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("a bug"), KeyboardInterrupt()])
+def test_an_error_in_the_middle_leaves_the_old_file_and_nothing_else(tmp_path, error):
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+
+    def write():
+        with replacing(path) as file:
+            file.write(b"half of the ne")
+            file.flush()
+            assert len(names_in(tmp_path)) == 2
+            raise error
+
+    with pytest.raises(type(error)):
+        write()
+    assert path.read_bytes() == b"old"
+    assert names_in(tmp_path) == ["a"]
+
+
+def test_a_process_that_is_killed_in_the_middle_leaves_the_old_file_and_is_in_nobodys_way(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+    script = f"""
+import os, signal
+from sophon.artifact import replacing
+with replacing({str(path)!r}) as file:
+    file.write(b"half of the ne")
+    file.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -signal.SIGKILL
+    assert path.read_bytes() == b"old"
+    with replacing(path) as file:
+        file.write(b"new")
+    assert path.read_bytes() == b"new"
+
+
+def test_of_two_writers_at_once_the_last_one_wins_and_neither_sees_the_other(tmp_path):
+    path, both_write, first_is_done = tmp_path / "a", threading.Barrier(2), threading.Event()
+
+    def write(letter, is_first):
+        with replacing(path) as file:
+            file.write(letter * 50_000)
+            both_write.wait(20)
+            file.write(letter * 50_000)
+            if not is_first:
+                assert first_is_done.wait(20)
+                assert path.read_bytes() == b"a" * 100_000
+        if is_first:
+            first_is_done.set()
+
+    with ThreadPoolExecutor(2) as pool:
+        for task in (pool.submit(write, b"a", True), pool.submit(write, b"b", False)):
+            task.result(30)
+    assert path.read_bytes() == b"b" * 100_000
+    assert names_in(tmp_path) == ["a"]
+
+
+def test_a_new_file_has_the_permissions_that_the_umask_leaves_and_follows_no_link(tmp_path):
+    precious, path = tmp_path / "precious", tmp_path / ("n" * 255)  # the longest name that there can be
+    precious.write_bytes(b"precious")
+    path.symlink_to(precious)
+    before = os.umask(0o027)
+    try:
+        with replacing(path, sync=True) as file:
+            file.write(b"new")
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert (path.is_symlink(), path.read_bytes(), precious.read_bytes()) == (False, b"new", b"precious")
 
 
 def read_back(path):

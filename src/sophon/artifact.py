@@ -1,13 +1,14 @@
-"""One way to save a versioned file: Parquet columns and one JSON header that says what they are.
+"""One way to replace a file, and one way to save a versioned one: Parquet columns with a JSON header.
 
-The header lies in the Parquet file's metadata under ``sophon`` with its CRC-32 beside it; pages carry
-Parquet's own checksums, so that a flipped bit is found instead of planned with. A file appears under its name
-only when it is whole (written beside it, synced, renamed). The same table and header give the same bytes:
-nothing here reads a clock.
+Every file that this project keeps appears under its name only when it is whole (`replacing`).
+
+The header of a versioned file is in the Parquet metadata under ``sophon``, with its CRC-32 next to it; pages carry
+Parquet's own checksums, so that a flipped bit is found instead of planned with. The same table and header give the same
+bytes: nothing here reads a clock.
 
 Limits:
     Nothing in a file is trusted: its footer, header, column types, row count and row groups are checked
-    against the bounds below before columns are read. A lying page header can make Arrow reserve at most 2 GiB
+    against the bounds below before columns are read. A page header that lies can make Arrow reserve at most 2 GiB
     for one page.
 
 Concurrency:
@@ -17,16 +18,16 @@ Concurrency:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -36,14 +37,16 @@ from numpy.typing import NDArray
 from sophon.errors import ArtifactError
 from sophon.version import __version__
 
-MAX_ROWS = 2**28  # 27 × the ten million samples that we plan for; a uint8 column of it is 256 MiB
-MAX_COLUMNS = 4096  # four columns for each of the 256 cuts that a uint8 can name, and as many to spare
+MAX_ROWS = 2**28  # 27 × the ten million samples that we plan for; a uint8 column of this length has 256 MiB
+MAX_COLUMNS = 4096  # four times what is needed: four columns for each of the 256 cuts that a uint8 can name
 MAX_HEADER_BYTES = 2**22
 MAX_FOOTER_BYTES = 2**26
-_ROW_GROUP_ROWS = 2**20  # 4 MiB per float32 column: what load and save hold beside the table itself
+_ROW_GROUP_ROWS = 2**20  # 4 MiB per float32 column: what load and save hold besides the table itself
 _MAX_ROW_GROUP_ROWS = 2**22
 _MAX_ROW_GROUPS = 2**12
 _MAGIC = b"PAR1"
+# What Arrow raises on bytes that are not what they claim to be; some of it is not an ArrowException.
+ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError)
 _KEY = b"sophon"
 _KEY_CRC = b"sophon.crc32"
 
@@ -72,43 +75,76 @@ def package_versions() -> dict[str, str]:
     return {"sophon": __version__, "numpy": metadata.version("numpy"), "pyarrow": metadata.version("pyarrow")}
 
 
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str], *, sync: bool = False) -> Iterator[BinaryIO]:
+    """Write a file that takes its place when the ``with`` block ends, whole or not at all.
+
+    It is written under another name in the same folder, since a rename is atomic within one file system only. The name
+    is new and cannot be guessed: threads, processes and hosts that share the folder never write to the same file, and
+    nobody can have put a link there. Of several writers at once the last one wins. The permissions are those that the
+    umask leaves.
+
+    Args:
+        path: Where the file goes; one that is there is replaced, and a link is replaced rather than followed.
+        sync: Whether it has to be on the disk before it is renamed. Otherwise a power cut may leave an empty file; that
+            is good enough where readers notice and the content can be made again.
+
+    Yields:
+        The file, open for writing.
+
+    Raises:
+        OSError: It cannot be written or renamed. Whatever is raised, what was there before stays, and nothing is left
+            beside it; only a process that is killed leaves its ``.sophon.*.partial`` behind.
+    """
+    target = Path(path)
+    partial = target.with_name(f".sophon.{os.getpid()}.{secrets.token_hex(8)}.partial")
+    try:
+        with partial.open("xb") as file:
+            yield file
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        partial.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise
+
+
 def save(path: str | os.PathLike[str], header: Header, columns: Mapping[str, NDArray[Any]]) -> None:
     """Write `columns` under `header` to `path`, whole or not at all.
 
     Args:
-        path: Where to; an existing file is replaced.
+        path: Where to write; an existing file is replaced.
         header: What it is; its `packages` are filled in when empty.
         columns: One-dimensional arrays of equal length. Contiguous ones are not copied.
     """
     target = Path(path)
     text = _encode(header)
     table = pa.table({name: pa.array(array) for name, array in columns.items()})
-    partial = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.partial")
+    # Floats hardly repeat; a plan's few cuts do: three bits a sample instead of eight.
+    repetitive = [name for name in columns if columns[name].dtype == np.uint8]
     try:
-        with partial.open("xb") as file:
-            with pq.ParquetWriter(
+        with (
+            replacing(target, sync=True) as file,
+            pq.ParquetWriter(
                 file,
                 table.schema,
                 compression="zstd",
                 compression_level=1,
-                # Floats hardly repeat; a plan's few cuts do: three bits a sample instead of eight.
-                use_dictionary=[name for name in columns if columns[name].dtype == np.uint8],
+                use_dictionary=repetitive,
                 write_statistics=False,
                 write_page_checksum=True,
                 store_schema=False,
-            ) as writer:
-                writer.write_table(table, row_group_size=_ROW_GROUP_ROWS)
-                writer.add_key_value_metadata({_KEY: text, _KEY_CRC: b"%08x" % zlib.crc32(text)})
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(target)
+            ) as writer,
+        ):
+            writer.write_table(table, row_group_size=_ROW_GROUP_ROWS)
+            writer.add_key_value_metadata({_KEY: text, _KEY_CRC: b"%08x" % zlib.crc32(text)})
     except OSError as error:
         raise ArtifactError(
             f"{target}: cannot be written ({error.strerror or error}); choose a folder that exists, is "
             "writable and has room."
         ) from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 class Artifact:
@@ -150,7 +186,7 @@ class Artifact:
             _refuse(self.path, f"column {name} has {done} rows of {self.rows}", "make the file again.")
 
 
-@contextmanager
+@contextlib.contextmanager
 def load(path: str | os.PathLike[str], *, format: str, version: int) -> Iterator[Artifact]:  # noqa: A002 - the header's word
     """Open a file written by `save` and check its header.
 
@@ -189,7 +225,7 @@ def format_of(path: str | os.PathLike[str]) -> str:
         return header.format
 
 
-@contextmanager
+@contextlib.contextmanager
 def _opened(source: Path) -> Iterator[tuple[pq.ParquetFile, Header]]:
     try:
         with source.open("rb") as file:
@@ -236,13 +272,11 @@ def _listed(types: Mapping[str, pa.DataType]) -> str:
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
-@contextmanager
+@contextlib.contextmanager
 def _translated(path: Path) -> Iterator[None]:
-    # Arrow reports damage as ArrowInvalid (a ValueError), ArrowException, plain OSError or, for impossible
-    # sizes, MemoryError and OverflowError; to the user all of them mean one thing.
     try:
         yield
-    except (pa.ArrowException, OSError, ValueError, KeyError, MemoryError, OverflowError) as error:
+    except ARROW_ERRORS as error:  # to the user all of them mean one thing
         first = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise ArtifactError(f"{path}: the file is damaged ({first}); make it again or fetch a whole copy.") from error
 
@@ -251,7 +285,7 @@ def _check_frame(path: Path, descriptor: int) -> None:
     size = os.fstat(descriptor).st_size
     tail = os.pread(descriptor, 8, max(0, size - 8))
     if size < 12 or os.pread(descriptor, 4, 0) != _MAGIC or tail[4:] != _MAGIC:
-        _refuse(path, f"its {size} bytes are no whole Parquet file", "give a file that sophon saved.")
+        _refuse(path, f"its {size} bytes are not a whole Parquet file", "give a file that sophon saved.")
     footer = int.from_bytes(tail[:4], "little")
     if footer > min(size - 12, MAX_FOOTER_BYTES):
         _refuse(path, f"its footer claims {footer} bytes", "the file is damaged: make it again.")

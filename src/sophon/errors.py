@@ -2,14 +2,16 @@
 
 ::
 
-Error:
+    sophon.Error
     ├── ConfigError            an argument, spec or pipeline that cannot work, found before any sample is touched
     ├── ArtifactError          a saved file that is damaged, of another version or of another job
     ├── StoreError             a data set or sample that cannot be read
     ├── OpError                an op failed on one sample; carries op, position and sample
     ├── BudgetError            more samples are bad than the user allows
-    └── TransportError         what happened between trainer and storage
-        ├── RetryableError     the same request may succeed later or elsewhere
+    ├── WorkerError            a worker process died
+    └── TransportError         trouble between trainer and storage
+        ├── UnavailableError   no storage node answered within the deadline; a ConnectionError, too
+        ├── RetryableError     one request failed, and may succeed later or elsewhere; loaders try again by themselves
         ├── AccessError        a token, certificate or right that is missing or wrong
         └── ProtocolError      the other side sent what it must never send
             └── PayloadError   a payload that its codec cannot decode
@@ -95,12 +97,23 @@ class BudgetError(Error):
     """More samples are bad than the user allows."""
 
 
+class WorkerError(Error, RuntimeError):
+    """A worker process died while it was at work."""
+
+
 class TransportError(Error):
     """Something went wrong between trainer and storage."""
 
 
+class UnavailableError(TransportError, ConnectionError):
+    """No storage node answered within the deadline, whatever was tried."""
+
+
 class RetryableError(TransportError):
-    """The same request may succeed later or on another node."""
+    """A request failed that may succeed later or on another node.
+
+    Loaders try again by themselves, and raise `UnavailableError` when they give up.
+    """
 
 
 class AccessError(TransportError):
@@ -119,7 +132,7 @@ _NOTE = "traceback on the storage node:\n"
 
 
 def with_remote_traceback(error: Error, text: str) -> Error:
-    """Return an error of the other side with its traceback there, which Python prints below our own."""
+    """Return an error with the storage node's traceback as a note, which Python prints below our own."""
     error.add_note(_NOTE + text)
     return error
 

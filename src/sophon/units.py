@@ -3,7 +3,7 @@
 Base units everywhere else: bytes, seconds, bytes per second, samples per second. Prefixes are decimal
 (``1 MB`` = 10^6 bytes, ``1mbit`` = 10^6 bits, as network makers and `tc` count); binary ones are spelled out
 (``MiB``). Bits are always written ``bit`` and bytes ``B``: ``mbps`` means bits to the SOPHON paper and bytes
-to `tc`, so it is refused instead of guessed.
+to `tc`, so it is refused rather than guessed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _split(text: str, kind: str, examples: str) -> tuple[float, str]:
 
 
 def _unknown(text: str, unit: str, kind: str, examples: str) -> ConfigError:
-    return ConfigError(f"{text!r} is not {kind}: no unit {unit!r} here; write one such as {examples}.")
+    return ConfigError(f"{text!r} is not {kind}: unknown unit {unit!r}; write one such as {examples}.")
 
 
 def parse_bandwidth(text: str) -> float:
@@ -52,7 +52,7 @@ def parse_bandwidth(text: str) -> float:
     else:
         raise _unknown(text, unit, kind, examples)
     if rate <= 0:
-        raise ConfigError(f"{text!r} is no bandwidth at all; give what the link carries, such as {examples}.")
+        raise ConfigError(f"{text!r} is not a bandwidth above zero; give what the link carries, such as {examples}.")
     return rate
 
 
@@ -81,7 +81,7 @@ def parse_rate(text: str) -> float:
     if unit not in _RATES:
         raise _unknown(text, unit, kind, examples)
     if value <= 0:
-        raise ConfigError(f"{text!r} is no rate at all; give what is consumed, such as {examples}.")
+        raise ConfigError(f"{text!r} is not a rate above zero; give what is consumed, such as {examples}.")
     return value * _RATES[unit]
 
 
@@ -103,7 +103,7 @@ def format_bytes(value: float) -> str:
 
 
 def format_bandwidth(bytes_per_s: float) -> str:
-    """Return a bandwidth as its users write it, such as ``500 Mbit/s``."""
+    """Return a bandwidth for people, such as ``500 Mbit/s``."""
     if not math.isfinite(bytes_per_s):
         return "∞"
     return _scaled(bytes_per_s * _BITS_PER_BYTE, 1000, ("bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"))

@@ -1,0 +1,114 @@
+"""What a trainer shows to a storage node: a token, and certificates for TLS.
+
+A token never appears in a repr, a message or a log. A pickle, which torch's DataLoader uses to start worker processes,
+contains the token only if it was given as an argument; a token from the environment is read again in each process. Only
+the paths of certificates are kept, and the files are read for every connection, so that renewed ones are found.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from sophon.errors import ConfigError
+
+TOKEN_VARIABLE = "SOPHON_TOKEN"
+_FILES = {"tls_ca": "SOPHON_TLS_CA", "tls_cert": "SOPHON_TLS_CERT", "tls_key": "SOPHON_TLS_KEY"}
+_LONGEST_TOKEN = 4096
+
+
+class Credentials:
+    """A token and files for TLS; whatever is None is taken from the environment, if it is set there.
+
+    Args:
+        token: Bearer token; SOPHON_TOKEN by default.
+        tls_ca: PEM file with the authority that signed the node's certificate; SOPHON_TLS_CA by default, or else the
+            authorities that the system trusts.
+        tls_cert: PEM file with this trainer's certificate, for mutual TLS; SOPHON_TLS_CERT by default.
+        tls_key: PEM file with the key of that certificate; SOPHON_TLS_KEY by default.
+    """
+
+    __slots__ = ("_files", "_token")
+
+    def __init__(
+        self,
+        token: str | None = None,
+        tls_ca: str | PathLike[str] | None = None,
+        tls_cert: str | PathLike[str] | None = None,
+        tls_key: str | PathLike[str] | None = None,
+    ) -> None:
+        self._token = token
+        given = {"tls_ca": tls_ca, "tls_cert": tls_cert, "tls_key": tls_key}
+        self._files = {name: os.fspath(path) for name, path in given.items() if path is not None}
+
+    def __repr__(self) -> str:
+        shown = [f"{name}={path!r}" for name, path in self._files.items()]
+        return f"Credentials({', '.join((['token=…'] if self._token else []) + shown)})"
+
+    def check(self, *, encrypted: bool) -> None:
+        """Raise unless these credentials can be used; files are only checked when they are read."""
+        token = self._current_token()
+        if token is not None and not (token.isascii() and token.isprintable() and 0 < len(token) <= _LONGEST_TOKEN):
+            raise ConfigError(
+                f"token: expected up to {_LONGEST_TOKEN} ASCII characters on one line, got something else"
+            )
+        files = self._current_files()
+        if ("tls_cert" in files) != ("tls_key" in files):
+            raise ConfigError("tls_cert and tls_key go together; give both")
+        if self._files and not encrypted:
+            raise ConfigError(f"{min(self._files)} needs an address like grpc+tls://host:port/dataset")
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Return the headers to send with every call."""
+        token = self._current_token()
+        return [] if token is None else [(b"authorization", b"Bearer " + token.encode())]
+
+    def tls_options(self) -> dict[str, Any]:
+        """Return Flight's options for a connection over TLS."""
+        names = {"tls_ca": "tls_root_certs", "tls_cert": "cert_chain", "tls_key": "private_key"}
+        return {names[name]: _read(name, path) for name, path in self._current_files().items()}
+
+    def _current_token(self) -> str | None:
+        return self._token if self._token is not None else _variable(TOKEN_VARIABLE)
+
+    def _current_files(self) -> Mapping[str, str]:
+        from_environment = {name: _variable(variable) for name, variable in _FILES.items()}
+        return {name: path for name, path in (from_environment | self._files).items() if path is not None}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        files = self._files
+        return (Credentials, (self._token, files.get("tls_ca"), files.get("tls_cert"), files.get("tls_key")))
+
+
+def _variable(name: str) -> str | None:
+    return os.environ.get(name) or None  # an empty variable counts as not set
+
+
+def _read(name: str, path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{name}: {path} cannot be read: {error.strerror}; give a PEM file") from error
+
+
+def certificate_problem(message: str) -> str | None:
+    """Return what to do about a failed connection if gRPC's message blames certificates or TLS; None otherwise."""
+    text = message.lower()
+    if "certificate verify failed" in text or "hostname verification" in text:
+        return (
+            "the node's certificate is not trusted (unknown authority, expired, or for another host name); "
+            "give the PEM file of the authority that signed it as tls_ca"
+        )
+    if "wrong version number" in text:
+        return "the node answers without TLS; use grpc:// instead of grpc+tls://, or start it with --tls-cert"
+    return None
+
+
+def connection_hint(message: str) -> str:
+    """Return a likely reason for a connection that the node closed at once, since gRPC gives none."""
+    if "failed to connect" not in message or "Socket closed" not in message:
+        return ""
+    return " (closed by the node at once: it may want grpc+tls://, or tls_cert and tls_key of a trainer that it trusts)"

@@ -1,0 +1,346 @@
+"""Samples from a storage node, over Arrow Flight.
+
+Concurrency: a connection belongs to the process that made it, since gRPC does not survive a fork (see `grpc_fork`); a
+child process makes its own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sophon.codec.codec import MAX_VALUE_BYTES
+from sophon.errors import (
+    AccessError,
+    ConfigError,
+    ProtocolError,
+    RetryableError,
+    TransportError,
+)
+from sophon.link import grpc_fork as fork
+from sophon.link.credentials import Credentials, certificate_problem, connection_hint
+from sophon.link.silence import SilenceWatch
+from sophon.link.transport import Fetch, Opened, Transport
+from sophon.link.wire import (
+    MAX_SAMPLES,
+    Reply,
+    Request,
+    error_from_json,
+    parse_json,
+    replies_of,
+    sizes_from_bytes,
+)
+from sophon.pipeline import Pipeline
+from sophon.process.renewal import renew_after_fork
+
+# For one record batch: the largest value that a payload may hold, plus everything else in the batch.
+_MAX_MESSAGE_BYTES = MAX_VALUE_BYTES + (64 << 20)
+_MAX_ANSWER_BYTES = 64 << 20  # of JSON: a million class names
+# A connection is given up after this long without a byte that the node owes. It is ten times as long as a healthy node
+# is ever silent (`server.service`), and a sixth of the default deadline, so that there is time for other tries.
+SILENCE_S = 10.0
+_LEAST_SILENCE_S = 3.0  # three times as long as a healthy node means to be silent, since its machine may be busy
+OPEN_S = 10.0
+_LONGEST_BACKOFF_MS = 2_000  # as long as the machine's longest pause; gRPC's own would grow to two minutes
+
+
+class FlightTransport(Transport):
+    """A storage node over Arrow Flight.
+
+    Args:
+        address: ``grpc://host:port/dataset`` or ``grpc+tls://host:port/dataset``.
+        timeout_s: Timeout for opening; callers watch over their fetches themselves.
+        credentials: What to show to the node; by default what the environment holds.
+        silence_s: How long the node may send nothing while it owes an answer.
+    """
+
+    is_remote = True
+
+    def __init__(
+        self,
+        address: str,
+        timeout_s: float = OPEN_S,
+        credentials: Credentials | None = None,
+        silence_s: float = SILENCE_S,
+    ) -> None:
+        parts = urlsplit(address)
+        try:
+            port = parts.port
+        except ValueError:
+            port = None
+        dataset = parts.path.strip("/")
+        fine = parts.scheme in ("grpc", "grpc+tls") and parts.hostname and port is not None
+        if not fine or not dataset or "/" in dataset or "@" in parts.netloc:
+            raise ConfigError(
+                f"expected an address like grpc://host:port/dataset or grpc+tls://…, got {_shown(parts)!r}"
+            )
+        self.address = address
+        self.dataset = dataset
+        self._node = f"{parts.scheme}://{parts.netloc}"
+        self._credentials = credentials or Credentials()
+        self._credentials.check(encrypted=parts.scheme == "grpc+tls")
+        self._timeout_s = timeout_s
+        self.silence_s = silence_s
+        self._host, self._port = str(parts.hostname), port or 0
+        self.renew()
+        self._watch = SilenceWatch(self._host, self._port, silence_s)
+        self._client: Any = None
+        self._pid = os.getpid()
+        self._busy = 0
+        fork.watch(self)
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Replace the lock, in a forked child."""
+        self._lock = threading.RLock()  # reentrant for the same reason as in `silence`
+
+    def open(self, pipeline: Pipeline) -> Opened:
+        """Ask the node what the data set is and what the node can do with the pipeline."""
+        from pyarrow import flight
+
+        spec = pipeline.prefix(pipeline.reach).to_spec() if pipeline.max_cut else None
+        body = _json({"dataset": self.dataset, "pipeline": spec})
+        options = self.call_options(self._timeout_s)
+        with self._connection() as client, _typed_errors(self.address):
+            (result,) = client.do_action(flight.Action("open", body), options)
+            message = parse_json(result.body.to_pybytes(), _MAX_ANSWER_BYTES)
+        try:
+            return Opened(
+                name=str(message["dataset"]),
+                samples=int(message["samples"]),
+                fingerprint=str(message["fingerprint"]),
+                classes=tuple(map(str, message["classes"])),
+                has_labels=bool(message["has_labels"]),
+                columns=tuple(map(str, message["columns"])),
+                max_cut=int(message.get("max_cut", 0)),
+                digests=tuple(map(str, message.get("digests", ()))),
+                versions={str(k): str(v) for k, v in message["versions"].items()},
+                reason=str(message.get("reason", "")),
+                max_samples=min(max(1, int(message.get("max_samples", MAX_SAMPLES))), MAX_SAMPLES),
+                cores=max(float(message["cores"]), 0.0),
+                codecs=tuple(map(str, message["codecs"])),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise TransportError(f"{self.address} gave an answer that this release cannot read: {error!r}") from error
+
+    def file_sizes(self, samples: int) -> NDArray[np.int64]:
+        """Ask the node for the bytes of every file; one of an earlier release refuses."""
+        from pyarrow import flight
+
+        action = flight.Action("sizes", _json({"dataset": self.dataset}))
+        with self._connection() as client, _typed_errors(self.address):
+            answer = client.do_action(action, self.call_options(self._timeout_s))
+            return sizes_from_bytes((part.body.to_pybytes() for part in answer), samples)
+
+    def fetch(self, request: Request, timeout_s: float) -> Fetch:
+        """Send a request; replies come as the node finishes them."""
+        return _FlightFetch(self, request, timeout_s)
+
+    def close(self) -> None:
+        """Close this process's connection; the next use makes a new one."""
+        with self._lock:
+            client, self._client = self._client, None
+            if client is not None and self._pid == os.getpid():
+                client.close()
+            watch = self._watch if self._pid == os.getpid() else None
+        if watch is not None:
+            watch.rest()
+
+    def _connection(self) -> _Connection:
+        return _Connection(self)
+
+    def acquire(self) -> Any:
+        """Return this process's client, and count one more user of it."""
+        from pyarrow import flight
+
+        with self._lock:
+            if self._pid != os.getpid():
+                fork.abandon(self._client)
+                self._client, self._pid, self._busy = None, os.getpid(), 0
+                # The thread of the old one runs in the parent.
+                self._watch = SilenceWatch(self._host, self._port, self.silence_s)
+            if not fork.grpc_is_usable():
+                raise TransportError(
+                    f"this process was forked while {self.address} was being read, and gRPC does not work in it; "
+                    "use multiprocessing_context='spawn', or start the workers before the first batch"
+                )
+            if self._client is None:
+                options = [
+                    ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+                    ("grpc.min_reconnect_backoff_ms", max(1, int(1000 * self.silence_s))),  # also limits connecting
+                    ("grpc.max_reconnect_backoff_ms", _LONGEST_BACKOFF_MS),
+                ]
+                tls = self._credentials.tls_options() if self._node.startswith("grpc+tls:") else {}
+                self._client = flight.connect(self._node, generic_options=options, **tls)
+            self._busy += 1
+            return self._client
+
+    @property
+    def watch(self) -> SilenceWatch:
+        """The watch that ends this process's connection when nothing comes on it any more."""
+        return self._watch
+
+    def call_options(self, timeout_s: float) -> Any:
+        """Return the options of every call: the timeout, and the token if there is one."""
+        from pyarrow import flight
+
+        return flight.FlightCallOptions(timeout=timeout_s, headers=self._credentials.headers())
+
+    def release(self) -> None:
+        """Count one user of the client less."""
+        with self._lock:
+            self._busy -= 1
+
+    def before_fork(self) -> bool:
+        """Close the connection if it is idle; return whether it is in use instead."""
+        if self._busy and self._pid == os.getpid():
+            return True
+        self.close()
+        return False
+
+    def __getstate__(self) -> dict[str, Any]:
+        settings = {"timeout_s": self._timeout_s, "silence_s": self.silence_s}
+        return {"address": self.address, "credentials": self._credentials, **settings}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]  # a spawned worker makes its own connection
+
+
+def open_flight(address: str, credentials: Credentials | None, deadline_s: float) -> FlightTransport:
+    """Return the transport to a storage node, for a caller with a deadline."""
+    return FlightTransport(address, min(OPEN_S, deadline_s), credentials, silence_within(deadline_s))
+
+
+class _Connection:
+    def __init__(self, transport: FlightTransport) -> None:
+        self._transport = transport
+
+    def __enter__(self) -> Any:
+        return self._transport.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._transport.release()
+
+
+class _FlightFetch(Fetch):
+    def __init__(self, transport: FlightTransport, request: Request, timeout_s: float) -> None:
+        self._transport = transport
+        self._request = request
+        self._timeout_s = timeout_s
+        self._reader: Any = None
+        self._cancelled = False
+        self.waiting_since_s: float | None = None
+        self.fell_silent = False
+
+    def __iter__(self) -> Iterator[Reply]:
+        transport = self._transport
+        client = transport.acquire()
+        watch = transport.watch
+        try:
+            watch.add(self)
+            with _typed_errors(transport.address):
+                yield from self._replies(client)
+        except RetryableError as error:
+            if not self.fell_silent:
+                raise
+            raise RetryableError(
+                f"{transport.address}: nothing came for {transport.silence_s:g} s, so the connection was given up; the "
+                "node's host or process hangs, or the network in between is down"
+            ) from error
+        finally:
+            self.cancel()
+            self._reader = None
+            watch.remove(self)
+            transport.release()
+
+    def _replies(self, client: Any) -> Iterator[Reply]:
+        from pyarrow import flight
+
+        self.waiting_since_s = time.monotonic()
+        # do_get itself waits for the first message of the answer, and cannot be cancelled meanwhile. A node sends that
+        # message at once, before it looks for any sample.
+        options = self._transport.call_options(self._timeout_s)
+        self._reader = client.do_get(flight.Ticket(self._request.to_bytes()), options)
+        if self._cancelled:
+            return
+        for chunk in self._reader:
+            self.heard_s = time.monotonic()
+            self.waiting_since_s = None  # the caller may work on a reply for as long as it likes
+            self._read_clock(chunk.app_metadata)
+            yield from replies_of(chunk.data, self._request)  # maybe none: the node only says that it is at work
+            self.waiting_since_s = time.monotonic()
+
+    def _read_clock(self, metadata: Any) -> None:
+        if metadata is None:
+            return
+        message = parse_json(metadata.to_pybytes())
+        try:
+            self.computing_s = float(message["computing_s"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ProtocolError(f"a record batch with an unknown clock: {error!r}") from error
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        reader = self._reader
+        if reader is not None:
+            reader.cancel()
+
+
+class _typed_errors:  # noqa: N801 - reads as a statement
+    """Turns Flight's errors into ours: what the node raised, or what happened to the connection."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        import pyarrow as pa
+        from pyarrow import flight
+
+        if isinstance(error, flight.FlightError) and error.extra_info:
+            raise error_from_json(error.extra_info.decode("utf-8", "replace")) from error
+        if isinstance(error, flight.FlightUnauthenticatedError | flight.FlightUnauthorizedError):
+            raise AccessError(f"{self._address}: {_first_line(error)}") from error
+        if isinstance(error, flight.FlightError) and (remedy := certificate_problem(str(error))):
+            raise AccessError(f"{self._address}: {remedy}") from error
+        lost = (
+            flight.FlightUnavailableError,
+            flight.FlightTimedOutError,
+            flight.FlightCancelledError,
+            flight.FlightInternalError,
+            pa.ArrowIOError,
+        )
+        if isinstance(error, lost):
+            hint = connection_hint(str(error))
+            raise RetryableError(f"{self._address}: {_first_line(error)}{hint}") from error
+        if isinstance(error, flight.FlightError | pa.ArrowException):
+            raise TransportError(f"{self._address}: {_first_line(error)}") from error
+
+
+def silence_within(deadline_s: float) -> float:
+    """Return how long a node may be silent if the caller has a deadline: half of it at most, to leave time to retry."""
+    return min(SILENCE_S, deadline_s, max(_LEAST_SILENCE_S, deadline_s / 2))
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).split("\n", 1)[0].split(". gRPC client debug context", 1)[0][:300]
+
+
+def _shown(parts: Any) -> str:
+    """Return an address without the user and password that it may contain."""
+    return str(parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl())
+
+
+def _json(message: dict[str, Any]) -> bytes:
+    import json
+
+    return json.dumps(message).encode()

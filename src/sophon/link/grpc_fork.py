@@ -1,0 +1,112 @@
+"""gRPC and fork: a child can only use gRPC if the parent had shut it down completely before the fork.
+
+Closing the last connection starts that shutdown, but its threads end a few milliseconds later; a fork in between leaves
+the child with locks that nobody will ever release (one child in twenty hangs on this). So before a fork idle
+connections are closed, and the fork waits until gRPC's threads are gone. Where a connection is in use the fork goes on,
+and the child is told that it cannot connect, instead of hanging.
+
+A connection or stream of the parent's must not be freed in the child either: that waits for gRPC's threads, which are
+not there. The garbage collector would do so where one lies in a reference cycle, such as that of an error that somebody
+has caught. So it leaves alone, in the child, whatever comes from the parent (`tests/link/test_grpc_fork.py`).
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+import weakref
+from pathlib import Path
+from typing import Protocol
+
+_GRPC_THREADS = ("event_engine", "grpc_", "lifeguard", "timer_manager", "resolver-exec", "default-exec")
+_LONGEST_WAIT_S = 5.0
+_TASKS = Path("/proc/self/task")
+
+
+class Forkable(Protocol):
+    """An object that holds a gRPC connection."""
+
+    def before_fork(self) -> bool:
+        """Close the connection if it is idle; return whether it is in use instead."""
+
+
+class _State:
+    def __init__(self) -> None:
+        self.holders: weakref.WeakSet[Forkable] = weakref.WeakSet()
+        self.used = False  # since the last fork, by us
+        self.was_used = False  # ever, by us
+        self.collects = True  # whether the garbage collector is on
+        self.usable = True  # in this process
+        self.usable_in_child = True
+        self.abandoned: list[object] = []
+
+
+_state = _State()
+
+
+def watch(holder: Forkable) -> None:
+    """Have a holder's connection closed before every fork."""
+    _state.holders.add(holder)
+
+
+def grpc_is_usable() -> bool:
+    """Return False in a process that was forked while gRPC was in use; note that it is about to be used."""
+    _state.used = _state.was_used = True
+    return _state.usable
+
+
+def abandon(connection: object) -> None:
+    """Keep a connection of the parent for ever: closing it in the child would hang."""
+    _state.abandoned.append(connection)
+
+
+def _before_fork() -> None:
+    busy = [holder.before_fork() for holder in list(_state.holders)]  # a list, so that every holder is asked
+    if _state.used:  # otherwise any gRPC threads belong to somebody else
+        _state.usable_in_child = _state.usable and not any(busy) and _wait_for_grpc()
+        _state.used = any(busy)
+    _state.collects = gc.isenabled()
+    gc.disable()  # until the child has set aside what is the parent's
+
+
+def _wait_for_grpc() -> bool:
+    end_s = time.monotonic() + _LONGEST_WAIT_S
+    while _grpc_threads():
+        if time.monotonic() > end_s:
+            return False
+        time.sleep(0.001)
+    return True
+
+
+def _grpc_threads() -> bool:
+    """Return whether gRPC has threads, or may have: the kernel's list of threads stops where one ends meanwhile."""
+    if not _TASKS.is_dir():  # elsewhere than on Linux
+        return False
+    try:
+        before = _count()
+        names = [(task / "comm").read_text() for task in _TASKS.iterdir()]
+        is_whole = before == len(names) == _count()
+    except OSError:  # one ended before it told its name
+        return True
+    return not is_whole or any(name.startswith(_GRPC_THREADS) for name in names)
+
+
+def _count() -> int:
+    """Return how many threads this process has."""
+    return int(Path("/proc/self/status").read_text().partition("\nThreads:")[2].split(None, 1)[0])
+
+
+def _in_parent() -> None:
+    if _state.collects:
+        gc.enable()
+
+
+def _in_child() -> None:
+    _state.usable = _state.usable_in_child
+    if _state.was_used:
+        gc.freeze()
+    _in_parent()
+
+
+os.register_at_fork(before=_before_fork, after_in_child=_in_child, after_in_parent=_in_parent)

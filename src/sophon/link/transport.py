@@ -1,0 +1,98 @@
+"""Ways to get samples, and what they have in common. `link.flight` is one, `loader.sources.local` another.
+
+Concurrency: several threads may use a transport at the same time.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sophon.link.wire import MAX_SAMPLES, Reply, Request
+from sophon.pipeline import Pipeline
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What is known about a data set once it has been opened.
+
+    Args:
+        name: Name of the data set.
+        samples: Number of samples.
+        fingerprint: Fingerprint of the data set.
+        classes: Names of the classes, if there are any.
+        has_labels: Whether samples have labels.
+        columns: Names of further columns.
+        max_cut: Number of ops, from the first, that can run there.
+        digests: Digests of what each of these ops makes of the built-in picture there.
+        versions: Versions of the software there.
+        reason: Why no more ops can run there.
+        max_samples: Number of samples that one request may name.
+        cores: Number of cores that may work on ops there.
+        codecs: Names of the codecs that work there.
+        store: Kind of the store; "" if it is not known.
+    """
+
+    name: str
+    samples: int
+    fingerprint: str
+    classes: tuple[str, ...] = ()
+    has_labels: bool = True
+    columns: tuple[str, ...] = ()
+    max_cut: int = 0
+    digests: tuple[str, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
+    reason: str = ""
+    max_samples: int = MAX_SAMPLES
+    cores: float = 0.0
+    codecs: tuple[str, ...] = ()
+    store: str = ""
+
+
+class Fetch(ABC):
+    """The replies to one request, as they come.
+
+    Attributes:
+        computing_s: How long the other side has had nothing to send because it waited for ops, so far.
+        heard_s: When it last gave a sign of life, by the monotonic clock; 0 if it has not yet.
+    """
+
+    computing_s: float = 0.0
+    heard_s: float = 0.0
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Reply]: ...
+
+    def cancel(self) -> None:  # noqa: B027 - there is nothing to stop if nothing runs elsewhere
+        """Stop, from any thread; the thread that iterates gets an error or the end."""
+
+
+class Transport(ABC):
+    """Where samples come from."""
+
+    address: str
+    is_remote: bool = False
+
+    @abstractmethod
+    def open(self, pipeline: Pipeline) -> Opened:
+        """Ask what the data set is and what can be done near it."""
+
+    @abstractmethod
+    def fetch(self, request: Request, timeout_s: float) -> Fetch:
+        """Ask for samples; iterating fails after the timeout, even if the other side is silent."""
+
+    def file_sizes(self, samples: int) -> NDArray[np.int64] | None:  # noqa: ARG002 - others need it
+        """Return the bytes of every sample's file; None where nobody can say.
+
+        Args:
+            samples: How many there are.
+        """
+        return None
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release whatever is held."""

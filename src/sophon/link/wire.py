@@ -1,0 +1,359 @@
+"""The messages between trainer and storage node.
+
+A request is JSON, since it is small and anyone can read it. A reply is a stream of Arrow record batches, one row per
+sample, so that payloads are copied no more than necessary. Neither carries code: a pipeline travels as its JSON spec.
+
+Request (the ticket of a Flight DoGet)::
+
+    {"protocol": 1, "dataset": "train", "dataset_fingerprint": "…" | "", "pipeline": {…}, "seed": 0, "epoch": 3,
+     "samples": [17, 4, …], "cuts": ["0:raw", "2:webp"], "cut_of": [0, 1, …], "in_order": true, "patience_s": 5.0,
+     "columns": ["id"]}
+
+Reply columns: ``position`` in the request, ``cut`` really made, ``payload``, ``label`` (null if the data set has none),
+``cpu_s`` spent on ops and codec near storage, ``error`` (null, or JSON with type, message and traceback), ``columns``
+(null, or JSON of the columns that were asked for), ``reason`` for a smaller cut than was asked for (null if there is
+none), and what a trainer needs to learn costs: ``op_s`` (CPU seconds of each op that ran), ``raw_bytes`` of the file,
+``height`` and ``width`` of the picture (0 if they are not known).
+
+The sizes of all files (the answer to the Flight action ``sizes``, whose body is ``{"dataset": "train"}``) are unsigned
+32-bit integers, little-endian, one per sample, in parts of a mebibyte; a file of 4 GiB or more has the largest number.
+
+Each record batch comes with JSON about its stream so far: ``computing_s`` says how long the stream had nothing to send
+because it waited for ops, which tells a slow node from a slow link. A batch without rows means that the node is still
+at work.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from sophon import errors
+from sophon.codec.codec import Payload
+from sophon.codec.cut import RAW, Cut
+from sophon.errors import ConfigError, Error, ProtocolError
+
+PROTOCOL = 1
+MAX_REQUEST_BYTES = 1 << 20
+MAX_SAMPLES = 8192  # in one request
+_MAX_CUTS = 256
+_MOST_SIZE = (1 << 32) - 1
+_SIZES_PART_BYTES = 1 << 20
+_MAX_TRACEBACK = 8000  # characters of a traceback that are sent: people read its end
+
+_NEVER_NULL = ("position", "cut", "payload", "cpu_s", "op_s", "raw_bytes", "height", "width")
+
+REPLY_SCHEMA = pa.schema(
+    [
+        ("position", pa.int32()),
+        ("cut", pa.string()),
+        ("payload", pa.binary()),
+        ("label", pa.int64()),
+        ("cpu_s", pa.float32()),
+        ("error", pa.string()),
+        ("columns", pa.string()),
+        ("reason", pa.string()),
+        ("op_s", pa.list_(pa.float32())),
+        ("raw_bytes", pa.int64()),
+        ("height", pa.int32()),
+        ("width", pa.int32()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """Which samples of which data set, each with its own cut.
+
+    Args:
+        dataset: Name of the data set.
+        pipeline: JSON spec of the pipeline, or of as many of its first ops as any cut needs.
+        seed: Seed of the run.
+        epoch: Number of the epoch.
+        samples: Indexes into the data set.
+        cuts: One cut per sample.
+        dataset_fingerprint: Fingerprint that the trainer expects of the data set; empty to accept any.
+        in_order: Whether replies come in the order of the request instead of as they are finished.
+        patience_s: How long a sample may wait for a free core before it is sent as it is.
+        columns: Names of further columns to send along; "id" is the sample's id.
+    """
+
+    dataset: str
+    pipeline: dict[str, Any]
+    seed: int
+    epoch: int
+    samples: tuple[int, ...]
+    cuts: tuple[Cut, ...]
+    dataset_fingerprint: str = ""
+    in_order: bool = False
+    patience_s: float = 5.0
+    columns: tuple[str, ...] = ()
+
+    def to_bytes(self) -> bytes:
+        """Return the request in the form in which it is sent."""
+        table = list(dict.fromkeys(self.cuts))
+        number = {cut: i for i, cut in enumerate(table)}
+        return json.dumps(
+            {
+                "protocol": PROTOCOL,
+                "dataset": self.dataset,
+                "dataset_fingerprint": self.dataset_fingerprint,
+                "pipeline": self.pipeline,
+                "seed": self.seed,
+                "epoch": self.epoch,
+                "samples": self.samples,
+                "cuts": [str(cut) for cut in table],
+                "cut_of": [number[cut] for cut in self.cuts],
+                "in_order": self.in_order,
+                "patience_s": self.patience_s,
+                "columns": self.columns,
+            },
+            separators=(",", ":"),
+        ).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Request:
+        """Parse a request that was received; raise `ProtocolError` for anything else."""
+        message = parse_json(data)
+        if message.get("protocol") != PROTOCOL:
+            raise ProtocolError(
+                f"expected protocol {PROTOCOL}, got {message.get('protocol')!r}; "
+                "install the same sophon release on trainer and storage node"
+            )
+        samples = _integers(message, "samples", MAX_SAMPLES)
+        table = _strings(message, "cuts", _MAX_CUTS)
+        cut_of = _integers(message, "cut_of", MAX_SAMPLES)
+        if len(cut_of) != len(samples) or any(number >= len(table) for number in cut_of):
+            raise ProtocolError(f"expected a cut for each of {len(samples)} samples, got {len(cut_of)}")
+        if not isinstance(message.get("pipeline"), dict):
+            raise ProtocolError("expected a pipeline spec")
+        try:
+            cuts = [Cut.parse(text) for text in table]
+        except ConfigError as error:
+            raise ProtocolError(str(error)) from error
+        return cls(
+            dataset=_string(message, "dataset"),
+            dataset_fingerprint=_string(message, "dataset_fingerprint"),
+            pipeline=message["pipeline"],
+            seed=_integer(message, "seed"),
+            epoch=_integer(message, "epoch"),
+            samples=samples,
+            cuts=tuple(cuts[number] for number in cut_of),
+            in_order=message.get("in_order") is True,
+            patience_s=_seconds(message, "patience_s"),
+            columns=_strings(message, "columns", 64),
+        )
+
+
+@dataclass(slots=True)
+class Reply:
+    """One sample's answer."""
+
+    position: int
+    cut: Cut = RAW
+    payload: Payload = b""
+    label: int | None = None
+    cpu_s: float = 0.0
+    error: Error | None = None
+    columns: dict[str, Any] = field(default_factory=dict)
+    reason: str | None = None
+    op_s: tuple[float, ...] = ()
+    raw_bytes: int = 0
+    size: tuple[int, int] = (0, 0)
+    is_cached: bool = False  # not on the wire: whether the trainer had it already
+
+
+def batch_of(replies: Sequence[Reply]) -> pa.RecordBatch:
+    """Return replies as one record batch."""
+    return pa.record_batch(
+        [
+            pa.array([r.position for r in replies], pa.int32()),
+            pa.array([str(r.cut) for r in replies], pa.string()),
+            _payloads([r.payload for r in replies]),
+            pa.array([r.label for r in replies], pa.int64()),
+            pa.array([r.cpu_s for r in replies], pa.float32()),
+            pa.array([None if r.error is None else error_to_json(r.error) for r in replies], pa.string()),
+            pa.array([json.dumps(r.columns) if r.columns else None for r in replies], pa.string()),
+            pa.array([r.reason for r in replies], pa.string()),
+            pa.array([r.op_s for r in replies], pa.list_(pa.float32())),
+            pa.array([r.raw_bytes for r in replies], pa.int64()),
+            pa.array([r.size[0] for r in replies], pa.int32()),
+            pa.array([r.size[1] for r in replies], pa.int32()),
+        ],
+        schema=REPLY_SCHEMA,
+    )
+
+
+def _payloads(parts: list[Payload]) -> pa.Array:
+    """Return payloads as one column, with one copy; pyarrow's builder would grow its buffer again and again."""
+    offsets = np.zeros(len(parts) + 1, np.int32)
+    np.cumsum([len(part) for part in parts], out=offsets[1:])
+    return pa.Array.from_buffers(pa.binary(), len(parts), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))])
+
+
+def replies_of(batch: pa.RecordBatch, request: Request) -> Iterator[Reply]:
+    """Return the replies of a record batch, checked against the request; payloads are views of its memory.
+
+    The other side is not trusted: offsets, texts and nulls are validated before anything is read, a position must be
+    one that was asked for, and a cut must be the one that was asked for or raw.
+    """
+    if batch.schema != REPLY_SCHEMA:
+        raise ProtocolError(f"expected replies with columns {REPLY_SCHEMA.names}, got {batch.schema.names}")
+    try:
+        batch.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise ProtocolError(f"a damaged record batch: {error}") from error
+    if any(batch.column(name).null_count for name in _NEVER_NULL):
+        raise ProtocolError(f"expected {', '.join(_NEVER_NULL)} in every reply")
+    found = {name: batch.column(name).to_pylist() for name in REPLY_SCHEMA.names if name != "payload"}
+    positions, cuts, problems, columns = (found[name] for name in ("position", "cut", "error", "columns"))
+    for row, payload in enumerate(_views(batch.column("payload"))):
+        position, problem = positions[row], problems[row]
+        if not 0 <= position < len(request.samples):
+            raise ProtocolError(f"a reply to position {position} of {len(request.samples)}")
+        cut = _parse_cut(cuts[row])
+        if problem is None and cut not in (request.cuts[position], RAW):
+            raise ProtocolError(f"asked for {request.cuts[position]} or less, got {cut}")
+        yield Reply(
+            position=position,
+            cut=cut,
+            payload=payload,
+            label=found["label"][row],
+            cpu_s=_number(found["cpu_s"][row]),
+            error=None if problem is None else error_from_json(problem),
+            columns={} if columns[row] is None else parse_json(columns[row].encode()),
+            reason=found["reason"][row],
+            op_s=tuple(_number(seconds) for seconds in found["op_s"][row]),
+            raw_bytes=max(found["raw_bytes"][row], 0),
+            size=(max(found["height"][row], 0), max(found["width"][row], 0)),
+        )
+
+
+def _number(seconds: float | None) -> float:
+    """Return seconds that are safe to add up, whatever was sent."""
+    return seconds if seconds is not None and 0 <= seconds < math.inf else 0.0
+
+
+def _views(column: pa.Array) -> Iterator[memoryview]:
+    _, offsets_buffer, data_buffer = column.buffers()
+    if offsets_buffer is None:
+        return
+    offsets = np.frombuffer(offsets_buffer, np.int32)[column.offset : column.offset + len(column) + 1]
+    # Arrow's buffers export signed bytes, as which a payload would not compare equal to its own bytes.
+    view = memoryview(b"") if data_buffer is None else memoryview(data_buffer).cast("B")
+    if len(offsets) and not (offsets[0] >= 0 and (np.diff(offsets) >= 0).all() and offsets[-1] <= len(view)):
+        raise ProtocolError("expected payloads inside their buffer")
+    for start, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+        yield view[start:end]
+
+
+def _parse_cut(text: str | None) -> Cut:
+    try:
+        return Cut.parse(text or "")
+    except ConfigError as error:
+        raise ProtocolError(f"a reply with an unknown cut: {error}") from error
+
+
+def error_to_json(error: Error) -> str:
+    """Return an error in a form that the other side can raise, with the end of its traceback here.
+
+    A caller who is refused learns nothing about this node: an `AccessError` has no traceback.
+    """
+    told = error.__traceback__ is not None and not isinstance(error, errors.AccessError)
+    text = "".join(traceback.format_exception(error)) if told else ""
+    message = {"type": type(error).__name__, "message": str(error), "traceback": text[-_MAX_TRACEBACK:]}
+    return json.dumps(message)
+
+
+def error_from_json(text: str) -> Error:
+    """Return the error that the other side raised, with the same type if it is one of ours."""
+    message = parse_json(text.encode())
+    kind = getattr(errors, str(message.get("type")), None)
+    if not (isinstance(kind, type) and issubclass(kind, Error)):
+        kind = errors.TransportError
+    error: Error = kind(f"{message.get('message')}")
+    there = message.get("traceback")
+    return errors.with_remote_traceback(error, there[-_MAX_TRACEBACK:]) if isinstance(there, str) and there else error
+
+
+def parse_json(data: bytes, max_bytes: int = MAX_REQUEST_BYTES) -> dict[str, Any]:
+    """Return a JSON object of bounded size; raise `ProtocolError` for anything else."""
+    if len(data) > max_bytes:
+        raise ProtocolError(f"expected a message of at most {max_bytes:,} bytes, got {len(data):,}")
+    try:
+        message = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"expected a JSON object, got something else: {error}") from error
+    if not isinstance(message, dict):
+        raise ProtocolError("expected a JSON object, got another JSON value")
+    return message
+
+
+def _integer(message: dict[str, Any], name: str) -> int:
+    value = message.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 64:
+        raise ProtocolError(f"{name}: expected an integer in 0 … 2**64 - 1, got {value!r:.80}")
+    return value
+
+
+def _integers(message: dict[str, Any], name: str, most: int) -> tuple[int, ...]:
+    values = message.get(name)
+    if not isinstance(values, list) or len(values) > most:
+        found = f"{len(values):,}" if isinstance(values, list) else repr(values)[:40]
+        raise ProtocolError(f"{name}: expected a list of at most {most:,} integers, got {found}")
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
+            raise ProtocolError(f"{name}: expected integers in 0 … 2**63 - 1, got {value!r:.80}")
+    return tuple(values)
+
+
+def _string(message: dict[str, Any], name: str) -> str:
+    value = message.get(name)
+    if not isinstance(value, str) or len(value) > 1024:
+        raise ProtocolError(f"{name}: expected a short text, got {value!r:.80}")
+    return value
+
+
+def _strings(message: dict[str, Any], name: str, most: int) -> tuple[str, ...]:
+    values = message.get(name)
+    if (
+        not isinstance(values, list)
+        or len(values) > most
+        or not all(isinstance(v, str) and len(v) < 1024 for v in values)
+    ):
+        raise ProtocolError(f"{name}: expected a list of at most {most} short texts")
+    return tuple(values)
+
+
+def _seconds(message: dict[str, Any], name: str) -> float:
+    value = message.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e6:
+        raise ProtocolError(f"{name}: expected seconds in 0 … 1,000,000, got {value!r:.80}")
+    return float(value)
+
+
+def sizes_to_bytes(sizes: NDArray[np.int64]) -> Iterator[bytes]:
+    """Yield the sizes of files as they are sent."""
+    data = np.minimum(sizes, _MOST_SIZE).astype("<u4").tobytes()
+    for start in range(0, len(data), _SIZES_PART_BYTES):
+        yield data[start : start + _SIZES_PART_BYTES]
+
+
+def sizes_from_bytes(parts: Iterable[bytes], samples: int) -> NDArray[np.int64]:
+    """Return the sizes of so many files that were sent; raise `ProtocolError` for anything else."""
+    data = bytearray()
+    for part in parts:
+        data += part
+        if len(data) > 4 * samples:
+            break
+    if len(data) != 4 * samples:
+        raise ProtocolError(f"expected the sizes of {samples:,} files in {4 * samples:,} bytes, got {len(data):,}")
+    return np.frombuffer(data, "<u4").astype(np.int64)

@@ -1,0 +1,1 @@
+"""What a process is: forks, memory, cores, the user's folders, signals."""

@@ -1,0 +1,34 @@
+"""Objects that hold a lock get a new one in a forked child.
+
+A lock that another thread holds at the moment of a fork would stay locked in the child for ever: the thread that would
+release it does not exist there.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Protocol
+
+
+class Renewable(Protocol):
+    """An object that can forget, in a child process, what the parent's threads were doing."""
+
+    def renew(self) -> None:
+        """Start afresh: nobody holds the lock and nothing is under way."""
+
+
+def renew_after_fork(holder: Renewable) -> None:
+    """Renew an object in every forked child, for as long as the object lives."""
+    _HOLDERS.add(holder)
+
+
+_HOLDERS: weakref.WeakSet[Renewable] = weakref.WeakSet()
+
+
+def _renew_all() -> None:
+    for holder in list(_HOLDERS):
+        holder.renew()
+
+
+os.register_at_fork(after_in_child=_renew_all)  # one hook for all, since a hook cannot be removed

@@ -1,0 +1,224 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sophon.codec import Cut
+from sophon.errors import (
+    AccessError,
+    ConfigError,
+    Error,
+    OpError,
+    ProtocolError,
+    StoreError,
+    TransportError,
+    remote_traceback,
+)
+from sophon.link.wire import (
+    REPLY_SCHEMA,
+    Reply,
+    Request,
+    batch_of,
+    error_from_json,
+    error_to_json,
+    replies_of,
+    sizes_from_bytes,
+    sizes_to_bytes,
+)
+from tests.support.servers import RECIPE
+
+CUTS = (Cut(0), Cut(2, "webp"), Cut(0))
+REQUEST = Request("train", RECIPE.to_spec(), 1, 2, (5, 3, 9), CUTS, "f" * 32, True, 2.5, ("id",))
+
+
+def test_a_request_survives_the_link():
+    assert Request.from_bytes(REQUEST.to_bytes()) == REQUEST
+
+
+def test_a_record_batch_without_replies_says_nothing():
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, REPLY_SCHEMA) as stream:
+        stream.write_batch(batch_of([]))
+    for batch in (batch_of([]), pa.ipc.open_stream(sink.getvalue()).read_next_batch()):
+        assert list(replies_of(batch, REQUEST)) == []
+
+
+def _asking_for(replies):
+    """Return a request to which these replies are an answer."""
+    cuts = [Cut(0)] * (max([r.position for r in replies], default=0) + 1)
+    for reply in replies:
+        cuts[reply.position] = reply.cut
+    return replace(REQUEST, samples=(0,) * len(cuts), cuts=tuple(cuts))
+
+
+@given(
+    st.lists(
+        st.builds(
+            Reply,
+            st.integers(0, 50),
+            st.sampled_from([Cut(0), Cut(2, "webp"), Cut(3, "jpeg:90")]),
+            st.binary(max_size=200),
+            st.none() | st.integers(-(2**63), 2**63 - 1),
+            st.floats(0, 10, width=32),
+            columns=st.dictionaries(st.text(max_size=5), st.integers(0, 9), max_size=2),
+            reason=st.none() | st.sampled_from(["overload", "op_failed"]),
+            op_s=st.lists(st.floats(0, 10, width=32), max_size=3).map(tuple),
+            raw_bytes=st.integers(0, 1 << 40),
+            size=st.tuples(st.integers(0, 1 << 30), st.integers(0, 1 << 30)),
+        ),
+        max_size=8,
+        unique_by=lambda reply: reply.position,
+    )
+)
+def test_replies_survive_the_link(replies):
+    assert list(replies_of(batch_of(replies), _asking_for(replies))) == replies
+
+
+def test_payloads_are_views_and_slices_of_a_batch_keep_theirs():
+    replies = [Reply(i, Cut(0), bytes([i]) * (i + 1)) for i in range(6)]
+    batch, asked = batch_of(replies), _asking_for(replies)
+    assert [bytes(r.payload) for r in replies_of(batch.slice(2, 3), asked)] == [b"\2" * 3, b"\3" * 4, b"\4" * 5]
+    assert all(isinstance(r.payload, memoryview) for r in replies_of(batch, asked))
+
+
+@pytest.mark.parametrize("error", [StoreError("gone"), ConfigError("no"), OpError("bad"), TransportError("x")])
+def test_an_error_is_raised_as_the_same_type_on_the_other_side(error):
+    copy = error_from_json(error_to_json(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+
+
+@pytest.mark.parametrize("name", ["SystemExit", "KeyError", "no such", "__builtins__", "annotations"])
+def test_a_type_that_is_not_ours_is_a_transport_error(name):
+    assert type(error_from_json(json.dumps({"type": name, "message": "m"}))) is TransportError
+
+
+def _changed(**changes):
+    return json.dumps(json.loads(REQUEST.to_bytes()) | changes).encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff\xfe",
+        b"[]",
+        b"{}",
+        b"[" * 100_000,
+        b"x" * (1 << 20) + b"x",
+        _changed(protocol=2),
+        _changed(samples=[-1, 0, 0]),
+        _changed(samples=[2**63, 0, 0]),
+        _changed(samples=[True, 0, 0]),
+        _changed(samples=["1", 0, 0]),
+        _changed(samples=list(range(9000))),
+        _changed(cut_of=[0]),
+        _changed(cut_of=[0, 9, 0]),
+        _changed(cuts=["2:nothing"]),
+        _changed(cuts="raw"),
+        _changed(pipeline=None),
+        _changed(seed=-1),
+        _changed(epoch=2**64),
+        _changed(patience_s=-1),
+        _changed(patience_s=float("nan")),
+        _changed(columns=[1]),
+        _changed(dataset=None),
+        _changed(dataset="x" * 2000),
+    ],
+)
+def test_a_message_that_is_no_request_is_a_protocol_error(data):
+    with pytest.raises(ProtocolError):
+        Request.from_bytes(data)
+
+
+def test_mutated_requests_end_in_a_protocol_error_or_a_request():
+    rng = np.random.default_rng(5)
+    good = REQUEST.to_bytes()
+    for _ in range(2000):
+        data = bytearray(good)
+        for at in rng.integers(0, len(data), int(rng.integers(1, 8))):
+            data[at] = rng.integers(256)
+        try:
+            Request.from_bytes(bytes(data))
+        except ProtocolError:
+            continue
+
+
+def _replaced(batch, name, array):
+    at = REPLY_SCHEMA.get_field_index(name)
+    return batch.set_column(at, REPLY_SCHEMA.field(name), array)
+
+
+def _bad_offsets():
+    # Only the full validation looks at the offsets in between.
+    offsets = pa.py_buffer(np.array([0, 1 << 30, 5], np.int32))
+    return pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"0:raw")])
+
+
+def _bad_text():
+    offsets = pa.py_buffer(np.array([0, 2], np.int32))
+    return pa.Array.from_buffers(pa.string(), 1, [None, offsets, pa.py_buffer(b"\xff\xfe")])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda batch: batch.drop_columns(["cpu_s"]),
+        lambda batch: _replaced(batch, "cut", pa.array(["9:nothing"])),
+        lambda batch: _replaced(batch, "cut", pa.array([None], pa.string())),
+        lambda batch: _replaced(batch, "cut", pa.array(["2:jpeg:10"])),
+        lambda _: _replaced(batch_of([Reply(0), Reply(1)]), "cut", _bad_offsets()),
+        lambda batch: _replaced(batch, "error", _bad_text()),
+        lambda batch: _replaced(batch, "error", pa.array(["no json"])),
+        lambda batch: _replaced(batch, "columns", pa.array(["[]"])),
+        lambda batch: _replaced(batch, "position", pa.array([None], pa.int32())),
+        lambda batch: _replaced(batch, "position", pa.array([7], pa.int32())),
+        lambda batch: _replaced(batch, "position", pa.array([-1], pa.int32())),
+        lambda batch: _replaced(batch, "payload", pa.array([None], pa.binary())),
+    ],
+)
+def test_a_reply_that_no_honest_node_sends_is_a_protocol_error(wrong):
+    with pytest.raises(ProtocolError):
+        list(replies_of(wrong(batch_of([Reply(0)])), REQUEST))
+
+
+def test_an_error_carries_its_traceback_unless_somebody_was_refused():
+    found = []
+    for kind in (StoreError, AccessError):
+        try:
+            raise kind("what went wrong")
+        except Error as error:
+            found.append(error_from_json(error_to_json(error)))
+    assert [type(error) for error in found] == [StoreError, AccessError]
+    assert "test_wire.py" in remote_traceback(found[0])
+    assert remote_traceback(found[1]) is None
+    assert "test_wire.py" not in error_to_json(AccessError("no"))
+
+
+def test_sizes_of_files_come_back_as_they_were_in_parts_of_bounded_size():
+    sizes = np.arange(600_000, dtype=np.int64) * 7000
+    parts = list(sizes_to_bytes(sizes))
+    assert len(parts) > 2
+    assert max(map(len, parts)) <= 1 << 20
+    assert (sizes_from_bytes(parts, len(sizes)) == sizes).all()
+    assert sizes_from_bytes(sizes_to_bytes(np.array([5 << 40])), 1).tolist() == [(1 << 32) - 1]
+    assert sizes_from_bytes([], 0).tolist() == []
+
+
+@pytest.mark.parametrize("parts", [[], [b"1234"], [b"12345678", b"1"], [b"1234", b"12345678"]])
+def test_sizes_of_another_number_of_files_are_refused(parts):
+    with pytest.raises(ProtocolError, match="expected the sizes of 2 files"):
+        sizes_from_bytes(parts, 2)
+
+
+def test_no_more_sizes_are_read_than_there_are_files():
+    def endless():
+        while True:
+            yield bytes(1 << 20)
+
+    with pytest.raises(ProtocolError, match="expected the sizes of 2 files"):
+        sizes_from_bytes(endless(), 2)
