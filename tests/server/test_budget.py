@@ -5,6 +5,7 @@ import pytest
 
 from sophon.errors import ConfigError
 from sophon.server.budget import CpuBudget
+from tests.support.waiting import HANG_S
 
 
 @pytest.fixture
@@ -33,19 +34,17 @@ def test_a_task_comes_back_with_its_result_and_its_cpu_seconds(budget):
 
 
 def test_no_more_tasks_run_at_once_than_there_are_cores(budget):
-    running, most, lock = 0, 0, threading.Lock()
+    running, most, lock, pair = 0, 0, threading.Lock(), threading.Barrier(2)
 
     def task(_):
         nonlocal running, most
         with lock:
             running += 1
             most = max(most, running)
-        time.sleep(0.01)
+        pair.wait(HANG_S)  # which no task passes alone
         with lock:
             running -= 1
 
-    for future in [budget(2).submit(task, 10) for _ in range(1)]:
-        future.result()
     two = budget(2)
     for future in [two.submit(task, 1000) for _ in range(12)]:
         future.result()
@@ -95,8 +94,8 @@ def test_an_error_in_a_task_comes_back_and_the_worker_lives_on(budget):
 
 def test_what_is_withdrawn_is_never_run_and_nobody_waits_behind_it(budget):
     one, begun, go, ran = budget(1), threading.Event(), threading.Event(), []
-    running = one.submit(lambda _: begun.set() or go.wait(10), 1000)
-    assert begun.wait(10)
+    running = one.submit(lambda _: begun.set() or go.wait(HANG_S), 1000)
+    assert begun.wait(HANG_S)
     left = [one.submit(lambda _, number=number: ran.append(number), 1000) for number in range(50)]
     last = one.submit(lambda _: "last", 1000)
     one.withdraw([running, *left])

@@ -1,19 +1,25 @@
 """Invariant 3: the server may always do less than asked, and says what it did."""
 
+import gc
+import itertools
 import threading
+import time
+import weakref
 
 import pytest
 
 from sophon.codec import RAW, Cut
-from sophon.codec.wire import Request
 from sophon.errors import ConfigError, ProtocolError, StoreError
+from sophon.link.wire import Request
 from sophon.pipeline import Pipeline, ops
 from sophon.pipeline.probe import digests, versions
 from sophon.server.budget import CpuBudget
 from sophon.server.executor import Executor
 from sophon.server.limits import Limits
+from sophon.server.maker import Threads
 from sophon.store import open_store
 from tests.support.servers import RECIPE, make_images
+from tests.support.waiting import HANG_S
 
 
 @pytest.fixture
@@ -64,7 +70,7 @@ def test_whoever_waits_for_replies_hears_of_it_now_and_then(make, in_order):
     executor, go_on = make(), threading.Event()
     executor.submit(lambda _: go_on.wait(), 60)  # takes the only core
     work = executor.replies(_request(range(3), in_order=in_order, patience_s=60))
-    pulse = work.pulse(0.05)
+    pulse = work.pulse(lambda: 0.05)
     assert [next(pulse) for _ in range(3)] == [None] * 3
     assert work.computing_s >= 3 * 0.05
     go_on.set()
@@ -181,10 +187,137 @@ def test_digests_tell_pipelines_apart_and_stop_where_an_op_cannot_be_probed():
 @pytest.mark.parametrize("in_order", [True, False])
 def test_what_nobody_waits_for_any_more_is_not_worked_on(make, in_order):
     executor, go = make(), threading.Event()
-    blocker = executor._budget.submit(lambda _: go.wait(10), 1000)
-    replies = executor.replies(_request(in_order=in_order)).pulse(0.01)
+    blocker = executor._budget.submit(lambda _: go.wait(HANG_S), 1000)
+    replies = executor.replies(_request(in_order=in_order)).pulse(lambda: 0.01)
     assert next(replies) is None  # all nine are queued behind the blocker
     replies.close()  # as Flight does when a trainer cancels or goes away
     assert not executor._budget._queue
     go.set()
     blocker.result()
+
+
+class Blocked(Threads):
+    """Works on the first sample when it is told to, and on the others at once."""
+
+    def __init__(self):
+        self.go_on = threading.Event()
+        self.made = 0
+
+    def make(self, slot, pipeline, data, key, cut, trace=None):
+        if key.sample == 0:
+            self.go_on.wait(60)
+        self.made += 1
+        return super().make(slot, pipeline, data, key, cut, trace)
+
+
+def test_in_order_what_is_finished_early_waits_its_turn_and_the_caller_is_not_kept(make):
+    maker = Blocked()
+    pulse = make(2, maker=maker).replies(_request(in_order=True, patience_s=60)).pulse(lambda: 60)
+    # Each of the eight others ends while the first is worked on, and with each the caller may do something else.
+    assert [next(pulse) for _ in range(8)] == [None] * 8
+    maker.go_on.set()
+    assert [reply.position for reply in pulse if reply is not None] == list(range(9))
+
+
+def test_in_order_no_more_is_made_ahead_of_a_slow_sample_than_the_window_holds(make, monkeypatch):
+    monkeypatch.setattr("sophon.server.executor._LOOKAHEAD", 0)
+    maker = Blocked()
+    executor = make(2, maker=maker)
+    pulse = executor.replies(_request(in_order=True, patience_s=60)).pulse(lambda: 0.05)
+    while maker.made < executor.lookahead:
+        assert next(pulse) is None
+    assert [next(pulse) for _ in range(5)] == [None] * 5
+    assert maker.made == executor.lookahead
+    maker.go_on.set()
+    assert [reply.position for reply in pulse if reply is not None] == list(range(9))
+
+
+def test_in_order_the_first_sample_does_not_wait_for_the_others_to_be_read(make, store, monkeypatch):
+    read, original = [], store.read
+    monkeypatch.setattr(store, "read", lambda sample: read.append(sample) or original(sample))
+    replies = iter(make().replies(_request(cut="0:raw", in_order=True)))
+    assert next(replies).position == 0
+    assert read == [0]
+
+
+def test_what_was_finished_meanwhile_goes_before_a_file_that_was_read(make, store, monkeypatch):
+    """A computed sample does not wait for raw ones that come after it in the request."""
+    made, original = threading.Event(), store.read
+    executor = make()
+
+    def read(sample):
+        if sample == 1:
+            assert made.wait(60)
+            while executor._budget.backlog_s:
+                time.sleep(0.001)
+        return original(sample)
+
+    monkeypatch.setattr(store, "read", read)
+    make_payload = executor.maker.make
+    monkeypatch.setattr(executor.maker, "make", lambda *args: (make_payload(*args), made.set())[0])
+    replies = executor.replies(_request(range(3), cuts=(Cut.parse("2:webp"), RAW, RAW)))
+    assert [reply.position for reply in replies] == [0, 1, 2]
+
+
+def test_samples_that_a_closing_node_drops_are_answered_raw(make):
+    executor, go_on = make(), threading.Event()
+    running = executor.submit(lambda _: go_on.wait(60), 60)
+    pulse = executor.replies(_request(range(3), patience_s=60)).pulse(lambda: 0.01)
+    assert next(pulse) is None
+    closing = threading.Thread(target=executor._budget.close)
+    closing.start()
+    replies = [reply for reply in itertools.islice(pulse, 10_000) if reply is not None]
+    go_on.set()
+    closing.join()
+    running.result()
+    assert [reply.cut for reply in replies] == [RAW] * 3
+    assert executor.reasons == ["overload"] * 3
+
+
+def test_what_was_made_for_a_stream_that_is_dropped_is_not_kept(make, monkeypatch):
+    executor, tasks = make(), []
+    submit = executor.submit
+
+    def watched(*arguments):
+        task = submit(*arguments)
+        tasks.append(weakref.ref(task))
+        return task
+
+    monkeypatch.setattr(executor, "submit", watched)
+    gc.disable()  # it would hide what keeps itself alive
+    try:
+        pulse = executor.replies(_request()).pulse(lambda: 60)
+        assert next(pulse) is not None
+        while executor._budget.backlog_s:
+            time.sleep(0.001)
+        pulse.close()
+        del pulse
+        end_s = time.monotonic() + 30
+        while any(task() is not None for task in tasks):
+            assert time.monotonic() < end_s
+            time.sleep(0.001)
+    finally:
+        gc.enable()
+    assert tasks
+
+
+class Quick(Threads):
+    """Does next to nothing, but slowly enough for a window to fill."""
+
+    def make(self, *_):
+        time.sleep(0.0002)
+        return b""
+
+
+def _stream_cpu_s(make, monkeypatch, window):
+    """Return the CPU seconds per sample of the thread that sends."""
+    monkeypatch.setattr("sophon.server.executor._LOOKAHEAD", window)
+    replies = make(maker=Quick()).replies(_request([0] * 1000, patience_s=60))
+    start_s = time.thread_time()
+    assert sum(1 for _ in replies) == 1000
+    return (time.thread_time() - start_s) / 1000
+
+
+def test_a_sample_costs_the_sending_thread_the_same_however_many_are_under_way(make, monkeypatch):
+    few, many = ([_stream_cpu_s(make, monkeypatch, window) for _ in range(2)] for window in (4, 1000))
+    assert min(many) < 3 * min(few)

@@ -13,13 +13,13 @@ import sophon
 from sophon.cli.limits import _OPTIONS, limits_from
 from sophon.cli.serve import serve as serve_command
 from sophon.codec import RAW, Cut
-from sophon.codec.wire import Request
 from sophon.errors import ConfigError, RetryableError, StoreError
+from sophon.link.wire import Request
 from sophon.pipeline import Pipeline, ops
 from sophon.server.budget import CpuBudget
 from sophon.server.executor import Executor
 from sophon.server.limits import Limits
-from sophon.server.room import Room
+from sophon.server.seats import Seats
 from sophon.store import open_store
 from sophon.units import parse_bytes, parse_seconds
 from tests.support.servers import RECIPE, digest, make_images, serve
@@ -99,7 +99,7 @@ def test_an_op_that_makes_too_many_pixels_is_not_run(make, bomb):
 
 
 def test_one_request_too_many_is_told_to_try_again():
-    room = Room(Limits(requests=2))
+    room = Seats(Limits(requests=2))
     one, two = room.enter(), room.enter()
     with pytest.raises(RetryableError, match="answers 2 requests already; try again later"):
         room.enter()
@@ -113,7 +113,7 @@ def test_one_request_too_many_is_told_to_try_again():
 
 
 def test_one_tenant_of_several_has_half_of_the_seats_at_most():
-    room = Room(Limits(requests=5), tenants=3)
+    room = Seats(Limits(requests=5), tenants=3)
     first = [room.enter(1) for _ in range(3)]
     with pytest.raises(RetryableError, match=r"answers 3 requests with this token already.*try again later"):
         room.enter(1)
@@ -144,12 +144,12 @@ def test_streams_of_one_tenant_that_are_never_read_keep_nobody_else_out(images, 
 
 
 def test_a_seat_that_is_dropped_gives_up_what_it_held():
-    room = Room(Limits(in_flight_bytes=100))
+    room = Seats(Limits(in_flight_bytes=100))
     seat = room.enter()
     seat.hold(90)
     seat.hold(-30)
     assert room.held_bytes == 60
-    assert not room.has_room(41)
+    assert not room.has_space(41)
     del seat
     gc.collect()
     assert (room.held_bytes, room.requests) == (0, 0)
@@ -173,7 +173,7 @@ def test_without_room_for_more_bytes_samples_are_worked_on_one_by_one(make, in_o
                 running -= 1
 
     monkeypatch.setattr(executor.maker, "make", counted)
-    room = Room(executor.limits)
+    room = Seats(executor.limits)
     seat = room.enter()
     request = Request(**{**vars(_request()), "in_order": in_order})
     replies = list(executor.replies(request, seat=seat))

@@ -39,3 +39,11 @@ def test_connections_of_one_trainer_share_a_pace_and_old_trainers_are_forgotten(
     for number in range(300):
         paces.of(f"ipv4:10.1.{number}.1:1")
     assert paces.of("ipv4:10.0.0.1:4000") is not first
+
+
+def test_a_trainer_that_keeps_asking_keeps_its_pace():
+    paces = Paces()
+    first = paces.of("ipv4:10.0.0.1:4000")
+    for number in range(300):
+        paces.of(f"ipv4:10.1.{number}.1:1")
+        assert paces.of("ipv4:10.0.0.1:4000") is first

@@ -4,11 +4,14 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import cachetools
 import numpy as np
 import pytest
 
 from sophon.store.shards import ShardFiles, find_shards, pread, shard_sources
 from tests.store.datasets import open_files, write_files
+from tests.support.forks import fork_at_every_line
+from tests.support.waiting import HANG_S
 
 
 def test_a_file_a_folder_and_a_pattern_name_shards(tmp_path):
@@ -44,7 +47,7 @@ def test_a_file_that_is_being_read_is_not_closed_under_the_reader(tmp_path):
     start = threading.Barrier(8)
 
     def read(seed):
-        start.wait(20)
+        start.wait(HANG_S)
         for shard in np.random.default_rng(seed).integers(0, 20, 300).tolist():
             assert files.pread(shard, 100, 4000) == bytes([shard]) * 4000
         return True
@@ -54,6 +57,23 @@ def test_a_file_that_is_being_read_is_not_closed_under_the_reader(tmp_path):
     assert open_files() - before <= 2
     files.close()
     assert open_files() == before
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_in_the_middle_of_a_change_leaves_the_child_a_table_that_works(tmp_path):
+    names = [str(i) for i in range(4)]
+    write_files(tmp_path, {name: name.encode() * 50 for name in names})
+    files = ShardFiles(tmp_path, shard_sources(tmp_path, names), max_open=2)
+
+    def read_all():
+        for shard in (0, 1, 2, 3, 2):
+            assert files.pread(shard, 10, 20) == names[shard].encode() * 20
+            assert len(files._open) <= 2
+
+    codes = fork_at_every_line(cachetools, read_all, read_all)
+    assert len(codes) > 50
+    assert set(codes) == {0}
+    files.close()
 
 
 def test_a_shard_that_was_replaced_is_noticed_while_it_is_open(tmp_path):

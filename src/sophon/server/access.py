@@ -1,4 +1,4 @@
-"""Who may read what: bearer tokens with rights per data set, TLS, and what a server without either may listen on.
+"""Who may read what: bearer tokens with rights per data set, TLS, and where a server without either may listen.
 
 A token file has one line per token; so has the variable SOPHON_TOKENS::
 
@@ -6,8 +6,8 @@ A token file has one line per token; so has the variable SOPHON_TOKENS::
     5f2c9c0e8b7d4a61b0f4a7d3e2c1905f                 train val
     sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f…   *
 
-A line may hold the SHA-256 of a token instead of the token, so that the file is worth nothing to who reads it. Only the
-SHA-256 of a token is kept in memory; none is ever part of a message, a log or a metric.
+A line may hold the SHA-256 of a token instead of the token itself, so that the file is useless to anyone who reads it.
+Only the SHA-256 of a token is kept in memory, and no token ever appears in a message, a log or a metric.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 
 from sophon.errors import AccessError, ConfigError
 
-LEAST_TOKEN_LENGTH = 16  # characters: guessing 16 of them takes for ever at any rate that a server answers
+LEAST_TOKEN_LENGTH = 16  # characters: too many to guess at any rate that a server answers
 _MAX_FILE_BYTES = 1 << 20
 _DIGEST = re.compile(r"sha256:([0-9a-fA-F]{64})")
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")  # RFC 6750: what a bearer token is made of
@@ -37,14 +37,14 @@ class Rights:
 
     Args:
         datasets: Their names; None for all.
-        tenant: Who it is, by the number of its token; 0 where nobody is asked for one.
+        tenant: Number of the caller's token; 0 if the server asks for none.
     """
 
     datasets: frozenset[str] | None = None
     tenant: int = field(default=0, compare=False)
 
     def readable(self, names: Iterable[str]) -> list[str]:
-        """Return those of some data sets that may be read."""
+        """Return the names of the data sets that may be read."""
         return [name for name in names if self.datasets is None or name in self.datasets]
 
 
@@ -52,10 +52,10 @@ EVERYTHING = Rights()
 
 
 class Tokens:
-    """The tokens that a server knows.
+    """The tokens that a server accepts.
 
     Args:
-        entries: SHA-256 of each token, and its rights.
+        entries: The SHA-256 of each token, with its rights.
     """
 
     def __init__(self, entries: Iterable[tuple[bytes, Rights]]) -> None:
@@ -69,12 +69,12 @@ class Tokens:
 
     @classmethod
     def parse(cls, text: str, where: str, known: Iterable[str] | None = None) -> Tokens:
-        """Return the tokens of a file's text.
+        """Parse the text of a token file.
 
         Args:
-            text: Lines as the module's docstring shows.
-            where: What to call the text in messages, which never quote from it.
-            known: The data sets that there are; a line that names another one is refused as a slip.
+            text: Lines in the format that the module's docstring shows.
+            where: What to call the text in messages, which never quote it.
+            known: Names of the existing data sets; a line that names any other is refused as a typo.
         """
         names = None if known is None else set(known)
         entries: dict[bytes, Rights] = {}
@@ -85,13 +85,13 @@ class Tokens:
             digest = _digest_of(words[0], f"{where}, line {number}")
             datasets = words[1:]
             if not datasets:
-                raise ConfigError(f"{where}, line {number}: expected names of data sets behind the token, or * for all")
+                raise ConfigError(f"{where}, line {number}: expected names of data sets after the token, or * for all")
             unknown = sorted(set(datasets) - {"*"} - names) if names is not None else []
             if unknown:
                 raise ConfigError(f"{where}, line {number}: there is no data set {unknown[0]!r} here")
             if digest in entries:
                 raise ConfigError(
-                    f"{where}, line {number}: this token was given before; name its data sets on one line"
+                    f"{where}, line {number}: this token is listed twice; name all its data sets on one line"
                 )
             entries[digest] = Rights(None if "*" in datasets else frozenset(datasets), tenant=len(entries) + 1)
         if not entries:
@@ -100,13 +100,13 @@ class Tokens:
 
     @classmethod
     def load(cls, path: Path, known: Iterable[str] | None = None) -> Tokens:
-        """Return the tokens of a file."""
+        """Read a token file."""
         return cls.parse(_text(path, "token file"), f"token file {path}", known)
 
     def rights_of(self, authorization: str | None) -> Rights:
-        """Return the rights of who sends this header; raise `AccessError` where it has none.
+        """Return the rights of a caller who sends this header; raise `AccessError` if there are none.
 
-        The time taken does not depend on how much of a token is right, or on which one it is.
+        The time taken depends neither on how much of a token is right nor on which token it is.
         """
         if authorization is None or authorization[: len(_SCHEME)].lower() != _SCHEME:
             raise AccessError("this node needs a token; give token=… or set SOPHON_TOKEN on the trainer")
@@ -137,11 +137,12 @@ class Access:
     """How a server is protected.
 
     Args:
-        tokens: Who may read what; None where nobody is asked for a token.
-        tls_cert: PEM file of the server's certificate and what vouches for it.
-        tls_key: PEM file of its key.
-        client_ca: PEM file of who vouches for trainers' certificates; then a trainer without one is refused.
-        insecure: Listen on a public address although anybody may read.
+        tokens: Who may read what; None if no token is asked for.
+        tls_cert: PEM file with the server's certificate and its chain.
+        tls_key: PEM file with the key of that certificate.
+        client_ca: PEM file with the authority that signs trainers' certificates; if given, a trainer without one is
+            refused.
+        insecure: Whether to listen on a public address even if anybody there may read.
     """
 
     tokens: Tokens | None = None
@@ -160,7 +161,7 @@ class Access:
             object.__setattr__(self, "scheme", "grpc+tls")
 
     def check_place(self, host: str) -> str | None:
-        """Raise unless a server protected like this may listen on an address; return a word of warning, if any."""
+        """Raise unless a server with this protection may listen on an address; return a warning, if there is one."""
         if _is_loopback(host):
             return None
         if self.tokens is None and self.client_ca is None:
@@ -175,7 +176,7 @@ class Access:
         return None
 
     def tls_options(self) -> dict[str, object]:
-        """Return what Flight needs for TLS, read from the files and checked."""
+        """Return Flight's options for TLS, read from the files and checked."""
         if self.tls_cert is None or self.tls_key is None:
             return {}
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -183,7 +184,7 @@ class Access:
             context.load_cert_chain(self.tls_cert, self.tls_key, password="")
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             raise ConfigError(
-                f"{self.tls_cert} and {self.tls_key} are no certificate and its key in PEM form: {_reason(error)}"
+                f"{self.tls_cert} and {self.tls_key} are not a certificate and its key in PEM form: {_reason(error)}"
             ) from error
         options: dict[str, object] = {
             "tls_certificates": [(_text(self.tls_cert, "certificate"), _text(self.tls_key, "key"))]
@@ -192,7 +193,7 @@ class Access:
             try:
                 context.load_verify_locations(self.client_ca)
             except (OSError, ValueError) as error:
-                raise ConfigError(f"{self.client_ca} is no certificate in PEM form: {_reason(error)}") from error
+                raise ConfigError(f"{self.client_ca} is not a certificate in PEM form: {_reason(error)}") from error
             options |= {"verify_client": True, "root_certificates": _text(self.client_ca, "certificate")}
         return options
 
@@ -211,7 +212,7 @@ def _text(path: Path, what: str) -> str:
     except OSError as error:
         raise ConfigError(f"{what} {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{what} {path} is no text") from error
+        raise ConfigError(f"{what} {path} is not text") from error
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,7 +1,8 @@
-"""CPU for ops: a number of cores that is never exceeded, given to samples in turn, refused when the queue is too long.
+"""CPU for ops: samples take turns on a fixed number of cores, and are refused when the queue is too long.
 
-Concurrency: one thread per core, of lower priority than those that read and send, so that raw bytes always come first.
-Limits: `cores` may be a fraction; then the threads pause as long as the CPU time they have used is ahead of the share.
+Concurrency: one thread per core, at a lower priority than the threads that read and send, so that raw bytes always come
+first.
+Limits: `cores` may be a fraction; the threads then pause while the CPU time they have used exceeds their share.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from sophon.errors import ConfigError
 T = TypeVar("T")
 
 NICE = 10
-_BURST_S = 0.1  # of the share that may be used at once after a pause
-_FIRST_GUESS_S = 0.005  # per task, until one has been measured: decode and crop of a photo
+_BURST_S = 0.1  # how many seconds' worth of the share may be used at once after a pause
+_FIRST_GUESS_S = 0.005  # per task, until one has been measured: decoding and cropping a photo
 _SMOOTHING = 0.05
 
 
 @dataclass
 class Slot:
-    """Where a task runs, and what it used elsewhere.
+    """Where a task runs, and how much CPU it used in other processes.
 
     Args:
-        number: 0 … cores - 1.
-        elsewhere_s: CPU seconds that another process used for the task; tasks add to it.
+        number: Number of the thread, from 0.
+        elsewhere_s: CPU seconds that other processes spent on the task; tasks add to it.
     """
 
     number: int
@@ -43,18 +44,18 @@ Task: TypeAlias = Callable[[Slot], T]
 
 
 class CpuBudget:
-    """Runs tasks on at most so many cores.
+    """Runs tasks on a limited number of cores.
 
     Args:
-        cores: How many; 0 for none, fractions allowed.
+        cores: Number of cores; 0 for none, fractions allowed.
     """
 
     def __init__(self, cores: float) -> None:
         if not (math.isfinite(cores) and 0 <= cores <= 4096):
             raise ConfigError(f"cores: expected a number in 0 … 4096, got {cores!r}")
         self.cores = cores
-        # Reentrant: a stream dropped halfway may be closed by the garbage collector in a thread that holds this, and
-        # withdraws its tasks then.
+        # Reentrant: the garbage collector may close a dropped stream in a thread that holds this lock, and closing a
+        # stream withdraws its tasks.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._closed = False
@@ -77,11 +78,14 @@ class CpuBudget:
 
     @property
     def backlog_s(self) -> float:
-        """How long a task would wait that is submitted now."""
+        """How long a task submitted now would wait."""
         return math.inf if self.cores == 0 else self._waiting * self._task_s / self.cores
 
     def submit(self, task: Task[T], patience_s: float) -> Future[tuple[T, float]] | None:
-        """Queue a task; its result comes with the CPU seconds it took. None if it would wait longer than that."""
+        """Queue a task, or return None if it would wait longer than `patience_s`.
+
+        The future's result is the task's own, with the CPU seconds that the task took.
+        """
         future: Future[tuple[T, float]] = Future()
         with self._lock:
             if not self._threads or self._closed or self.backlog_s > patience_s:
@@ -92,7 +96,7 @@ class CpuBudget:
         return future
 
     def withdraw(self, futures: Iterable[Future[Any]]) -> None:
-        """Take tasks out of the queue that nobody waits for any more; those that run already go on."""
+        """Take tasks that nobody waits for any more out of the queue; tasks that are already running go on."""
         cancelled = {future for future in futures if future.cancel()}
         if not cancelled:
             return
@@ -114,14 +118,14 @@ class CpuBudget:
                 self._run(task, future, Slot(number))
             with self._lock:
                 self._waiting -= 1
-            del task, future  # they hold a sample, which is not to be kept while waiting for the next one
+            del task, future  # they hold a sample, which must not be kept while this thread waits for the next task
 
     def _run(self, task: Task[T], future: Future[tuple[T, float]], slot: Slot) -> None:
         self._pause()
         start_s = time.thread_time()
         try:
             result = task(slot)
-        except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
+        except BaseException as error:  # noqa: BLE001 - raised again where the result is asked for
             self._charge(time.thread_time() - start_s + slot.elsewhere_s)
             future.set_exception(error)
         else:
@@ -147,7 +151,7 @@ class CpuBudget:
             self._task_s += _SMOOTHING * (cpu_s - self._task_s)
 
     def close(self) -> None:
-        """Let running tasks end and drop the rest."""
+        """Let running tasks finish, and drop the rest."""
         with self._lock:
             self._closed = True
             dropped, self._queue = self._queue, deque()
@@ -159,6 +163,6 @@ class CpuBudget:
 
 
 def _be_nice() -> None:
-    # On Linux a thread is a process to the scheduler; elsewhere this would slow everything down, so it is left out.
+    # Linux schedules each thread by its own priority; elsewhere this would slow down the whole process.
     if hasattr(os, "sched_setaffinity"):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)

@@ -1,4 +1,4 @@
-"""The gate that every call passes before any of our code sees it: who calls, and is there room for one more.
+"""The gate that every call passes first: it finds out who calls and what the caller may read.
 
 Concurrency: Flight asks the gate on the thread of each call.
 """
@@ -10,8 +10,8 @@ from typing import Any
 
 from pyarrow import flight
 
-from sophon.codec.wire import error_to_json
 from sophon.errors import AccessError
+from sophon.link.wire import error_to_json
 from sophon.server.access import EVERYTHING, Rights, Tokens
 from sophon.server.metrics import Metrics
 
@@ -19,10 +19,10 @@ NAME = "sophon-gate"
 
 
 class Pass(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no types
-    """What a caller was let in with.
+    """Attached to a call that was let in.
 
     Args:
-        rights: What may be read.
+        rights: What the caller may read.
     """
 
     def __init__(self, rights: Rights) -> None:
@@ -30,11 +30,11 @@ class Pass(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no typ
 
 
 class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
-    """Lets callers in who have a token that the node knows, or everybody where it knows none.
+    """Lets in callers whose token the node knows, or everybody if the node asks for no token.
 
     Args:
-        tokens: Those that are known; None if nobody is asked.
-        metrics: Counts who was refused.
+        tokens: The known tokens; None if no token is asked for.
+        metrics: Counts the calls that were refused.
     """
 
     def __init__(self, tokens: Tokens | None, metrics: Metrics) -> None:
@@ -49,7 +49,7 @@ class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has
             return Pass(self._tokens.rights_of(_only(headers)))
         except AccessError as error:
             self._metrics.errors.labels(type(error).__name__).inc()
-            # No cause: what was sent must not be found in a traceback.
+            # No cause, so that what was sent does not appear in a traceback.
             raise flight.FlightUnauthenticatedError(str(error), error_to_json(error).encode()) from None
 
 

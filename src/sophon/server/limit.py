@@ -1,11 +1,12 @@
-"""A limit on bytes per second, for links that should not be filled and for tests without a shaped link."""
+"""A limit on bytes per second, for links that should not be saturated and for tests without a shaped link."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
-_BURST_S = 0.02  # of the rate that may go out at once; small, so that short transfers see the rate too
+_BURST_S = 0.02  # how many seconds' worth may go out at once; small, so that short transfers keep to the rate too
 
 
 class RateLimit:
@@ -13,19 +14,28 @@ class RateLimit:
 
     Args:
         bytes_per_s: The rate.
+        clock: Tells the time in seconds.
+        sleep: Waits for some seconds.
     """
 
-    def __init__(self, bytes_per_s: float) -> None:
+    def __init__(
+        self,
+        bytes_per_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._bytes_per_s = bytes_per_s
+        self._clock = clock
+        self._sleep = sleep
         self._lock = threading.Lock()
         self._free_at_s = 0.0
 
     def take(self, size_bytes: int) -> None:
-        """Return when that many bytes may be sent; senders are served in the order they ask."""
+        """Return once `size_bytes` may be sent; senders are served in the order in which they ask."""
         with self._lock:
-            now_s = time.monotonic()
+            now_s = self._clock()
             start_s = max(self._free_at_s, now_s - _BURST_S)
             self._free_at_s = start_s + size_bytes / self._bytes_per_s
             wait_s = self._free_at_s - now_s
         if wait_s > 0:
-            time.sleep(wait_s)
+            self._sleep(wait_s)

@@ -1,4 +1,4 @@
-"""Where payloads are made: in threads of the server, or in worker processes that may fall."""
+"""Where payloads are made: in threads of the server, or in child processes that may crash."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sophon.pipeline.probe import digests
 from sophon.server.budget import Slot
 
 
-class WorkerLost(Exception):  # noqa: N818 - an event; it is answered with a smaller cut and never shown to a user
-    """A worker process fell while it worked on a sample.
+class ChildLost(Exception):  # noqa: N818 - an event; it is answered with a smaller cut and never shown to a user
+    """A child process died while it worked on a sample.
 
     Args:
-        reason: The word under which it is counted.
+        reason: The label under which it is counted.
     """
 
     def __init__(self, reason: str) -> None:
@@ -30,21 +30,21 @@ class Maker(ABC):
     def make(
         self, slot: Slot, pipeline: Pipeline, data: bytes, key: Key, cut: Cut, trace: Trace | None = None
     ) -> Payload:
-        """Return the payload of one sample; raises whatever decoders, codecs and ops raise, or `WorkerLost`.
+        """Return the payload of one sample; raise whatever decoders, codecs and ops raise, or `ChildLost`.
 
-        A trace is told the CPU seconds of each op, and the size of the picture.
+        If there is a trace, it receives the CPU seconds of each op and the size of the picture.
         """
 
     @abstractmethod
     def probe(self, pipeline: Pipeline) -> tuple[list[str], str]:
-        """Return the digests of what ops give here (see `pipeline.probe`), and why there are not more."""
+        """Return the digests of what the ops give here (see `pipeline.probe`), and why there are not more."""
 
     def close(self) -> None:  # noqa: B027 - threads of the server end with it
-        """End what was started."""
+        """End whatever was started."""
 
 
 class Threads(Maker):
-    """Everything in this process: no copies, and no protection from an op or decoder that crashes."""
+    """Runs everything in this process: no copies, but no protection from an op or decoder that crashes either."""
 
     def make(
         self,

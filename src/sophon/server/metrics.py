@@ -1,18 +1,26 @@
-"""What the server counts, and the HTTP port where it can be read.
+"""What the server counts, and the HTTP port where the counts can be read.
 
-`/metrics` speaks Prometheus' text format, `/health` answers 200 while requests are accepted and 503 while draining.
+`/metrics` is answered by Prometheus' own library, in the format and with the compression that the caller asks for.
+`/health` answers 200 while requests are accepted and 503 while the server drains.
+
+Concurrency: a thread for each connection, which ends when the other side has been silent for `_IDLE_S`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from collections.abc import Callable, Iterable
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, make_wsgi_app
 
-_IDLE_S = 10.0  # that a connection may say nothing; each has a thread and a descriptor, which requests need too
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+_IDLE_S = 10.0  # how long a connection may be silent; each has a thread and a descriptor, which requests need too
 
 
 class Metrics:
@@ -34,32 +42,44 @@ class Metrics:
         return Counter(f"sophon_{name}", text, labels or [], registry=self.registry)
 
 
-def serve_metrics(metrics: Metrics, host: str, port: int, healthy: Callable[[], bool]) -> ThreadingHTTPServer:
-    """Start answering on a port of its own; close with `shutdown`."""
+def serve_metrics(metrics: Metrics, host: str, port: int, healthy: Callable[[], bool]) -> WSGIServer:
+    """Start answering on a port of its own; close with `shutdown` and `server_close`."""
+    prometheus = make_wsgi_app(metrics.registry)
 
-    class Handler(BaseHTTPRequestHandler):
-        timeout = _IDLE_S
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        path, status, body = environ["PATH_INFO"], "404 Not Found", b"there is /metrics and /health\n"
+        if environ["REQUEST_METHOD"] != "GET":
+            status, body = "405 Method Not Allowed", b"there is nothing but GET\n"
+        elif path == "/metrics":
+            return prometheus(environ, start_response)  # type: ignore[no-any-return]  # it has no types
+        elif path in ("/health", "/healthz"):
+            status, body = ("200 OK", b"ok\n") if healthy() else ("503 Service Unavailable", b"draining\n")
+        start_response(status, [("Content-Type", "text/plain"), ("Allow", "GET")])
+        return [body]
 
-        def do_GET(self) -> None:
-            if self.path == "/metrics":
-                self._answer(200, CONTENT_TYPE_LATEST, generate_latest(metrics.registry))
-            elif self.path in ("/health", "/healthz"):
-                fine = healthy()
-                self._answer(200 if fine else 503, "text/plain", b"ok\n" if fine else b"draining\n")
-            else:
-                self._answer(404, "text/plain", b"there is /metrics and /health\n")
-
-        def _answer(self, status: int, kind: str, body: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            """Say nothing: a scrape every few seconds is not news."""
-
-    server = ThreadingHTTPServer((host, port), Handler)
-    server.daemon_threads = True
+    server = make_server(host, port, answer, _Server, _Handler)
     threading.Thread(target=server.serve_forever, name="sophon-metrics", daemon=True).start()
     return server
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """Gives every connection a thread, so that a silent one does not block the others."""
+
+    daemon_threads = True
+
+
+class _Handler(WSGIRequestHandler):
+    """Answers one connection, or drops it if it stays silent."""
+
+    def setup(self) -> None:
+        """Limit how long to wait for the other side."""
+        super().setup()
+        self.connection.settimeout(_IDLE_S)
+
+    def handle(self) -> None:
+        """Answer; a caller who says nothing or goes away is not worth a traceback."""
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            super().handle()
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing: a scrape every few seconds is not news."""

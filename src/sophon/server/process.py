@@ -1,4 +1,4 @@
-"""The life of a server process: open the data sets, listen, say so, drain when told to stop."""
+"""The life of a server process: it starts, listens, announces that it is ready, and drains when told to stop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import importlib
 import json
 import os
 import resource
-import secrets
 import socket
 import sys
 import threading
@@ -18,17 +17,18 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from sophon.artifact import replacing
 from sophon.errors import ConfigError
+from sophon.process.stop import StopSignals
 from sophon.server.access import Access
 from sophon.server.budget import CpuBudget
 from sophon.server.executor import Executor
+from sophon.server.isolation.processes import Processes
 from sophon.server.limit import RateLimit
 from sophon.server.limits import Limits
 from sophon.server.maker import Threads
 from sophon.server.metrics import Metrics, serve_metrics
-from sophon.server.processes import Processes
 from sophon.server.service import Service
-from sophon.server.stop import StopSignals
 from sophon.store import Store
 
 _LISTEN_S = 0.05  # between looks at whether requests have ended
@@ -42,17 +42,17 @@ class ServerConfig:
         host: Address to listen on.
         port: 0 for any free one.
         cores: CPU cores for ops; fractions allowed, 0 for none.
-        limit_bytes_per_s: Bound on what is sent, or None.
+        limit_bytes_per_s: Limit on what is sent, or None.
         metrics_port: HTTP port for health and metrics, 0 for any free one, None for none.
-        ready_file: Written once requests are accepted: JSON with url, port, metrics_port and pid.
+        ready_file: File to write once requests are accepted: JSON with url, port, metrics_port and pid.
         patience_s: Longest time a sample waits for a core before it is sent as it is.
-        drain_s: Longest time to end what is under way after SIGTERM.
-        access: Who may read, and how the line is protected.
-        limits: What a request and a sample may take.
+        drain_s: Longest time for requests under way to end after SIGTERM.
+        access: Who may read, and how connections are protected.
+        limits: What one request and one sample may use.
         isolation: Where ops run: "process" or "thread".
         modules: Python modules to import; they register ops.
-        indexes: Files of window indexes that worker processes use too.
-        metrics_host: Address for health and metrics, which anybody who reaches it may read.
+        indexes: Files of window indexes, which child processes open too.
+        metrics_host: Address for health and metrics, which anybody who can reach it may read.
     """
 
     host: str = "127.0.0.1"
@@ -82,7 +82,7 @@ class Ready:
 
 
 def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Callable[[Ready], None]) -> None:
-    """Serve until SIGTERM or SIGINT, then end what is under way and return."""
+    """Serve until SIGTERM or SIGINT, then let requests under way end, and return."""
     _check_place(config)
     _allow_many_files()
     metrics = Metrics()
@@ -114,7 +114,7 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
         if config.ready_file is not None:
             _write(config.ready_file, ready)
         on_ready(ready)
-        # The main thread waits for signals here; Flight's own threads do the work.
+        # The main thread only waits for signals; Flight's own threads do the work.
         signals.wait()
         _drain((service.drain, budget.close, maker.close), signals, config.drain_s)
     if http is not None:
@@ -124,21 +124,21 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
 
 
 def _drain(steps: Sequence[Callable[[], None]], signals: StopSignals, most_s: float) -> None:
-    """Let requests under way end, and what cancelled ones have begun; if they do not, end the process."""
+    """Let requests under way end, and tasks that cancelled ones have begun; if they do not, end the process."""
     drain = threading.Thread(target=lambda: [step() for step in steps], daemon=True)
     drain.start()
     end_s = time.monotonic() + most_s
     while drain.is_alive() and time.monotonic() < end_s:
         signals.listen(_LISTEN_S)
     if drain.is_alive():
-        # A trainer that does not read its replies would keep us for ever; who was busy with what is told, for others.
-        sys.stderr.write(f"sophon: requests are still under way after {most_s:g} s, and are broken off:\n")
+        # A trainer that does not read its replies would keep us for ever. The stacks show what else may be the matter.
+        sys.stderr.write(f"sophon: requests are still under way after {most_s:g} s and are broken off:\n")
         faulthandler.dump_traceback(all_threads=True)
         os._exit(1)
 
 
 def _allow_many_files() -> None:
-    """Raise the soft limit on descriptors to the hard one: every connection takes one, and so does every file."""
+    """Raise the soft limit on descriptors to the hard one: every connection and every open file takes one."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -147,7 +147,7 @@ def _import(modules: tuple[str, ...]) -> None:
     for name in modules:
         try:
             importlib.import_module(name)
-        except Exception as error:  # a module of the user's may raise anything
+        except Exception as error:  # a user's module may raise anything
             raise ConfigError(f"--import {name}: {type(error).__name__}: {error}") from error
 
 
@@ -157,7 +157,7 @@ def _url(config: ServerConfig, port: int) -> str:
 
 
 def _check_place(config: ServerConfig) -> None:
-    """Find out what gRPC would only say in its log: that the address is taken or is not ours."""
+    """Check that the address is free and ours; gRPC would only say so in its log."""
     config.access.check_place(config.host)
     try:
         family = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0][0]
@@ -172,13 +172,8 @@ def _check_place(config: ServerConfig) -> None:
 
 
 def _write(path: Path, ready: Ready) -> None:
-    # A new file of a name that nobody can guess: what lies there already may be a link to a file that is not ours.
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        with partial.open("x") as file:
-            file.write(json.dumps(ready.__dict__) + "\n")
-        partial.replace(path)  # whoever waits for the file never sees half of it
+        with replacing(path) as file:  # whoever waits for the file never sees half of it
+            file.write(json.dumps(ready.__dict__).encode() + b"\n")
     except OSError as error:
         raise ConfigError(f"--ready-file {path} cannot be written: {error.strerror or error}") from error
-    finally:
-        partial.unlink(missing_ok=True)

@@ -1,13 +1,13 @@
 """The executor behind Arrow Flight.
 
-Concurrency: Flight calls every method on a thread of its own; a reply stream is pulled by the thread that sends it,
-which blocks while the trainer reads slowly. So what a request holds in memory is one record batch and the executor's
+Concurrency: Flight runs each call on a thread of its own. The thread that sends a reply stream also pulls it, and
+blocks while the trainer reads slowly, so a request holds no more in memory than one record batch and the executor's
 lookahead.
 
-A stream is never silent for long: Flight sends its first word, the schema, before anything is done, and while nothing
-is ready an empty record batch goes out every `HEARTBEAT_S`. By that a trainer tells a node at work from one that is
-gone (`loader.silence`), and the node learns of a trainer that has left.
-Limits: not while a disk does not give a file that is sent as it is, which the stream's own thread reads.
+A stream is never silent for long. Flight sends the schema before any work is done, and while nothing is ready an empty
+record batch goes out every `HEARTBEAT_S`. That is how a trainer tells a node at work from one that is gone
+(`link.silence`), and how the node notices that a trainer has left.
+Limits: the stream's own thread reads files that are sent as they are, so it is silent while a disk does not deliver.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
-from sophon.codec.wire import REPLY_SCHEMA, Reply, Request, batch_of, error_to_json, parse_json
 from sophon.errors import AccessError, Error, RetryableError
+from sophon.link.wire import REPLY_SCHEMA, Reply, Request, batch_of, error_to_json, parse_json, sizes_to_bytes
 from sophon.server.access import Access
-from sophon.server.executor import Executor, Work
+from sophon.server.executor import Executor
 from sophon.server.gate import NAME as GATE
 from sophon.server.gate import Gate, rights_of
+from sophon.server.gathering import HEARTBEAT_S, Gathering
 from sophon.server.limit import RateLimit
 from sophon.server.metrics import Metrics
 from sophon.server.pace import Paces
-from sophon.server.room import Room, Seat
+from sophon.server.seats import Seat, Seats
+from sophon.server.work import Work
 
-_BATCH_S = 0.05  # that a finished sample waits for others to be sent with it
-_PIECE_BYTES = 1 << 16  # paced at once under a rate limit
-HEARTBEAT_S = 1.0  # far below any deadline, and for a hundred streams as many small messages a second
+_PIECE_BYTES = 1 << 16  # how much the rate limit lets pass at a time
 OPEN = Access()
 
 
@@ -44,13 +44,14 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
 
     - ``DoAction("open")``: JSON → JSON; what a data set is and what this node can do with a pipeline.
     - ``DoAction("list")``: names of the data sets.
+    - ``DoAction("sizes")``: JSON → the bytes of every file of a data set; see `sophon.link.wire`.
     - ``DoGet``: a `Request` → record batches of replies.
 
     Args:
         location: Address to listen on.
         executor: Does the work.
-        metrics: Counts it.
-        limit: Bound on bytes per second, if any.
+        metrics: Counts the work.
+        limit: Limit on bytes per second, if any.
         access: Who may call, and how calls are protected.
     """
 
@@ -65,9 +66,9 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         self._executor = executor
         self._metrics = metrics
         self._limit = limit
-        self._room = Room(executor.limits, 1 if access.tokens is None else len(access.tokens))
-        metrics.in_flight.set_function(lambda: self._room.requests)
-        metrics.in_flight_bytes.set_function(lambda: self._room.held_bytes)
+        self._seats = Seats(executor.limits, 1 if access.tokens is None else len(access.tokens))
+        metrics.in_flight.set_function(lambda: self._seats.requests)
+        metrics.in_flight_bytes.set_function(lambda: self._seats.held_bytes)
         self._paces = Paces()
         self._draining = threading.Event()
         gate = Gate(access.tokens, metrics)
@@ -75,28 +76,35 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
 
     @property
     def accepts(self) -> bool:
-        """Whether new requests are answered."""
+        """Whether new requests are accepted."""
         return not self._draining.is_set()
 
     def drain(self) -> None:
-        """Refuse new requests, end those under way, and stop."""
+        """Refuse new requests, wait for those under way to end, and stop."""
         self._draining.set()
         self.shutdown()
 
     def list_actions(self, _: flight.ServerCallContext) -> list[tuple[str, str]]:
-        """Tell generic clients what there is."""
-        return [("open", "describe a data set and check a pipeline (JSON)"), ("list", "names of the data sets")]
+        """Tell generic clients which actions there are."""
+        return [
+            ("open", "describe a data set and check a pipeline (JSON)"),
+            ("list", "names of the data sets"),
+            ("sizes", "bytes of every file of a data set"),
+        ]
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
-        """Answer with one JSON message."""
+        """Answer with one JSON message, or with sizes."""
         rights = rights_of(context)
         with _typed_errors(self._metrics):
             if action.type == "list":
                 return [_json({"datasets": self._executor.names(rights)})]
             if action.type == "open":
-                with self._room.enter(rights.tenant):  # a pipeline that is new is tried out, which takes CPU
+                with self._seats.enter(rights.tenant):  # a new pipeline is tried out, which takes CPU
                     return [_json(self._executor.describe(parse_json(action.body.to_pybytes()), rights))]
-        raise flight.FlightServerError(f"no action {action.type!r}; there is open and list")
+            if action.type == "sizes":
+                with self._seats.enter(rights.tenant):
+                    return list(sizes_to_bytes(self._executor.file_sizes(parse_json(action.body.to_pybytes()), rights)))
+        raise flight.FlightServerError(f"no action {action.type!r}; there is open, list and sizes")
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
         """Answer a request with a stream of replies."""
@@ -104,7 +112,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
             raise flight.FlightUnavailableError("this node is shutting down")
         with _typed_errors(self._metrics):
             rights = rights_of(context)
-            seat = self._room.enter(rights.tenant)
+            seat = self._seats.enter(rights.tenant)
             request = Request.from_bytes(ticket.ticket)
             work = self._executor.replies(request, rights, seat)
         self._metrics.requests.inc()
@@ -113,32 +121,25 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
     def _batches(
         self, context: flight.ServerCallContext, request: Request, work: Work, seat: Seat
     ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
-        gathered: list[Reply] = []
-        size_bytes, since_s = 0, time.monotonic()
-        pace = self._paces.of(context.peer())
+        batch = Gathering(self._paces.of(context.peer()), time.monotonic())
         with seat, _typed_errors(self._metrics):
-            for reply in work.pulse(HEARTBEAT_S):
-                full = reply is not None and size_bytes + len(reply.payload) > pace.batch_bytes
-                if reply is None or (gathered and (full or time.monotonic() - since_s > _BATCH_S)):
-                    if context.is_cancelled():  # polls the connection: too slow to ask for every sample
+            for reply in work.pulse(lambda: batch.wait_s(time.monotonic())):
+                if batch.is_due(reply, time.monotonic()):
+                    if context.is_cancelled():  # polls the connection, which is too slow to do for every sample
                         return
-                    before_s = time.monotonic()
-                    for batch in self._sent(request, gathered, size_bytes):
-                        yield batch, _json({"computing_s": work.computing_s})
-                    since_s = time.monotonic()
-                    if gathered:
-                        pace.sent(size_bytes, since_s - before_s)
-                    seat.hold(-size_bytes)
-                    gathered, size_bytes = [], 0
+                    began_s = time.monotonic()
+                    for part in self._sent(request, batch.replies, batch.size_bytes):
+                        yield part, _json({"computing_s": work.computing_s})
+                    seat.hold(-batch.size_bytes)
+                    batch.sent(began_s, time.monotonic())
                 if reply is not None:
-                    gathered.append(reply)
-                    size_bytes += len(reply.payload)
-            if gathered:
-                for batch in self._sent(request, gathered, size_bytes):
-                    yield batch, _json({"computing_s": work.computing_s})
+                    batch.add(reply, time.monotonic())
+            if batch.replies:
+                for part in self._sent(request, batch.replies, batch.size_bytes):
+                    yield part, _json({"computing_s": work.computing_s})
 
     def _sent(self, request: Request, replies: list[Reply], size_bytes: int) -> Iterator[pa.RecordBatch]:
-        """Yield replies as one record batch, as soon as the rate limit lets it pass, and empty ones until then."""
+        """Yield replies as one record batch once the rate limit lets it pass, and empty batches until then."""
         if self._limit is not None:
             since_s = time.monotonic()
             for start in range(0, size_bytes, _PIECE_BYTES):
@@ -157,7 +158,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
 
 
 class _typed_errors:  # noqa: N801 - reads as a statement
-    """Turns our errors into Flight's, with the type beside the text so that the trainer raises the same."""
+    """Turns our errors into Flight's, and adds their type so that the trainer raises the same."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -172,7 +173,7 @@ class _typed_errors:  # noqa: N801 - reads as a statement
 
 
 def _flight_error(error: Error) -> Any:
-    """Return the class of error that clients that are not ours understand."""
+    """Return the class of error that any Flight client understands."""
     if isinstance(error, AccessError):
         return flight.FlightUnauthorizedError
     return flight.FlightUnavailableError if isinstance(error, RetryableError) else flight.FlightServerError

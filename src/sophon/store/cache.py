@@ -1,10 +1,10 @@
 """Manifests kept on disk, so that a data set is listed once.
 
-One file per data set, ``CACHE/manifests/KEY.arrow``, its key made of the real path. A manifest is used again while the
-store says that what it was made from is unchanged.
+One file per data set, ``CACHE/manifests/KEY.arrow``, with a key made from the real path. A manifest is used again for
+as long as the store says that its sources are unchanged.
 
 Concurrency:
-    Files are replaced as a whole; processes that list the same data set at once write the same.
+    Files are replaced as a whole; processes that list the same data set at once write the same file.
 """
 
 from __future__ import annotations
@@ -16,30 +16,31 @@ from pathlib import Path
 import pyarrow as pa
 
 from sophon.errors import ArtifactError, ConfigError
+from sophon.process.folders import user_folder
 from sophon.store.manifest import FORMAT, Manifest
 
-# A folder that is changed twice within one tick of its file system's clock shows one time only. What was changed less
-# than this before it was listed is therefore not kept; FAT and old NFS, whose ticks are the longest, have 2 s.
+# A folder that changes twice within one tick of its file system's clock shows the same time twice. So nothing is kept
+# of sources that changed less than this before they were listed. FAT and old NFS have the longest ticks, 2 s.
 _TICK_S = 2.0
 
 
-def cache_file(room: str, path: Path, version: int, folder: str | os.PathLike[str] | None = None) -> Path | None:
-    """Return the file that is kept for a data set in one room of the cache; None if there is no folder to keep it in.
+def cache_file(kind: str, path: Path, version: int, folder: str | os.PathLike[str] | None = None) -> Path | None:
+    """Return where a file about a data set is kept; None if there is no folder to keep it in.
 
     Args:
-        room: What is kept, such as ``manifests``.
+        kind: Kind of file, such as ``manifests``.
         path: Where the data set lies.
-        version: Of the file's format: another one is another file.
+        version: Version of the file's format; each version has a file of its own.
         folder: The cache folder; None for the user's.
     """
     base = user_folder() if folder is None else Path(folder)
     if base is None:
         return None
     try:
-        (base / room).mkdir(parents=True, exist_ok=True)
+        (base / kind).mkdir(parents=True, exist_ok=True)
     except OSError:
         return None
-    return base / room / _name(path, version)
+    return base / kind / _name(path, version)
 
 
 class ManifestCache:
@@ -75,7 +76,7 @@ class ManifestCache:
             return None  # it is only a cache: the data set is listed again and the file replaced
 
     def keep(self, path: Path, manifest: Manifest, listed_at_s: float) -> None:
-        """Keep a manifest, unless what it was made from may have changed while it was made.
+        """Keep a manifest, unless its sources may have changed while it was made.
 
         Args:
             path: Where the data set lies.
@@ -100,14 +101,3 @@ class ManifestCache:
 def _name(path: Path, version: int) -> str:
     real = os.path.realpath(path)  # not Path.resolve, which raises on a link to itself
     return hashlib.sha256(f"{version}\n".encode() + os.fsencode(real)).hexdigest()[:32] + ".arrow"
-
-
-def user_folder() -> Path | None:
-    """Return the user's own cache folder for this project, which may not exist yet; None if there is no home."""
-    named = os.environ.get("XDG_CACHE_HOME", "")
-    if Path(named).is_absolute():  # the XDG specification: relative paths are to be ignored
-        return Path(named) / "sophon"
-    try:
-        return Path.home() / ".cache" / "sophon"
-    except RuntimeError:
-        return None  # nobody's home

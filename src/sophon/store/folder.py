@@ -4,8 +4,8 @@ Concurrency:
     Files are opened for each read and closed after it; there is nothing to share.
 
 Limits:
-    A cached manifest is trusted while no folder changes its time. A file that is overwritten in place does not change
-    its folder; reading it raises if its size differs and gives the new bytes if not.
+    A cached manifest is trusted as long as no folder's time changes. Overwriting a file in place does not change its
+    folder's time; reading such a file raises if its size differs, and gives the new bytes otherwise.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tif
 _CHUNK = 16_384  # files per step: the only Python objects per file are those of one step
 _SHARD_SUFFIXES = (".tar", ".parquet")
 
-# How often one real folder may be listed in one class by way of links. Links that lead back to a folder above them are
-# found for themselves; but links across, as in /sys, make more paths than can ever be walked without being a loop.
+# How often links may lead to the same real folder within one class. A link back to a folder above it is recognised as
+# such; but links from branch to branch, as in /sys, make more paths than can ever be walked without forming a loop.
 _MAX_VISITS = 8
 
 
@@ -66,7 +66,7 @@ class FolderStore(Store):
             walk.visits.clear()
             return walk.manifest([walk.list_folder("", walk.parents())], None, ())
         if not all(counts):
-            # As torchvision: an empty or hidden folder would silently shift the labels of all others.
+            # As in torchvision: an empty or hidden folder would silently shift the labels of all others.
             empty = [name for name, count in zip(classes, counts, strict=True) if not count]
             raise StoreError(
                 f"{path}: no picture in {len(empty)} of {len(classes)} class folders ({_some(empty)}); "
@@ -78,7 +78,7 @@ class FolderStore(Store):
 
     @classmethod
     def unchanged(cls, path: Path, manifest: Manifest) -> bool:
-        """Return whether no folder of the tree was changed since: what is added or removed changes its folder."""
+        """Return whether no folder of the tree has changed since: adding or removing a file changes its folder."""
         names, times = manifest.sources["name"], manifest.sources["mtime_ns"]
         try:
             return len(names) > 0 and all(
@@ -99,7 +99,7 @@ class FolderStore(Store):
     def _read(self, index: int) -> bytes:
         path = self._path(index)
         try:
-            # Not to wait for ever where somebody puts a pipe in the place of a picture.
+            # O_NONBLOCK, so as not to wait for ever if somebody has put a pipe in the place of a picture.
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError as error:
             remedy = "Put it back, or open the data set again without it."
@@ -118,7 +118,7 @@ class FolderStore(Store):
     def _read_open(self, index: int, fd: int) -> bytes:
         stat = os.fstat(fd)
         if not stat_flags.S_ISREG(stat.st_mode):
-            raise self._failure(index, "it is not a regular file", "Replace it by a picture.")
+            raise self._failure(index, "it is not a regular file", "Replace it with a picture.")
         expected = int(self.manifest.sizes[index])
         if stat.st_size != expected:
             remedy = f"Run `touch {Path(self._path(index)).parent}` and open the data set again to have it listed anew."
@@ -183,7 +183,7 @@ class _Walk:
         return sorted(found, key=lambda listing: listing.name)
 
     def list_folder(self, name: str, above: frozenset[tuple[int, int]], *, keep: bool = True) -> _Listing:
-        """List one folder; or, where its pictures are not to be kept, count them."""
+        """List one folder, or only count its pictures if they are not to be kept."""
         path = self.root / name
         try:
             stat = path.stat()
@@ -242,7 +242,7 @@ class _Walk:
         try:
             return entry.stat().st_size
         except OSError:
-            # A link to nothing. torchvision lists it, and indexes are to mean the same; reading it says what is wrong.
+            # A link to nothing. torchvision lists it, and indexes must agree; reading it says what is wrong.
             self.lost += 1
             return 0
 
@@ -264,7 +264,7 @@ class _Walk:
             self.notes.append(f"{self.lost:,} pictures in {self.root} are links to nothing; reading them will fail")
         paths = pa.concat_arrays([listing.paths for listing in listings])
         sizes = np.concatenate([listing.sizes for listing in listings])
-        listings.clear()  # a million paths in two places are what decides the peak of memory
+        listings.clear()  # a million paths held twice would decide the peak of memory
         locations = pa.table({})
         try:
             ids = paths.cast(pa.large_string())
@@ -303,7 +303,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError:
-        return False  # as os.walk, which torchvision uses
+        return False  # as os.walk does, which torchvision uses
 
 
 def _some(names: list[str], most: int = 5) -> str:

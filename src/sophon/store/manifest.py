@@ -19,28 +19,24 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from sophon.artifact import ARROW_ERRORS, replacing
 from sophon.errors import ArtifactError
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 FORMAT = 1
-NO_LABEL = -1  # of a sample without one among samples with; Hugging Face's data sets say it so too
+NO_LABEL = -1  # for a sample without a label where others have one; Hugging Face's data sets use it too
 _META, _SOURCES = b"sophon.manifest", b"sophon.sources"
 _SOURCE_SCHEMA = pa.schema([("name", pa.large_binary()), ("bytes", pa.int64()), ("mtime_ns", pa.int64())])
 _REMEDY = "Delete the file; it is made again when the data set is opened."
-
-# What Arrow raises on bytes that are not what they claim to be; some of it is not an ArrowException.
-ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -57,7 +53,7 @@ class Manifest:
         locations: Where each sample lies, for the store alone.
         sources: The files or folders that were listed: name (bytes), bytes and mtime_ns.
         notes: What a user should know about the listing, for example what was left out; shown as warnings.
-        fingerprint: 32 hex digits over ids, sizes and labels. Not over times: a copy of a data set has the same.
+        fingerprint: 32 hex digits over ids, sizes and labels, but not times: a copy of a data set has the same one.
     """
 
     kind: str
@@ -102,7 +98,7 @@ class Manifest:
         return None if self.labels is None else int(self.labels[index])
 
     def values(self, index: int, names: Sequence[str]) -> dict[str, Any]:
-        """Return some further columns of one sample; "id" is its id. What JSON does not have becomes text."""
+        """Return some further columns of one sample; "id" is its id. Values that JSON cannot hold become text."""
         found = {name: (self.ids if name == "id" else self.columns.column(name))[index].as_py() for name in names}
         return {name: value if _is_json(value) else str(value) for name, value in found.items()}
 
@@ -115,18 +111,11 @@ class Manifest:
         return (type(self), (*fields, self.columns, self.locations, self.sources, self.notes))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the manifest to one file, which is there as a whole or not at all."""
-        target = Path(path)
-        # Beside the target, since a rename is atomic within one file system only.
-        draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+        """Write the manifest to one file, whole or not at all."""
         table = self._to_table()
-        try:
-            # Not synced to the disk, which can take seconds on a busy one: what a power cut leaves is found by `load`.
-            with draft.open("xb") as file, pa.ipc.new_file(file, table.schema) as writer:
-                writer.write_table(table)
-            draft.replace(target)
-        finally:
-            draft.unlink(missing_ok=True)
+        # Not synced to the disk, which can take seconds on a busy one: `load` notices what a power cut leaves.
+        with replacing(path) as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -193,7 +182,7 @@ class Manifest:
             notes=tuple(map(str, meta["notes"])),
         )
         if (manifest.fingerprint, _digest(manifest.locations)) != (meta["fingerprint"], meta["locations"]):
-            raise ArtifactError(f"its rows are not those that its fingerprint was made of. {_REMEDY}")
+            raise ArtifactError(f"its rows do not match its fingerprint. {_REMEDY}")
         return manifest
 
 
@@ -212,7 +201,7 @@ def sources_table(names: list[str], sizes: list[int], mtimes_ns: list[int]) -> p
 
 
 def encode_name(name: str) -> bytes:
-    """Return a file name as bytes that sort as the name does, and that lose nothing where it is not UTF-8."""
+    """Return a file name as bytes that sort as the name does and lose nothing if it is not valid UTF-8."""
     return name.encode("utf-8", "surrogatepass")
 
 
@@ -243,7 +232,7 @@ def _add_texts(digest: Any, texts: pa.Array) -> None:
 
 
 def _digest(locations: pa.Table) -> str:
-    # A wrong offset would give the bytes of another sample without anybody noticing; ids and sizes do not cover it.
+    # A wrong offset would give the bytes of another sample, unnoticed; ids and sizes do not cover it.
     digest = hashlib.sha256()
     for name in locations.column_names:
         column = _joined(locations[name])

@@ -2,12 +2,12 @@
 
 Concurrency:
     A shard is opened for each row group that is decoded and closed after it, without Arrow's threads: nothing is left
-    that a fork could break. The cache is bounded by `cache_bytes`, in every process by itself.
+    that a fork could break. Each process has a cache of its own, bounded by `cache_bytes`.
 
 Limits:
-    Parquet cannot give one row: a whole row group is decoded for the first sample read from it. Samples in random order
-    want small row groups (100 rows is Hugging Face's choice for pictures) or a cache that holds the data set. A row
-    group larger than the cache is read through in small steps for every sample: slow, but bounded in memory.
+    Parquet cannot return a single row: a whole row group is decoded for the first sample read from it. Samples in
+    random order want small row groups (100 rows is Hugging Face's choice for pictures) or a cache that holds the data
+    set. A row group larger than the cache is read through in small steps for every sample: slow, but bounded in memory.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from sophon.artifact import ARROW_ERRORS
 from sophon.errors import StoreError
-from sophon.store.manifest import ARROW_ERRORS, NO_LABEL, Int64Array, Manifest
+from sophon.store.manifest import NO_LABEL, Int64Array, Manifest
 from sophon.store.parquet_schema import Roles, roles_of
 from sophon.store.row_groups import RowGroupCache
-from sophon.store.shards import Shards, find_shards, shard_sources, shards_unchanged
-from sophon.store.store import Progress, Store, describe
+from sophon.store.shards import Shards, ShardStore, find_shards, shard_sources
+from sophon.store.store import Progress, describe
 
-SUFFIX = ".parquet"
 CACHE_BYTES = 512_000_000
 _STEP = 64  # rows decoded at once while listing: some 10 MB of photos
 
 
-class ParquetStore(Store):
+class ParquetStore(ShardStore):
     """Samples in the rows of Parquet shards.
 
     Args:
@@ -46,15 +46,14 @@ class ParquetStore(Store):
     """
 
     kind = "parquet"
+    suffix = ".parquet"
 
     def __init__(self, path: Path, name: str, manifest: Manifest, cache_bytes: int = CACHE_BYTES) -> None:
         super().__init__(path, name, manifest)
         self._files = Shards(path, manifest.sources)
         self._cache = RowGroupCache(cache_bytes)
         self._roles: Roles | None = None
-        self._shards, self._groups, self._rows = (
-            manifest.locations[column].to_numpy() for column in ("shard", "group", "row")
-        )
+        self._groups, self._rows = (manifest.locations[column].to_numpy() for column in ("group", "row"))
         self._group_bytes = _group_bytes(self._shards, self._groups, manifest.sizes)
 
     @classmethod
@@ -63,7 +62,7 @@ class ParquetStore(Store):
 
         Pictures are read through once for their sizes, which Parquet does not keep.
         """
-        folder, names = find_shards(path, SUFFIX)
+        folder, names = find_shards(path, cls.suffix)
         sources = shard_sources(folder, names)
         shards: list[_Shard] = []
         total = sum(_row_count(folder / name) for name in names)
@@ -82,11 +81,6 @@ class ParquetStore(Store):
             )
         return _manifest(path, names, shards, sources)
 
-    @classmethod
-    def unchanged(cls, path: Path, manifest: Manifest) -> bool:
-        """Return whether the shards are the same by name, size and time."""
-        return shards_unchanged(path, SUFFIX, manifest)
-
     @property
     def cache_bytes(self) -> int:
         """How much of decoded row groups is kept in memory; may be set at any time."""
@@ -95,10 +89,6 @@ class ParquetStore(Store):
     @cache_bytes.setter
     def cache_bytes(self, limit_bytes: int) -> None:
         self._cache.limit_bytes = limit_bytes
-
-    def changed_ns(self, index: int) -> int:
-        """Return the time of the shard that holds a sample."""
-        return self._files.changed_ns(int(self._shards[index]))
 
     def _read(self, index: int) -> bytes:
         shard, group, row = int(self._shards[index]), int(self._groups[index]), int(self._rows[index])

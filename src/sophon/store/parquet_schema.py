@@ -24,7 +24,7 @@ class Roles:
         name_path: Where its file name is, or None.
         label: Column of the label, or None.
         classes: Names of the classes, where the file says so.
-        others: Columns that are neither, without those that hold other pictures.
+        others: All other columns, except those that hold more pictures.
     """
 
     image: str

@@ -10,16 +10,17 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections import OrderedDict
 from glob import has_magic
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
+from cachetools import LRUCache
 
 from sophon.errors import ConfigError, StoreError
-from sophon.store.fork import renew_after_fork
+from sophon.process.renewal import renew_after_fork
 from sophon.store.manifest import Manifest, decode_name, sources_table
-from sophon.store.store import describe
+from sophon.store.store import Store, describe
 
 MAX_OPEN_FILES = 64  # far below the usual limit of 1,024 per process, which sockets need too
 _SPLIT = re.compile(r"(.+)-\d+-of-\d+\.\w+")  # train-00000-of-00042.parquet
@@ -30,7 +31,7 @@ def find_shards(path: Path, suffix: str) -> tuple[Path, list[str]]:
 
     Args:
         path: One shard, a folder of shards, or a pattern such as ``train-*.tar``.
-        suffix: What the names of shards end with, in any case.
+        suffix: What the names of shards end with, in upper or lower case.
 
     Raises:
         StoreError: The folder cannot be listed.
@@ -69,14 +70,6 @@ def shard_sources(folder: Path, names: list[str]) -> pa.Table:
     return sources_table(names, [s.st_size for s in stats], [s.st_mtime_ns for s in stats])
 
 
-def shards_unchanged(path: Path, suffix: str, manifest: Manifest) -> bool:
-    """Return whether the shards at a path are those of a manifest, by name, size and time."""
-    try:
-        return bool(shard_sources(*find_shards(path, suffix)).equals(manifest.sources))
-    except (StoreError, ConfigError):
-        return False
-
-
 class Shards:
     """The shards of a manifest.
 
@@ -95,13 +88,40 @@ class Shards:
         return self._paths[shard]
 
     def changed_ns(self, shard: int) -> int:
-        """Return the time of a shard when it was listed; one that was changed since cannot be read any more."""
+        """Return a shard's time when it was listed; a shard that has changed since cannot be read any more."""
         return int(self._listed[shard][1])
 
     def check(self, shard: int, stat: os.stat_result) -> None:
         """Raise OSError unless a file is the shard that was listed."""
         if (stat.st_size, stat.st_mtime_ns) != self._listed[shard]:
             raise OSError("the shard was changed after it was listed")
+
+
+class ShardStore(Store):
+    """A store whose samples are in shards.
+
+    Attributes:
+        suffix: What the names of its shards end with.
+    """
+
+    suffix: ClassVar[str]
+    _files: Shards
+
+    def __init__(self, path: Path, name: str, manifest: Manifest) -> None:
+        super().__init__(path, name, manifest)
+        self._shards = manifest.locations["shard"].to_numpy()
+
+    @classmethod
+    def unchanged(cls, path: Path, manifest: Manifest) -> bool:
+        """Return whether the shards are the same by name, size and time."""
+        try:
+            return bool(shard_sources(*find_shards(path, cls.suffix)).equals(manifest.sources))
+        except (StoreError, ConfigError):
+            return False
+
+    def changed_ns(self, index: int) -> int:
+        """Return the time of the shard that holds a sample."""
+        return self._files.changed_ns(int(self._shards[index]))
 
 
 class ShardFiles(Shards):
@@ -115,14 +135,15 @@ class ShardFiles(Shards):
 
     def __init__(self, path: Path, sources: pa.Table, max_open: int = MAX_OPEN_FILES) -> None:
         super().__init__(path, sources)
-        self._max_open = max_open
-        self._open: OrderedDict[int, _File] = OrderedDict()
+        self._open: LRUCache[int, _File] = LRUCache(max_open)
         self._lock = threading.Lock()
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Make the lock anew in a forked child."""
+        """Replace lock and table in a forked child: a thread of the parent may have been changing the table."""
         self._lock = threading.Lock()
+        files, self._open = dict(self._open), LRUCache(self._open.maxsize)
+        self._open.update(files)
 
     def pread(self, shard: int, offset: int, size: int) -> bytes:
         """Return bytes of a shard; fewer than asked for where it ends.
@@ -137,15 +158,12 @@ class ShardFiles(Shards):
     def _file(self, shard: int) -> _File:
         with self._lock:
             file = self._open.get(shard)
-            if file is not None:
-                self._open.move_to_end(shard)
-                return file
+        if file is not None:
+            return file
         file = _File(self.path(shard))
         with self._lock:
             # Two threads may have opened it at once; the second file closes itself when its reader is done.
             self._open.setdefault(shard, file)
-            while len(self._open) > self._max_open:
-                self._open.popitem(last=False)
         return file
 
     def close(self) -> None:
@@ -161,7 +179,7 @@ class _File:
 
     def __init__(self, path: Path) -> None:
         self.fd = -1
-        # Not to wait for ever where somebody puts a pipe in the place of a shard.
+        # O_NONBLOCK, so as not to wait for ever if somebody has put a pipe in the place of a shard.
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
     def __del__(self) -> None:
@@ -174,7 +192,7 @@ def pread(fd: int, offset: int, size: int) -> bytes:
     data = os.pread(fd, size, offset)
     if len(data) == size or not data:
         return data
-    parts = [data]  # Linux returns at most 2 GB at once, and network file systems less when they like
+    parts = [data]  # Linux returns at most 2 GB at once, and network file systems may return less
     while data and (missing := size - sum(map(len, parts))):
         data = os.pread(fd, missing, offset + size - missing)
         parts.append(data)

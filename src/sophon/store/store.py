@@ -4,14 +4,14 @@ If a store is inconsistent with the following, it is a bug:
 
 - `scan` looks at a path once and returns its manifest. The same data give the same manifest, wherever they lie.
 - `unchanged` says whether a manifest still describes what lies at a path, and is much cheaper than `scan`.
-- `changed_ns(index)` is another number whenever the bytes of a sample may be others than before.
-- `read(index)` returns the bytes of one sample or raises `StoreError`; never other bytes, never bytes of another length
-  than the manifest says.
+- `changed_ns(index)` is another number whenever the bytes of a sample may have changed.
+- `read(index)` returns the bytes of one sample or raises `StoreError`; it never returns other bytes, nor more or fewer
+  of them than the manifest says.
 
 Concurrency:
-    `read` may be called from any number of threads, and in a child after fork: stores keep no file position, and make
-    their locks anew in the child. A store that is pickled for a spawned process takes its manifest along, so that both
-    processes mean the same sample by the same index.
+    `read` may be called from any number of threads, and in a child after a fork: stores keep no file position, and
+    replace their locks in the child. A store that is pickled for a spawned process takes its manifest along, so that
+    both processes mean the same sample by the same index.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Store(ABC):
         """Return the bytes of a sample that exists."""
 
     def close(self) -> None:
-        """Give back what is held open; reads are refused from now on."""
+        """Release what is held open; from now on reads are refused."""
         self._closed = True
 
     def _failure(self, index: int, problem: str, remedy: str) -> StoreError:
@@ -117,7 +117,7 @@ class Store(ABC):
 
 
 def describe(error: Exception) -> str:
-    """Return what went wrong in one line, without the path, which the message around it names already."""
+    """Return what went wrong in one line, without the path, which the surrounding message names already."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     lines = text.strip().splitlines()
     return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__

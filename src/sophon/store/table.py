@@ -12,13 +12,13 @@ from sophon.store.cache import ManifestCache
 from sophon.store.folder import IMAGE_SUFFIXES, FolderStore
 from sophon.store.manifest import Manifest
 from sophon.store.parquet import ParquetStore
-from sophon.store.shards import find_shards, is_pattern
+from sophon.store.shards import ShardStore, find_shards, is_pattern
 from sophon.store.store import Progress, Store, describe
 from sophon.store.tar import TarStore
 
 STORES: dict[str, type[Store]] = {"folder": FolderStore, "tar": TarStore, "parquet": ParquetStore}
 
-_SHARDS = {".tar": "tar", ".parquet": "parquet"}
+_SHARDS = {store.suffix: kind for kind, store in STORES.items() if issubclass(store, ShardStore)}
 
 
 def open_store(
@@ -28,7 +28,7 @@ def open_store(
     cache_dir: str | os.PathLike[str] | None = None,
     on_progress: Progress | None = None,
 ) -> Store:
-    """Open a data set, whatever it is; list it if that was not done before.
+    """Open a data set of any kind; list it if that was not done before.
 
     Args:
         path: A folder of pictures, a tar or Parquet file, a folder of these, or a pattern such as ``data/train-*.tar``.
@@ -38,7 +38,7 @@ def open_store(
             is known.
 
     Raises:
-        ConfigError: There is nothing at the path, or nothing that is a data set, or several in one.
+        ConfigError: There is nothing at the path, no data set, or several kinds of data at once.
         StoreError: The data set is empty or damaged.
     """
     text = os.path.expanduser(os.fspath(path))  # noqa: PTH111 - Path raises where there is no such user
@@ -69,10 +69,10 @@ def _manifest(path: Path, cache: ManifestCache, on_progress: Progress | None) ->
 
 
 def recognise(path: Path) -> str:
-    """Return which row of STORES a path is.
+    """Return which row of STORES opens a path.
 
     Raises:
-        ConfigError: None, or several.
+        ConfigError: No row does, or several do.
         StoreError: The folder is empty or cannot be listed.
     """
     if path.is_dir():

@@ -4,7 +4,7 @@ Concurrency:
     A sample is read with one `pread`; a bounded number of shards is open.
 
 Limits:
-    Plain tar only: nothing can be read at random from a compressed one. All of `.json` and `.txt` is kept in memory.
+    Plain tar only: a compressed archive cannot be read at random. All `.json` and `.txt` members are kept in memory.
 """
 
 from __future__ import annotations
@@ -16,28 +16,27 @@ import pyarrow as pa
 
 from sophon.errors import StoreError
 from sophon.store.manifest import NO_LABEL, Manifest
-from sophon.store.shards import ShardFiles, find_shards, shard_sources, shards_unchanged
-from sophon.store.store import Progress, Store, describe
+from sophon.store.shards import ShardFiles, ShardStore, find_shards, shard_sources
+from sophon.store.store import Progress, describe
 from sophon.store.tar_samples import ShardSamples, scan_shard
 
-SUFFIX = ".tar"
 
-
-class TarStore(Store):
-    """Samples in tar shards; `tar_samples` says which members make one."""
+class TarStore(ShardStore):
+    """Samples in tar shards; `tar_samples` says which members make up a sample."""
 
     kind = "tar"
+    suffix = ".tar"
+    _files: ShardFiles
 
     def __init__(self, path: Path, name: str, manifest: Manifest) -> None:
         super().__init__(path, name, manifest)
         self._files = ShardFiles(path, manifest.sources)
-        self._shards = manifest.locations["shard"].to_numpy()
         self._offsets = manifest.locations["offset"].to_numpy()
 
     @classmethod
     def scan(cls, path: Path, on_progress: Progress | None = None) -> Manifest:
         """Return the manifest of one shard, of a folder of shards in order of their names, or of a pattern."""
-        folder, names = find_shards(path, SUFFIX)
+        folder, names = find_shards(path, cls.suffix)
         sources = shard_sources(folder, names)
         shards: list[ShardSamples] = []
         done = 0
@@ -54,15 +53,6 @@ class TarStore(Store):
                 f"no picture found in the {len(names)} shards of {path}; expected members such as 0001.jpg and 0001.cls"
             )
         return _manifest(path, names, shards, sources)
-
-    @classmethod
-    def unchanged(cls, path: Path, manifest: Manifest) -> bool:
-        """Return whether the shards are the same by name, size and time."""
-        return shards_unchanged(path, SUFFIX, manifest)
-
-    def changed_ns(self, index: int) -> int:
-        """Return the time of the shard that holds a sample."""
-        return self._files.changed_ns(int(self._shards[index]))
 
     def _read(self, index: int) -> bytes:
         shard = int(self._shards[index])
@@ -83,7 +73,7 @@ def _manifest(path: Path, names: list[str], shards: list[ShardSamples], sources:
     try:
         ids = keys.cast(pa.large_string())
     except pa.ArrowInvalid:
-        # For show only: samples are found by their offsets.
+        # For display only: samples are found by their offsets.
         ids = pa.array([key.as_py().decode("utf-8", "backslashreplace") for key in keys], pa.large_string())
     labels = np.concatenate([shard.labels for shard in shards])
     columns = {

@@ -9,7 +9,7 @@ Byte layout: blocks of 512 bytes. A header block, then the data padded to whole 
     257  magic       6   "ustar\0": the prefix below counts
     345  prefix    155
 
-Python's `tarfile` reads the same and is the oracle in tests; it takes longer per member, and keeps every one.
+Python's `tarfile` reads the same and is the oracle in tests; it takes longer per member, and keeps all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sophon.errors import StoreError
 from sophon.store.shards import pread
 
 _BLOCK = 512
-_WINDOW = 4096  # bytes per read: a page, in which a small member and the header behind it often lie too
+_WINDOW = 4096  # bytes per read: a page, which often holds a small member and the next header too
 _MAX_HEADER_BYTES = 1 << 20  # of a long name or pax header; real ones have a few hundred
 _NO_DATA = b"123456"
 _EXTENSIONS = b"xXgLK"  # X is what Solaris writes for x
@@ -121,7 +121,7 @@ class Archive:
         return int.from_bytes(block[125:136], "big")
 
     def _extension(self, kind: bytes, data: int, length: int) -> dict[bytes, bytes]:
-        """Return what a long name or pax header says of the member behind it."""
+        """Return what a long name or pax header says about the member after it."""
         if length > _MAX_HEADER_BYTES:
             raise self._damaged(f"the extended header at byte {data:,} has {length:,} bytes")
         content = self.read(data, length)
@@ -140,7 +140,7 @@ class Archive:
             key, equals, value = record[:-1].partition(b"=")
             if not equals or start + total > length or record[-1:] != b"\n":
                 raise self._damaged(f"the pax header at byte {data:,} is not made of records")
-            if key in _KEYS or key.startswith(_SPARSE):  # the others are many where somebody wants to keep us busy
+            if key in _KEYS or key.startswith(_SPARSE):  # a hostile archive may have very many others
                 found[key] = value
             start += total
         return found

@@ -1,4 +1,4 @@
-"""From the members of a tar shard to its samples, by WebDataset's naming.
+"""From the members of a tar shard to its samples, by WebDataset's naming rules.
 
 The key of a sample is the path of its members up to the first dot of their base name: ``a/0001.jpg``, ``a/0001.cls``
 and ``a/0001.json`` are the picture, the label and further facts of sample ``a/0001``. Members of one key may lie
@@ -41,7 +41,7 @@ _META = re.compile(rb"__[^/]*__($|/)")  # WebDataset's own notes
 
 @dataclass(frozen=True)
 class ShardSamples:
-    """What one shard holds, one row per sample; and how much of it is odd."""
+    """The samples of one shard, one row each, and counts of what is odd about the shard."""
 
     keys: pa.LargeBinaryArray
     offsets: Int64Array
@@ -106,14 +106,14 @@ class _Chunks:
         self._rows.clear()
 
     def array(self) -> pa.Array:
-        """Return the array, once: what it was made of is given back."""
+        """Return the array; call this once, since the chunks are freed."""
         self._flush()
         chunks, self._chunks = self._chunks, []
         return pa.concat_arrays(chunks)
 
 
 class _Members:
-    """The members of one shard, apart by what they are for."""
+    """The members of one shard, sorted by what they are for."""
 
     def __init__(self, archive: Archive, where: str) -> None:
         self._archive = archive
@@ -187,7 +187,7 @@ class _Members:
             label = None
         if label is None or not _MIN_LABEL <= label <= _MAX_LABEL:
             raise StoreError(
-                f"{self._where}: expected an integer in {_shown(member.name)!r}, got {text!r}; mend the label"
+                f"{self._where}: expected an integer in {_shown(member.name)!r}, got {text!r}; correct the label"
             )
         return label
 
@@ -214,7 +214,7 @@ def _number(keys: pa.Array) -> Int32Array:
 
 
 def _choose(numbers: Int32Array, ranks: npt.NDArray[np.int8], key_count: int) -> Int32Array:
-    """Return for each key with pictures the row of the one of least rank, in order of their first pictures."""
+    """Return, for each key that has pictures, the row of the one with the lowest rank, in order of first pictures."""
     rows = np.arange(len(numbers), dtype=np.int32)
     if np.bincount(numbers, minlength=1).max() <= 1:
         return rows

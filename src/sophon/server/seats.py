@@ -1,7 +1,7 @@
-"""Room for requests: how many are answered at once, and how many bytes they hold together.
+"""Seats for requests: how many are answered at once, and how many bytes they hold together.
 
-Where several tenants share a node, none of them has more than half of the seats: streams that are begun and never read
-keep theirs for as long as the connection stands, and would keep all others out.
+If several tenants share a node, none of them gets more than half of the seats: a stream that is opened and never read
+keeps its seat for as long as its connection lasts, so one tenant could otherwise shut out all the others.
 
 Concurrency: used by the threads of all requests.
 """
@@ -15,18 +15,18 @@ from sophon.errors import RetryableError
 from sophon.server.limits import Limits
 
 
-class Room:
+class Seats:
     """Seats for requests.
 
     Args:
-        limits: How many seats, and how many bytes.
-        tenants: How many share them.
+        limits: Number of seats, and of bytes that may be held.
+        tenants: Number of tenants that share the seats.
     """
 
     def __init__(self, limits: Limits, tenants: int = 1) -> None:
         self._limits = limits
         self._share = limits.requests if tenants <= 1 else -(-limits.requests // 2)
-        self._lock = threading.RLock()  # reentrant, since a seat may be given up by the garbage collector at any moment
+        self._lock = threading.RLock()  # reentrant: the garbage collector may give up a seat at any moment
         self._by_tenant: Counter[int] = Counter()
         self.requests = 0
         self.held_bytes = 0
@@ -45,17 +45,17 @@ class Room:
             self.requests += 1
         return Seat(self, tenant)
 
-    def has_room(self, size_bytes: int) -> bool:
-        """Return whether that much more may be held."""
+    def has_space(self, size_bytes: int) -> bool:
+        """Return whether `size_bytes` more may be held."""
         return self.held_bytes + size_bytes <= self._limits.in_flight_bytes
 
     def hold(self, size_bytes: int) -> None:
-        """Count bytes as held, or fewer if negative."""
+        """Add to the bytes that are held; negative to subtract."""
         with self._lock:
             self.held_bytes += size_bytes
 
     def leave(self, tenant: int, size_bytes: int) -> None:
-        """Take a request and what it still holds out of the count."""
+        """Subtract a request and the bytes that it still holds."""
         with self._lock:
             self._by_tenant[tenant] -= 1
             self.requests -= 1
@@ -63,32 +63,32 @@ class Room:
 
 
 class Seat:
-    """The place of one request, given up by `leave` or when nobody has it any more.
+    """The seat of one request, given up by `leave` or when nothing refers to it any more.
 
-    A reply stream whose trainer goes away before the first word is dropped by Flight without being run: nothing in it
-    could give up its place, so its place does that by itself.
+    If a trainer goes away before its stream has begun, Flight drops the stream without running it. Its code cannot give
+    up the seat then, so the seat does so itself.
     """
 
-    def __init__(self, room: Room, tenant: int) -> None:
-        self._room = room
+    def __init__(self, seats: Seats, tenant: int) -> None:
+        self._seats = seats
         self._tenant = tenant
         self._held_bytes = 0
         self._taken = True
 
-    def has_room(self, size_bytes: int) -> bool:
-        """Return whether that much more may be held."""
-        return self._room.has_room(size_bytes)
+    def has_space(self, size_bytes: int) -> bool:
+        """Return whether `size_bytes` more may be held."""
+        return self._seats.has_space(size_bytes)
 
     def hold(self, size_bytes: int) -> None:
-        """Count bytes as held by this request, or fewer if negative."""
+        """Add to the bytes that this request holds; negative to subtract."""
         self._held_bytes += size_bytes
-        self._room.hold(size_bytes)
+        self._seats.hold(size_bytes)
 
     def leave(self) -> None:
-        """Give up the place and all that is held."""
+        """Give up the seat and everything that the request holds."""
         if self._taken:
             self._taken = False
-            self._room.leave(self._tenant, self._held_bytes)
+            self._seats.leave(self._tenant, self._held_bytes)
 
     def __enter__(self) -> Seat:
         return self

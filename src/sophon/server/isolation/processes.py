@@ -1,13 +1,13 @@
-"""Worker processes, seen from the server: one per slot of the CPU budget, replaced when it falls.
+"""Child processes, seen from the server: one per slot of the CPU budget, replaced when it crashes.
 
-Concurrency: each worker belongs to one thread of the budget at a time; a lock keeps it so.
-Limits: processes are started anew and never forked from the server, in which gRPC's threads run. A worker has as much
-memory and as much CPU time per sample as `Limits` says.
+Concurrency: a lock ensures that only one thread of the budget uses a child at a time.
+Limits: children are started by `exec` and never forked from the server, because gRPC's threads run there. `Limits` sets
+how much memory a child may use, and how much CPU time per sample.
 
-What needs no worker is done in the server's threads: a window of a JPEG, as long as every op is our own. Nothing of
-Pillow or of a plug-in runs for it, only Python and Cython with bounds checks; its time and memory are bounded by the
-file; and with an index it takes so little that the way to a worker and back would cost half as much again (`sophon
-bench isolation`). So its indexes are in one place, too.
+A window of a JPEG needs no child as long as every op is our own, and is made in the server's threads. No code of Pillow
+or of a plug-in runs for it, only Python and Cython with bounds checks, and the size of the file bounds its time and
+memory. With an index it takes so little time that sending it to a child and back would cost half as much again (`sophon
+bench isolation`). It also means that there is only one set of indexes.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from cachetools import FIFOCache
 
 from sophon.codec.codec import AheadCodec, Payload
 from sophon.codec.cut import Cut, make_payload
@@ -31,83 +32,83 @@ from sophon.codec.table import codec_named
 from sophon.codec.window.indexes import DEFAULT_MAX_BYTES
 from sophon.errors import OpError
 from sophon.pipeline import Key, Pipeline, Trace
-from sophon.server import frames
 from sophon.server.budget import Slot
-from sophon.server.frames import Kind
+from sophon.server.isolation import frames
+from sophon.server.isolation.child import LEFT, PIPELINES
+from sophon.server.isolation.frames import Kind
 from sophon.server.limits import Limits
-from sophon.server.maker import Maker, WorkerLost
-from sophon.server.worker import LEFT, PIPELINES
+from sophon.server.maker import ChildLost, Maker
 
-_START_S = 30.0  # a worker needs 0.4 s of CPU to start; many may start at once on a busy machine
-_WALL_PER_CPU = 10.0  # a worker at low priority on a busy machine; one that sleeps instead is ended after that
-_SOCKET_BYTES = 1 << 20  # of buffer: most payloads cross in one go
+_START_S = 30.0  # a child needs 0.4 s of CPU to start, but many may start at once on a busy machine
+_WALL_PER_CPU = 10.0  # children have low priority on a busy machine; one that sleeps is ended after this much longer
+_SOCKET_BYTES = 1 << 20  # of buffer: enough for most payloads to cross at once
 _SECRETS = ("SOPHON_TOKEN", "SOPHON_TOKENS")
 
 
 class Processes(Maker):
-    """Makes payloads in worker processes.
+    """Makes payloads in child processes.
 
     Args:
-        count: How many.
-        limits: What each may take.
-        modules: Imported in each of them: they register ops.
-        indexes: Files of window indexes, which each of them opens.
+        count: Number of child processes.
+        limits: What each of them may use.
+        modules: Modules that each of them imports; they register ops.
+        indexes: Files of window indexes that each of them opens.
     """
 
     def __init__(self, count: int, limits: Limits, modules: Sequence[str] = (), indexes: Sequence[Path] = ()) -> None:
         index_bytes = DEFAULT_MAX_BYTES // max(1, count)
-        options = ["--sample-cpu-s", str(limits.sample_cpu_s), "--worker-bytes", str(limits.worker_bytes)]
+        options = ["--sample-cpu-s", str(limits.sample_cpu_s), "--memory-bytes", str(limits.child_bytes)]
         options += ["--index-bytes", str(index_bytes), *(f"--import={module}" for module in modules)]
         options += [f"--index={path.resolve()}" for path in indexes]
         wall_s = _START_S + _WALL_PER_CPU * limits.sample_cpu_s
-        # Each is started when it is first needed: a node that sends files and windows needs none of them. Without cores
-        # for ops there is still a pipeline to be probed when a trainer asks for it.
-        self._workers = [_Worker(options, wall_s) for _ in range(max(1, count))]
+        # Each is started when it is first needed: a node that only sends files and windows needs none. Even without
+        # cores for ops there is one, since a trainer may ask for a pipeline to be probed.
+        self._children = [_Child(options, wall_s) for _ in range(max(1, count))]
 
     @property
     def pids(self) -> list[int]:
-        """Of those that run."""
-        return [worker.pid for worker in self._workers if worker.pid]
+        """Process ids of the children that are running."""
+        return [child.pid for child in self._children if child.pid]
 
     def make(
         self, slot: Slot, pipeline: Pipeline, data: bytes, key: Key, cut: Cut, trace: Trace | None = None
     ) -> Payload:
-        """Run in the worker of a slot, or right here if that is as safe."""
+        """Run in the slot's child, or in this process if that is just as safe."""
         if _is_safe(pipeline, cut):
             return make_payload(pipeline, data, key, cut, trace)
-        payload, costs = self._workers[slot.number].make(pipeline, data, key, cut)
+        payload, costs = self._children[slot.number].make(pipeline, data, key, cut)
         slot.elsewhere_s += costs.cpu_s
         if payload is None:
-            raise OpError("An op or codec failed in a worker.")
+            raise OpError("An op or codec failed in a child.")
         if trace is not None:
             trace.op_s[: len(costs.op_s)] = costs.op_s
             trace.size = costs.size
         return payload
 
     def probe(self, pipeline: Pipeline) -> tuple[list[str], str]:
-        """Run in the first worker."""
-        return self._workers[0].probe(pipeline)
+        """Run in the first child process."""
+        return self._children[0].probe(pipeline)
 
     def close(self) -> None:
-        """End all of them."""
-        for worker in self._workers:
-            worker.close()
+        """End all child processes."""
+        for child in self._children:
+            child.close()
 
 
 def _is_safe(pipeline: Pipeline, cut: Cut) -> bool:
-    """Return whether a cut can be made without a decoder or anybody else's op."""
+    """Return whether a cut can be made without a decoder and without ops from outside this package."""
     ahead = isinstance(codec_named(cut.codec), AheadCodec)
     return ahead and all(type(op).__module__.startswith("sophon.") for op in pipeline.ops)
 
 
-class _Worker:
+class _Child:
     def __init__(self, options: list[str], wall_s: float) -> None:
         self._options = options
         self._wall_s = wall_s
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
-        self._known: OrderedDict[str, None] = OrderedDict()
+        self._known: FIFOCache[str, None] = FIFOCache(PIPELINES)  # as in the child
 
     @property
     def pid(self) -> int:
@@ -115,7 +116,7 @@ class _Worker:
         return 0 if process is None else process.pid
 
     def start(self) -> socket.socket:
-        """Start the process unless it runs; it is not waited for."""
+        """Start the process unless it is running, without waiting for it."""
         if self._line is not None:
             return self._line
         ours, theirs = socket.socketpair()
@@ -128,7 +129,7 @@ class _Worker:
                 sys.executable,
                 "-P",
                 "-m",
-                "sophon.server.worker",
+                "sophon.server.isolation.child",
                 "--line",
                 str(theirs.fileno()),
                 *self._options,
@@ -138,14 +139,14 @@ class _Worker:
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 env=_environment(),
-                start_new_session=True,  # so that all it starts can be ended with it
+                start_new_session=True,  # so that everything it starts can be ended with it
             )
         self._line = ours
         self._known.clear()
         return ours
 
     def make(self, pipeline: Pipeline, data: bytes, key: Key, cut: Cut) -> tuple[Payload | None, frames.Costs]:
-        """Return the payload, or None if an op or codec raised; and what it took."""
+        """Return the payload, or None if an op or codec raised, and what it cost."""
         with self._lock, self._watched():
             line = self._ready_for(pipeline)
             since_s = time.monotonic()
@@ -158,7 +159,7 @@ class _Worker:
             return (payload if kind is Kind.PAYLOAD else None), frames.Costs.parse(note, len(pipeline), most_s)
 
     def probe(self, pipeline: Pipeline) -> tuple[list[str], str]:
-        """Return the digests that the worker finds, up to where it falls, if it does, and why."""
+        """Return the digests that the child finds before it crashes, if it does, and why there are not more."""
         found: list[str] = []
         try:
             with self._lock, self._watched():
@@ -168,9 +169,9 @@ class _Worker:
                     found.append(frame[2].decode("ascii", "replace")[:64])
                 if frame[0] is not Kind.END:
                     raise frames.Broken(f"{frame[0]!r} where a digest was expected")
-        except WorkerLost as lost:
+        except ChildLost as lost:
             name = pipeline.ops[min(len(found), len(pipeline) - 1)].name()
-            return found, f"{name} brought a worker process down there ({lost.reason})"
+            return found, f"{name} brought a child process down there ({lost.reason})"
         return found, ""
 
     def _ready_for(self, pipeline: Pipeline) -> socket.socket:
@@ -178,8 +179,6 @@ class _Worker:
         if pipeline.fingerprint not in self._known:
             frames.send(line, Kind.PIPELINE, pipeline.fingerprint.encode(), json.dumps(pipeline.to_spec()).encode())
             self._known[pipeline.fingerprint] = None
-            if len(self._known) > PIPELINES:
-                self._known.popitem(last=False)
         return line
 
     @contextlib.contextmanager
@@ -188,14 +187,14 @@ class _Worker:
             yield
         except frames.Broken as broken:
             reason = self._end()
-            self.start()  # at once, so that it is ready when the next sample comes
-            raise WorkerLost(reason) from broken
+            self.start()  # now, so that it is ready when the next sample comes
+            raise ChildLost(reason) from broken
         except BaseException:
-            self._end()  # half a frame may be on the line
+            self._end()  # there may be half a frame on the line
             raise
 
     def _end(self) -> str:
-        """End the process and return why it fell: "crash", or "cpu_limit" for one that took too long."""
+        """End the process and return why it died: "crash", or "cpu_limit" if it took too long."""
         process, self._process = self._process, None
         line, self._line = self._line, None
         if line is not None:
@@ -203,13 +202,13 @@ class _Worker:
         if process is None:
             return "crash"
         try:
-            code = process.wait(1.0)  # one that fell by itself is gone in a moment
+            code = process.wait(1.0)  # a process that crashed is gone in a moment
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
             code = -signal.SIGPROF
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # what a plug-in or decoder started there
+            os.killpg(process.pid, signal.SIGKILL)  # whatever a plug-in or decoder has started
         return "cpu_limit" if code in (-signal.SIGPROF, LEFT) else "crash"
 
     def close(self) -> None:
@@ -218,7 +217,7 @@ class _Worker:
 
 
 def _environment() -> dict[str, str]:
-    """Return a worker's environment: no secrets, the server's modules, and no threads that the budget does not see."""
+    """Return a child's environment: no secrets, the server's modules, and no threads beyond the budget."""
     kept = {name: value for name, value in os.environ.items() if name not in _SECRETS}
     kept["PYTHONPATH"] = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
     return kept | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}

@@ -1,8 +1,8 @@
-"""A worker process: runs ops and codecs on files that its server hands to it, and nothing else.
+"""A child process of the server: runs ops and codecs on the files that its server hands to it, and nothing else.
 
-It opens no file but the window indexes that it is told of, has no line but the one to its server, is told no token,
-and ends when that line ends. What goes wrong in it stays in it: an exception is answered, a crash is noticed by the
-server, and what takes too much CPU or memory is ended by the kernel.
+It opens no files but the window indexes that it is given, has no connection but the line to its server, knows no token,
+and ends when that line is closed. Whatever goes wrong stays inside: an exception is answered, the server notices a
+crash, and the kernel ends a process that uses too much CPU or memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import signal
 import socket
 import threading
 import time
-from collections import OrderedDict
+
+from cachetools import FIFOCache
 
 from sophon.codec.cut import Cut, make_payload
 from sophon.codec.window.indexes import INDEXES
@@ -27,31 +28,33 @@ from sophon.codec.window.sidecar import Sidecar
 from sophon.errors import ArtifactError
 from sophon.pipeline import Key, Pipeline, Trace
 from sophon.pipeline.probe import each_digest
-from sophon.server import frames
 from sophon.server.budget import NICE
-from sophon.server.frames import Kind
+from sophon.server.isolation import frames
+from sophon.server.isolation.frames import Kind
 
-LEFT = 75  # exit code of a worker that was at work when the server hung up
-PIPELINES = 64  # kept, the oldest goes first; the server keeps count of the same
+LEFT = 75  # exit code of a child that was at work when the server hung up
+# Kept, the oldest goes first: the server keeps count of the same, and has to know for sure which are still here. What
+# was used last plays no part in it, as the two would have to agree on that too.
+PIPELINES = 64
 
 
-class Worker:
+class Child:
     """Answers the frames of one server.
 
     Args:
-        line: To the server.
-        sample_cpu_s: After so many CPU seconds with one sample, or a quarter more, the kernel ends the process.
+        line: Socket to the server.
+        sample_cpu_s: CPU seconds for one sample; after those, or up to a quarter more, the kernel ends the process.
     """
 
     def __init__(self, line: socket.socket, sample_cpu_s: float) -> None:
         self._line = line
         self._sample_cpu_s = sample_cpu_s
-        self._pipelines: OrderedDict[bytes, Pipeline] = OrderedDict()
+        self._pipelines: FIFOCache[bytes, Pipeline] = FIFOCache(PIPELINES)
         self._counted_s = time.process_time()
         self._armed_s: float | None = None
 
     def run(self) -> None:
-        """Answer until the server goes away."""
+        """Answer frames until the server goes away."""
         answer = {Kind.PIPELINE: self._keep, Kind.MAKE: self._make, Kind.PROBE: self._probe}
         with contextlib.suppress(frames.Broken):
             while True:
@@ -60,8 +63,6 @@ class Worker:
 
     def _keep(self, note: bytes, data: bytes) -> None:
         self._pipelines[note] = Pipeline.from_spec(json.loads(data))
-        if len(self._pipelines) > PIPELINES:
-            self._pipelines.popitem(last=False)
 
     def _make(self, note: bytes, data: bytes) -> None:
         fingerprint, seed, epoch, sample = frames.MAKE.unpack_from(note)
@@ -69,11 +70,11 @@ class Worker:
         kind, payload = Kind.FAILED, b""
         trace = Trace(len(self._pipelines[fingerprint]))
         self._arm()
-        # Decoders, codecs and plug-in ops may raise anything; the trainer meets the same trouble, with better words.
+        # Decoders, codecs and plug-in ops may raise anything; the trainer meets the same problem and can say more.
         with contextlib.suppress(Exception):
             payload = make_payload(self._pipelines[fingerprint], data, Key(seed, epoch, sample), cut, trace)
             kind = Kind.PAYLOAD
-        # What it took to get this file and to send the last payload is counted too.
+        # This includes receiving the file and sending the payload before it.
         now_s = time.process_time()
         cpu_s, self._counted_s = now_s - self._counted_s, now_s
         costs = frames.Costs(cpu_s, trace.size, tuple(trace.op_s[: cut.k]))
@@ -87,10 +88,10 @@ class Worker:
         frames.send(self._line, Kind.END)
 
     def _arm(self) -> None:
-        """See to it that the kernel ends the process if the next sample takes too long.
+        """Have the kernel end the process if the next sample takes too long.
 
-        The timer counts CPU time only, and is set anew when a quarter of it is used up: to set it for every sample
-        would cost a tenth of a millisecond each time.
+        The timer counts only CPU time. It is set again once a quarter of it is used up, since setting it for every
+        sample would cost a tenth of a millisecond each time.
         """
         now_s = time.process_time()
         if self._armed_s is None or now_s - self._armed_s > self._sample_cpu_s / 4:
@@ -99,42 +100,42 @@ class Worker:
 
 
 def _leave_with_server(line: int) -> None:
-    """End the process when the server is gone, though an op may sleep and never come back to the line."""
+    """End the process when the server is gone, even if an op sleeps and never returns to the line."""
     gone = select.poll()
-    gone.register(line, 0)  # a hang-up is told of whether it is asked for or not
+    gone.register(line, 0)  # a hang-up is always reported
     gone.poll()
     os._exit(LEFT)
 
 
 def main() -> None:
-    """Run as the server starts it."""
+    """Run with the arguments that the server gives."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--line", type=int, required=True)
     parser.add_argument("--sample-cpu-s", type=float, required=True)
-    parser.add_argument("--worker-bytes", type=int, required=True)
+    parser.add_argument("--memory-bytes", type=int, required=True)
     parser.add_argument("--index-bytes", type=int, required=True)
     parser.add_argument("--index", dest="indexes", action="append", default=[])
     parser.add_argument("--import", dest="modules", action="append", default=[])
     settings = parser.parse_args()
-    # Ctrl-C in a terminal reaches every process in it; the server decides when its workers end.
+    # Ctrl-C in a terminal reaches all its processes, but the server decides when its children end.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     os.nice(NICE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold people's pictures
-    resource.setrlimit(resource.RLIMIT_DATA, (settings.worker_bytes, settings.worker_bytes))
-    faulthandler.enable()  # says where a crash came from
+    resource.setrlimit(resource.RLIMIT_DATA, (settings.memory_bytes, settings.memory_bytes))
+    faulthandler.enable()  # shows where a crash happened
     INDEXES.max_bytes = settings.index_bytes
     for path in settings.indexes:
-        with contextlib.suppress(ArtifactError):  # gone or replaced since the server looked: they are built anew
+        with contextlib.suppress(ArtifactError):  # gone or replaced since the server looked: indexes are rebuilt
             INDEXES.attach(Sidecar(path))
     for module in settings.modules:
         importlib.import_module(module)
     line = socket.socket(fileno=settings.line)
-    # A child that had the line too would keep the server from noticing that this process fell.
+    # If a process started from here held the line too, the server would not notice that this one died.
     line.set_inheritable(False)
     os.register_at_fork(after_in_child=line.close)
     threading.Thread(target=_leave_with_server, args=(settings.line,), daemon=True).start()
-    Worker(line, settings.sample_cpu_s).run()
+    Child(line, settings.sample_cpu_s).run()
 
 
 if __name__ == "__main__":

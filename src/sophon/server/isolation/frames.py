@@ -1,7 +1,7 @@
-"""The messages between a server and its worker processes, over a pair of sockets.
+"""The messages between a server and its child processes, over a pair of sockets.
 
-Not pickles: a worker runs decoders and plug-in ops on bytes that nobody vouches for, so what comes back from it is
-nothing but bytes, a number and a length that is bounded before it is allocated.
+They are not pickles. A child runs decoders and plug-in ops on untrusted bytes, so nothing comes back from it but bytes,
+numbers, and lengths that are checked before anything is allocated.
 
 A frame, little-endian::
 
@@ -24,31 +24,31 @@ from sophon.codec.codec import MAX_VALUE_BYTES, Payload
 
 _HEAD = struct.Struct("<BIQ")
 MAKE = struct.Struct("<32s3Q")  # fingerprint of the pipeline, seed, epoch, sample; then the cut as text
-_COSTS = struct.Struct("<d2I")  # CPU seconds of all, height and width of the picture; then those of each op
+_COSTS = struct.Struct("<d2I")  # CPU seconds in total, height and width of the picture; then the seconds of each op
 MAX_NOTE_BYTES = 1 << 20
 MAX_DATA_BYTES = MAX_VALUE_BYTES + (1 << 20)
 _WORTH_JOINING_BYTES = 1 << 12
-_MAX_SIDE = (1 << 31) - 1  # of a picture: what a reply has room for
+_MAX_SIDE = (1 << 31) - 1  # of a picture: the most that fits into a reply
 
 
 class Kind(IntEnum):
     """What a frame is for."""
 
-    PIPELINE = 1  # to a worker: data is the spec; it is kept under its fingerprint
-    MAKE = 2  # to a worker: data is a file
-    PROBE = 3  # to a worker: note is the fingerprint of a pipeline
-    PAYLOAD = 4  # from a worker: note is what it took
-    FAILED = 5  # from a worker: an op or codec raised; note is what it took
-    DIGEST = 6  # from a worker: data is the digest of one more op
-    END = 7  # from a worker: there are no more digests
+    PIPELINE = 1  # to a child: the note is a fingerprint, the data is the spec to remember under it
+    MAKE = 2  # to a child: the data is a file
+    PROBE = 3  # to a child: the note is the fingerprint of a pipeline
+    PAYLOAD = 4  # from a child: the note is what it cost
+    FAILED = 5  # from a child: an op or codec raised; the note is what it cost
+    DIGEST = 6  # from a child: the data is the digest of one more op
+    END = 7  # from a child: there are no more digests
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What a sample took in a worker.
+    """What a sample cost in a child.
 
     Args:
-        cpu_s: CPU seconds, with what it took to get the file.
+        cpu_s: CPU seconds, including those for receiving the file.
         size: Height and width of the picture.
         op_s: CPU seconds of each op that ran.
     """
@@ -58,15 +58,15 @@ class Costs:
     op_s: tuple[float, ...] = ()
 
     def pack(self) -> bytes:
-        """Return the note of a frame."""
+        """Return the costs as the note of a frame."""
         return _COSTS.pack(self.cpu_s, *self.size) + struct.pack(f"<{len(self.op_s)}d", *self.op_s)
 
     @classmethod
     def parse(cls, note: bytes, most_ops: int, most_s: float = math.inf) -> Costs:
-        """Return what a note says; numbers that make no sense become 0, and no time is longer than `most_s`.
+        """Parse a note; numbers that make no sense become 0, and no time is longer than `most_s`.
 
-        A worker may have been taken over by a file that it was given. The server pauses for as long as it says it has
-        worked, and sends the size on as 32 bits.
+        A malicious file may have taken over the child, so its numbers are not trusted: the server pauses for as long as
+        the child claims to have worked, and passes the size on in 32 bits.
         """
         count, rest = divmod(len(note) - _COSTS.size, 8)
         if not 0 <= count <= most_ops or rest:
@@ -82,7 +82,7 @@ def _seconds(value: float, most_s: float) -> float:
 
 
 class Broken(Exception):  # noqa: N818 - a state of the line, and never shown to a user
-    """The line ended, fell silent or carried what it must not."""
+    """The line was closed, fell silent or carried something invalid."""
 
 
 def send(line: socket.socket, kind: Kind, note: bytes = b"", data: Payload = b"") -> None:
@@ -123,7 +123,7 @@ def _exactly(line: socket.socket, count: int) -> bytes:
     while count:
         try:
             part = line.recv(count, socket.MSG_WAITALL)
-        except OSError as error:  # also where the line was silent for too long
+        except OSError as error:  # also if the line was silent for too long
             raise Broken(str(error)) from error
         if not part:
             raise Broken("the other side is gone")
@@ -133,7 +133,7 @@ def _exactly(line: socket.socket, count: int) -> bytes:
 
 
 def set_timeout(line: socket.socket, seconds: float) -> None:
-    """Bound each wait of a line that stays blocking, so that one call to the kernel gets a whole payload."""
+    """Limit each wait on a line that stays blocking, so that one system call still receives a whole payload."""
     whole = int(seconds)
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
         line.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", whole, int((seconds - whole) * 1e6)))

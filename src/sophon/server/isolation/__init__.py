@@ -1,0 +1,1 @@
+"""Ops and decoders in processes of their own."""
