@@ -32,7 +32,7 @@ def test_more_cores_never_make_the_best_plan_slower():
 
 def test_the_first_core_buys_most():
     """The paper's Figure 4: the gain of each further core is smaller than that of the one before."""
-    from sophon.bench.plan import synthetic
+    from sophon.bench.planning.plan import synthetic
 
     points = frontier(synthetic(40_000), Resources(62.5e6, 1, 48), range(6))
     gains = -np.diff([point.epoch_s for point in points])

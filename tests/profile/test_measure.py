@@ -6,7 +6,7 @@ import pytest
 from sophon import Cut, Pipeline, make_payload, open_store, ops
 from sophon.errors import ConfigError
 from sophon.pipeline import Key
-from sophon.profile.cuts import cuts_to_profile
+from sophon.profile.columns import cuts_to_profile
 from sophon.profile.measure import measure
 from tests.support.pictures import encode, scene
 

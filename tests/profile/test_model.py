@@ -37,6 +37,14 @@ def test_one_sample_is_the_prediction_for_all():
     assert rule.predict(np.array([[9.0, 9.0, 9.0]])) == pytest.approx([0.25])
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_error_that_too_few_samples_tell_of_is_not_known_and_not_zero(count):
+    rule = fit(*_samples(count, noise=0.5))
+    assert rule.error is None
+    assert Fit.from_json(json.loads(json.dumps(rule.to_json()))) == rule
+    assert fit(*_samples(3, noise=0.5)).error > 0
+
+
 def test_the_sum_of_predictions_is_the_measured_sum():
     features, costs = _samples(50, noise=0.4)
     assert fit(features, costs).predict(features).sum() == pytest.approx(costs.sum(), rel=1e-3)
@@ -54,6 +62,13 @@ def test_nothing_is_predicted_far_beyond_what_was_measured():
     wild = fit(features, costs).predict(np.array([[60.0, 60.0, 60.0], [-60.0, -60.0, -60.0]]))
     assert costs.min() / 5 < wild.min()
     assert wild.max() < costs.max() * 5
+
+
+def test_a_rule_from_samples_that_are_nearly_alike_predicts_others_without_overflow():
+    alike = np.array([[10.0, 10.0, 10.0], [10.0 + 1e-6, 10.0, 10.0], [10.0 + 2e-6, 10.0, 10.0], [10.0, 10.0, 10.0]])
+    rule = fit(alike, np.array([1.0, 2.0, 3.0, 1.0]))
+    assert abs(rule.slopes[0]) > 1e4
+    assert rule.predict(np.array([[15.0, 10.0, 10.0], [5.0, 10.0, 10.0]])) == pytest.approx([12.0, 0.25])
 
 
 def test_nothing_measured_is_an_error():
@@ -75,6 +90,7 @@ def test_a_rule_survives_being_written_down():
         [1, 0.1, [0], [0, 0], 0, 0, 1],
         [1, 0.1, [0], [float("nan")], 0, 0, 1],
         [1, 0.1, [0], [0], 0, 2, 1],
+        [1, 0.1, [0], [1e300], 0, 0, 1],
         [1, 0.1, 3, [0], 0, 0, 1],
     ],
 )

@@ -88,6 +88,8 @@ def test_tables_that_do_not_fit_each_other_are_refused():
         Profile((Cut(0), Cut(1)), np.zeros((2, 3)), np.zeros((2, 2)), np.zeros((2, 2)))
     with pytest.raises(ConfigError, match="1 qualities for 2 cuts"):
         Profile((Cut(0), Cut(1)), *ONE, quality=(Quality(1),))
+    with pytest.raises(ConfigError, match="a side below zero"):
+        Profile((Cut(0),), *(np.ones((2, 1)),) * 3, sizes=np.array([[1, 1], [-1, 1]]))
 
 
 def test_columns_are_found_by_cut():

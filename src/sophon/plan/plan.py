@@ -85,13 +85,13 @@ class Plan:
         lines = [
             f"Policy {self.policy}: {self.reason}.",
             f"Cuts: {', '.join(shares)}.",
-            f"An epoch takes {format_seconds(now.epoch_s)}; the {now.bottleneck} decides (link "
+            f"An epoch takes {format_seconds(now.epoch_s)} with this plan; the {now.bottleneck} decides (link "
             f"{format_seconds(now.link_s)}, storage {format_seconds(now.storage_s)}, trainer "
             f"{format_seconds(now.trainer_s)}, consumer {format_seconds(now.consumer_s)}).",
             f"{format_bytes(now.link_bytes)} cross the link and {format_seconds(now.storage_cpu_s)} of CPU "
             "are spent near storage.",
-            f"Without offloading: {format_seconds(before.epoch_s)}, the {before.bottleneck} decides, "
-            f"{format_bytes(before.link_bytes)} cross the link.",
+            f"Without offloading it would take {format_seconds(before.epoch_s)}; the {before.bottleneck} would decide, "
+            f"and {format_bytes(before.link_bytes)} would cross the link.",
         ]
         if now.bound_s is not None and np.isfinite(now.bound_s):
             over = now.epoch_s / now.bound_s - 1 if now.bound_s > 0 else 0.0

@@ -124,12 +124,12 @@ def cheapest(costs: Costs, prices: Vector) -> Priced:
     totals = np.zeros(3)
     value = 0.0
     size = max(1, min(n, _BLOCK))
-    room = [np.empty(size) for _ in range(3)]
+    buffers = [np.empty(size) for _ in range(3)]
     less, mark = np.empty(size, np.bool_), np.empty(size, np.uint8)
     for low in range(0, n, size):
         high = min(n, low + size)
         width = high - low
-        best, price, part = (array[:width] for array in room)
+        best, price, part = (array[:width] for array in buffers)
         chosen = cut[low:high]
         for place, column in enumerate(costs.columns):
             _price_block(costs, weights, column, slice(low, high), price=price, part=part)

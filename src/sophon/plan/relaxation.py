@@ -77,7 +77,7 @@ EPOCH = Goal(np.zeros(3), np.ones(3))  # t is the epoch's seconds
 
 
 @dataclass(frozen=True)
-class Relaxed:
+class Relaxation:
     """A solved relaxation.
 
     Args:
@@ -97,7 +97,7 @@ class Relaxed:
     prices: Vector
 
 
-def solve(costs: Costs, goal: Goal = EPOCH, enough: float = -np.inf) -> Relaxed:
+def solve(costs: Costs, goal: Goal = EPOCH, enough: float = -np.inf) -> Relaxation:
     """Return the mixture of plans that reaches the goal best, and the bound that proves it.
 
     Args:
@@ -123,7 +123,7 @@ def solve(costs: Costs, goal: Goal = EPOCH, enough: float = -np.inf) -> Relaxed:
     return _search(costs, goal, around, gap=_NEAR, passes=24, enough=enough, guides=guides, plans=tried)
 
 
-def _estimate(costs: Costs, goal: Goal) -> tuple[Relaxed, Matrix]:
+def _estimate(costs: Costs, goal: Goal) -> tuple[Relaxation, Matrix]:
     # Solves an even sample of the rows, and its eight parts for how much that answer can be off. Returns the
     # answer and the corners of a triangle about it that reaches three standard errors every way.
     n = len(costs)
@@ -155,7 +155,7 @@ def _estimate(costs: Costs, goal: Goal) -> tuple[Relaxed, Matrix]:
 
 def _solve_core(
     costs: Costs, goal: Goal, plan: Priced, core: NDArray[np.intp], start: Matrix
-) -> tuple[Relaxed, Priced]:
+) -> tuple[Relaxation, Priced]:
     # All samples outside the core keep their cut; one pass over all under the prices found says what that loses.
     fixed = plan.times - costs.times(core, plan.cut[core]).sum(axis=0)
     inner = _search(costs.rows(core), Goal(goal.base - fixed, goal.slope), start, gap=_CLOSE / 4)
@@ -179,7 +179,7 @@ def _search(
     enough: float = -np.inf,
     guides: Matrix | None = None,
     plans: Sequence[Priced] = (),
-) -> Relaxed:
+) -> Relaxation:
     # Cutting planes. Prices are in the units of the goal here: they sum to 1 where `goal.of` has scaled the times.
     tried = list(plans)
     tried += [cheapest(costs, prices / goal.slope) for prices in start[len(tried) :]]
@@ -200,7 +200,7 @@ def _search(
         if small or value <= enough or len(tried) >= passes or (stuck and guides is None):
             mix = mix_plans(needs)
             cuts = tuple(tried[index].cut for index in mix.plans)
-            return Relaxed(cuts, mix.weights, mix.value, bound, times, goal.weights(best.prices))
+            return Relaxation(cuts, mix.weights, mix.value, bound, times, goal.weights(best.prices))
         if stuck:
             guides = None
         if guides is not None:

@@ -52,8 +52,8 @@ class Resources:
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Resources:
         """Return the resources that `to_json` described."""
-        if set(fields) != set(_REMEDIES):
-            raise ConfigError(f"resources {sorted(fields)} were found where {sorted(_REMEDIES)} were expected.")
+        if not isinstance(fields, Mapping) or set(fields) != set(_REMEDIES):
+            raise ConfigError(f"resources {str(fields)[:80]} were found where {sorted(_REMEDIES)} were expected.")
         values = dict(fields)
         if values["consumer_samples_per_s"] is None:
             values["consumer_samples_per_s"] = math.inf

@@ -8,7 +8,7 @@ every combination.
 Why that costs at most one sample's worth: among the divided samples there is a best division with at most two
 of them divided (a vertex of the linear program), or one divided in three. Rounding each to its larger share
 moves every resource by at most ½ + ½ (or ⅔) of what one sample takes, and that rounding is among the
-combinations tried. `tests/plan/test_rounding.py` and the MILP oracle in `tests/plan/test_optimal.py` hold
+combinations tried. `tests/plan/test_rounding.py` and the MILP oracle in `tests/plan/policies/test_optimal.py` hold
 this down.
 """
 
@@ -115,9 +115,9 @@ def _spread(steps: Matrix, share: float) -> Vector:
     part[half] = 0.5
     part[~open_] = np.floor((place + 1) * rest) - np.floor(place * rest)
     few = spread[open_]
-    room = np.minimum(part[open_], 1 - part[open_])[:, None] ** 2
-    gain, changed = np.einsum("ij,ik->jk", few, room * few), np.einsum("i,ij->j", part - share, spread)
-    part[open_] -= (room * few) @ np.linalg.lstsq(gain, changed)[0]
+    slack = np.minimum(part[open_], 1 - part[open_])[:, None] ** 2
+    gain, changed = np.einsum("ij,ik->jk", few, slack * few), np.einsum("i,ij->j", part - share, spread)
+    part[open_] -= (slack * few) @ np.linalg.lstsq(gain, changed)[0]
     fits = bool((part[open_] > 0).all() and (part[open_] < 1).all())
     if not fits or np.abs(np.einsum("i,ij->j", part - share, steps)).max() > 1e-11:
         part[:] = share
@@ -144,10 +144,10 @@ def _move(steps: Matrix, part: Matrix) -> Matrix:
     # Moves each group along a direction that changes no resource until one of its samples is whole.
     way = _null(steps)
     with np.errstate(divide="ignore"):
-        room = np.where(way > _WHOLE, (1 - part) / way, np.where(way < -_WHOLE, part / -way, np.inf))
-    first = room.argmin(axis=1)
+        slack = np.where(way > _WHOLE, (1 - part) / way, np.where(way < -_WHOLE, part / -way, np.inf))
+    first = slack.argmin(axis=1)
     groups = np.arange(len(part))
-    step = room[groups, first]
+    step = slack[groups, first]
     moved: Matrix = np.clip(part + step[:, None] * way, 0.0, 1.0)
     moved[groups, first] = np.where(way[groups, first] > 0, 1.0, 0.0)
     return moved

@@ -8,6 +8,10 @@ The cost of a cut is put together from parts that are each known from many sampl
 
 Each part is predicted by a rule (see `model`) from the sizes of file, picture and box, and the rules say how well they
 predict. The storage : trainer ratio of an op is the storage node's time for it over what the rule says it takes here.
+
+A sample that has not passed yet, as most have not where several ranks share an epoch, is taken for one of the usual
+size, whose box is drawn as its own will be. Costs are not linear in sizes, so that its costs would be too low on
+average: they are scaled to the mean of the samples that have passed.
 """
 
 from __future__ import annotations
@@ -17,10 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from sophon.codec.cut import RAW, Cut
+from sophon.codec.cut import RAW, Cut, looks_ahead
 from sophon.errors import ConfigError
 from sophon.pipeline import Pipeline
 from sophon.profile import features
+from sophon.profile.columns import resize_k
 from sophon.profile.model import Fit, Rows, fit
 from sophon.profile.recorder import Known, Record, Recorder
 from sophon.profile.table import FloatTable, Profile, Quality
@@ -31,9 +36,9 @@ _EXTREME = 10.0  # ratio of two CPUs beyond which it is the clock that is wrong
 # Slopes of a cost in the logarithms of file bytes, picture's pixels and pixels needed, until measurements say better;
 # from fits to photos of ImageNet and OpenImages.
 _PRIORS = {
-    "window bytes": (0.95, -0.9, 0.92),
-    "window encode": (0.3, -0.2, 0.2),
-    "window decode": (0.25, -0.3, 0.55),
+    "ahead bytes": (0.95, -0.9, 0.92),
+    "ahead encode": (0.3, -0.2, 0.2),
+    "ahead decode": (0.25, -0.3, 0.55),
     "file bytes": (1.0, 0.0, 0.0),
     "codec bytes": (0.2, -0.2, 0.08),
     "picture bytes": (0.0, 1.0, 0.0),
@@ -67,24 +72,32 @@ class _Estimate:
         self._seed = recorder.seed
         self._epoch = epoch
         self._told: Known = recorder.known(epoch)
-        self._rows = features.rows(self._told.raw_bytes, self._told.sizes, self._told.areas)
+        self._raw_bytes = features.filled(self._told.raw_bytes)
+        self._rows = features.rows(self._raw_bytes, features.filled_sizes(self._told.sizes), self._told.areas)
+        self._rows_by_cut: dict[Cut, Rows] = {}
         self._rules: dict[str, Fit] = {}
-        self._op_rules = [self._op_rule(position) for position in range(self._pipeline.max_cut)]
+        self._op_rules = [self._op_rule(position) for position in range(self._pipeline.first_call)]
         self._ratios = self._storage_to_trainer()
 
     def profile(self, dataset: str, provenance: Mapping[str, Any]) -> Profile:
         shape = (len(self._told.raw_bytes), len(self._cuts))
         tables = tuple(np.empty(shape, np.float32, order="F") for _ in range(3))
         measured = np.zeros(shape, np.bool_, order="F")
-        op_s = np.stack([rule.predict(self._rows) for rule in self._op_rules], axis=1)
+        op_s = np.empty((shape[0], len(self._op_rules)), np.float32, order="F")
+        for position, rule in enumerate(self._op_rules):
+            op_s[:, position] = rule.predict(self._rows)
         timed = np.isfinite(self._told.op_s).all(axis=1)
         op_s[timed] = self._told.op_s[timed]
         quality = []
+        seen = self._told.raw_bytes > 0
+        unseen = np.flatnonzero(~seen)
         for column, cut in enumerate(self._cuts):
             costs, errors, count = self._costs(cut, op_s)
             illegal = self._told.refused[:, column]
             for table, cost in zip(tables, costs, strict=True):
                 table[:, column] = cost
+                if len(unseen):
+                    table[unseen, column] = _scaled(cost[unseen], cost[seen & ~illegal])
                 table[illegal, column] = np.inf
             measured[:, column] = timed if cut.codec == "raw" else False
             quality.append(Quality(count, *errors))
@@ -108,19 +121,20 @@ class _Estimate:
             quality=tuple(quality),
             provenance=made,
             sizes=self._told.sizes,
+            resize_k=resize_k(self._pipeline),
         )
 
-    def _costs(self, cut: Cut, op_s: FloatTable) -> tuple[tuple[FloatTable, ...], tuple[float, ...], int]:
+    def _costs(self, cut: Cut, op_s: FloatTable) -> tuple[tuple[FloatTable, ...], tuple[float | None, ...], int]:
         """Return bytes, storage and trainer seconds of all samples at a cut, their errors, and the records behind."""
         own = self._told.records[cut]
-        first = 1 if cut.codec == "window" else cut.k  # the window's decoder stands in for Decode
-        there = op_s[:, : cut.k] @ self._ratios[: cut.k]
+        first = 1 if looks_ahead(cut) else cut.k  # where the codec's decoder stands in for Decode
+        there = seconds_there(op_s[:, : cut.k], self._ratios[: cut.k])
         here = op_s[:, first:].sum(axis=1)
         here_error = _mean([rule.error for rule in self._op_rules[first:]])
         there_error = _mean([rule.error for rule in self._op_rules[: cut.k]])
         if cut == RAW:
-            return (features.filled(self._told.raw_bytes), there, here), (0.0, 0.0, here_error), len(own)
-        prior = "window" if cut.codec == "window" else "file" if cut.k == 0 else cut.codec
+            return (self._raw_bytes, there, here), (0.0, 0.0, here_error), len(own)
+        prior = "ahead" if looks_ahead(cut) else "file" if cut.k == 0 else cut.codec
         size_rule = self._rule(f"{cut} bytes", cut, lambda r: r.payload_bytes, self._bytes_prior(cut))
         encode = self._rule(f"{cut} encode", cut, lambda r: r.encode_s, f"{prior} encode")
         decode = self._rule(f"{cut} decode", cut, lambda r: r.decode_s, f"{prior} decode")
@@ -129,9 +143,10 @@ class _Estimate:
             size_rule = self._rule(f"{cut} bytes", RAW, lambda r: r.op_bytes[cut.k - 1], self._bytes_prior(cut))
         if size_rule is None or (cut.codec != "raw" and (encode is None or decode is None)):
             never = np.full(len(there), np.inf, np.float32)
-            return (never, never, never), (1.0, 1.0, 1.0), 0
+            return (never, never, never), (None, None, None), 0
         sizes = size_rule.predict(self._rows)
-        errors = [size_rule.error]
+        is_known = cut.codec == "raw" and None not in self._pipeline.specs[cut.k].shape
+        errors = [0.0 if is_known else size_rule.error]
         times = []
         for ops_s, ops_error, rule in ((there, there_error, encode), (here, here_error, decode)):
             codec_s = np.zeros_like(ops_s) if rule is None else rule.predict(self._rows)
@@ -141,7 +156,7 @@ class _Estimate:
 
     def _bytes_prior(self, cut: Cut) -> str:
         if cut.k == 0:
-            return f"{'window' if cut.codec == 'window' else 'file'} bytes"
+            return "ahead bytes" if looks_ahead(cut) else "file bytes"
         if cut.codec != "raw":
             return "codec bytes"
         return "picture bytes" if None in self._pipeline.specs[cut.k].shape else "one shape, one size"
@@ -169,10 +184,11 @@ class _Estimate:
 
     def _rows_of(self, cut: Cut) -> Rows:
         """Return the features of the records of a cut."""
-        samples = np.array([record.sample for record in self._told.records[cut]], np.intp)
-        areas = self._told.record_areas[cut]
-        raw_bytes = features.filled(self._told.raw_bytes)
-        return features.rows(raw_bytes[samples], self._told.sizes[samples], areas)
+        if cut not in self._rows_by_cut:
+            samples = np.array([record.sample for record in self._told.records[cut]], np.intp)
+            areas = self._told.record_areas[cut]
+            self._rows_by_cut[cut] = features.rows(self._raw_bytes[samples], self._told.sizes[samples], areas)
+        return self._rows_by_cut[cut]
 
     def _storage_to_trainer(self) -> FloatTable:
         """Return for each op how many times as long it takes near storage; one, where nobody has told."""
@@ -197,12 +213,46 @@ class _Estimate:
         return np.asarray(np.clip(ratios, 1 / _EXTREME, _EXTREME), np.float32)
 
 
-def _mean(errors: Sequence[float]) -> float:
-    return float(np.mean(errors)) if errors else 0.0
+def seconds_there(op_s: FloatTable, ratios: FloatTable) -> FloatTable:
+    """Return the seconds that the first ops of every sample take near storage.
+
+    A sum of columns and no matrix product: OpenBLAS multiplies a float32 matrix of exactly five columns by a vector
+    with a kernel that also reads memory which nobody has written (seen in 0.3.31 on AVX-512). The result is right, but
+    where that memory happens to hold a signalling NaN, NumPy warns of an invalid value.
+
+    Args:
+        op_s: [samples, ops] seconds at the trainer.
+        ratios: Of each op, storage : trainer.
+    """
+    total = np.zeros(len(op_s), np.float32)
+    for column, ratio in enumerate(ratios):
+        total += ratio * op_s[:, column]
+    return total
 
 
-def _weighted(*parts: tuple[FloatTable, float]) -> float:
-    """Return the error of a sum of parts, each weighing as much as it contributes."""
-    sums = [float(part.sum()) for part, _ in parts]
-    total = sum(sums)
-    return sum(weight * error for weight, (_, error) in zip(sums, parts, strict=True)) / total if total else 0.0
+def _scaled(costs: FloatTable, others: FloatTable) -> FloatTable:
+    """Return costs whose mean is that of others, if there are any."""
+    mean = float(costs.mean(dtype=np.float64))
+    if not len(others) or not 0 < mean < np.inf:
+        return costs
+    return costs * np.float32(others.mean(dtype=np.float64) / mean)
+
+
+def _mean(errors: Sequence[float | None]) -> float | None:
+    """Return the mean of some errors; None if one of them is not known."""
+    known = [error for error in errors if error is not None]
+    if len(known) < len(errors):
+        return None
+    return float(np.mean(known)) if known else 0.0
+
+
+def _weighted(*parts: tuple[FloatTable, float | None]) -> float | None:
+    """Return the error of a sum of parts, each weighing as much as it contributes; None if one is not known."""
+    total, sum_of_errors = 0.0, 0.0
+    for part, error in parts:
+        weight = float(part.sum())
+        if error is None and weight > 0:
+            return None
+        total += weight
+        sum_of_errors += weight * (error or 0.0)
+    return sum_of_errors / total if total else 0.0

@@ -7,28 +7,51 @@ done anyway, in another way, with the same bits. The others are sent as they are
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sophon.codec.cut import RAW, Cut
+from sophon.codec.cut import RAW, Cut, looks_ahead
+from sophon.codec.table import codec_named
 from sophon.pipeline import Pipeline
-from sophon.profile.cuts import suits_codecs
+from sophon.pipeline.spec import ENCODED
+from sophon.profile.columns import suits_codecs, typical_bytes
 
 DEFAULT_SHARE = 0.05
 _ENOUGH = 12  # samples per cut: the error of a mean whose parts are 20 % off is then 6 %
+_LEAST = 3  # samples per cut, or fewer cuts are tried: so many are needed to know how good a rule is
 _AT_MOST = 0.1  # of a small data set, which has fewer samples than that
+_BEST = 2  # cuts that promise most are tried often enough in any case: they are smaller than files
 
 
 def cuts_to_try(pipeline: Pipeline, cuts: Sequence[Cut]) -> list[Cut]:
-    """Return the cuts whose costs are not known from the ops alone, and some that tell how fast storage runs ops."""
+    """Return the cuts whose costs are not known from the ops alone, and some that tell how fast storage runs ops.
+
+    Those that promise most come first: parts of files, then codecs, those first that have least to encode and are made
+    for it, then what is not encoded, and last codecs of whole files, which are usually compressed already.
+    """
     last = max(cut.k for cut in cuts)
-    return [
+    tries = [
         cut for cut in cuts if cut != RAW and (cut.codec != "raw" or cut.k == last or suits_codecs(pipeline, cut.k))
     ]
 
+    def promise(cut: Cut) -> tuple[int, int, bool]:
+        place = 0 if looks_ahead(cut) else 3 if cut.k == 0 else 2 if cut.codec == "raw" else 1
+        return place, typical_bytes(pipeline.specs[cut.k]), codec_named(cut.codec).fits(ENCODED)
 
-def explore(pipeline: Pipeline, cuts: Sequence[Cut], samples: int, share: float, seed: int) -> NDArray[np.uint8]:
+    return sorted(tries, key=promise)
+
+
+def explore(
+    pipeline: Pipeline,
+    cuts: Sequence[Cut],
+    samples: int,
+    share: float,
+    seed: int,
+    among: NDArray[Any] | None = None,
+    ranks: int = 1,
+) -> NDArray[np.uint8]:
     """Return a column of `cuts` per sample: RAW for most, each of the others for some.
 
     Args:
@@ -37,13 +60,22 @@ def explore(pipeline: Pipeline, cuts: Sequence[Cut], samples: int, share: float,
         samples: How many there are.
         share: Of the samples that are cut.
         seed: Which ones.
+        among: Those that will pass here, where others pass at other ranks; by default all.
+        ranks: How many share those in a way that is not known here, each of which has to learn from its part.
     """
     chosen = np.full(samples, cuts.index(RAW), np.uint8)
+    row = np.arange(samples) if among is None else among
     tries = cuts_to_try(pipeline, cuts)
-    if share <= 0 or not tries:
+    mine = len(row) // ranks
+    if share <= 0 or not tries or not mine:
         return chosen
-    count = int(max(share * samples, min(_ENOUGH * len(tries), _AT_MOST * samples)))
-    columns = np.array([cuts.index(cut) for cut in tries], np.uint8)
-    some = np.random.default_rng(seed).permutation(samples)[:count]
-    chosen[some] = columns[np.arange(len(some)) % len(columns)]
+    at_most = int(_AT_MOST * mine)
+    count = max(int(share * mine), min(_ENOUGH * len(tries), at_most))
+    tries = tries[: max(count // _LEAST, 1)]
+    times = np.full(len(tries), count // len(tries))
+    times[: count % len(tries)] += 1
+    times[:_BEST] = np.maximum(times[:_BEST], min(_ENOUGH, at_most))
+    columns = np.repeat(np.array([cuts.index(cut) for cut in tries], np.uint8), ranks * times)
+    some = np.random.default_rng(seed).permutation(row)[: len(columns)]
+    chosen[some] = columns[: len(some)]
     return chosen

@@ -5,10 +5,14 @@ The box of any epoch is known beforehand, since random parameters depend on seed
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
+from sophon.errors import Error
 from sophon.pipeline import Key, Pipeline, needed_box
+from sophon.pipeline.region import needed_boxes
 from sophon.profile.model import Rows
 
 Sizes = NDArray[np.int32]
@@ -16,28 +20,66 @@ Sizes = NDArray[np.int32]
 Areas = NDArray[np.float32]
 """Pixels of a picture that an epoch needs, one per sample; 0 where not known."""
 
+COUNT = 3
+"""How many features a sample has; see `rows`."""
+_BLOCK = 2**14  # samples at a time: what drawing their boxes takes stays in a core's cache
 _TYPICAL_BYTES_PER_PIXEL = 0.5  # of a JPEG file; only where no picture's size is known at all
 
 
 def filled(raw_bytes: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return sizes of files, with the median of the known ones for those that are not known, which are 0."""
     known = raw_bytes > 0
+    if known.all():
+        return raw_bytes
     return np.where(known, raw_bytes, np.median(raw_bytes[known]) if known.any() else np.float32(1))
 
 
-def area_needed(pipeline: Pipeline, key: Key, height: int, width: int) -> int:
-    """Return how many pixels of a picture of this size one pass needs."""
-    if not (height and width):
-        return 0
-    box = needed_box(pipeline, key, height, width)
+def filled_sizes(sizes: Sizes) -> Sizes:
+    """Return sizes of pictures, with the medians of the known ones for those that are not known, which are 0.
+
+    A box is drawn as a share of its picture, so how much an epoch needs of a picture can nearly be told without its
+    size.
+    """
+    known = np.asarray((sizes > 0).all(axis=1))
+    if known.all() or not known.any():
+        return sizes
+    return np.where(known[:, None], sizes, np.median(sizes[known], axis=0).astype(np.int32))
+
+
+def areas_needed(
+    pipeline: Pipeline, seed: int, epochs: int | NDArray[Any], samples: NDArray[Any], sizes: Sizes
+) -> Areas:
+    """Return how many pixels of its picture each of many passes needs; 0 where the picture's size is not known.
+
+    Args:
+        pipeline: What is done to the samples.
+        seed: Of the run.
+        epochs: One for all, or one for each pass.
+        samples: Of each pass.
+        sizes: Height and width of each one's picture.
+    """
+    areas = np.zeros(len(samples), np.float32)
+    for low in range(0, len(samples), _BLOCK):
+        known = low + np.flatnonzero((sizes[low : low + _BLOCK] > 0).all(axis=1))
+        epoch = epochs if isinstance(epochs, int) else epochs[known]
+        heights, widths = sizes[known, 0].astype(np.int64), sizes[known, 1].astype(np.int64)
+        boxes = needed_boxes(pipeline, seed, epoch, samples[known], (heights, widths))
+        if boxes is not None:
+            areas[known] = boxes[2] * boxes[3]
+            continue
+        each = np.broadcast_to(epoch, len(known)).tolist()
+        passes = zip(each, samples[known].tolist(), heights.tolist(), widths.tolist(), strict=True)
+        areas[known] = [_area(pipeline, Key(seed, e, sample), h, w) for e, sample, h, w in passes]
+    return areas
+
+
+def _area(pipeline: Pipeline, key: Key, height: int, width: int) -> int:
+    """Return how many pixels one pass needs, of an op that can only be asked so; about 20 µs."""
+    try:
+        box = needed_box(pipeline, key, height, width)
+    except (Error, ArithmeticError):  # such as a picture that is too small: the sample itself will say so
+        box = None
     return height * width if box is None else box[2] * box[3]
-
-
-def areas_of_epoch(pipeline: Pipeline, seed: int, epoch: int, sizes: Sizes) -> Areas:
-    """Return what an epoch needs of each picture; about 20 µs per sample."""
-    return np.array(
-        [area_needed(pipeline, Key(seed, epoch, i), h, w) for i, (h, w) in enumerate(sizes.tolist())], np.float32
-    )
 
 
 def rows(raw_bytes: NDArray[np.float32], sizes: Sizes, areas: Areas) -> Rows:
@@ -47,12 +89,16 @@ def rows(raw_bytes: NDArray[np.float32], sizes: Sizes, areas: Areas) -> Rows:
     """
     size_bytes = np.maximum(filled(raw_bytes).astype(np.float64), 1.0)
     pixels = sizes[:, 0].astype(np.float64) * sizes[:, 1]
-    known = pixels > 0
-    density = np.median(size_bytes[known] / pixels[known]) if known.any() else _TYPICAL_BYTES_PER_PIXEL
-    pixels[~known] = size_bytes[~known] / density
     needed = areas.astype(np.float64)
+    known = pixels > 0
+    if not known.all():
+        density = np.median(size_bytes[known] / pixels[known]) if known.any() else _TYPICAL_BYTES_PER_PIXEL
+        pixels[~known] = size_bytes[~known] / density
     told = known & (needed > 0)
-    share = np.mean(needed[told] / pixels[told]) if told.any() else 1.0
-    needed = np.where(told, needed, share * pixels)
-    sizes_of_all: Rows = np.stack([size_bytes, pixels, np.maximum(needed, 1.0)], axis=1)
-    return np.asarray(np.log(sizes_of_all))
+    if not told.all():
+        share = np.mean(needed[told] / pixels[told]) if told.any() else 1.0
+        needed = np.where(told, needed, share * pixels)
+    found: Rows = np.empty((len(size_bytes), COUNT), order="F")  # each feature is read on its own
+    for column, feature in enumerate((size_bytes, pixels, np.maximum(needed, 1.0))):
+        np.log(feature, out=found[:, column])
+    return found

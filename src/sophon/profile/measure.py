@@ -14,7 +14,7 @@ import numpy as np
 from sophon.codec.cut import RAW, Cut, finish_payload, make_payload
 from sophon.errors import ConfigError, OpError
 from sophon.pipeline import Key, Pipeline
-from sophon.profile.cuts import cuts_to_profile
+from sophon.profile.columns import cuts_to_profile, resize_k
 from sophon.profile.table import Profile
 from sophon.store import Store
 
@@ -71,6 +71,7 @@ def measure(
             "seed": seed,
             "epoch": epoch,
         },
+        resize_k=resize_k(pipeline),
     )
 
 

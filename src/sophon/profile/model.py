@@ -8,6 +8,7 @@ that their sum over the measured samples is the measured sum, since sums are wha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,9 @@ _RIDGE = 1.0  # in measured samples: as if one more had told that a feature does
 _BEYOND = 4  # times what was measured is as far as a prediction goes
 _ODD = 1.5  # in logarithms, a factor of 4.5: farther from the usual, a measurement is not believed
 _LEAST = 1e-7  # of a cost: below the resolution of any clock here
+_ANY = 1e12  # no number of a rule is as large: bytes and seconds of a sample, and logarithms
+_BLOCK = 2**14  # samples at a time: temporaries of 128 KiB stay in a core's cache
+_JUDGED = 3  # measured samples from which a rule can be judged: with two, each has but one other to be predicted from
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,8 @@ class Fit:
 
     Args:
         rows: How many samples it was learnt from.
-        error: Mean of |predicted − measured| / measured, each sample predicted from the others.
+        error: Mean of |predicted − measured| / measured, each sample predicted from the others; None where there are
+            too few of them to tell.
         centre: Mean of each feature.
         slopes: Of each feature.
         level: Logarithm of the prediction at the centre.
@@ -41,7 +46,7 @@ class Fit:
     """
 
     rows: int
-    error: float
+    error: float | None
     centre: tuple[float, ...]
     slopes: tuple[float, ...]
     level: float
@@ -50,9 +55,16 @@ class Fit:
 
     def predict(self, features: Rows) -> NDArray[np.float32]:
         """Return the predicted cost of each row."""
-        values = (features - np.asarray(self.centre)) @ np.asarray(self.slopes) + self.level
-        np.exp(values, out=values)
-        predicted: NDArray[np.float32] = np.clip(values, self.least, self.most, out=values).astype(np.float32)
+        # Bounded before and not after exp: slopes from samples that are nearly alike may lead anywhere.
+        least, most = (math.log(bound) if bound > 0 else -math.inf for bound in (self.least, self.most))
+        predicted = np.empty(len(features), np.float32)
+        for low in range(0, len(features), _BLOCK):
+            block = features[low : low + _BLOCK]
+            values = np.full(len(block), self.level)
+            for column, (centre, slope) in enumerate(zip(self.centre, self.slopes, strict=True)):
+                values += slope * (block[:, column] - centre)
+            np.clip(values, least, most, out=values)
+            predicted[low : low + _BLOCK] = np.exp(values, out=values)
         return predicted
 
     def to_json(self) -> list[object]:
@@ -64,11 +76,13 @@ class Fit:
         """Return the rule that `to_json` gave."""
         try:
             rows, error, centre, slopes, level, least, most = said
-            fit = cls(int(rows), float(error), _floats(centre), _floats(slopes), *_floats((level, least, most)))
+            told = None if error is None else float(error)
+            fit = cls(int(rows), told, _floats(centre), _floats(slopes), *_floats((level, least, most)))
         except (TypeError, ValueError, OverflowError) as problem:
             raise ConfigError(f"not a prediction rule: {problem}") from problem
-        numbers = np.array([fit.error, *fit.centre, *fit.slopes, fit.level, fit.least, fit.most])
-        if len(fit.centre) != len(fit.slopes) or not np.isfinite(numbers).all() or not 0 <= fit.least <= fit.most:
+        numbers = np.array([fit.error or 0.0, *fit.centre, *fit.slopes, fit.level, fit.least, fit.most])
+        fits = len(fit.centre) == len(fit.slopes) and bool((np.abs(numbers) < _ANY).all())  # nor not a number
+        if not fits or not 0 <= fit.least <= fit.most:
             raise ConfigError("not a prediction rule: its numbers do not fit together")
         return fit
 
@@ -103,9 +117,9 @@ def fit(features: Rows, costs: NDArray[np.floating[Any]], prior: Sequence[float]
     fitted = expected + scaled @ weights + level
     # Leverage of every row, the mean's share in it: what its own prediction owes to itself.
     leverage = np.einsum("ij,jk,ik->i", scaled, inverse, scaled) + 1 / count
-    left_out = logs - (logs - fitted) / np.maximum(1 - leverage, 1e-3) if count > 1 else logs
+    left_out = logs - (logs - fitted) / np.maximum(1 - leverage, 1e-3)
     scale = float(costs.sum() / np.exp(fitted).sum())
-    error = float(np.mean(np.abs(np.exp(left_out) * scale - costs) / costs))
+    error = float(np.mean(np.abs(np.exp(left_out) * scale - costs) / costs)) if count >= _JUDGED else None
     slopes[known] += weights / spread[known]
     # Far outside of what was measured a line in logarithms goes anywhere.
     least, most = float(costs.min() / _BEYOND), float(costs.max() * _BEYOND)

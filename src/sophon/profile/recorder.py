@@ -6,28 +6,30 @@ time on both sides, and the time of the first ops near storage by the storage no
 assumption. `estimate` makes a profile of it.
 
 Concurrency: may be told by any number of threads.
-Limits: the last `KEPT` records of each cut, and 4 * (5 + ops) + cuts bytes per sample.
+Limits: the last `KEPT` records of each cut, and 4 * (3 + ops) + cuts + 1 bytes per sample.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sophon.codec.cut import RAW, Cut
+from sophon.codec.cut import RAW, Cut, looks_ahead
+from sophon.errors import ArtifactError, ConfigError
 from sophon.pipeline import Key, Pipeline, Trace
+from sophon.process.renewal import renew_after_fork
 from sophon.profile import features
 from sophon.profile.model import Fit
 from sophon.profile.table import FloatTable, Profile
-from sophon.store.fork import renew_after_fork
 
 KEPT = 512  # records of a cut: enough for an error of the mean of one percent, and a slower past is forgotten
-_WINDOW = Cut(0, "window")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Known:
     Args:
         raw_bytes: Of each sample's file; 0 if not known.
         sizes: Height and width of each picture; 0 if not known.
-        areas: Pixels that the epoch in question needs of each.
+        areas: Pixels that the epoch in question needs of each; of a picture of the usual size, where that is not known.
         op_s: [samples, ops] trainer CPU seconds measured in that very epoch; NaN if not measured.
         refused: [samples, cuts] true where the sample cannot have the cut.
         records: By cut.
@@ -96,7 +98,7 @@ class Recorder:
     """Costs of the samples of one data set under one pipeline.
 
     Args:
-        pipeline: What is done to the samples; its ops up to `max_cut` are what is divided.
+        pipeline: What is done to the samples; its ops up to `first_call` are what is timed.
         cuts: The columns of the profile, RAW first.
         samples: How many there are.
         seed: Of the random ops.
@@ -107,10 +109,11 @@ class Recorder:
         self.cuts = tuple(cuts)
         self.seed = seed
         self._column = {cut: column for column, cut in enumerate(self.cuts)}
+        self._ahead = [column for cut, column in self._column.items() if looks_ahead(cut)]
         self._raw_bytes = np.zeros(samples, np.float32)
+        self._passed = np.zeros(samples, np.bool_)
         self._sizes = np.zeros((samples, 2), np.int32)
-        self._areas: dict[int, features.Areas] = {}
-        self._op_s = np.full((samples, pipeline.max_cut), np.nan, np.float32)
+        self._op_s = np.full((samples, pipeline.first_call), np.nan, np.float32, order="F")
         self._op_s_epoch = -1
         self._refused = np.zeros((samples, len(self.cuts)), np.bool_)
         self._records: dict[Cut, deque[Record]] = {cut: deque(maxlen=KEPT) for cut in self.cuts}
@@ -128,8 +131,8 @@ class Recorder:
 
     @property
     def seen(self) -> int:
-        """How many samples' files are known."""
-        return int(np.count_nonzero(self._raw_bytes))
+        """How many samples have passed, in this run or an earlier one."""
+        return int(np.count_nonzero(self._passed))
 
     def count(self, cut: Cut) -> int:
         """Return how many records of a cut are kept."""
@@ -150,9 +153,6 @@ class Recorder:
         told = storage or Storage()
         sample, epoch = int(key.sample), int(key.epoch)
         size = next((s for s in (trace.size, told.size) if s != (0, 0)), None)
-        height, width = size or self._sizes[sample].tolist()
-        # Only what the next epoch needs is worked out for every sample, here where many threads share the work.
-        coming = features.area_needed(self.pipeline, Key(key.seed, epoch + 1, sample), height, width)
         record = Record(
             sample,
             epoch,
@@ -166,16 +166,16 @@ class Recorder:
         with self._lock:
             if size is not None:
                 self._sizes[sample] = size
-            self._areas_of(epoch + 1)[sample] = coming
             if cut == RAW or told.raw_bytes:
                 self._raw_bytes[sample] = payload_bytes if cut == RAW else told.raw_bytes
+                self._passed[sample] = True
             if cut == RAW:
                 if self._op_s_epoch < 0:
                     self._op_s_epoch = epoch
                 if self._op_s_epoch == epoch:
                     self._op_s[sample] = trace.op_s[: self._op_s.shape[1]]
-                if trace.windowable is False and _WINDOW in self._column:
-                    self._refused[sample, self._column[_WINDOW]] = True
+                if trace.windowable is False:
+                    self._refused[sample, self._ahead] = True
             self._records[cut].append(record)
 
     def refused(self, sample: int, cut: Cut) -> None:
@@ -183,18 +183,50 @@ class Recorder:
         if cut != RAW and cut in self._column:
             self._refused[sample, self._column[cut]] = True
 
+    def expect(self, raw_bytes: NDArray[Any]) -> None:
+        """Take note of the sizes of all files, also of those that have not passed yet."""
+        with self._lock:
+            np.copyto(self._raw_bytes, raw_bytes, where=~self._passed, casting="same_kind")
+
     def recall(self, profile: Profile) -> None:
-        """Start from what an earlier run has found out."""
+        """Start from what an earlier run has found out.
+
+        Raises:
+            ArtifactError: The profile was not made by a loader of this job. Nothing of it is taken over.
+        """
+        if len(profile) != len(self):
+            raise ArtifactError(f"the profile is of {len(profile):,} samples, the data set has {len(self):,}")
+        rules, ratios = self._learnt(profile)
         with self._lock:
             self._raw_bytes[:] = profile.payload_bytes[:, profile.column(RAW)]
+            self._passed[:] = True
             if profile.sizes is not None:
                 self._sizes[:] = profile.sizes
+                sized = (profile.sizes > 0).all(axis=1)
+                if sized.any():  # else the data set has no pictures
+                    self._raw_bytes[~sized] = 0  # they had not passed: what the profile has may be a guess
+                    self._passed[~sized] = False
             for cut, column in self._column.items():
                 if cut in profile.cuts:
                     self._refused[:, column] = np.isinf(profile.payload_bytes[:, profile.column(cut)])
-            made = profile.provenance
-            self._rules = {str(name): Fit.from_json(said) for name, said in made["rules"].items()}
-            self._ratios = tuple(map(float, made["storage_to_trainer"]))
+            self._rules = rules
+            self._ratios = ratios
+
+    def _learnt(self, profile: Profile) -> tuple[dict[str, Fit], tuple[float, ...]]:
+        """Return the rules that a profile has, and the ratios storage : trainer of its ops."""
+        made, ops = profile.provenance, self.pipeline.first_call
+        try:
+            rules = {str(name): Fit.from_json(said) for name, said in dict(made["rules"]).items()}
+            ratios = tuple(map(float, made["storage_to_trainer"]))
+        except (KeyError, TypeError, ValueError, OverflowError, ConfigError) as error:
+            raise ArtifactError(f"the profile does not say how its costs were predicted ({error})") from error
+        fits = len(ratios) == ops and all(f"op {position}" in rules for position in range(ops))
+        if not fits or not all(0 < ratio < math.inf for ratio in ratios):
+            raise ArtifactError(f"the profile does not say what each of the {ops} ops costs on both sides")
+        odd = [name for name, rule in rules.items() if len(rule.slopes) != features.COUNT]
+        if odd:
+            raise ArtifactError(f"the profile predicts {odd[0][:40]!r} from other features than this release")
+        return rules, ratios
 
     def known(self, epoch: int) -> Known:
         """Return a copy of all that was told, with the boxes of an epoch."""
@@ -203,33 +235,20 @@ class Recorder:
             known = Known(
                 self._raw_bytes.copy(),
                 self._sizes.copy(),
-                self._areas_of(epoch).copy(),
-                self._op_s.copy() if this_epoch else np.full(self._op_s.shape, np.nan, np.float32),
+                np.zeros(0, np.float32),
+                self._op_s.copy(order="F") if this_epoch else np.full_like(self._op_s, np.nan),
                 self._refused.copy(),
                 {cut: list(kept) for cut, kept in self._records.items()},
                 {},
                 dict(self._rules),
                 self._ratios,
             )
-            areas = dict(self._areas)
-        for sample in np.flatnonzero((known.areas == 0) & (known.sizes[:, 0] > 0)).tolist():
-            known.areas[sample] = self._area(sample, epoch, known.sizes)
+        # Not under the lock, which those need who finish samples.
+        known.areas = self._areas(epoch, np.arange(len(self)), features.filled_sizes(known.sizes))
         for cut, kept in known.records.items():
-            found = (float(areas[r.epoch][r.sample]) if r.epoch in areas else 0.0 for r in kept)
-            known.record_areas[cut] = np.array(
-                [area or self._area(r.sample, r.epoch, known.sizes) for area, r in zip(found, kept, strict=True)],
-                np.float32,
-            )
+            epochs, samples = (np.array([getattr(r, name) for r in kept], np.int64) for name in ("epoch", "sample"))
+            known.record_areas[cut] = self._areas(epochs, samples, known.sizes[samples])
         return known
 
-    def _area(self, sample: int, epoch: int, sizes: features.Sizes) -> int:
-        height, width = sizes[sample].tolist()
-        return features.area_needed(self.pipeline, Key(self.seed, epoch, sample), height, width)
-
-    def _areas_of(self, epoch: int) -> features.Areas:
-        areas = self._areas.get(epoch)
-        if areas is None:
-            for old in [e for e in self._areas if e < epoch - 1]:
-                del self._areas[old]
-            areas = self._areas[epoch] = np.zeros(len(self), np.float32)
-        return areas
+    def _areas(self, epochs: int | NDArray[Any], samples: NDArray[Any], sizes: features.Sizes) -> features.Areas:
+        return features.areas_needed(self.pipeline, self.seed, epochs, samples, sizes)

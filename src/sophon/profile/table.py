@@ -37,6 +37,8 @@ _TABLES = ("payload_bytes", "storage_s", "trainer_s")
 class Quality:
     """How good one cut's predicted entries are, measured on samples held out from the fit.
 
+    An error is None where too few samples were measured to know it.
+
     Args:
         measured: How many samples were measured rather than predicted.
         payload_bytes_error: Mean of |predicted − measured| / measured bytes.
@@ -45,9 +47,9 @@ class Quality:
     """
 
     measured: int
-    payload_bytes_error: float = 0.0
-    storage_s_error: float = 0.0
-    trainer_s_error: float = 0.0
+    payload_bytes_error: float | None = 0.0
+    storage_s_error: float | None = 0.0
+    trainer_s_error: float | None = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +67,7 @@ class Profile:
         quality: How good the predictions are, one per cut; empty when all is measured.
         provenance: How the profile was made: a JSON object.
         sizes: [samples, 2] height and width of each picture, 0 where not known; None where nobody looked.
+        resize_k: How many ops make pictures of one size; None where none do, or nobody has said.
     """
 
     cuts: tuple[Cut, ...]
@@ -77,6 +80,7 @@ class Profile:
     quality: tuple[Quality, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
     sizes: NDArray[np.int32] | None = None
+    resize_k: int | None = None
 
     def __post_init__(self) -> None:
         cuts = tuple(self.cuts)
@@ -94,6 +98,8 @@ class Profile:
             raise ConfigError(f"the tables have shapes {shapes}; they must agree: give one row per sample.")
         if len(self) == 0:
             raise ConfigError("the profile is empty; profile at least one sample (run an epoch) before planning.")
+        if self.sizes is not None and int(self.sizes.min()) < 0:
+            raise ConfigError("some picture has a side below zero; give 0 where it is not known.")
         if self.quality and len(self.quality) != len(cuts):
             raise ConfigError(f"{len(self.quality)} qualities for {len(cuts)} cuts; give one per cut, or none.")
         object.__setattr__(self, "_illegal", self._check_values())
@@ -150,7 +156,9 @@ class Profile:
                 line += f"; {1 - legal.mean():.1%} of the samples cannot have it"
             if self.measured is not None and not self.measured[:, column].all() and self.quality:
                 known = self.quality[column]
-                line += f"; from {known.measured:,} measured, bytes ± {known.payload_bytes_error:.0%}"
+                error = known.payload_bytes_error
+                off = "too few to know how far off" if error is None else f"bytes ± {error:.0%}"
+                line += f"; from {known.measured:,} measured, {off}"
             lines.append(line)
         ratios = self.provenance.get("storage_to_trainer")
         if ratios:
@@ -171,6 +179,7 @@ class Profile:
             "cuts": [str(cut) for cut in self.cuts],
             "predicted": self.measured is not None,
             "sized": self.sizes is not None,
+            "resize_k": self.resize_k,
             "quality": [list(vars(quality).values()) for quality in self.quality],
             "made": dict(self.provenance),
         }
@@ -192,10 +201,11 @@ class Profile:
                 _check_cuts(cuts)
                 predicted, sized = bool(said["predicted"]), bool(said.get("sized", False))
                 quality = tuple(
-                    Quality(int(measured), float(size), float(storage), float(trainer))
-                    for measured, size, storage, trainer in said["quality"]
+                    Quality(int(measured), *(None if error is None else float(error) for error in (size, there, here)))
+                    for measured, size, there, here in said["quality"]
                 )
                 made = dict(said["made"])
+                resize_k = None if said.get("resize_k") is None else int(said["resize_k"])
             except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
                 raise ArtifactError(f"{path}: its header names no cuts ({error}); make the profile again.") from error
             schema = _schema(cuts, predicted)
@@ -221,6 +231,7 @@ class Profile:
                 dataset=prints.get("dataset", ""),
                 quality=quality,
                 provenance=made,
+                resize_k=resize_k,
             )
         except ConfigError as error:
             raise ArtifactError(f"{path}: {error}") from error

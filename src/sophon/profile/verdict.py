@@ -17,7 +17,7 @@ class Verdict:
     """Samples per second of each part, run alone.
 
     Args:
-        consumer_per_s: The training step; infinite if not known.
+        consumer_per_s: The training loop: its step and, in a loader, making batches; infinite if not known.
         io_per_s: Fetching raw bytes.
         cpu_per_s: Preprocessing raw bytes.
     """
@@ -62,8 +62,19 @@ class Verdict:
         rates = {"GPU": self.consumer_per_s, "I/O": self.io_per_s, "CPU": self.cpu_per_s}
         return sorted(rates.items(), key=lambda item: item[1])
 
+    @property
+    def slowest(self) -> str:
+        """What binds, in words: "training loop", "link" or "trainer's CPU"."""
+        return _WORDS[self._ranked[0][0]]
+
+    def rates(self) -> str:
+        """Return the rate of each part, in words."""
+        rates = {"GPU": self.consumer_per_s, "I/O": self.io_per_s, "CPU": self.cpu_per_s}
+        shown = {part: format_rate(rate) if math.isfinite(rate) else "not measured" for part, rate in rates.items()}
+        return ", ".join(f"{_WORDS[part]} {rate}" for part, rate in shown.items())
+
     def explain(self) -> str:
-        """Return the verdict in words."""
+        """Return the verdict in words, with what offloading would do."""
         (slowest, rate), (second, next_rate), _ = self._ranked
         known = math.isfinite(self.consumer_per_s)
         lines = [
@@ -95,8 +106,11 @@ class Verdict:
         }
 
 
+_WORDS = {"GPU": "training loop", "I/O": "link", "CPU": "trainer's CPU"}
 _ADVICE = {
-    "GPU": "Offloading would not help: the link and the trainer's CPUs keep up.",
+    "GPU": "Offloading would not help: the link and the trainer's CPUs keep up with the training loop. That is its "
+    "step, and making batches, your own steps included.",
     "I/O": "Offloading helps: policy 'optimal' sends fewer bytes where storage has CPU to spare.",
-    "CPU": "Offloading helps if storage has cores to spare: policy 'optimal' moves ops there; so do more workers here.",
+    "CPU": "Offloading helps if storage has cores to spare: policy 'optimal' moves ops there. While cores are idle "
+    "here, more workers help too.",
 }

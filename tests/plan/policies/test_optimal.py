@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from sophon.codec.cut import Cut
 from sophon.plan.cost import predict
-from sophon.plan.policies import POLICIES, Options
+from sophon.plan.policies import POLICIES, Options, applicable
 from sophon.plan.policies.choice import exact_columns
 from sophon.plan.policies.optimal import choose
 from sophon.plan.resources import Resources
@@ -27,7 +27,7 @@ DEFAULTS = Options()
 
 def others(profile, options=DEFAULTS):
     names = [name for name in POLICIES if name != "optimal"]
-    return [name for name in names if name != "resize" or Cut(options.resize_k) in profile.cuts]
+    return [name for name in names if name != "resize" or name in applicable(profile, options)]
 
 
 @settings(max_examples=60, deadline=None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from sophon.errors import ConfigError
 from sophon.plan.policies import all as all_
 from sophon.plan.policies import fastflow, none, optimal, resize, sophon
-from sophon.plan.policies.choice import DEFAULTS, Choice, Options, Policy
+from sophon.plan.policies.choice import DEFAULTS, Choice, Options, Policy, resize_k
 from sophon.profile.table import Profile
 
 POLICIES: dict[str, Policy] = {
@@ -33,7 +33,8 @@ def policy(name: str) -> Policy:
 
 def applicable(profile: Profile, options: Options = DEFAULTS) -> tuple[str, ...]:
     """Return the policies that a profile has cuts for: all but `resize`, which needs its own."""
-    fixed = any(cut.k == options.resize_k and cut.codec == "raw" for cut in profile.cuts)
+    k = resize_k(profile, options)
+    fixed = any(cut.k == k and cut.codec == "raw" for cut in profile.cuts)
     return tuple(name for name in POLICIES if name != "resize" or fixed)
 
 

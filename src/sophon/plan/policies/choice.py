@@ -7,13 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sophon.codec.cut import RAW
+from sophon.codec.cut import RAW, is_exact
 from sophon.errors import ConfigError
 from sophon.plan.cost import CutIndex
 from sophon.plan.resources import Resources
 from sophon.profile.table import Profile
-
-_LOSSY = "jpeg"  # codecs whose names begin so change the tensors that the model sees
 
 
 @dataclass(frozen=True)
@@ -21,16 +19,17 @@ class Options:
     """What a user may tell a policy.
 
     Args:
-        resize_k: How many ops `resize` runs near storage; 2 is Decode and RandomResizedCrop, the paper's
-            Resize-Off.
+        resize_k: How many ops `resize` runs near storage; None for as many as make pictures of one size, as the
+            profile says.
         allow_lossy: Whether `optimal` may choose codecs that change the tensors.
     """
 
-    resize_k: int = 2
+    resize_k: int | None = None
     allow_lossy: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.resize_k, bool) or not isinstance(self.resize_k, int) or self.resize_k < 0:
+        k = self.resize_k
+        if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < 0):
             raise ConfigError(f"resize_k is {self.resize_k!r}; give how many ops run near storage, such as 2.")
         if not isinstance(self.allow_lossy, bool):
             raise ConfigError(f"allow_lossy is {self.allow_lossy!r}; give True or False.")
@@ -57,9 +56,12 @@ DEFAULTS = Options()
 
 def exact_columns(profile: Profile, options: Options) -> tuple[int, ...]:
     """Return the columns that may be chosen: all but lossy codecs, or all when those are allowed."""
-    return tuple(
-        column for column, cut in enumerate(profile.cuts) if options.allow_lossy or not cut.codec.startswith(_LOSSY)
-    )
+    return tuple(column for column, cut in enumerate(profile.cuts) if options.allow_lossy or is_exact(cut))
+
+
+def resize_k(profile: Profile, options: Options) -> int | None:
+    """Return how many ops `resize` runs near storage; None where neither the user nor the profile says."""
+    return profile.resize_k if options.resize_k is None else options.resize_k
 
 
 def uniform(profile: Profile, k: int) -> CutIndex:

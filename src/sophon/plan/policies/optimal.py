@@ -21,12 +21,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from sophon.codec.cut import Cut
 from sophon.plan.cost import CutIndex, predict, sum_chosen
 from sophon.plan.game import Vector
 from sophon.plan.policies import all as all_
 from sophon.plan.policies import fastflow, none, resize, sophon
-from sophon.plan.policies.choice import Choice, Options, exact_columns
+from sophon.plan.policies.choice import Choice, Options, exact_columns, resize_k
 from sophon.plan.pricing import STORAGE, Costs, cheapest
 from sophon.plan.relaxation import Goal, solve
 from sophon.plan.resources import Resources
@@ -68,7 +67,8 @@ def _rank(entry: _Ranked) -> tuple[float, float, float]:
 
 def _others(profile: Profile, resources: Resources, options: Options) -> list[_Ranked]:
     policies = {"none": none.choose, "sophon": sophon.choose, "fastflow": fastflow.choose, "all": all_.choose}
-    if Cut(options.resize_k, "raw") in profile.cuts:
+    k = resize_k(profile, options)
+    if any(profile.cuts[column].k == k for column in profile.raw_columns()):
         policies["resize"] = resize.choose
     ranked = []
     for name, policy in policies.items():

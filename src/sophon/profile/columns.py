@@ -9,7 +9,7 @@ from math import prod
 from sophon.codec.cut import RAW, Cut, legal_cuts
 from sophon.codec.table import CODECS
 from sophon.errors import ConfigError
-from sophon.pipeline import Kind, Op, Pipeline, Spec
+from sophon.pipeline import Kind, Op, Pipeline, Spec, first_crop
 
 _TYPICAL = (375, 500, 3)  # height, width and channels of a photo of ImageNet
 
@@ -23,9 +23,9 @@ def cuts_to_profile(
 ) -> tuple[Cut, ...]:
     """Return the cuts that a plan may want, RAW first.
 
-    Left out are codecs where another place is plainly better: behind an op that gives what it was given (a flip: same
-    shape, same type), where they would cost what they cost one op earlier, and before an op that makes pictures
-    smaller, where they would have more to do.
+    Left out are codecs where another place is plainly better: after an op that gives what it was given (a flip: same
+    shape, same type), where they would cost what they cost one op earlier, and before the crop or an op that makes
+    pictures smaller, where they would have more to do.
 
     Args:
         pipeline: What is to be divided.
@@ -42,8 +42,19 @@ def cuts_to_profile(
     return (RAW, *(cut for cut in wanted if cut != RAW))
 
 
+def resize_k(pipeline: Pipeline) -> int | None:
+    """Return how many ops, from the first, make pictures of one size: where the policy `resize` cuts."""
+    for k, spec in enumerate(pipeline.specs[: pipeline.max_cut + 1]):
+        if spec.kind is Kind.IMAGE and None not in spec.shape:
+            return k
+    return None
+
+
 def suits_codecs(pipeline: Pipeline, k: int) -> bool:
-    """Return whether a codec may be worth its while behind the first k ops."""
+    """Return whether a codec may be worth its while after the first k ops."""
+    crop = first_crop(pipeline.ops)
+    if crop is not None and k <= crop:
+        return False  # it would encode pixels that nobody needs
     before, after = pipeline.specs[k - 1], pipeline.specs[k]
     # A shape that is not known beforehand may change in every op.
     if before == after and after.kind is not Kind.OBJECT and None not in after.shape:
@@ -51,11 +62,23 @@ def suits_codecs(pipeline: Pipeline, k: int) -> bool:
     return k == len(pipeline) or not _shrinks(pipeline.ops[k], after)
 
 
+def typical_bytes(spec: Spec) -> int:
+    """Return the bytes of a value, those of a photo of ImageNet where its size is not known; 0 of other things."""
+    if spec.kind is Kind.IMAGE:
+        spec = replace(spec, shape=_typical(spec))
+    return spec.size_bytes
+
+
+def _typical(spec: Spec) -> tuple[int, int, int]:
+    height, width, channels = (known or usual for known, usual in zip(spec.shape, _TYPICAL, strict=True))
+    return height, width, channels
+
+
 def _shrinks(op: Op, spec: Spec) -> bool:
     """Return whether an op makes a typical picture smaller."""
     if spec.kind is not Kind.IMAGE:
         return False
-    height, width, channels = (known or usual for known, usual in zip(spec.shape, _TYPICAL, strict=True))
+    height, width, channels = _typical(spec)
     try:
         made = op.output(replace(spec, shape=(height, width, channels)))
     except ConfigError:
