@@ -1,1 +1,1 @@
-"""At the trainer: asks for samples, finishes them, and hands out batches. The only room that imports torch."""
+"""At the trainer: asks for samples, finishes them, and hands out batches. Only this room and `bench` import torch."""

@@ -23,8 +23,8 @@ class LocalServer:
     Args:
         path: What to serve.
         cores: CPU cores for ops.
-        name: Of the data set; the last part of the path by default.
-        port: 0 for any free one.
+        name: Name of the data set; the last part of the path by default.
+        port: Port to listen on; 0 for any free one.
         options: Further options of ``sophon serve``, as text.
         start_s: How long to wait until it is ready.
     """
@@ -54,7 +54,7 @@ class LocalServer:
 
     @property
     def pid(self) -> int:
-        """Of the server process."""
+        """Process id of the server."""
         if self._process is None:
             raise ConfigError("the server is not running; use it in a with block or call start()")
         return self._process.pid
@@ -70,7 +70,7 @@ class LocalServer:
             raise ConfigError(f"the server runs already, at {self.url}")
         with tempfile.TemporaryDirectory(prefix="sophon-") as folder:
             ready_file, log = Path(folder, "ready.json"), Path(folder, "log")
-            command = [sys.executable, "-m", "sophon.cli.main", *self._command]
+            command = [sys.executable, "-m", "sophon", *self._command]
             command += ["--port", str(self.port), "--ready-file", str(ready_file)]
             with log.open("wb") as output:
                 # A session of its own: Ctrl-C in a notebook or shell is meant for the training, not for the server.
@@ -102,7 +102,7 @@ class LocalServer:
         return message
 
     def stop(self, patience_s: float = 15.0) -> int:
-        """Let it end what it does, and return its exit code."""
+        """Let it finish what it is doing, and return its exit code."""
         return self._end(signal.SIGTERM, patience_s)
 
     def kill(self) -> int:

@@ -17,14 +17,16 @@ import torch
 from torch.utils.data import default_collate
 
 from sophon.codec.cut import RAW
-from sophon.codec.wire import Reply
-from sophon.errors import ConfigError, Error
+from sophon.errors import ConfigError, OpError, RetryableError, UnavailableError
+from sophon.link.wire import Reply
 from sophon.loader.dataset import RemoteDataset
 from sophon.loader.loader import DataLoader
-from sophon.loader.machine import MachineConfig
+from sophon.loader.machine.machine import MachineConfig
+from sophon.loader.sources.sources import explain
+from sophon.pipeline import Key
 from sophon.profile.verdict import Verdict
 
-_KEPT_BYTES = 512 << 20  # of raw samples that are held for preprocessing
+_KEPT_BYTES = 512 << 20  # of raw samples held for preprocessing
 _WARM_UP = 3  # steps that do not count: allocators, cuDNN, page cache
 
 OnStep = Callable[[str, int, int], None]
@@ -39,7 +41,7 @@ def probe(
         loader: What feeds the training; it is not advanced.
         step: Called with one batch, as in training; the batch holds random numbers. None if there is none to measure.
         batches: How many batches each run takes.
-        on_step: Told what runs, how many of its batches are done and of how many.
+        on_step: Called with what runs, how many of its batches are done, and how many there are.
     """
     if batches < 1:
         raise ConfigError(f"batches: expected at least 1, got {batches}")
@@ -56,7 +58,7 @@ def probe(
 
 
 def _synthetic(loader: DataLoader) -> Any:
-    """Return a batch as the loader gives them, floats replaced by random ones."""
+    """Return a batch as the loader gives it, with its floats replaced by random ones."""
     dataset = loader.dataset
     samples = [index % len(dataset) for index in range(loader.batch_size)]
     batch = (loader.collate_fn or default_collate)(dataset.__getitems__(samples))
@@ -96,8 +98,11 @@ def _fetch(dataset: RemoteDataset, count: int, size: int, report: OnStep) -> tup
     held_bytes = done = 0
 
     def fetch(samples: list[int]) -> list[tuple[int, Reply]]:
-        request = replace(dataset.request(0, samples), cuts=(RAW,) * len(samples))
-        return [(samples[r.position], r) for r in dataset.transport.fetch(request, dataset.deadline_s)]
+        request = replace(dataset.samples.request(0, samples), cuts=(RAW,) * len(samples))
+        try:
+            return [(samples[r.position], r) for r in dataset.transport.fetch(request, dataset.samples.deadline_s)]
+        except RetryableError as error:  # a second try would be measured, too
+            raise explain(UnavailableError(str(error)), dataset.url) from error
 
     start_s = time.monotonic()
     with ThreadPoolExecutor(MachineConfig.max_requests, "sophon-probe") as pool:
@@ -119,12 +124,10 @@ def _preprocess(
 ) -> float:
     """Preprocess held samples; return samples per second."""
 
-    def finish(item: tuple[int, Reply]) -> Error | None:
-        try:
-            dataset.finish(item[1], 0, item[0])
-        except Error as error:
-            return error  # a damaged file costs time too, and is the training's to complain about
-        return None
+    def finish(item: tuple[int, Reply]) -> Exception | None:
+        # A damaged file costs time too, and is the training's to complain about.
+        error = dataset.finishing.make(item[1], Key(dataset.seed, 0, item[0])).error
+        return dataset.samples.named(error, item[0]) if isinstance(error, OpError) else error
 
     for item in replies[:_WARM_UP]:
         finish(item)

@@ -1,28 +1,45 @@
-"""Samplers for torch's own DataLoader: they tell the epoch with every index, so that nothing needs `set_epoch`."""
+"""A sampler for torch's own DataLoader: it tells the epoch with every index, so that nothing needs `set_epoch`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from sophon.errors import ConfigError
-from sophon.loader.order import epoch_order
-from sophon.loader.ranks import Ranks, check_uneven, each, share
-from sophon.loader.state import Place, State
+from sophon.loader.dataset import RemoteDataset
+from sophon.loader.order.order import Order, epoch_order
+from sophon.loader.order.ranks import Ranks, check_uneven, each, positions, share
+from sophon.loader.order.state import Place, State
+from sophon.loader.order.turns import Positions, Turns
 from sophon.loader.torch_import import Sampler
-from sophon.loader.turns import Positions, Turns
+
+
+@dataclass(frozen=True)
+class Pass:
+    """The samples of one pass.
+
+    Args:
+        epoch: Which epoch.
+        samples: In the order they are wanted.
+        positions: Position of each in the order of the whole epoch, over all ranks.
+    """
+
+    epoch: int
+    samples: Order
+    positions: Positions
 
 
 class EpochSampler(Sampler[Any]):
     """Yields (epoch, index) in the order of sophon's own loader; every pass is the next epoch.
 
     Args:
-        dataset: Whose length counts.
+        dataset: The data set; only its length matters for the order.
         shuffle: In random order, or in the order of the data set.
-        seed: Of that order.
-        rank: Which of several training processes this is. By default all samples are ours, since Lightning and
+        seed: Seed of that order.
+        rank: Which of several training processes this is. By default it gets all samples, since Lightning and
             Accelerate divide what a sampler gives by themselves.
         world_size: How many there are.
         uneven: What to do if the samples cannot be shared evenly: "pad", "drop" or "raise".
@@ -60,11 +77,20 @@ class EpochSampler(Sampler[Any]):
         return each(self._count, self.ranks, self._uneven)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
+        begun = self.begin()
+        return ((begun.epoch, int(sample)) for sample in begun.samples)
+
+    def begin(self) -> Pass:
+        """Begin the next pass and return its samples."""
         epoch, cursor, turns = self.place.begin()
+        if isinstance(self._dataset, RemoteDataset):
+            self._dataset.set_epoch(epoch)  # which may plan anew for it
         order = epoch_order(self._count, self._seed, epoch, shuffle=self._shuffle)
-        mine = share(order, cursor if turns is None else turns.begun, self.ranks, self._uneven)
-        self._left = None if turns is None else turns.left(len(mine))
-        return ((epoch, int(sample)) for sample in (mine if self._left is None else mine[self._left]))
+        since = cursor if turns is None else turns.begun
+        row = share(order, since, self.ranks, self._uneven)
+        position = positions(self._count, since, self.ranks, self._uneven)
+        self._left = None if turns is None else turns.left(len(row))
+        return Pass(epoch, row, position) if self._left is None else Pass(epoch, row[self._left], position[self._left])
 
     def left(self, start: int, stop: int) -> Positions:
         """Return the positions of some samples of the latest pass, if some had left out of turn before it."""

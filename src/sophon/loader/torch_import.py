@@ -37,5 +37,5 @@ def in_worker() -> bool:
 def need_torch(what: str) -> Any:
     """Return torch, or raise an error that says what needs it."""
     if torch is None:
-        raise ConfigError(f'{what} needs torch; pip install "sophon-loader[torch]", or use output="numpy" with threads')
+        raise ConfigError(f'{what} needs torch; pip install "sophon-loader[torch]", or use output="numpy"')
     return torch

@@ -1,0 +1,207 @@
+"""What would make an epoch faster: one piece of advice, from what was counted and how the loader is set up.
+
+Contract: nothing is recommended that is already on or that the loader would refuse, and only one bottleneck is named
+(`tests/loader/account/test_advice.py` tries every combination).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sophon.loader.account.stats import Stats
+from sophon.plan.plan import Plan
+from sophon.plan.policies import DEFAULT_POLICY
+
+_LITTLE = 0.05  # of an epoch's time is not worth a change
+_BUSY = 0.7  # of the workers' time spent computing, and the loop waits for their CPU
+_WAITS = 0.6  # of the fetching threads' time spent waiting, and the loop waits for reading
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What one pass took.
+
+    Args:
+        epoch: Which epoch.
+        wall_s: Seconds from asking for its first batch to its end.
+        stats: What was counted in it.
+        batches: Number of batches handed out.
+        is_whole: Whether it was run to its end.
+    """
+
+    epoch: int
+    wall_s: float
+    stats: Stats
+    batches: int
+    is_whole: bool
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How the loader was set up.
+
+    Args:
+        workers: Number of threads or processes that finish samples.
+        requests: Number of threads that fetch them.
+        kind: "threads" or "processes".
+        cores: Number of cores this process may use.
+        is_remote: Whether samples come from a storage node.
+        bad: Number of samples that could not be had so far.
+        on_error: What is done with them.
+        cuts_by: What chooses the cuts: the loader's "planner", a "plan" from a file, one "policy" for all samples, a
+            "cache" of the first ops; or "nothing", where no op can run near storage.
+        is_auto: Whether the loader finds the number of workers by itself.
+        finds_requests: Whether it finds the number of requests by itself.
+        is_persistent: Whether worker processes are kept between epochs.
+        has_collate: Whether the user gave a collate_fn.
+        store: Which kind of store samples are read from: "folder", "tar" or "parquet"; "" if that is not known.
+    """
+
+    workers: int
+    requests: int
+    kind: str
+    cores: int
+    is_remote: bool
+    bad: int
+    on_error: str
+    cuts_by: str = "policy"
+    is_auto: bool = False
+    finds_requests: bool = False
+    is_persistent: bool = False
+    has_collate: bool = False
+    store: str = ""
+
+
+def advice(spent: Spent, setup: Setup, plan: Plan | None) -> str:
+    """Return what would help, as the end of a sentence that begins with "What would help:".
+
+    Args:
+        spent: What the epoch took.
+        setup: How the loader was set up.
+        plan: What the loader's planner had planned for it, if anything.
+    """
+    stats, wall_s = spent.stats, max(spent.wall_s, 1e-9)
+    busy_s = _BUSY * wall_s * min(setup.workers, setup.cores)
+    all_cpu_s = stats.finish_cpu_s + stats.fetch_cpu_s + stats.collate_s
+    # Replies are waited for nearly all the time.
+    reads = stats.fetch_s - stats.fetch_cpu_s > _WAITS * wall_s * max(setup.requests, 1)
+    # The first that applies.
+    found = (
+        (stats.samples == 0, "to be seen: not one sample came. The error that ended the epoch says why."),
+        (
+            stats.fallback > _LITTLE * stats.samples,
+            "a storage node that answers: samples were read from the fallback path, where nothing is offloaded.",
+        ),
+        (
+            stats.waited_s < _LITTLE * wall_s,
+            "nothing in the loader; it keeps up, and the training step is what takes the time.",
+        ),
+        (
+            setup.workers == 0,
+            "workers. With num_workers=0 samples are fetched and finished while the training loop stands still; "
+            f"num_workers={max(setup.cores - 1, 1)} would do it meanwhile.",
+        ),
+        (stats.fetch_cpu_s > stats.finish_cpu_s and all_cpu_s > busy_s, _cheaper_reading(setup, plan)),
+        (stats.finish_cpu_s > busy_s, _fewer_ops(setup, plan)),
+        (stats.collate_s > _BUSY * stats.waited_s, _cheaper_batches(setup)),
+        (setup.is_remote, _fewer_bytes(stats, setup, plan)),
+        (reads, _faster_disk(setup)),
+        (True, _idle(setup)),
+    )
+    return next(text for applies, text in found if applies)
+
+
+def count(number: int, kind: str) -> str:
+    """Return a number of threads or processes, in words."""
+    one = {"threads": "thread", "processes": "process"}[kind]
+    return f"{number} {one if number == 1 else kind}"
+
+
+def _cheaper_reading(setup: Setup, plan: Plan | None) -> str:
+    if setup.is_remote:
+        more = _optimal(setup, plan)
+        sends = f" {more} sends what is smallest, if the storage node has CPU to spare." if more else ""
+        return f"more cores, or fewer bytes: receiving them takes more CPU here than all ops.{sends}"
+    remedy = {
+        "tar": "A file system that costs less.",
+        "parquet": "Parquet without compression, if these files have any, or a file system that costs less.",
+    }.get(
+        setup.store,
+        "Fewer and larger files (tar shards, Parquet without compression), or a file system that costs less.",
+    )
+    return f"cheaper reading: it takes more CPU than all ops. {remedy}"
+
+
+def _fewer_ops(setup: Setup, plan: Plan | None) -> str:
+    if setup.workers < setup.cores and not setup.is_auto:
+        at_work = count(setup.workers, setup.kind)
+        return f"more workers: {at_work} cannot keep up, and there are {setup.cores} cores."
+    busy = "all cores are busy" if setup.workers >= setup.cores else "the workers are busy"
+    if setup.is_remote:
+        if setup.cuts_by == "planner" and plan is None:
+            return (
+                f"to go on: {busy}. This epoch was measured; from the next one on there is a plan, which moves ops to "
+                "the storage node if it has room."
+            )
+        if more := _optimal(setup, plan):
+            return f"fewer ops here: {busy}. {more} moves ops to the storage node if it has room."
+    so_far = " The plan already moves what is worth moving." if setup.is_remote and plan is not None else ""
+    return f"more cores, or a cheaper pipeline: {busy} finishing samples.{so_far}"
+
+
+def _cheaper_batches(setup: Setup) -> str:
+    made = "a cheaper collate_fn" if setup.has_collate else "smaller samples, or batches of fewer"
+    return f"{made}: making batches is most of what the loop waits for."
+
+
+def _fewer_bytes(stats: Stats, setup: Setup, plan: Plan | None) -> str:
+    wait = "the workers wait for payloads"
+    more = _optimal(setup, plan)
+    if plan is not None:
+        return _faster_link(plan, more)
+    is_full = stats.cached >= (1 - _LITTLE) * stats.samples
+    return {
+        "planner": f"to go on: {wait}. This epoch was measured; from the next one on there is a plan.",
+        "plan": f"a faster link, more cores on the storage node, or a plan made for them as they are now: {wait}.",
+        "policy": f"fewer bytes on the link, or a faster one: {wait}. {more} sends what is smallest, if the storage "
+        "node has CPU to spare.",
+        "cache": "a faster disk for the cache: the workers wait for what is kept there."
+        if is_full
+        else f"a fuller cache: {wait}. What is kept is not asked for again, until cache_bytes are used up.",
+        "nothing": f"a faster link: {wait}, and nothing can be offloaded, since the first step has to run here.",
+    }[setup.cuts_by]
+
+
+def _faster_link(plan: Plan, better: str) -> str:
+    wait = "the workers wait for payloads"
+    if better:
+        return f"another policy, or a faster link: {wait}. {better} weighs all cuts of all samples at once."
+    binds = plan.prediction.bottleneck
+    remedies = {"link": "a faster link", "storage": "more cores on the storage node"}
+    remedy = remedies.get(binds, "a faster link, or more cores on the storage node")
+    # A plan that expects neither to bind was made for a link or a node that was faster than it is now.
+    rest = "" if binds in remedies else " It expected less waiting, so something else may be using link or node."
+    return f"{remedy}: {wait}, and the plan already sends what is cheapest.{rest}"
+
+
+def _faster_disk(setup: Setup) -> str:
+    wait = "the workers wait for files"
+    if setup.finds_requests:
+        return f"a faster disk: {wait}, and as many requests as pay are under way at once."
+    return f"a faster disk, or more requests at once (max_requests): {wait}."
+
+
+def _idle(setup: Setup) -> str:
+    idle = "the workers neither compute nor wait for files for most of the time"
+    start = ""
+    if setup.kind == "processes" and not setup.is_persistent:
+        start = ", or they are still starting (persistent_workers=True starts them once)"
+    return f"cores: {idle}, so something else uses the cores{start}."
+
+
+def _optimal(setup: Setup, plan: Plan | None) -> str:
+    """Return how to have cuts planned, or planned better; "" if they are already, or cannot be."""
+    wanted = f"policy={DEFAULT_POLICY!r}"
+    if plan is not None:
+        return "" if plan.policy == DEFAULT_POLICY else wanted
+    return wanted if setup.cuts_by == "policy" else ""

@@ -1,0 +1,211 @@
+"""Bad samples: what becomes of a sample that cannot be had, and the record of those that could not.
+
+A sample is bad if it cannot be read or an op fails on it. Trouble with the link, the server or a setting is no sample's
+fault, and is raised whatever the policy.
+
+The substitute for a bad sample is the next one of the data set that is good: a function of the sample alone, so that
+batches stay the same for any number of workers and ranks. In a folder it is most often of the same class.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sophon.artifact import replacing
+from sophon.errors import (
+    ArtifactError,
+    BudgetError,
+    ConfigError,
+    OpError,
+    TransportError,
+    WorkerError,
+    remote_traceback,
+)
+from sophon.process.renewal import renew_after_fork
+
+POLICIES = ("raise", "substitute", "skip")
+DEFAULT_BUDGET = 0.01  # of the samples; where more are bad, the cause is not a few damaged files
+_FORMAT = "sophon bad samples 1"
+_LONGEST_TEXT = 8000  # characters of a traceback that are kept
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class BadSample:
+    """One sample that could not be had.
+
+    Args:
+        sample: Its index in the data set.
+        id: Its id, which is the file's name, where it is known.
+        epoch: The latest epoch in which it failed.
+        op: The op that failed, if it was one.
+        error: Type of the error.
+        message: Its text.
+        where: "storage" if it happened near the data, else "trainer".
+        traceback: Where in the code, as text.
+        times: How often it failed.
+    """
+
+    sample: int
+    id: str | None
+    epoch: int
+    op: str | None
+    error: str
+    message: str
+    where: str
+    traceback: str
+    times: int = 1
+
+
+RowOf = Callable[[int, Exception], BadSample]
+
+
+class BadSamples:
+    """What to do with bad samples, and which there were: one row per sample, however often it failed.
+
+    Args:
+        policy: "raise", "substitute" or "skip".
+        budget: How many samples may be bad before it is an error: a number of samples, or a share of them (at least
+            one).
+        count: Samples in the data set.
+    """
+
+    def __init__(self, policy: str = "raise", budget: float = DEFAULT_BUDGET, count: int = 0) -> None:
+        if policy not in POLICIES:
+            raise ConfigError(f"on_error: expected raise, substitute or skip, got {policy!r}")
+        whole = isinstance(budget, int) and not isinstance(budget, bool) and budget >= 0
+        if not (whole or (isinstance(budget, float) and 0 <= budget <= 1)):
+            raise ConfigError(f"error_budget: expected a number of samples or a share in 0.0 … 1.0, got {budget!r}")
+        self.policy = policy
+        self.budget = budget
+        self.most = int(budget) if whole else max(int(budget * count), 1)
+        self._rows: dict[int, BadSample] = {}
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Make the lock anew in a forked child."""
+        self._lock = threading.RLock()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[BadSample]:
+        with self._lock:
+            return iter(list(self._rows.values()))
+
+    def name_of(self, sample: int) -> str | None:
+        """Return the id of a sample that was met before, if it is known."""
+        row = self._rows.get(sample)
+        return None if row is None else row.id
+
+    def note(self, row: BadSample, error: BaseException | None = None) -> None:
+        """Add to the record; raise `BudgetError` once there are more bad samples than allowed."""
+        with self._lock:
+            known = self._rows.get(row.sample)
+            self._rows[row.sample] = replace(row, times=row.times + known.times) if known else row
+            found = len(self._rows)
+        if found > self.most:
+            raise BudgetError(
+                f"{found} bad samples are more than error_budget={self.budget!r} allows, which is {self.most}; the "
+                f"last one: {row.message} "
+                "Look at loader.bad_samples, repair or remove these files, or raise error_budget."
+            ) from error
+
+    def mend(
+        self, sample: int, error: Exception, count: int, get: Callable[[int], _Result], row_of: RowOf
+    ) -> _Result | None:
+        """Return the substitute for a bad sample, or None where it is left out.
+
+        Args:
+            sample: The bad one.
+            error: Why it is bad.
+            count: Samples in the data set.
+            get: Returns another sample.
+            row_of: Makes the row of a bad sample.
+
+        Raises:
+            BudgetError: There are too many.
+            Exception: The sample's own error, where the policy is to raise it or it is no sample's fault.
+        """
+        if self.policy == "raise" or not is_of_the_sample(error):
+            raise error
+        self.note(row_of(sample, error), error)
+        if self.policy == "skip":
+            return None
+        for step in range(1, count):
+            other = (sample + step) % count
+            try:
+                return get(other)
+            except Exception as again:
+                if not is_of_the_sample(again):
+                    raise
+                self.note(row_of(other, again), again)
+        raise BudgetError(f"all {count:,} samples are bad; the first: {error}") from error
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the record as JSON lines, whole or not at all: a line that says what it is, then one per sample."""
+        target = Path(path)
+        lines = [json.dumps({"format": _FORMAT, "policy": self.policy, "budget": self.budget})]
+        lines += [json.dumps(asdict(row)) for row in sorted(self, key=lambda row: row.sample)]
+        try:
+            with replacing(target) as file:
+                file.write("\n".join([*lines, ""]).encode())
+        except OSError as error:
+            raise ArtifactError(f"{target}: cannot be written ({error}); choose a folder that is writable") from error
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> BadSamples:
+        """Return the record that was saved."""
+        try:
+            head, *lines = Path(path).read_text(encoding="utf-8").splitlines()
+            header = json.loads(head)
+            if header.get("format") != _FORMAT:
+                raise ValueError(f"expected {_FORMAT!r}, got {header.get('format')!r:.80}")
+            made = cls(header["policy"], header["budget"])
+            names = {field.name for field in fields(BadSample)}
+            for line in lines:
+                row = BadSample(**{name: value for name, value in json.loads(line).items() if name in names})
+                made._rows[row.sample] = row
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ArtifactError(f"{path}: not a record of bad samples: {error}") from error
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.renew()
+        renew_after_fork(self)
+
+
+def is_of_the_sample(error: BaseException) -> bool:
+    """Return whether an error is the sample's fault, and not the link's, a setting's or the machine's."""
+    if isinstance(error, OpError):
+        return not isinstance(error.__cause__, MemoryError)
+    return not isinstance(error, TransportError | ConfigError | BudgetError | WorkerError | MemoryError)
+
+
+def row_of(sample: int, epoch: int, error: Exception, name: str | None) -> BadSample:
+    """Return the row of a bad sample."""
+    there = remote_traceback(error)
+    text = there or "".join(traceback.format_exception(error))
+    return BadSample(
+        sample=sample,
+        id=name,
+        epoch=epoch,
+        op=error.op if isinstance(error, OpError) else None,
+        error=type(error).__name__,
+        message=str(error)[:_LONGEST_TEXT],
+        where="storage" if there is not None else "trainer",
+        traceback=text[-_LONGEST_TEXT:],
+    )

@@ -1,0 +1,93 @@
+"""Where the time of an epoch went and what would help, in words."""
+
+from __future__ import annotations
+
+from sophon.codec.cut import RAW
+from sophon.loader.account.advice import Setup, Spent, advice, count
+from sophon.loader.account.stats import Stats
+from sophon.plan.plan import Plan
+from sophon.profile.verdict import Verdict
+from sophon.units import format_bytes, format_rate, format_seconds
+
+
+def explain_epoch(spent: Spent, setup: Setup, verdict: Verdict | None, plan: Plan | None) -> str:
+    """Return a few sentences: where the time went, and what would help.
+
+    Args:
+        spent: What the epoch took.
+        setup: How the loader was set up.
+        verdict: What each part would reach if nothing were offloaded, if that was measured.
+        plan: What the loader's planner had planned for the epoch, if anything.
+    """
+    lines = [*_where(spent, setup), f"What would help: {advice(spent, setup, plan)}"]
+    if plan is not None:
+        lines.append(f"Plan: policy {plan.policy}; print(loader.plan.explain()) says what is done where.")
+    if verdict is not None:
+        # Where nothing is offloaded, the epoch itself has shown what sets the pace, and the advice above is about that.
+        offloads = plan is not None and any(cut != RAW for cut in plan.counts())
+        pace = f"; the {verdict.slowest} would set the pace" if offloads else ""
+        lines.append(f"Without offloading, each part on its own would reach, in samples: {verdict.rates()}{pace}.")
+    return "\n".join(lines)
+
+
+def _where(spent: Spent, setup: Setup) -> list[str]:
+    stats, wall_s = spent.stats, max(spent.wall_s, 1e-9)
+    until, came = ("", "in") if spent.is_whole else (", left before its end", "came,")
+    lines = [
+        f"Epoch {spent.epoch}{until}: {stats.samples:,} samples {came} {_number(spent.batches, 'batch', 'batches')}, "
+        f"{format_seconds(spent.wall_s)}, {format_rate(stats.samples / wall_s)}.",
+        f"The training loop worked for {_part(stats.consumer_s, wall_s)} and waited for batches for "
+        f"{_part(stats.waited_s, wall_s)}.",
+    ]
+    who = count(setup.workers, setup.kind) if setup.workers else "the training loop's own thread"
+    room_s = wall_s * max(setup.workers, 1)
+    lines.append(
+        f"Finishing samples took {format_seconds(stats.finish_cpu_s)} of CPU, {_share(stats.finish_cpu_s, room_s)} of "
+        f"what {who} can give; making batches {format_seconds(stats.collate_s)}."
+    )
+    if not setup.is_remote:
+        lines.append(
+            f"Reading {format_bytes(stats.link_bytes)} took {format_seconds(stats.fetch_cpu_s)} of CPU and "
+            f"{format_seconds(max(stats.fetch_s - stats.fetch_cpu_s, 0.0))} of waiting for the disk or for a core."
+        )
+    if setup.is_remote:
+        lines.append(
+            f"{format_bytes(stats.link_bytes)} crossed the link, {format_bytes(stats.link_bytes / wall_s)}/s; the "
+            f"storage node spent {format_seconds(stats.storage_cpu_s)} of CPU; cuts: {_cuts(stats)}."
+        )
+    if stats.cached:
+        lines.append(f"The first steps of {stats.cached:,} samples came from the cache on disk.")
+    if stats.smaller_cuts:
+        lines.append(f"For {stats.smaller_cuts:,} samples storage did less than it was asked to.")
+    if stats.fallback:
+        lines.append(f"{stats.fallback:,} samples were read from the fallback path, since no node answered.")
+    if stats.retries:
+        lines.append(f"{_number(stats.retries, 'request', 'requests')} failed and {_were(stats.retries)} sent again.")
+    if stats.hedges:
+        asked = f"{_number(stats.hedges, 'request', 'requests')} {_were(stats.hedges)}"
+        lines.append(f"{asked} sent a second time, since answers were late.")
+    if setup.bad:
+        lines.append(f"{setup.bad:,} samples are bad so far (on_error={setup.on_error!r}); see loader.bad_samples.")
+    return lines
+
+
+def _number(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"
+
+
+def _were(count: int) -> str:
+    return "was" if count == 1 else "were"
+
+
+def _cuts(stats: Stats) -> str:
+    shown = stats.cuts.most_common(4)
+    left = stats.cuts.total() - sum(count for _, count in shown)
+    return ", ".join([f"{cut} {count:,}" for cut, count in shown] + [f"others {left:,}"] * bool(left)) or "none"
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{part / whole:.0%}" if whole > 0 else "0%"
+
+
+def _part(seconds: float, whole_s: float) -> str:
+    return f"{format_seconds(seconds)} ({_share(seconds, whole_s)})"

@@ -1,0 +1,116 @@
+"""What a loader has done and where its time went."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from sophon.codec.cut import Cut
+from sophon.link.wire import Reply
+from sophon.process.renewal import renew_after_fork
+
+
+@dataclass(eq=False)
+class Stats:
+    """Counts since the loader was made.
+
+    Args:
+        samples: Samples received.
+        link_bytes: Bytes of payload that crossed the link.
+        cuts: Samples by the cut really made.
+        smaller_cuts: Samples for which storage did less than it was asked to.
+        cached: Samples whose first steps were read from the trainer's own disk.
+        fallback: Samples read from the path to fall back on, since no node answered.
+        retries: Requests that failed and were tried again.
+        hedges: Second requests for samples that were late.
+        waited_s: Seconds that the consumer waited for batches.
+        consumer_s: Seconds that the consumer took between batches.
+        fetch_s: Seconds spent waiting for replies, summed over the fetching threads.
+        fetch_cpu_s: CPU seconds that these threads used meanwhile.
+        finish_cpu_s: CPU seconds spent on decoding payloads and running the rest of the ops.
+        collate_s: Seconds spent on making batches.
+        storage_cpu_s: CPU seconds that the storage node says it has spent.
+    """
+
+    samples: int = 0
+    link_bytes: int = 0
+    cuts: Counter[str] = field(default_factory=Counter)
+    smaller_cuts: int = 0
+    cached: int = 0
+    fallback: int = 0
+    retries: int = 0
+    hedges: int = 0
+    waited_s: float = 0.0
+    consumer_s: float = 0.0
+    fetch_s: float = 0.0
+    fetch_cpu_s: float = 0.0
+    finish_cpu_s: float = 0.0
+    collate_s: float = 0.0
+    storage_cpu_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Make the lock anew in a forked child."""
+        # Reentrant: the garbage collector may close a dropped iterator in a thread that holds this lock.
+        self._lock = threading.RLock()
+
+    def received(self, reply: Reply, asked: Cut, is_fallback: bool = False) -> None:
+        """Count a reply."""
+        with self._lock:
+            self.samples += 1
+            self.cached += reply.is_cached
+            self.link_bytes += 0 if reply.is_cached or is_fallback else len(reply.payload)
+            self.cuts[str(reply.cut)] += 1
+            self.fallback += is_fallback
+            self.smaller_cuts += reply.cut != asked and not is_fallback
+            self.storage_cpu_s += reply.cpu_s
+
+    def add(self, **amounts: float) -> None:
+        """Add to some of the sums."""
+        with self._lock:
+            for name, amount in amounts.items():
+                setattr(self, name, getattr(self, name) + amount)
+
+    def merge(self, counts: dict[str, Any]) -> None:
+        """Add the counts of another object, as `to_dict` gives them."""
+        with self._lock:
+            for name, value in counts.items():
+                if isinstance(value, dict):
+                    getattr(self, name).update(value)
+                else:
+                    setattr(self, name, getattr(self, name) + value)
+
+    def clear(self) -> None:
+        """Begin to count anew."""
+        with self._lock:
+            for name, value in vars(Stats()).items():
+                if not name.startswith("_"):
+                    setattr(self, name, value)
+
+    def since(self, before: dict[str, Any]) -> Stats:
+        """Return what was counted since an earlier `to_dict`."""
+        now = self.to_dict()
+        cuts = Counter(now.pop("cuts"))
+        cuts.subtract(before["cuts"])
+        return Stats(cuts=+cuts, **{name: value - before[name] for name, value in now.items()})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all counts as JSON values."""
+        with self._lock:
+            return {
+                name: dict(value) if isinstance(value, Counter) else value
+                for name, value in vars(self).items()
+                if not name.startswith("_")
+            }
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()

@@ -1,0 +1,1 @@
+"""An epoch under way: engine, finishers, batches."""

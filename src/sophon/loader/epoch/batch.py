@@ -1,0 +1,166 @@
+"""Batches in the making: samples are written into their place as they are finished, in any order."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from sophon.loader.epoch.finishing import Finishing, Layout, Made
+from sophon.pipeline import Tensor
+
+EMPTY = object()  # stands for a batch of which nothing is left, since all its samples are bad and skipped
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a sample may be written.
+
+    Args:
+        array: The part of the batch that is its own.
+        segment: In shared memory, what it lies in, for whoever can map that; None in memory of this process alone.
+        offset: Where in there, in bytes.
+    """
+
+    array: Tensor
+    segment: Any = None
+    offset: int = 0
+
+
+class Memory(Protocol):
+    """Where batches get their arrays from."""
+
+    def array(self, shape: tuple[int, ...], dtype: str) -> tuple[Any, Tensor]:
+        """Return an array, and the segment of shared memory that it lies in, if any."""
+
+
+class OwnMemory:
+    """Memory of this process alone."""
+
+    def array(self, shape: tuple[int, ...], dtype: str) -> tuple[Any, Tensor]:
+        """Return a new array."""
+        return None, np.empty(shape, dtype)
+
+
+class Batch:
+    """One batch being filled.
+
+    Where finished samples are arrays of one size they are written straight into the batch, which saves the copy that
+    collating would make.
+
+    Args:
+        finishing: What is done to its samples.
+        size: How many samples it holds.
+        layout: Shape and dtype of the samples, if they are known; None to keep them one by one.
+        memory: Where its array lies.
+
+    Attributes:
+        errors: Of the slots whose samples cannot be had.
+        result: What users see, once it is made.
+        failure: Why it could not be made: an error of the user's own function, say.
+        is_over: Whether nothing is left to be done but to hand it out.
+    """
+
+    def __init__(self, finishing: Finishing, size: int, layout: Layout | None, memory: Memory) -> None:
+        self._finishing = finishing
+        self._layout = layout
+        self._memory = memory
+        self._made: list[Made | None] = [None] * size
+        self._placed = [False] * size
+        self._array: Tensor | None = None
+        self._segment: Any = None
+        self._lock = threading.Lock()
+        self.errors: dict[int, Exception] = {}
+        self.result: Any = None
+        self.failure: Exception | None = None
+        self.is_over = False
+
+    def place(self, slot: int) -> Place | None:
+        """Return where the sample of a slot may be written, if that is possible."""
+        if self._layout is None:
+            return None
+        with self._lock:
+            if self._array is None:
+                shape, dtype = self._layout
+                self._segment, self._array = self._memory.array((len(self._made), *shape), dtype)
+            mine = self._array[slot, ...]  # of a single number too this is a view, and not a copy
+            return Place(mine, self._segment, slot * mine.nbytes)
+
+    @property
+    def segment(self) -> Any:
+        """The shared memory that its samples lie in, if any."""
+        return self._segment
+
+    def put(self, slot: int, made: Made) -> None:
+        """Put a finished sample into its slot, or note why it cannot be had."""
+        self._made[slot] = made
+        if made.error is not None:
+            self.errors[slot] = made.error
+            return
+        if made.is_placed:
+            self._placed[slot] = True
+            return
+        place = self.place(slot)
+        if place is None:
+            return
+        value = made.value if isinstance(made.value, np.ndarray) else None
+        if value is None or value.shape != place.array.shape or value.dtype != place.array.dtype:
+            return  # of another size or kind than the others: it stays alone
+        if value.__array_interface__["data"] != place.array.__array_interface__["data"]:
+            place.array[...] = value
+        self._placed[slot], made.value = True, None
+
+    def at(self, slot: int) -> Made:
+        """Return what was made for a slot."""
+        made = self._made[slot]
+        assert made is not None
+        return made
+
+    def take(self) -> Any:
+        """Return what users see, or raise the error that there is instead."""
+        if self.failure is not None:
+            raise self.failure
+        return self.result
+
+    def mend(self, slot: int, made: Made | None) -> None:
+        """Put a substitute in the place of a bad sample, or nothing."""
+        self.errors.pop(slot, None)
+        self._placed[slot], self._made[slot] = False, None
+        if made is not None:
+            self.put(slot, made)
+
+    @property
+    def kept(self) -> list[int]:
+        """The slots that hold something."""
+        return [slot for slot, made in enumerate(self._made) if made is not None]
+
+    def rows(self) -> list[tuple[Made, Place | None]]:
+        """Return the samples one by one; those that lie in the batch's array come with their place, as a view of it."""
+        found: list[tuple[Made, Place | None]] = []
+        for slot in self.kept:
+            made = self._made[slot]
+            assert made is not None
+            place = self.place(slot) if self._placed[slot] else None
+            if place is not None:
+                made = Made(made.key, place.array, made.target, made.columns)
+            found.append((made, place))
+        return found
+
+    def assembled(self) -> Any:
+        """Return the batch as torch's default collating would make it, without the user's own function; or EMPTY."""
+        kept, finishing = self.kept, self._finishing
+        if not kept:
+            return EMPTY
+        if not all(self._placed[slot] for slot in kept):
+            return finishing.collate([finishing.item(made) for made, _ in self.rows()])
+        assert self._array is not None
+        whole = len(kept) == len(self._made)
+        some = [made for made in (self._made[slot] for slot in kept) if made is not None]
+        parts: list[Any] = [finishing.as_output(self._array if whole else self._array[kept])]
+        if finishing.has_labels:
+            parts.append(finishing.collate_targets([made.target for made in some]))
+        if finishing.columns:
+            parts.append(finishing.collate([made.columns for made in some]))
+        return parts if len(parts) > 1 else parts[0]

@@ -1,0 +1,91 @@
+"""Making batches: with the user's own function under a seed, as NumPy arrays, in pinned memory.
+
+Transforms of whole batches, such as torchvision's CutMix and MixUp, run in the user's `collate_fn` and draw from the
+global generators. These are seeded from (seed, epoch, position of the batch's first sample in the order of the whole
+epoch), so that a batch is the same whoever makes it, whatever else draws, and wherever the epoch was begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from numbers import Number
+from typing import Any
+
+import numpy as np
+
+from sophon.errors import ConfigError
+from sophon.loader.torch_import import torch
+from sophon.pipeline.rng import Key, Rng
+from sophon.pipeline.seeding import seeded
+
+Collate = Callable[[list[Any]], Any]
+
+OUTPUTS = ("torch", "numpy")
+_COLLATE_POSITION = 1 << 32  # no pipeline has so many ops, so collating shares no random word with any of them
+
+
+def collate_seeded(collate: Collate, items: list[Any], key: Key) -> Any:
+    """Return the batch that the user's own function makes of some samples; the global generators are put back after it.
+
+    Args:
+        collate: The user's function.
+        items: The samples.
+        key: Seed, epoch, and the position of the batch's first sample in the order of the whole epoch.
+    """
+    with seeded(Rng(key, _COLLATE_POSITION).word()):
+        return collate(items)
+
+
+def numpy_collate(items: list[Any]) -> Any:
+    """Return a batch of samples: arrays are stacked, numbers become an array, texts and all else stay lists."""
+    first = items[0]
+    if isinstance(first, np.ndarray):
+        return np.stack(items)
+    if isinstance(first, Number):  # int64 and float64 on every machine, as torch has them
+        return np.array(items)
+    if isinstance(first, Mapping):
+        return {name: numpy_collate([item[name] for item in items]) for name in first}
+    if isinstance(first, tuple | list):
+        return [numpy_collate(list(part)) for part in zip(*items, strict=True)]
+    return items
+
+
+def as_arrays(value: Any) -> Any:
+    """Return what the user's own steps gave with every torch tensor in it as an array."""
+    if torch is not None and isinstance(value, torch.Tensor):
+        try:
+            return value.detach().cpu().contiguous().numpy()
+        except TypeError as error:
+            raise ConfigError(
+                f"NumPy has no arrays of {value.dtype}; let the last step give float32, or use output='torch'"
+            ) from error
+    if isinstance(value, Mapping):
+        return {name: as_arrays(part) for name, part in value.items()}
+    if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
+        return type(value)(as_arrays(part) for part in value)
+    return value
+
+
+def pinning() -> Callable[[Any], Any]:
+    """Return what pins batches for the accelerator of the calling thread, in whichever thread it is called."""
+    device = torch.accelerator.current_device_index()
+
+    def pin(batch: Any) -> Any:
+        # Each thread has a current accelerator of its own, at first number 0, on which it would open a context.
+        torch.accelerator.set_device_index(device)
+        return pinned(batch)
+
+    return pin
+
+
+def pinned(batch: Any) -> Any:
+    """Return a batch whose tensors lie in pinned memory, which an accelerator copies from without the CPU."""
+    if hasattr(batch, "pin_memory"):  # a tensor, or a batch of the user's own kind
+        return batch.pin_memory()
+    if isinstance(batch, Mapping):
+        return {name: pinned(part) for name, part in batch.items()}
+    if hasattr(batch, "_fields"):  # a named tuple
+        return type(batch)(*map(pinned, batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(pinned(part) for part in batch)
+    return batch

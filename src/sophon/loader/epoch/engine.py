@@ -1,0 +1,408 @@
+"""One epoch under way: fetching, finishing and handing out batches, as the machine decides.
+
+Concurrency: fetching threads send requests and take replies (`sources.driver`). Finishing threads finish samples,
+starting with the ones that have to be begun first, and make a batch as soon as its last sample lies in it; each does
+the work itself or has a worker process do it (`finishers`). The consumer's thread takes batches. All of them call the
+machine under one lock and do the slow things outside of it. With a tuner, threads come and go during the epoch. Without
+finishing threads everything happens in the consumer's thread. Nothing outlives `close` except a request to a node that
+has just fallen silent, which ends within `link.flight.SILENCE_S`. `leaving` says what becomes of an epoch that nobody
+closes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sophon.errors import Error, WorkerError
+from sophon.link.wire import Reply
+from sophon.loader.account.stats import Stats
+from sophon.loader.epoch import leaving
+from sophon.loader.epoch.batch import EMPTY, Batch
+from sophon.loader.epoch.collate import pinned
+from sophon.loader.epoch.costs import Costs
+from sophon.loader.epoch.finishers import Finisher, Finishers
+from sophon.loader.epoch.finishing import Finishing, Layout, Made
+from sophon.loader.epoch.mending import Mending
+from sophon.loader.machine.gauge import Gauge
+from sophon.loader.machine.machine import MachineConfig
+from sophon.loader.machine.tuner import Setting, Tuner
+from sophon.loader.order.order import Order
+from sophon.loader.planning.planner import Planner
+from sophon.loader.sources.driver import Driver
+from sophon.loader.sources.samples import Samples
+from sophon.pipeline import Key
+from sophon.process.crew import Crew
+from sophon.process.renewal import renew_after_fork
+
+_FINISH_S = 60.0  # how long a thread may take to end its sample
+_LEAVE_S = 1.0  # how long a fetching thread may take to end; one that can be cancelled needs a millisecond
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """An epoch, or what is left of it.
+
+    Args:
+        order: Samples in the order they are wanted.
+        epoch: Which epoch.
+        batch_size: Samples in a batch.
+        workers: Threads that finish samples; 0 for none.
+        has_collate: Whether the user's own function makes batches.
+        latest: In relaxed order the last batch that each sample may come in, if that is not `max_delay` after its own.
+        positions: Of each sample in the order of the whole epoch, over all ranks; None if that is where it is in
+            `order`.
+        pin: Copies a batch into pinned memory, if that is wanted.
+    """
+
+    order: Order
+    epoch: int
+    batch_size: int
+    workers: int
+    has_collate: bool = False
+    latest: NDArray[np.int64] | None = None
+    positions: NDArray[np.int64] | None = None
+    pin: Callable[[Any], Any] | None = None
+
+
+@dataclass(frozen=True)
+class Hands:
+    """Who does what in an epoch.
+
+    Args:
+        samples: Where samples come from.
+        finishing: What is done to them.
+        finishers: Who does it.
+        mending: What becomes of bad ones.
+        stats: Where to count.
+        costs: How long finishing each sample takes.
+        planner: Learns from every sample and may change cuts during the epoch; None where cuts are fixed.
+        tuner: Decides how many threads there are, instead of the stretch's number, unless that is 0.
+    """
+
+    samples: Samples
+    finishing: Finishing
+    finishers: Finishers
+    mending: Mending
+    stats: Stats
+    costs: Costs
+    planner: Planner | None = None
+    tuner: Tuner | None = None
+
+
+class Engine:
+    """Runs one epoch.
+
+    Args:
+        hands: Who does what.
+        stretch: What is to be done.
+        config: Bounds and times.
+    """
+
+    def __init__(self, hands: Hands, stretch: Stretch, config: MachineConfig) -> None:
+        self._samples, self._finishing, self._finishers = hands.samples, hands.finishing, hands.finishers
+        self._mending, self._stats, self._costs, self._planner = hands.mending, hands.stats, hands.costs, hands.planner
+        self._stretch = stretch
+        self._order = stretch.order
+        self._strict = config.max_delay is None
+        now_s = time.monotonic()
+        machine = self._samples.sources.machine(
+            len(stretch.order), stretch.batch_size, config, self._finishing.result_bytes, latest=stretch.latest
+        )
+        self._machine = machine
+        errand = self._samples.errand(stretch.epoch, stretch.order, self._stats, self._planner)
+        self._driver = Driver(machine, errand, self._samples.raise_fatal)
+        # Where the user's own function is given samples one by one, an array is of use if other processes see it.
+        self._may_place = self._finishers.writes_alone or not stretch.has_collate
+        self._layout: Layout | None = self._finishing.layout if self._may_place else None
+        self._batches: dict[int, Batch] = {}
+        self._crash: BaseException | None = None
+        self._gauge = Gauge(now_s)
+        self._tuner = hands.tuner if stretch.workers else None
+        self._setting = Setting(stretch.workers, config.max_requests, config.buffer_bytes)
+        self._start_empty()
+        renew_after_fork(self)
+        if self._tuner is not None:
+            self._tuner.begin()
+            self._setting = self._tuner.setting
+        if stretch.workers:
+            leaving.running[self] = lambda: self.close(_LEAVE_S)  # a sample that takes long is not waited for
+            try:
+                with self._lock:
+                    self._apply(self._setting)
+            except BaseException:  # Ctrl-C, or no more threads to be had: nobody knows of us who could close us
+                self.close()
+                raise
+
+    def _start_empty(self) -> None:
+        self._is_stopped = False
+        self._lock = self._driver.lock
+        self._changed = self._driver.changed
+        self._work = threading.Condition(self._lock)  # a reply waits to be finished
+        self._received: list[tuple[float, int, Reply]] = []  # a heap, by when it has to be begun
+        self._made: dict[int, Made] = {}
+        self._fetchers = Crew("sophon-fetch", self._fetch_loop, lambda: self._machine.calls, self._crashed)
+        self._workers = Crew("sophon-finish", self._finish_loop, lambda: self._setting.workers, self._crashed)
+        self._free = list(range(self._setting.workers if self._tuner is None else self._tuner.most.workers))
+
+    def renew(self) -> None:
+        """End in a forked child: threads and requests stayed with the parent, one of them maybe with the lock."""
+        self._driver.renew()
+        self._start_empty()
+        self._is_stopped = self._driver.is_stopped = True
+        leaving.running.pop(self, None)
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """The positions of the samples in the batches handed out so far, in the order in which they lie there."""
+        with self._lock:
+            return self._machine.taken_positions()
+
+    def positions_in(self, batch: int) -> NDArray[np.int64]:
+        """Return the positions of the samples in a batch that is complete."""
+        with self._lock:
+            return self._machine.positions_in(batch)
+
+    def _key_of(self, batch: int) -> Key:
+        """Return what tells a complete batch from all others: where its first sample is in the epoch."""
+        first, positions = int(self.positions_in(batch)[0]), self._stretch.positions
+        return Key(self._finishing.seed, self._stretch.epoch, first if positions is None else int(positions[first]))
+
+    def batches(self) -> Iterator[Any]:
+        """Yield the batches of the epoch in order."""
+        for number in range(self._machine.batches):
+            start_s = time.monotonic()
+            try:
+                batch = self._wait_for(number) if self._setting.workers else self._make(number)
+                result = batch.take() if batch.is_over else self._mended(number, batch)
+            finally:
+                now_s = time.monotonic()
+                self._stats.add(waited_s=now_s - start_s)
+            del batch
+            if self._stats.fallback:
+                self._samples.sources.warn_of_fallback(stacklevel=5)
+            yield result
+            del result  # the consumer may have freed it, and its memory is used again
+            self._stats.add(consumer_s=time.monotonic() - now_s)
+
+    def close(self, finish_s: float = _FINISH_S) -> None:
+        """Stop all threads, also in the middle of an epoch; wait so long for those that are at work on a sample."""
+        with self._lock:
+            if not self._is_stopped:
+                self._samples.sources.keep(self._machine)
+            self._is_stopped = True
+            self._fetchers.stop()
+            self._workers.stop()
+            self._work.notify_all()
+        self._driver.stop()
+        self._finishers.stop()
+        leaving.running.pop(self, None)
+        here = threading.current_thread()
+        if self._fetchers.has(here) or self._workers.has(here) or leaving.by_collector():
+            return
+        now_s = time.monotonic()
+        # A request whose node has not said its first word cannot be cancelled (see `link.flight`). Its thread is left
+        # behind: it holds nothing that others wait for, and ends by itself when the silence is noticed.
+        self._fetchers.join(now_s + _LEAVE_S)
+        self._workers.join(now_s + finish_s)
+
+    # --- threads, and how many; called with the lock held -------------------------------------------------------------
+
+    def _apply(self, setting: Setting) -> None:
+        """Start the threads that a setting adds, and let those go that it no longer has."""
+        self._setting = setting
+        self._machine.max_requests, self._machine.ahead_bytes = setting.requests, setting.ahead_bytes
+        self._fetchers.staff()
+        self._workers.staff()
+        self._changed.notify_all()
+        self._work.notify_all()
+
+    def _tune(self, now_s: float) -> None:
+        if self._tuner is not None and not self._is_stopped and (seen := self._gauge.look(now_s)) is not None:
+            setting = self._tuner.look(seen)
+            if setting != self._setting:
+                self._apply(setting)
+
+    def _deepen(self) -> None:
+        """Read further ahead if the consumer waits while nothing is under way and nothing more may be asked for."""
+        idle = self._machine.full and not self._received and self._driver.is_idle
+        if self._tuner is not None and idle and self._tuner.deepen():
+            self._apply(self._tuner.setting)
+
+    def _crashed(self, error: BaseException) -> None:
+        with self._lock:
+            if not self._is_stopped:
+                self._crash = self._crash or error
+            self._changed.notify_all()
+
+    # --- in the consumer's thread -------------------------------------------------------------------------------------
+
+    def _wait_for(self, number: int) -> Batch:
+        with self._lock:
+            self._gauge.waits(True, time.monotonic())
+            while not self._is_ready(number):
+                self._machine.check(time.monotonic())
+                self._raise_if_over()
+                self._deepen()
+                self._changed.wait(0.5)
+            self._gauge.waits(False, time.monotonic())
+            self._machine.take()
+            self._gauge.took(self._machine.ready_bytes)
+            self._changed.notify_all()
+            return self._batches.pop(number)
+
+    def _is_ready(self, number: int) -> bool:
+        """Return whether a batch is made, or waits for this thread to mend it."""
+        if self._machine.ready <= number:
+            return False
+        batch = self._batches[number]
+        return batch.is_over or bool(batch.errors)
+
+    def _make(self, number: int) -> Batch:
+        """Make a batch in this thread. More is asked for than it needs, but no more is finished."""
+        self._machine.resume()
+        stop = (number + 1) * self._stretch.batch_size if self._strict else len(self._order)
+        while self._machine.ready <= number:
+            for position, reply in self._driver.inline(lambda: bool(self._received) and self._received[0][1] < stop):
+                heapq.heappush(self._received, (position, position, reply))
+            self._raise_if_over()
+            _, position, reply = heapq.heappop(self._received)
+            self._finish(self._finishers[0], position, reply)
+        self._machine.take()
+        return self._batches.pop(number)
+
+    def _mended(self, number: int, batch: Batch) -> Any:
+        """Return a batch without its bad samples; raise the error of the first one if that is the policy."""
+        finisher = self._finishers[0]
+        for slot in sorted(batch.errors):
+            made = batch.at(slot)
+            batch.mend(slot, self._mending.mend(made.key, batch.errors[slot], finisher))
+        if not batch.kept:
+            return EMPTY
+        return self._result(finisher, number, batch)
+
+    def _raise_if_over(self) -> None:
+        if self._crash is not None:
+            raise self._crash
+        self._driver.raise_if_over()
+        if self._is_stopped and not leaving.without_a_word():
+            raise Error("the epoch was closed by another thread")
+
+    # --- in the fetching threads --------------------------------------------------------------------------------------
+
+    def _fetch_loop(self) -> None:
+        # While one thread fetches, another one has to be there to ask.
+        self._driver.fetch(self._fetchers.is_done, self._queue, self._fetchers.staff)
+
+    def _queue(self, position: int, reply: Reply) -> None:
+        """Queue a reply for the workers by when it has to be begun: slow samples some positions before their turn."""
+        begin = position - self._costs.lead(int(self._order[position]), self._setting.workers)
+        heapq.heappush(self._received, (begin, position, reply))  # positions are unique: replies are never compared
+        self._work.notify()
+
+    # --- in the finishing threads -------------------------------------------------------------------------------------
+
+    def _finish_loop(self) -> None:
+        with self._lock:
+            while not self._free:  # one that leaves has still to give its own back
+                self._work.wait(0.1)
+            number = self._free.pop(0)
+        try:
+            while (item := self._next_reply()) is not None:
+                self._finish(self._finishers[number], *item)
+        finally:
+            with self._lock:
+                self._free.append(number)
+
+    def _next_reply(self) -> tuple[int, Reply] | None:
+        with self._lock:
+            while not self._workers.is_done():
+                if self._received:
+                    _, position, reply = heapq.heappop(self._received)
+                    return position, reply
+                self._work.wait()
+            self._work.notify()  # the word that woke this thread was meant for one that stays
+            return None
+
+    def _finish(self, finisher: Finisher, position: int, reply: Reply) -> None:
+        start_s = time.monotonic()
+        sample = int(self._order[position])
+        key = Key(self._finishing.seed, self._stretch.epoch, sample)
+        with self._lock:
+            self._gauge.began(start_s)
+            # In strict order the place is known beforehand, and the sample can be written straight into it.
+            batch = self._batch(position) if self._strict else None
+        made = self._run(finisher, reply, key, batch, position)
+        now_s = time.monotonic()
+        self._stats.add(finish_cpu_s=made.cpu_s)
+        with self._lock:
+            if self._layout is None and made.layout is not None and self._may_place:
+                self._layout = made.layout  # of what the user's own code gives: it is seen, and not declared
+            self._made[position] = made
+            self._costs.saw(sample, now_s - start_s)
+            placed = self._machine.finished(position, made.size_bytes)
+            self._gauge.ended(made.cpu_s, now_s - start_s, self._machine.wants_more, now_s)
+            seats = [(self._batch(place), place, self._made.pop(who)) for who, place in placed]
+        for seat_batch, place, seated in seats:
+            seat_batch.put(place % self._stretch.batch_size, seated)
+        with self._lock:
+            complete = [place // self._stretch.batch_size for _, place, _ in seats if self._machine.put(place)]
+            batches = [(number, self._batches[number]) for number in complete]
+        for number, whole in batches:
+            if not whole.errors:  # others wait for the consumer, who may raise the first of them
+                self._complete(finisher, number, whole)
+        with self._lock:
+            # A consumer that waits while the buffer is full may let us read further ahead.
+            if complete or (self._tuner is not None and self._machine.full):
+                self._changed.notify_all()
+            self._tune(now_s)
+
+    def _run(self, finisher: Finisher, reply: Reply, key: Key, batch: Batch | None, position: int) -> Made:
+        """Have a sample finished."""
+        place = None if batch is None else batch.place(position % self._stretch.batch_size)
+        try:
+            made = finisher.make(reply, key, place, self._planner is not None)
+        except WorkerError as error:
+            if self._is_stopped:  # and the process was told to end: nobody wants to know its sample
+                raise
+            raise self._mending.named_death(error, int(key.sample)) from None
+        if made.error is not None:
+            made.error = self._mending.named(made.error, int(key.sample))
+        if made.trace is not None and self._planner is not None:
+            self._planner.finished(key, reply, made.trace)
+        return made
+
+    def _complete(self, finisher: Finisher, number: int, batch: Batch) -> None:
+        """Make a batch whose samples are all there; an error is raised where it is handed out."""
+        try:
+            batch.result = self._result(finisher, number, batch)
+        except WorkerError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the user's own function may raise anything
+            batch.failure = error
+        batch.is_over = True
+
+    def _result(self, finisher: Finisher, number: int, batch: Batch) -> Any:
+        start_s = time.monotonic()
+        result = finisher.batch(batch, self._key_of(number))
+        if self._stretch.pin is not None and result is not EMPTY:
+            # The consumer's own thread may have turned to another accelerator meanwhile, and that is its own affair.
+            is_ours = self._workers.has(threading.current_thread())
+            result = self._stretch.pin(result) if is_ours else pinned(result)
+        self._stats.add(collate_s=time.monotonic() - start_s)
+        return result
+
+    def _batch(self, place: int) -> Batch:
+        """Return the batch of a place; a new one if nothing lies in it yet. With the lock held."""
+        number, size = place // self._stretch.batch_size, self._stretch.batch_size
+        if number not in self._batches:
+            count = min(size, len(self._order) - number * size)
+            self._batches[number] = Batch(self._finishing, count, self._layout, self._finishers.memory)
+        return self._batches[number]

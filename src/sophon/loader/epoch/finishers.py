@@ -1,0 +1,93 @@
+"""What finishes samples and makes batches: this process itself, or worker processes (`workers`)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from sophon.link.wire import Reply
+from sophon.loader.epoch.batch import Batch, Memory, OwnMemory, Place
+from sophon.loader.epoch.collate import Collate, collate_seeded
+from sophon.loader.epoch.finishing import Finishing, Made
+from sophon.pipeline import Key
+
+
+class Finisher(ABC):
+    """Finishes one sample or batch at a time; may be used by several threads, which take turns where they must."""
+
+    @abstractmethod
+    def make(self, reply: Reply, key: Key, place: Place | None, wants_trace: bool) -> Made:
+        """Finish a sample; see `Finishing.make`.
+
+        Args:
+            reply: What came for it.
+            key: Which sample, of which epoch.
+            place: Its place in the batch, if it is known.
+            wants_trace: Whether to note what each op takes.
+
+        Raises:
+            WorkerError: The process that was at it died.
+        """
+
+    @abstractmethod
+    def batch(self, batch: Batch, key: Key) -> Any:
+        """Return a batch as users see it, made of the samples in it; or EMPTY.
+
+        Args:
+            batch: What is in it.
+            key: What the user's own collating is seeded with: see `collate_seeded`.
+
+        Raises:
+            WorkerError: The process that was at it died.
+            Exception: Whatever the user's own function raises.
+        """
+
+
+class Finishers(ABC):
+    """All finishers of an epoch."""
+
+    memory: Memory
+    writes_alone: bool
+    """Whether samples that the user's own function will be given one by one may lie in one array."""
+
+    @abstractmethod
+    def __getitem__(self, number: int) -> Finisher: ...
+
+    def stop(self) -> None:  # noqa: B027 - nothing runs elsewhere
+        """Make threads return that wait for what runs elsewhere, unless that is kept for the next epoch."""
+
+    def close(self, wait: bool = True) -> None:  # noqa: B027
+        """End what runs elsewhere.
+
+        Args:
+            wait: Until it has ended.
+        """
+
+
+class Here(Finisher, Finishers):
+    """This process, in whichever thread asks.
+
+    Args:
+        finishing: What is done to samples.
+        collate: The user's own function that makes batches, if any.
+    """
+
+    writes_alone = False
+
+    def __init__(self, finishing: Finishing, collate: Collate | None) -> None:
+        self.memory = OwnMemory()
+        self._finishing = finishing
+        self._collate = collate
+
+    def __getitem__(self, number: int) -> Finisher:
+        return self
+
+    def make(self, reply: Reply, key: Key, place: Place | None, wants_trace: bool) -> Made:
+        """Finish a sample right here."""
+        return self._finishing.make(reply, key, None if place is None else place.array, wants_trace)
+
+    def batch(self, batch: Batch, key: Key) -> Any:
+        """Make a batch right here."""
+        if self._collate is None or not batch.kept:
+            return batch.assembled()
+        return collate_seeded(self._collate, [self._finishing.item(made) for made, _ in batch.rows()], key)

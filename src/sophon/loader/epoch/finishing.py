@@ -1,0 +1,186 @@
+"""Finishing: what is done to a sample at the trainer, from a payload to what users see.
+
+The same object does it in every thread and process, so that it does not matter where a sample is finished.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sophon.codec.cut import finish_payload
+from sophon.errors import ProtocolError
+from sophon.link.wire import Reply
+from sophon.loader.epoch.collate import as_arrays, numpy_collate
+from sophon.loader.torch_import import torch
+from sophon.pipeline import Key, Kind, Pipeline, Tensor, Trace, Value
+from sophon.pipeline.rng import Rng
+from sophon.pipeline.seeding import seeded
+
+_TARGET_POSITION = (1 << 32) + 1  # neither a pipeline's op nor collating draws the same random words
+_DEFAULT_SAMPLE_BYTES = 1 << 20  # a guess for pipelines whose result has no fixed size
+
+Layout = tuple[tuple[int, ...], str]
+"""Shape and dtype of a finished sample."""
+
+
+@dataclass
+class Made:
+    """A finished sample, or why there is none.
+
+    Args:
+        key: Which sample, of which epoch.
+        value: What the pipeline gave; an array or tensor may lie in its place in the batch already.
+        target: Its target, if there are labels.
+        columns: Further columns.
+        error: Why it cannot be had.
+        trace: What its ops took, if anybody wanted to know.
+        cpu_s: CPU seconds that it took.
+        size_bytes: Size of the value.
+        is_placed: Whether the value was written into its place in the batch by another process.
+        layout: Shape and dtype of the value, where another process made it and it could lie in a batch's array.
+    """
+
+    key: Key
+    value: Any = None
+    target: Any = None
+    columns: dict[str, Any] = field(default_factory=dict)
+    error: Exception | None = None
+    trace: Trace | None = None
+    cpu_s: float = 0.0
+    size_bytes: int = 0
+    is_placed: bool = False
+    layout: Layout | None = None
+
+
+@dataclass(frozen=True)
+class Finishing:
+    """What is done to replies.
+
+    Args:
+        pipeline: All ops; those that storage has run are left out.
+        seed: Of all randomness.
+        url: What to call the data set in messages.
+        has_labels: Whether samples have labels.
+        columns: Names of further columns.
+        target_transform: The user's own function for labels, if any.
+        output: "torch" or "numpy".
+    """
+
+    pipeline: Pipeline
+    seed: int
+    url: str
+    has_labels: bool
+    columns: tuple[str, ...] = ()
+    target_transform: Callable[[Any], Any] | None = None
+    output: str = "torch"
+
+    @property
+    def runs_own_code(self) -> bool:
+        """Whether code of the user's own is run, which may draw from the global generators."""
+        has_calls = self.pipeline.first_call < len(self.pipeline)
+        return has_calls or (self.target_transform is not None and self.has_labels)
+
+    @property
+    def layout(self) -> Layout | None:
+        """Shape and dtype of a finished sample, if it is a tensor of known size."""
+        spec = self.pipeline.specs[-1]
+        if spec.kind is not Kind.TENSOR or None in spec.shape:
+            return None
+        return tuple(d or 0 for d in spec.shape), spec.dtype
+
+    @property
+    def result_bytes(self) -> int:
+        """Size of a finished sample, or a guess."""
+        layout = self.layout
+        return _DEFAULT_SAMPLE_BYTES if layout is None else int(np.prod(layout[0])) * np.dtype(layout[1]).itemsize
+
+    def make(self, reply: Reply, key: Key, out: Tensor | None = None, wants_trace: bool = False) -> Made:
+        """Finish a sample; an error is part of what is returned, since its batch decides what becomes of it.
+
+        Args:
+            reply: What came for it.
+            key: Which sample, of which epoch.
+            out: Its place in the batch, used where that saves a copy.
+            wants_trace: Whether to note what each op takes.
+        """
+        start_s = time.thread_time()
+        made = Made(key, columns=reply.columns)
+        try:
+            made.trace = Trace(len(self.pipeline)) if wants_trace else None
+            made.value, made.target = self._run(reply, key, out, made.trace)
+            made.size_bytes = _size_bytes(made.value)
+        except Exception as error:  # noqa: BLE001 - decoders and the user's own code may raise anything
+            made.error, made.trace = error, None
+        made.size_bytes = made.size_bytes or self.result_bytes
+        made.cpu_s = time.thread_time() - start_s
+        return made
+
+    def _run(self, reply: Reply, key: Key, out: Tensor | None, trace: Trace | None) -> tuple[Value, Any]:
+        if reply.error is not None:
+            raise reply.error
+        if self.has_labels and reply.label is None:
+            raise ProtocolError(f"{self.url}: a reply without a label from a data set that has labels")
+        pipeline, own = self.pipeline, self.pipeline.first_call
+        value = finish_payload(
+            pipeline, reply.payload, key, reply.cut, own, out if own == len(pipeline) else None, trace
+        )
+        start_s = time.monotonic()
+        if own < len(pipeline):
+            value = pipeline.run(value, key, own, out=out)
+        target = self._target(reply.label, key)
+        if trace is not None:
+            trace.own_s = time.monotonic() - start_s
+        return value, target
+
+    def _target(self, label: Any, key: Key) -> Any:
+        """Return what the user's own function makes of a label."""
+        if self.target_transform is None or not self.has_labels:
+            return label
+        try:
+            with seeded(Rng(key, _TARGET_POSITION).word()):
+                return self.target_transform(label)
+        except Exception as error:
+            error.add_note(f"in target_transform, called with {label!r}, of sample {key.sample} of {self.url}")
+            raise
+
+    def item(self, made: Made) -> Any:
+        """Return a sample as users see it."""
+        parts = [self.as_output(made.value)]
+        if self.has_labels:
+            parts.append(made.target)
+        if self.columns:
+            parts.append(made.columns)
+        return tuple(parts) if len(parts) > 1 else parts[0]
+
+    def as_output(self, value: Value) -> Any:
+        """Return a value as users want it: arrays as tensors that may be written to, or tensors as arrays."""
+        if isinstance(value, np.ndarray):
+            is_fit = value.flags.writeable and min(value.strides, default=0) >= 0  # torch has no steps backwards
+            own = value if is_fit else value.copy()
+            return torch.from_numpy(own) if self.output == "torch" else own
+        return as_arrays(value) if self.output == "numpy" else value
+
+    def collate(self, items: list[Any]) -> Any:
+        """Make a batch of samples, as torch does by default."""
+        if self.output == "numpy":
+            return numpy_collate(items)
+        return torch.utils.data.default_collate(items)
+
+    def collate_targets(self, targets: list[Any]) -> Any:
+        """Make a batch of targets."""
+        if self.output == "torch" and all(type(target) is int for target in targets):
+            return self.as_output(np.array(targets, np.int64))
+        return self.collate(targets)
+
+
+def _size_bytes(value: Any) -> int:
+    """Return the size of an array or a tensor; 0 where that is not known, as of a sparse one."""
+    try:
+        return int(getattr(value, "nbytes", 0))
+    except Exception:  # noqa: BLE001 - the user's own class may raise anything
+        return 0

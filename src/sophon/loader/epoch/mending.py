@@ -1,0 +1,65 @@
+"""What takes the place of a bad sample: see `account.bad` for which that is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sophon.errors import OpError, WorkerError, remote_traceback
+from sophon.loader.account.bad import BadSample, BadSamples, row_of
+from sophon.loader.account.stats import Stats
+from sophon.loader.epoch.finishers import Finisher
+from sophon.loader.epoch.finishing import Made
+from sophon.loader.sources.samples import Samples
+from sophon.pipeline import Key
+
+
+@dataclass(frozen=True)
+class Mending:
+    """Gets other samples for bad ones.
+
+    Args:
+        samples: Where they come from.
+        bad: What to do with bad ones, and the record of them.
+        stats: Where to count.
+    """
+
+    samples: Samples
+    bad: BadSamples
+    stats: Stats
+
+    def mend(self, key: Key, error: Exception, finisher: Finisher) -> Made | None:
+        """Return what takes the place of a bad sample, or None for nothing; raise where that is the policy.
+
+        Args:
+            key: The bad sample, and its epoch.
+            error: Why it is bad.
+            finisher: What finishes another one.
+        """
+        epoch = int(key.epoch)
+
+        def get(other: int) -> Made:
+            ((_, reply),) = self.samples.fetch(epoch, [other], self.stats)
+            try:
+                made = finisher.make(reply, Key(key.seed, epoch, other), None, wants_trace=False)
+            except WorkerError as death:
+                raise self.named_death(death, other) from None
+            if made.error is not None:
+                raise self.named(made.error, other)
+            self.stats.add(finish_cpu_s=made.cpu_s)
+            return made
+
+        def row(bad: int, why: Exception) -> BadSample:
+            return row_of(bad, epoch, why, self.bad.name_of(bad) or self.samples.name_of(bad))
+
+        return self.bad.mend(int(key.sample), error, len(self.samples), get, row)
+
+    def named(self, error: Exception, sample: int) -> Exception:
+        """Return the error of a sample with the name of its file, if it is an op's of this trainer."""
+        if isinstance(error, OpError) and remote_traceback(error) is None:
+            return self.samples.named(error, sample)
+        return error
+
+    def named_death(self, error: WorkerError, sample: int) -> WorkerError:
+        """Return the error of a worker process that died, with the name of the file that it was at."""
+        name = self.samples.name_of(sample)
+        return error if name is None else WorkerError(f"{error} The sample is {name}.")

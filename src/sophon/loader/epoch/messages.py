@@ -1,0 +1,206 @@
+"""What a loader and its worker processes tell each other over a line.
+
+A message is a pickled tuple and a body: the payload of a sample on the way out, the numbers of a small result on the
+way back. Large results lie in shared memory, whose descriptor goes along once.
+
+Nothing here comes from outside of these two processes; see `parcel`.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sophon.codec.cut import Cut
+from sophon.errors import Error
+from sophon.loader.epoch.finishing import Layout
+from sophon.loader.epoch.parcel import NewFile, Parcel, dump, load, pack
+from sophon.pipeline import Key, Trace
+from sophon.process.line import Line
+from sophon.process.segments import map_file
+
+
+@dataclass(frozen=True)
+class Spot:
+    """Where in shared memory a sample is to be written.
+
+    Args:
+        segment: Number of the segment.
+        segment_bytes: Its size.
+        offset: Where in it.
+        layout: Shape and dtype of the sample.
+    """
+
+    segment: int
+    segment_bytes: int
+    offset: int
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Finish a sample, whose payload is the body. The file, if one comes along, is the segment's.
+
+    Args:
+        key: Which sample, of which epoch.
+        cut: What was done to it near storage.
+        label: Its label.
+        columns: Further columns.
+        spot: Where to write the result, if that is known.
+        wants_trace: Whether to note what each op takes.
+        gone: Segments that are not needed any more.
+    """
+
+    key: Key
+    cut: Cut
+    label: Any
+    columns: dict[str, Any]
+    spot: Spot | None
+    wants_trace: bool
+    gone: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Collate:
+    """Make a batch of samples with the user's own function; the body is what belongs to the parcel.
+
+    Args:
+        key: What tells the batch from all others.
+        spots: Of the samples that lie in shared memory; None for those in the parcel.
+        rest: Parcel of a list: for each sample its value, if it has no spot, its target and its columns.
+        gone: Segments that are not needed any more.
+    """
+
+    key: Key
+    spots: tuple[Spot | None, ...]
+    rest: Parcel
+    gone: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An error, as it travels.
+
+    Args:
+        error: The error itself, pickled; or, where that cannot be, its type and text.
+        cause: What it was raised from, in the same way.
+        words: Its type and text.
+        notes: What was added to it.
+        where: Its traceback, as text.
+    """
+
+    error: bytes
+    cause: bytes
+    words: str
+    notes: tuple[str, ...]
+    where: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """Return an error in a form that certainly arrives."""
+        where = "".join(traceback.format_exception(error))
+        notes = getattr(error, "__notes__", ())
+        texts = tuple(note for note in notes if isinstance(note, str)) if isinstance(notes, list) else ()
+        return cls(_packed(error), _packed(error.__cause__), _words(error), texts, where)
+
+    def to_error(self) -> Exception:
+        """Return the error as it was, with a note that says where it happened."""
+        error: Exception
+        try:
+            error, cause = load(self.error), load(self.cause)
+        except Exception:  # noqa: BLE001 - the user's own class may raise anything, and do so here alone
+            error, cause = Error(self.words), None
+        error.__cause__ = cause
+        error.__notes__ = [*self.notes, f"traceback in the worker process:\n{self.where}"]
+        return error
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What became of a sample.
+
+    Args:
+        rest: Parcel of the value, unless it lies in its spot, and the target.
+        layout: Shape and dtype of the value, if it is an array or a tensor that could lie in a batch's.
+        is_placed: Whether it lies in its spot.
+        size_bytes: Size of the value.
+        cpu_s: CPU seconds that it took.
+        trace: What its ops took, if that was wanted.
+        failure: Why it cannot be had.
+    """
+
+    rest: Parcel
+    layout: Layout | None
+    is_placed: bool
+    size_bytes: int
+    cpu_s: float
+    trace: Trace | None
+    failure: Failure | None
+
+
+@dataclass(frozen=True)
+class Collated:
+    """What became of a batch.
+
+    Args:
+        rest: Parcel of what the user's own function returned.
+        failure: What it raised.
+    """
+
+    rest: Parcel
+    failure: Failure | None = None
+
+
+def _packed(error: BaseException | None) -> bytes:
+    try:
+        text = dump(error)
+        is_whole = type(load(text)) is type(error)  # some can be written and not read
+    except Exception:  # noqa: BLE001 - whatever the user's own class does
+        is_whole = False
+    return text if is_whole else dump(Error(_words(error)))
+
+
+def _words(error: BaseException | None) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - its own text may be at fault too
+        return type(error).__name__
+
+
+def send(line: Line, message: Any, body: Any = b"", file: int | None = None) -> None:
+    """Send a message."""
+    line.send(dump(message), body, () if file is None else (file,))
+
+
+def receive(line: Line) -> tuple[Any, bytearray, int | None]:
+    """Wait for a message; return it, its body and the file that came along."""
+    text, body, files = line.receive()
+    return load(text), body, files[0] if files else None
+
+
+def packed(value: Any) -> tuple[Parcel, Any, int | None]:
+    """Return a parcel without its memory; then that memory, if it is small; or a file, if it is not."""
+    new = NewFile()
+    parcel = pack(value, new)
+    bare = Parcel(parcel.text, parcel.sizes)
+    return (bare, parcel.memory, None) if new.file is None else (bare, b"", new.file)
+
+
+def packed_inline(value: Any) -> tuple[Parcel, Any]:
+    """Return a parcel without its memory, and that memory."""
+    parcel = pack(value, lambda size_bytes: np.empty(size_bytes, np.uint8))
+    return Parcel(parcel.text, parcel.sizes), parcel.memory
+
+
+def unpacked(bare: Parcel, body: bytearray, file: int | None) -> Parcel:
+    """Return the parcel with its memory; closes the file."""
+    if file is None:
+        return Parcel(bare.text, bare.sizes, bytes(body))
+    try:
+        return Parcel(bare.text, bare.sizes, map_file(file, os.fstat(file).st_size))
+    finally:
+        os.close(file)

@@ -1,0 +1,258 @@
+"""How the batches of one pass after the other are made.
+
+Concurrency: a pass is a generator of its consumer; what runs beside it is its engine's.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sophon.loader.account.bad import BadSamples
+from sophon.loader.account.stats import Stats
+from sophon.loader.epoch import leaving
+from sophon.loader.epoch.collate import Collate, pinning
+from sophon.loader.epoch.costs import Costs
+from sophon.loader.epoch.engine import Engine, Hands, Stretch
+from sophon.loader.epoch.finishers import Finishers, Here
+from sophon.loader.epoch.finishing import Finishing
+from sophon.loader.epoch.mending import Mending
+from sophon.loader.epoch.shared import Running
+from sophon.loader.epoch.workers import Workers, context_for
+from sophon.loader.machine.machine import MachineConfig
+from sophon.loader.machine.tuner import Setting, Tuner
+from sophon.loader.order.log import OrderLog
+from sophon.loader.order.order import epoch_order
+from sophon.loader.order.ranks import Ranks, each, positions, share
+from sophon.loader.order.turns import Positions, Turns
+from sophon.loader.planning.planner import Planner
+from sophon.loader.sources.samples import Samples
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How samples become batches.
+
+    Args:
+        size: Samples in a batch.
+        shuffle: In random order, another one each epoch.
+        drop_last: Leave out a last batch that is smaller.
+        uneven: What to do if samples cannot be shared evenly.
+        collate: The user's own function, if any.
+        pin: Copy batches into pinned memory.
+    """
+
+    size: int
+    shuffle: bool
+    drop_last: bool
+    uneven: str
+    collate: Collate | None
+    pin: bool
+
+    def count(self, samples: int, ranks: Ranks) -> int:
+        """Return how many batches each rank makes of some samples."""
+        mine = each(max(samples, 0), ranks, self.uneven)
+        return mine // self.size if self.drop_last else -(-mine // self.size)
+
+
+@dataclass(frozen=True)
+class Staff:
+    """Who finishes samples.
+
+    Args:
+        workers: How many threads or processes; 0 for the thread that iterates.
+        kind: "threads" or "processes".
+        method: How processes are started; see `workers.context_for`.
+        is_persistent: Whether processes are kept between epochs.
+    """
+
+    workers: int
+    kind: str = "threads"
+    method: Any = None
+    is_persistent: bool = False
+
+    @property
+    def has_processes(self) -> bool:
+        """Whether there are worker processes."""
+        return self.kind == "processes" and self.workers > 0
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a pass begins.
+
+    Args:
+        epoch: Which epoch.
+        cursor: How many samples of it are done, by all ranks together.
+        ranks: Which of several training processes this is.
+        turns: Which samples of this rank left out of turn; None in strict order.
+    """
+
+    epoch: int
+    cursor: int
+    ranks: Ranks
+    turns: Turns | None
+
+
+class Passes:
+    """Makes the batches of one pass after the other.
+
+    Args:
+        samples: Where samples come from.
+        finishing: What is done to them.
+        bad: What becomes of bad ones.
+        batching: How they become batches.
+        config: Bounds and times.
+        staff: Who finishes them.
+        stats: Where to count.
+        planner: Chooses the cuts; None where they are fixed.
+        tuner: Decides how many workers there are; None where that is fixed.
+        replay: A recorded order to keep to, if any.
+    """
+
+    def __init__(
+        self,
+        samples: Samples,
+        finishing: Finishing,
+        bad: BadSamples,
+        batching: Batching,
+        config: MachineConfig,
+        staff: Staff,
+        stats: Stats,
+        planner: Planner | None = None,
+        tuner: Tuner | None = None,
+        replay: OrderLog | None = None,
+    ) -> None:
+        self._samples = samples
+        self._finishing = finishing
+        self._bad = bad
+        self._batching = batching
+        self._config = config
+        self._staff = staff
+        self._stats = stats
+        self._planner = planner
+        self.tuner = tuner
+        self._replay = replay
+        self._costs = Costs(len(samples))
+        self._kept: Workers | None = None  # processes that are kept between epochs
+        is_relaxed = config.max_delay is not None
+        self.log = OrderLog(samples.opened.fingerprint, batching.size) if is_relaxed else None
+        if staff.has_processes:
+            context_for(staff.method)  # what cannot be is said when the loader is made
+
+    @property
+    def setting(self) -> Setting:
+        """What the tuner has found, or what the user set."""
+        if self.tuner is not None:
+            return self.tuner.setting
+        return Setting(self._staff.workers, self._config.max_requests, self._config.buffer_bytes)
+
+    def turns(self, epoch: int, cursor: int, ranks: Ranks) -> Turns | None:
+        """Return the turns that an epoch begins with, recorded ones or none yet; None in strict order."""
+        if self._replay is not None:
+            return self._replay.turns(epoch, cursor, ranks)
+        return None if self._config.max_delay is None else Turns(ranks, cursor)
+
+    def batches(self, start: Start, running: Running) -> Generator[tuple[Any, Positions]]:
+        """Yield each batch of what is left of an epoch with the positions of its samples.
+
+        Args:
+            start: Where it begins.
+            running: Where the engine is added, so that others can stop it.
+        """
+        # Processes are forked first: what the pass has beside them, threads and connections, does not exist yet.
+        finishers = self._finishers()
+        engine: Engine | None = None
+        try:
+            left, row, stretch = self._stretch(start)
+            if self._planner is not None:
+                self._planner.begin(start.epoch, start.ranks.size, row)
+                if (predicted := self._planner.finish_s()) is not None:
+                    self._costs.expect(predicted)
+            engine = Engine(self._hands(finishers), stretch, self._config)
+            running.add(engine)
+            for number, batch in enumerate(engine.batches()):
+                yield batch, left[engine.positions_in(number)]
+                del batch
+        finally:
+            self._end(finishers, engine)
+            if engine is not None:
+                if self.log is not None and start.turns is not None:
+                    begun, places = start.turns.begun, start.turns.places
+                    self.log.record(start.epoch, row, left[engine.positions], begun=begun, start=places)
+                if self._planner is not None:
+                    self._planner.end()
+
+    def _hands(self, finishers: Finishers) -> Hands:
+        mending = Mending(self._samples, self._bad, self._stats)
+        return Hands(
+            self._samples, self._finishing, finishers, mending, self._stats, self._costs, self._planner, self.tuner
+        )
+
+    def _stretch(self, start: Start) -> tuple[Positions, Positions, Stretch]:
+        """Return the positions that are left, this rank's row of samples, and what an engine has to do."""
+        epoch, turns, batching = start.epoch, start.turns, self._batching
+        whole = epoch_order(len(self._samples), self._samples.seed, epoch, shuffle=batching.shuffle)
+        begun = start.cursor if turns is None else turns.begun
+        row = share(whole, begun, start.ranks, batching.uneven)
+        position = positions(len(whole), begun, start.ranks, batching.uneven)
+        left = self._left(epoch, row, turns)
+        if batching.drop_last:
+            left = left[: len(left) // batching.size * batching.size]
+        latest = None
+        if turns is not None and self._config.max_delay is not None:
+            latest = turns.latest(left, batching.size, self._config.max_delay)
+        stretch = Stretch(
+            order=row[left],
+            epoch=epoch,
+            batch_size=batching.size,
+            workers=self._staff.workers,
+            has_collate=batching.collate is not None,
+            latest=latest,
+            positions=position[left],
+            pin=pinning() if batching.pin else None,
+        )
+        return left, row, stretch
+
+    def _left(self, epoch: int, row: Positions, turns: Turns | None) -> Positions:
+        """Return the positions of this rank's samples that are still to come."""
+        if turns is None:
+            return np.arange(len(row))
+        return turns.left(len(row)) if self._replay is None else self._replay.left(epoch, row, turns)
+
+    def _finishers(self) -> Finishers:
+        """Return what finishes the samples of a pass."""
+        staff, collate = self._staff, self._batching.collate
+        if not staff.has_processes:
+            return Here(self._finishing, collate)
+        if self._kept is not None and not self._kept.is_busy:
+            self._kept.is_busy = True
+            return self._kept
+        count = staff.workers if self.tuner is None else self.tuner.most.workers
+        workers = Workers(count, staff.method, self._finishing, collate, self._config.buffer_bytes)
+        if staff.is_persistent and self._kept is None:  # a second pass at the same time has processes of its own
+            self._kept, workers.is_busy, workers.is_kept = workers, True, True
+            # They end with the loader: at the latest when the interpreter does.
+            self._ending = weakref.finalize(self, _close, workers)
+        return workers
+
+    def _end(self, finishers: Finishers, engine: Engine | None) -> None:
+        """End the engine and the processes of a pass."""
+        if engine is not None:
+            engine.close()
+        if self._kept is None or finishers is not self._kept:
+            _close(finishers)
+            return
+        self._kept.is_busy = False
+        if self._kept.is_broken:
+            self._ending.detach()
+            self._kept.close()
+            self._kept = None
+
+
+def _close(finishers: Finishers) -> None:
+    finishers.close(wait=not leaving.by_collector())

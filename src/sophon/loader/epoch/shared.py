@@ -1,0 +1,102 @@
+"""One epoch for several consumers in one process: a thread per accelerator, say.
+
+Concurrency: any number of threads may draw from it. One of them at a time waits for the next batch and takes it, the
+others stand in line behind it; what a thread does with its batch holds up no other. `close` may be called from any
+thread and wakes those that wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Generator, Iterator
+from types import TracebackType
+from typing import Any
+
+_NAP_S = (
+    0.5  # between two looks at the signals: a signal that another thread takes wakes no thread that waits for a lock
+)
+
+
+class Running:
+    """What has to be stopped to end a pass: its engine, as soon as it has one."""
+
+    def __init__(self) -> None:
+        self._engines: list[Any] = []
+        self._is_over = False
+
+    def add(self, engine: Any) -> None:
+        """Add an engine; it is stopped at once if it comes too late."""
+        self._engines.append(engine)
+        if self._is_over:
+            engine.close()
+
+    def stop(self) -> None:
+        """Make whoever waits for a batch raise."""
+        self._is_over = True
+        for engine in list(self._engines):
+            engine.close()
+
+
+class SharedBatches(Iterator[Any]):
+    """The batches of one epoch; each goes to exactly one of those who iterate over this object.
+
+    An error of the loader ends the epoch for all of them: whoever asks from then on gets the same one. An error in one
+    consumer's own code is its own affair: the others get the batches that are left.
+
+    Args:
+        batches: Where they come from.
+        stop: Makes an iteration that waits for a batch raise, called from another thread.
+    """
+
+    def __init__(self, batches: Generator[Any], stop: Callable[[], None]) -> None:
+        self._batches = batches
+        self._stop = stop
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._error: BaseException | None = None
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Stand in line; Ctrl-C is heard meanwhile, whichever thread the kernel tells of it."""
+        while not self._lock.acquire(timeout=_NAP_S):
+            pass
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def __next__(self) -> Any:
+        with self._turn():
+            if self._error is not None:
+                raise self._error
+            try:
+                batch = next(self._batches)
+            except StopIteration:
+                raise
+            except BaseException as error:
+                if self._is_closed:
+                    raise StopIteration from None
+                self._error = error
+                raise
+            if self._is_closed:  # while it was being made
+                raise StopIteration
+            return batch
+
+    def close(self) -> None:
+        """Leave the epoch where it stands: threads that wait for a batch, or ask for one from now on, find the end.
+
+        With worker processes it takes until the batch is there that somebody waits for.
+        """
+        self._is_closed = True
+        self._stop()
+        with self._turn():
+            self._batches.close()
+
+    def __enter__(self) -> SharedBatches:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,1 @@
+"""Decisions without threads, sockets or clocks."""

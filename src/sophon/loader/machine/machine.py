@@ -1,0 +1,512 @@
+"""What to ask for next, and what to do with an answer, a failure and a deadline.
+
+A state machine without sockets, threads or clocks: it is told what happened and when, and says what to do. Threads and
+Flight drive it in production, a seeded simulator with virtual time in tests.
+
+The samples of an epoch stand in a row; their *positions* are 0 … count - 1. Batches have *places* 0 … count - 1 in the
+same way, and every `batch_size` of them are a batch. In strict order the sample at a position gets the place of that
+number. In relaxed order it gets the first free place when it is finished, so that slow samples hold up no others.
+A position goes through these states, and back only along the one arrow::
+
+    waiting ──ask──▶ asked ──reply──▶ received ──finished──▶ finished ──placed──▶ put ──taken──▶ (released)
+       ▲               │
+       └─failed, ended─┘
+
+A request that has brought no reply for a long time is *late*, and one whose node gives no sign of life is *lost*.
+Either is hedged: another source (or, if there is none, the same node once more) is asked for what the request still
+owes, and the first answer counts. A request that owes nothing any more is surplus and may be cancelled. The node of a
+lost request counts as failed; if the second request is lost as well, the first is given up in favour of a third.
+`standing` says which source to ask, and `patience` how long a long time is.
+
+If the implementation is inconsistent with the following, it is a bug:
+
+- Every position is received exactly once; a second reply for it is refused, whoever sends it.
+- A position is owed by at most two requests, and by at least one while it is asked for.
+- Every position gets exactly one place, and every place exactly one position.
+- Batches become ready in order.
+- In relaxed order no sample comes more than `max_delay` batches after the batch it would be in by strict order: where
+  a batch has as many free places as there are samples that must not wait any longer, these places are kept for them.
+- The bytes held for positions between ask and taken stay within `buffer_bytes`, except that the batch to be delivered
+  next may always be completed. Until its reply has come, a sample counts as what finished ones took lately: only what
+  is under way can turn out to be larger, and then nothing more is asked for until there is room.
+- A failure is followed by the next try after a pause that grows as long as nothing is received, and by `fatal` once
+  `deadline_s` has passed since something was asked for or received, while something is still owed.
+- A driver that is woken by what happens and after `wait_s` asks nobody later than it could have.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sophon.errors import Error, RetryableError, UnavailableError
+from sophon.loader.machine.patience import Patience
+from sophon.loader.machine.placement import Placement, Placing
+from sophon.loader.machine.standing import Standings
+
+_WAITING, _ASKED, _RECEIVED, _FINISHED = range(4)
+_SILENT_S = 5.0  # for which a node may say nothing where there is another source; after that it counts as failed
+_TRIAL_S = 0.25  # the same for a node that has failed before, while a batch waits for what it was asked for
+_SOURCES_TRIED = 6  # one after the other, before the deadline
+_LONGEST_NAP_S = 1.0  # of a driver, which is woken by events anyway
+_SHORTEST_NAP_S = 1e-3  # rounding may leave a pause that is shorter than a clock can measure
+
+
+@dataclass(frozen=True)
+class MachineConfig:
+    """Bounds and times.
+
+    Args:
+        buffer_bytes: Bytes held for samples that are asked for and not yet taken.
+        deadline_s: How long nothing may come before the epoch is given up.
+        max_requests: Requests under way at once.
+        request_samples: Samples in one request.
+        request_bytes: Expected bytes in one request.
+        first_pause_s: Before the first retry; doubles with each further one.
+        longest_pause_s: The longest pause before a retry.
+        max_delay: How many batches late a sample may come in relaxed order; None for strict order.
+        nodes: How many storage nodes hold the data set.
+        has_fallback: Whether there is a path to fall back on.
+        hedge: After how many seconds of silence a request is made a second time; True to learn it; False for never.
+    """
+
+    buffer_bytes: int = 1 << 30
+    deadline_s: float = 60.0
+    max_requests: int = 2
+    request_samples: int = 64
+    request_bytes: int = 8 << 20
+    first_pause_s: float = 0.05
+    longest_pause_s: float = 2.0
+    max_delay: int | None = None
+    nodes: int = 1
+    has_fallback: bool = False
+    hedge: bool | float = False
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Send a request for the samples at these positions to a source; number `nodes` is the fallback."""
+
+    request: int
+    positions: tuple[int, ...]
+    source: int = 0
+    is_second: bool = False
+    is_trial: bool = False
+
+
+@dataclass
+class _Request:
+    positions: set[int]
+    source: int
+    sent_s: float
+    got_s: float  # when it was sent, or a reply came
+    heard_s: float  # when it was sent, or its node or connection gave any sign of life
+    is_hedged: bool = False
+    is_suspect: bool = False
+    is_second: bool = False
+    is_trial: bool = False  # of a node that has failed before
+
+
+class Machine:
+    """The course of one epoch.
+
+    Args:
+        count: Samples in the epoch.
+        batch_size: Samples in a batch; the last one may be smaller.
+        config: Bounds and times.
+        expected_bytes: First guess at the bytes held for one sample.
+        now_s: The time at the start.
+        seed: Seed of the jitter of pauses, so that many trainers do not retry in step.
+        standings: How the sources did in the epoch before; by default nothing is known of them.
+        latest: In relaxed order, for every position the last batch that its sample may come in; by default `max_delay`
+            after its own (see `placement`).
+
+    Attributes:
+        max_requests: Requests under way at once; may be changed during the epoch.
+        ahead_bytes: Bytes held at once, at most `buffer_bytes`; may be changed during the epoch.
+        tries: Failures since something was received.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        batch_size: int,
+        config: MachineConfig,
+        expected_bytes: int,
+        now_s: float,
+        seed: int = 0,
+        standings: Standings | None = None,
+        latest: NDArray[np.int64] | None = None,
+    ) -> None:
+        self.count = count
+        self.batch_size = batch_size
+        self.batches = -(-count // batch_size)
+        self.fatal: Error | None = None
+        self.tries = 0
+        self.held_bytes = 0
+        self.max_requests = config.max_requests
+        self.ahead_bytes = config.buffer_bytes
+        self._config = config
+        self._standings = standings or Standings(
+            config.nodes, config.has_fallback, config.first_pause_s, config.longest_pause_s, now_s, seed
+        )
+        self._standings.begin(seed)
+        silent_s = min(_SILENT_S, config.deadline_s / _SOURCES_TRIED)
+        self._patience = Patience(config.hedge, silent_s if self._standings.has_others else math.inf)
+        self._state = np.zeros(count, np.uint8)
+        self._held: dict[int, int] = {}
+        self._expected_bytes = float(expected_bytes)
+        self._next_new = 0
+        self._again: list[int] = []
+        self._owed = 0  # positions that were asked for and not received
+        self._requests: dict[int, _Request] = {}
+        self._request_number = 0
+        self._surplus: list[int] = []
+        self._unfilled = [min(batch_size, count - b * batch_size) for b in range(self.batches)]
+        self._placement = None
+        if config.max_delay is not None:
+            self._placement = Placement(count, batch_size, config.max_delay, latest)
+        self._next_ready = 0
+        self._taken = 0
+        self._last_failure: Error | None = None
+        self._waiting_since_s: float | None = None  # for an answer; None while nothing is owed to us
+
+    @property
+    def standings(self) -> Standings:
+        """How the sources are doing, for the epoch that follows."""
+        return self._standings
+
+    # --- asking -------------------------------------------------------------------------------------------------------
+
+    def ask(self, now_s: float) -> Ask | None:
+        """Return the next request to send, or None if there is nothing to ask for now."""
+        self.check(now_s)
+        if self.fatal:
+            return None
+        hedge = self._hedge(now_s)
+        if hedge is not None:
+            return hedge
+        if self._hoped_for >= self.max_requests:
+            return None
+        choice = self._standings.pick(now_s)
+        if choice is None:
+            return None
+        positions = self._choose_one() if choice.is_trial else self._choose()
+        return self._send(positions, choice.source, now_s, is_trial=choice.is_trial) if positions else None
+
+    def _send(
+        self, positions: list[int], source: int, now_s: float, is_second: bool = False, is_trial: bool = False
+    ) -> Ask:
+        if self._waiting_since_s is None:
+            self._waiting_since_s = now_s
+        self._request_number += 1
+        request = _Request(set(positions), source, now_s, now_s, now_s, is_second=is_second, is_trial=is_trial)
+        self._requests[self._request_number] = request
+        self._standings.asked(source)
+        self._patience.asked(len(positions), is_second)
+        for position in positions:
+            self._state[position] = _ASKED
+        return Ask(self._request_number, tuple(positions), source, is_second, is_trial)
+
+    def _choose(self) -> list[int]:
+        chosen: list[int] = []
+        size_bytes = 0.0
+        while len(chosen) < self._config.request_samples and size_bytes < self._config.request_bytes:
+            if self._again:
+                chosen.append(heapq.heappop(self._again))
+            elif not self._choose_new(chosen):
+                break
+            size_bytes += self._expected_bytes
+        return chosen
+
+    def _choose_one(self) -> list[int]:
+        """Choose a sample for a node that may not answer: if possible one that nobody waits for yet."""
+        chosen: list[int] = []
+        if not self._choose_new(chosen) and self._again:
+            chosen.append(heapq.heappop(self._again))
+        return chosen
+
+    def _choose_new(self, chosen: list[int]) -> bool:
+        if self._next_new >= self.count or not self._room_for(self._next_new):
+            return False
+        self._hold(self._next_new, int(self._expected_bytes))
+        chosen.append(self._next_new)
+        self._next_new += 1
+        self._owed += 1
+        return True
+
+    # --- asking a second time -----------------------------------------------------------------------------------------
+
+    def _hedge(self, now_s: float) -> Ask | None:
+        # Sums, as in `wait_s`: a difference may be rounded to less than the limit when it has just been reached.
+        late = [(n, r) for n, r in self._requests.items() if r.positions and min(self._times_s(r)) <= now_s]
+        for _, request in late:
+            if self._times_s(request)[1] <= now_s and not request.is_suspect:
+                request.is_suspect = True
+                self._standings.failed(request.source, request.sent_s, now_s)
+        for number, request in late:
+            ask = self._replace(number, now_s) if request.is_suspect else self._repeat(request, now_s)
+            if ask is not None:
+                return ask
+        return None
+
+    def _times_s(self, request: _Request) -> tuple[float, float]:
+        """Return when a request is late, and when it is lost."""
+        limit_s = self._patience.limit_s
+        late_s = request.got_s + (min(limit_s, _TRIAL_S) if request.is_trial else limit_s)
+        return late_s, request.heard_s + self._patience.most_s
+
+    def _repeat(self, request: _Request, now_s: float) -> Ask | None:
+        """Ask for what is late a second time."""
+        if request.is_hedged or request.is_second:
+            return None
+        owed = self._owed_alone(request)
+        if not owed or not self._is_needed(owed[0]):
+            return None
+        source = self._standings.pick_other({request.source}, now_s)
+        if source is None if request.is_trial else not self._patience.may_ask_twice(len(owed)):
+            return None
+        request.is_hedged = True
+        return self._send(owed, request.source if source is None else source, now_s, is_second=True)
+
+    def _replace(self, number: int, now_s: float) -> Ask | None:
+        """Ask another source for what is lost; if that is lost too, a third one instead of the first, and so on."""
+        request, rival = self._requests[number], None
+        owed, asked = self._owed_alone(request), {request.source}
+        if not owed:
+            rival = next((o for n, o in self._requests.items() if n > number and self._is_rival(request, o)), None)
+            if rival is None:
+                return None
+            owed = sorted(request.positions & rival.positions)
+            asked.add(rival.source)
+        source = self._standings.pick_instead(asked, now_s)
+        if source is None:
+            return None  # nobody else is there: when this one fails, it is asked again
+        if rival is None:
+            request.is_hedged = True
+        else:
+            rival.is_hedged = True
+            request.positions.difference_update(owed)
+            if not request.positions:
+                self._surplus.append(number)
+        return self._send(owed, source, now_s, is_second=True)
+
+    @staticmethod
+    def _is_rival(request: _Request, other: _Request) -> bool:
+        """Return whether another request owes the same, and is lost too."""
+        return other.is_suspect and not request.positions.isdisjoint(other.positions)
+
+    def _owed_alone(self, request: _Request) -> list[int]:
+        """Return what a request owes and no other request does, the most urgent first."""
+        others = [other.positions for other in self._requests.values() if other is not request]
+        return sorted(p for p in request.positions if not any(p in positions for positions in others))
+
+    def _is_needed(self, position: int) -> bool:
+        """Return whether the next batch waits for a sample; in relaxed order it may wait for any."""
+        return self._placement is not None or position < (self._next_ready + 1) * self.batch_size
+
+    @property
+    def _hoped_for(self) -> int:
+        """How many requests are under way that owe something and have no replacement request."""
+        return sum(bool(request.positions) and not request.is_hedged for request in self._requests.values())
+
+    @property
+    def calls(self) -> int:
+        """How many calls must be able to be open at once.
+
+        Cancelling a call that hangs may not end it. So calls that have been replaced do not count among the requests,
+        and there is one more call for the next replacement.
+        """
+        if self._patience.most_s == math.inf and not self._config.hedge:
+            return self.max_requests
+        hoped_for = self._hoped_for
+        return max(self.max_requests, hoped_for) + 1 + len(self._requests) - hoped_for
+
+    def surplus(self) -> list[int]:
+        """Return the requests that owe nothing any more since others were faster; each is returned once."""
+        found, self._surplus = self._surplus, []
+        return found
+
+    # --- room ---------------------------------------------------------------------------------------------------------
+
+    def _room_for(self, position: int) -> bool:
+        needed_next = position < (self._taken + 1) * self.batch_size
+        most_bytes = min(self.ahead_bytes, self._config.buffer_bytes)
+        return needed_next or self.held_bytes + self._expected_bytes <= most_bytes
+
+    @property
+    def full(self) -> bool:
+        """Whether there is more to ask for, but no room for it."""
+        return not self._again and self._next_new < self.count and not self._room_for(self._next_new)
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether there is more to ask for, and room for it."""
+        return bool(self._again) or (self._next_new < self.count and self._room_for(self._next_new))
+
+    def _hold(self, position: int, size_bytes: int) -> None:
+        self.held_bytes += size_bytes - self._held.get(position, 0)
+        self._held[position] = size_bytes
+
+    # --- what happens to requests -------------------------------------------------------------------------------------
+
+    def reply(self, request: int, position: int, size_bytes: int, now_s: float) -> bool:
+        """Record a reply; return False if it is not wanted: it is late, unknown or the second one."""
+        asked = self._requests.get(request)
+        if asked is None or self.fatal:
+            return False  # what was given up stays given up, though it may be answered a moment later
+        self._hear(asked, now_s)
+        if position not in asked.positions:
+            return False
+        for number, other in self._requests.items():
+            if position in other.positions:
+                other.positions.discard(position)
+                if other is not asked and not other.positions:
+                    self._surplus.append(number)
+        self._state[position] = _RECEIVED
+        self._hold(position, max(size_bytes, self._held[position]))
+        self._owed -= 1
+        self._waiting_since_s = now_s if self._owed else None
+        self.tries = 0
+        return True
+
+    def _hear(self, request: _Request, now_s: float) -> None:
+        self._patience.waited(now_s - request.got_s)
+        request.got_s = request.heard_s = now_s
+        request.is_suspect = request.is_trial = False
+        self._standings.replied(request.source)
+
+    def heard(self, request: int, at_s: float) -> None:
+        """Record a sign of life: nothing was received, but the node is at work, or a large reply is on its way."""
+        asked = self._requests.get(request)
+        if asked is not None and at_s > asked.heard_s:
+            asked.heard_s, asked.is_suspect = at_s, False
+
+    def ended(self, request: int, now_s: float) -> None:
+        """Record that a reply stream has ended."""
+        asked = self._requests.get(request)
+        if asked is not None and asked.positions:
+            missing = len(asked.positions)
+            self.failed(request, RetryableError(f"the reply ended {missing} samples early"), now_s)
+        elif asked is not None:
+            self._drop(request)
+
+    def resume(self) -> None:
+        """Start the deadline anew, for a driver that only drives while its consumer waits."""
+        if not self._requests:
+            self._waiting_since_s = None
+
+    def failed(self, request: int, error: Error, now_s: float) -> bool:
+        """Record that a request has failed; what it still owes is asked for again, unless the error is final.
+
+        Returns:
+            Whether it still owed something.
+        """
+        asked = self._requests.get(request)
+        if asked is None:
+            return False
+        if not asked.positions and isinstance(error, RetryableError):
+            self._drop(request)  # it was cancelled, or broke after its last reply
+            return False
+        for position in self._owed_alone(asked):
+            self._state[position] = _WAITING
+            heapq.heappush(self._again, position)
+        self._drop(request)
+        for other in self._requests.values():
+            if other.positions & asked.positions:
+                other.is_hedged = other.is_second = False  # there is only one of the two now
+        if not isinstance(error, RetryableError):
+            self.fatal = self.fatal or error
+            return True
+        self.tries += 1
+        self._last_failure = error
+        self._standings.failed(asked.source, asked.sent_s, now_s)
+        self.check(now_s)
+        return True
+
+    def _drop(self, request: int) -> None:
+        self._standings.ended(self._requests.pop(request).source)
+
+    def check(self, now_s: float) -> None:
+        """Give up if the deadline has passed."""
+        if self.fatal:
+            return
+        deadline_s = self._config.deadline_s
+        if self._waiting_since_s is None or now_s - self._waiting_since_s < deadline_s:
+            return
+        if self.tries:
+            text = f"no answer for {deadline_s:g} s, after {self.tries} tries; the last one: {self._last_failure}"
+        else:
+            text = f"no answer for {deadline_s:g} s, though the connection stands"
+        self.fatal = UnavailableError(text)
+
+    # --- what happens to samples and batches --------------------------------------------------------------------------
+
+    def finished(self, position: int, size_bytes: int) -> list[Placing]:
+        """Record that a sample is finished, and how large it is now; return which position gets which place.
+
+        In relaxed order that may be none, if the free places are kept for others, or several that have waited.
+        """
+        assert self._state[position] == _RECEIVED
+        self._state[position] = _FINISHED
+        self._hold(position, size_bytes)
+        self._expected_bytes += 0.05 * (size_bytes - self._expected_bytes)
+        return [(position, position)] if self._placement is None else self._placement.add(position)
+
+    def put(self, place: int) -> bool:
+        """Record that a sample lies in its place; return whether its batch is complete with it."""
+        batch = place // self.batch_size
+        self._unfilled[batch] -= 1
+        while self._next_ready < self.batches and self._unfilled[self._next_ready] == 0:
+            self._next_ready += 1
+        return self._unfilled[batch] == 0
+
+    def position_at(self, place: int) -> int:
+        """Return the position that has a place; in relaxed order only for places that have been given away."""
+        return place if self._placement is None else int(self._placement.position_at[place])
+
+    @property
+    def ready(self) -> int:
+        """How many batches, from the first, are complete."""
+        return self._next_ready
+
+    @property
+    def ready_bytes(self) -> float:
+        """About how many bytes lie in complete batches that are not yet handed out."""
+        return (self._next_ready - self._taken) * self.batch_size * self._expected_bytes
+
+    @property
+    def taken(self) -> int:
+        """How many batches, from the first, have been handed out."""
+        return self._taken
+
+    def take(self) -> int:
+        """Hand out the next batch, which must be ready, and release its bytes."""
+        assert self._taken < self._next_ready
+        batch = self._taken
+        self._taken += 1
+        for place in range(batch * self.batch_size, min((batch + 1) * self.batch_size, self.count)):
+            self.held_bytes -= self._held.pop(self.position_at(place))
+        return batch
+
+    def positions_in(self, batch: int) -> NDArray[np.int64]:
+        """Return the positions of the samples in a batch that was handed out."""
+        start, stop = batch * self.batch_size, min((batch + 1) * self.batch_size, self.count)
+        return np.arange(start, stop) if self._placement is None else self._placement.position_at[start:stop].copy()
+
+    def taken_positions(self) -> NDArray[np.int64]:
+        """Return the positions of the samples in the batches handed out so far, in the order of their places."""
+        stop = min(self._taken * self.batch_size, self.count)
+        return np.arange(stop) if self._placement is None else self._placement.position_at[:stop].copy()
+
+    def wait_s(self, now_s: float) -> float:
+        """How long it makes sense to wait for an event before asking again."""
+        times_s = [now_s + _LONGEST_NAP_S, *self._standings.retries_s]
+        for request in self._requests.values():
+            if request.positions:
+                times_s += self._times_s(request)
+        return max(min(at_s - now_s for at_s in times_s if at_s > now_s), _SHORTEST_NAP_S)

@@ -1,0 +1,69 @@
+"""How long a request may be silent before another source is asked too: a part of the machine.
+
+Given in seconds, or learned: a request is late when it is silent for several times longer than nineteen of twenty
+others were lately, as Dean and Barroso propose in "The Tail at Scale" (2013). Second requests are bounded to a tenth
+of all samples, and one request more: a whole link that has become slow is not made faster by asking twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+_KEPT = 128  # the latest waits
+_ENOUGH = 8  # waits before a limit is learned from them
+_QUANTILE = 0.95
+_TIMES = 3.0  # longer than that quantile
+_LEAST_S = 0.05  # less is not worth a second request
+_SHARE = 0.1  # of the samples asked for may be asked for twice
+
+
+class Patience:
+    """Says when a request is late.
+
+    Args:
+        hedge: Seconds of silence; True to learn them; False for never.
+        most_s: Bound on these seconds where there is another source; infinite where there is none.
+    """
+
+    def __init__(self, hedge: bool | float, most_s: float) -> None:
+        self._hedge = hedge
+        self._most_s = most_s
+        self._waits: deque[float] = deque(maxlen=_KEPT)
+        self._asked = self._twice = 0
+        self._limit_s: float | None = None
+
+    def waited(self, seconds: float) -> None:
+        """Record how long a stream was silent before it went on."""
+        if self._hedge is True and seconds > 1e-3:  # with less, the reply came in one message with the one before
+            self._waits.append(seconds)
+            self._limit_s = None
+
+    def asked(self, samples: int, twice: bool = False) -> None:
+        """Count the samples of a request."""
+        self._asked += samples
+        self._twice += samples if twice else 0
+
+    def may_ask_twice(self, samples: int) -> bool:
+        """Return whether so many more samples may be asked for a second time."""
+        return self._twice <= _SHARE * (self._asked + samples)
+
+    @property
+    def limit_s(self) -> float:
+        """How long a request may be silent; infinite if it may be silent for ever."""
+        if self._limit_s is None:
+            self._limit_s = self._learned_s()
+        return self._limit_s
+
+    @property
+    def most_s(self) -> float:
+        """After this time samples may be asked for twice however often that has happened."""
+        return self._most_s
+
+    def _learned_s(self) -> float:
+        if not isinstance(self._hedge, bool):
+            return self._hedge
+        if not self._hedge or len(self._waits) < _ENOUGH:
+            return math.inf
+        waits = sorted(self._waits)
+        return max(_TIMES * waits[min(int(_QUANTILE * len(waits)), len(waits) - 1)], _LEAST_S)

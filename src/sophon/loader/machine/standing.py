@@ -1,0 +1,177 @@
+"""Which of several sources to ask next: storage nodes that hold the same data set, and maybe a path to fall back on.
+
+A part of the machine, and like it without sockets, threads or clocks. The nodes are numbered 0 … count - 1; the
+fallback, if there is one, has the number `count`.
+
+- A node that answers is *well*, and well nodes share the requests: the one with the fewest under way gets the next,
+  and where these are equally many, the one that was asked longest ago.
+- A node that fails is asked again after a pause that doubles with every further failure. As long as there is another
+  source to ask, it is asked for a single sample, so that little waits for a node that may be gone, and others are asked
+  in between: otherwise several nodes that are gone would leave a driver with one thread no time for one that is not.
+  And it is left alone for several times as long as it has kept us waiting.
+- The fallback is asked while every node has failed twice in a row: a node that just restarts its connection is well
+  again at the second try. Requests that were under way together fail together, which is one failure.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+from dataclasses import dataclass
+
+_REST = 4.0  # times the wait that a node has caused: for so long it is left alone, where others answer
+_LONGEST_REST_S = 60.0
+_GIVEN_UP = 2  # failures in a row of every node before the fallback is asked
+
+
+@dataclass
+class _Standing:
+    tries: int = 0  # failures since the last reply
+    failed_at_s: float = 0.0  # the last of them
+    retry_at_s: float = 0.0
+    rests_until_s: float = 0.0
+    under_way: int = 0
+    turn: int = 0  # when it was asked last
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which source to ask.
+
+    Args:
+        source: Its number.
+        is_trial: Whether it has failed before and others could be asked instead.
+    """
+
+    source: int
+    is_trial: bool = False
+
+
+class Standings:
+    """The sources of one epoch, and how they have done lately.
+
+    Args:
+        count: How many nodes there are.
+        has_fallback: Whether there is a path to fall back on.
+        first_pause_s: Before the first retry; doubles with each further one.
+        longest_pause_s: The longest pause before a retry.
+        now_s: The time at the start.
+        seed: Seed of the jitter of pauses, so that many trainers do not retry in step.
+    """
+
+    def __init__(
+        self, count: int, has_fallback: bool, first_pause_s: float, longest_pause_s: float, now_s: float, seed: int
+    ) -> None:
+        self._nodes = [_Standing(retry_at_s=now_s) for _ in range(count)]
+        self._fallback = _Standing(retry_at_s=now_s) if has_fallback else None
+        self._first_pause_s = first_pause_s
+        self._longest_pause_s = longest_pause_s
+        self._random = random.Random(seed)
+        self._tried = False  # whether the source asked last had failed
+        self._turns = 0
+
+    def begin(self, seed: int) -> None:
+        """Begin an epoch: nothing is under way, and each source is as well as it was."""
+        self._random.seed(seed)  # a forked process has a copy of its parent's
+        for node in (*self._nodes, *([] if self._fallback is None else [self._fallback])):
+            node.under_way = 0
+
+    def pick(self, now_s: float) -> Choice | None:
+        """Return which source to ask now; None while all of them pause."""
+        well = [number for number, node in enumerate(self._nodes) if node.tries == 0]
+        due = [number for number, node in enumerate(self._nodes) if node.tries and node.retry_at_s <= now_s]
+        untried = [number for number in due if self._may_be_tried(number, now_s)]
+        if untried and (well or self._falls_back) and not self._tried:
+            return Choice(min(untried, key=self._soonest), is_trial=True)
+        if well:
+            return Choice(min(well, key=self._idlest))
+        if self._falls_back and self._fallback is not None and self._fallback.retry_at_s <= now_s:
+            return Choice(len(self._nodes))
+        return Choice(min(due, key=self._soonest), is_trial=self._falls_back) if due else None
+
+    def pick_other(self, than: Collection[int], now_s: float) -> int | None:
+        """Return which source to ask for what others were asked for and do not send; None if there is no other."""
+        well = [number for number, node in enumerate(self._nodes) if node.tries == 0 and number not in than]
+        if well:
+            return min(well, key=self._idlest)
+        fallback = len(self._nodes)
+        if self._fallback is not None and fallback not in than and self._fallback.retry_at_s <= now_s:
+            return fallback
+        return None
+
+    def pick_instead(self, than: Collection[int], now_s: float) -> int | None:
+        """Return which source to ask instead of lost ones: even one that has failed, or has answered others since."""
+        other = self.pick_other(than, now_s)
+        if other is not None:
+            return other
+        nodes = enumerate(self._nodes)
+        due = [number for number, node in nodes if number not in than and node.retry_at_s <= now_s]
+        if due:
+            return min(due, key=self._soonest)
+        return next((number for number in sorted(than) if self._at(number).tries == 0), None)
+
+    @property
+    def has_others(self) -> bool:
+        """Whether there is more than one source."""
+        return len(self._nodes) > 1 or self._fallback is not None
+
+    @property
+    def _falls_back(self) -> bool:
+        return self._fallback is not None and all(node.tries >= _GIVEN_UP for node in self._nodes)
+
+    @property
+    def retries_s(self) -> list[float]:
+        """When the pauses and rests of each of them end, or have ended."""
+        everybody = (*self._nodes, *([] if self._fallback is None else [self._fallback]))
+        return [at_s for node in everybody for at_s in (node.retry_at_s, node.rests_until_s)]
+
+    def asked(self, number: int) -> None:
+        """Count a request that was sent."""
+        node = self._at(number)
+        self._turns += 1
+        node.turn = self._turns
+        node.under_way += 1
+        self._tried = node.tries > 0
+
+    def replied(self, number: int) -> None:
+        """Record a reply: the node is well."""
+        node = self._at(number)
+        node.tries, node.retry_at_s, node.rests_until_s = 0, 0.0, 0.0
+
+    def ended(self, number: int) -> None:
+        """Record that a request is over, whether it failed or not."""
+        self._at(number).under_way -= 1
+
+    def failed(self, number: int, sent_s: float, now_s: float) -> None:
+        """Record that a node has failed, or is silent: it is left alone for a while.
+
+        Args:
+            number: Which source.
+            sent_s: When the request was sent that has failed: all that were under way fail together, and count once.
+            now_s: The time.
+        """
+        node = self._at(number)
+        if node.tries and sent_s <= node.failed_at_s:
+            return
+        pause_s = min(self._first_pause_s * 2.0 ** min(node.tries, 30), self._longest_pause_s)
+        node.tries += 1
+        node.failed_at_s = now_s
+        node.retry_at_s = now_s + pause_s * self._random.uniform(0.5, 1.0)
+        node.rests_until_s = now_s + min(_REST * (now_s - sent_s), _LONGEST_REST_S)
+
+    def _at(self, number: int) -> _Standing:
+        if number < len(self._nodes):
+            return self._nodes[number]
+        assert self._fallback is not None
+        return self._fallback
+
+    def _may_be_tried(self, number: int, now_s: float) -> bool:
+        node = self._nodes[number]
+        return node.under_way == 0 and node.rests_until_s <= now_s
+
+    def _soonest(self, number: int) -> tuple[float, int]:
+        return self._nodes[number].retry_at_s, self._nodes[number].tries
+
+    def _idlest(self, number: int) -> tuple[int, int]:
+        """Sort by the number of requests under way, then by when a source was last asked."""
+        return self._nodes[number].under_way, self._nodes[number].turn

@@ -1,0 +1,1 @@
+"""What is checked when a data set is opened."""

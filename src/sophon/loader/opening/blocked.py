@@ -1,0 +1,42 @@
+"""Pipelines of which nothing useful can run near storage: which step is in the way, and what to write instead."""
+
+from __future__ import annotations
+
+import warnings
+
+from sophon.codec.cut import legal_cuts, looks_ahead
+from sophon.loader.opening.caller import levels_to_user
+from sophon.loader.sources.assignment import OffloadWarning
+from sophon.pipeline import Call, Op, Pipeline
+from sophon.pipeline.ops import Decode
+from sophon.pipeline.pipeline import title
+
+_CONVERSIONS = ("ToImage", "ToTensor", "PILToTensor")
+
+
+def warn_if_blocked(pipeline: Pipeline) -> None:
+    """Warn if files have to cross the link whole: only Decode can run elsewhere, and no window can be cut."""
+    blocking = pipeline.max_cut
+    if blocking > 1 or blocking == len(pipeline) or any(map(looks_ahead, legal_cuts(pipeline))):
+        return
+    op = pipeline.ops[blocking]
+    reason = f" ({op.reason})" if isinstance(op, Call) else ""
+    warnings.warn(
+        f"nothing that saves much can be done near storage, and whole files cross the link: step {blocking}, "
+        f"{title(op)}, runs on the trainer only{reason}, and so does what follows it. {_remedy(op, blocking)} "
+        "policy='none' says that this is intended.",
+        OffloadWarning,
+        stacklevel=levels_to_user(),
+    )
+
+
+def _remedy(op: Op, position: int) -> str:
+    if position == 0:
+        return f"Begin with {Decode.name()}() and a crop."
+    name = type(op.function).__name__ if isinstance(op, Call) else ""
+    if name in _CONVERSIONS:
+        return f"Put {name} after the resize, on pictures, or put a crop such as RandomResizedCrop before or after it."
+    return (
+        "If training allows that, put a torchvision crop or resize before it, such as RandomResizedCrop; or Resize, "
+        "where it makes several views, which should not share one random crop."
+    )

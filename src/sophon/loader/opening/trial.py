@@ -1,0 +1,220 @@
+"""What is tried when a loader opens: do the callables of a pipeline depend on the seed, and do they work at all?
+
+A callable that keeps a generator of its own gives other tensors in every run, and nobody would notice. So each is run
+twice under each of a few keys, on the value that reaches it; where two results differ, the user is told. A transform of
+torchvision, timm or the like that fails under every key and on every picture is refused here, before an epoch begins;
+an error of the user's own code is left for when it happens, since it may depend on the sample.
+
+Limits: a few keys on one sample show much, not all: what is rarely random may look steady. Values that cannot be copied
+or compared are passed over in silence, as is all that is left after some seconds.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import sys
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from PIL import Image
+
+from sophon.errors import ConfigError, Error, OpError
+from sophon.loader.opening.caller import levels_to_user
+from sophon.loader.opening.same_bits import same_bits
+from sophon.loader.sources.assignment import SeedWarning
+from sophon.pipeline import Call, Key, Pipeline, Value
+from sophon.pipeline.code import LIBRARIES
+from sophon.pipeline.pipeline import title
+from sophon.pipeline.probe import picture
+
+KEYS = 8
+TRIAL_S = 5.0  # in all; how long a user may wait for a loader to open without asking why
+_LEAST_KEYS = 2
+_LARGE = 8  # times the built-in picture is enlarged: 2560 × 1920, so that few crops are too large for it
+_SEED = (
+    "Draw from the global generators of random, numpy or torch, which are seeded for each sample; or give the object a "
+    "set_random_seed(seed) method, which is called before each call. Do not keep a generator of your own, such as "
+    "np.random.default_rng() or torch.Generator(). Give transforms of albumentations as they are: inside "
+    "a function of yours they are not seeded."
+)
+_FAILS = (
+    "Check its arguments and what the steps before it give it. transform(PIL.Image.open(path).convert('RGB')), called "
+    "by hand, shows whether it fails there too."
+)
+_NO_PICTURE = (
+    "A list begins with the bytes of a file: put sophon.ops.Decode() first, or wrap the transforms in Compose."
+)
+
+
+def try_calls(pipeline: Pipeline, seed: int, first_file: Callable[[], bytes | None]) -> None:
+    """Try the callables of a pipeline; warn of those that do not depend on the seed.
+
+    Args:
+        pipeline: If it has no callables, nothing is done.
+        seed: Seed of the loader.
+        first_file: Returns the bytes of the first sample, or None if it cannot be had now.
+
+    Raises:
+        ConfigError: A transform of torchvision, timm or the like fails whatever it is given.
+    """
+    if pipeline.first_call == len(pipeline):
+        return
+    data = first_file()
+    end_s = time.monotonic() + TRIAL_S
+    trial = None if data is None else Trial(pipeline, seed, data, end_s)
+    if trial is None or not trial.reached:
+        # Nothing is known of the data set: no reason to refuse anything.
+        trial = Trial(pipeline, seed, picture(), end_s)
+    elif (position := trial.always_fails()) is not None:
+        _refuse(pipeline, seed, position, trial.errors[position], end_s)
+    if trial.differing:
+        _warn(pipeline, sorted(trial.differing))
+
+
+class Trial:
+    """Some runs of a pipeline on one file.
+
+    Args:
+        pipeline: A pipeline with callables.
+        seed: Seed of the loader.
+        data: The bytes of the file.
+        end_s: When to stop trying further keys, by the monotonic clock.
+
+    Attributes:
+        reached: Under how many keys the first callable was given a value.
+        differing: Positions of callables that gave two results for one value and key.
+        errors: By position, the first error of a step.
+    """
+
+    def __init__(self, pipeline: Pipeline, seed: int, data: bytes, end_s: float) -> None:
+        self._pipeline = pipeline
+        self._keys = 0
+        self._failures: Counter[int] = Counter()
+        self.reached = 0
+        self.differing: set[int] = set()
+        self.errors: dict[int, OpError] = {}
+        steady = self._steady
+        try:
+            # What is the same under all keys is computed once; ops never change what they are given.
+            value = pipeline.run(data, Key(seed, 0, 0), 0, steady)
+        except Error:
+            return
+        for epoch in range(KEYS):
+            if epoch >= _LEAST_KEYS and time.monotonic() > end_s:
+                return
+            self._keys += 1
+            self._try_key(Key(seed, epoch, 0), steady, value)
+
+    @property
+    def _steady(self) -> int:
+        """The number of ops before the first one that is random or a callable."""
+        for position, op in enumerate(self._pipeline.ops):
+            if op.random or isinstance(op, Call):
+                return position
+        return len(self._pipeline)
+
+    def _try_key(self, key: Key, start: int, value: Value) -> None:
+        pipeline, first = self._pipeline, self._pipeline.first_call
+        try:
+            value = _fresh(pipeline.run(value, key, start, first))  # it may be the very value that all keys begin with
+        except (Error, _NoCopy):
+            return
+        self.reached += 1
+        for position in range(first, len(pipeline)):
+            try:
+                if isinstance(pipeline.ops[position], Call):
+                    value = self._try_call(key, position, value)
+                else:
+                    value = pipeline.run(value, key, position, position + 1)
+            except OpError as error:
+                self._failures[position] += 1
+                self.errors.setdefault(position, error)
+                return
+            except (Error, _NoCopy):
+                return
+
+    def _try_call(self, key: Key, position: int, value: Value) -> Value:
+        """Run a callable twice on a value that nothing else refers to, and return what it gave first."""
+        # Copies, since it may change what it is given, or give the same buffer each time.
+        one = _fresh(self._pipeline.run(_fresh(value), key, position, position + 1))
+        try:
+            other = self._pipeline.run(value, key, position, position + 1)
+        except OpError:
+            self.differing.add(position)
+            return one
+        if same_bits(one, other) is False:
+            self.differing.add(position)
+        return one
+
+    def always_fails(self) -> int | None:
+        """Return the position of a library's step that failed under every key, if there is one."""
+        for position, failures in self._failures.items():
+            op, error = self._pipeline.ops[position], self.errors[position]
+            if failures == self._keys and isinstance(op, Call) and op.is_of_library and not _is_of_user(error):
+                return position
+        return None
+
+
+def _refuse(pipeline: Pipeline, seed: int, position: int, error: OpError, end_s: float) -> None:
+    """Raise if a step that fails on a sample also fails on other pictures."""
+    for data in (picture(), _large_picture()):
+        if Trial(pipeline, seed, data, end_s).always_fails() != position:
+            return
+    remedy = error.remedy or (_FAILS if position > 0 else _NO_PICTURE)
+    raise ConfigError(
+        f"step {position} ({title(pipeline.ops[position])}) fails on the first sample and on every other picture that "
+        f"it was tried on: {error.problem} {remedy}"
+    ) from error
+
+
+def _warn(pipeline: Pipeline, positions: list[int]) -> None:
+    steps = ", ".join(f"step {position} ({title(pipeline.ops[position])})" for position in positions)
+    them = "it" if len(positions) == 1 else "each of them"
+    warnings.warn(
+        f"{steps}: run twice on one value under one seed, {them} gave two results, so the tensors differ from run to "
+        f"run and with the number of workers. {_SEED}",
+        SeedWarning,
+        stacklevel=levels_to_user(),
+    )
+
+
+class _NoCopy(Exception):  # noqa: N818 - not an error: there is nothing to try then
+    """A value that cannot be copied."""
+
+
+def _fresh(value: Value) -> Value:
+    """Return a copy that shares nothing with the value."""
+    if isinstance(value, Image.Image):
+        return value.copy()
+    try:
+        return copy.deepcopy(value)
+    except Exception as error:
+        raise _NoCopy from error
+
+
+# Modules whose code is not the user's: of libraries, what they are built on, and ours.
+_NOT_THE_USERS = frozenset((*LIBRARIES, "PIL", "numpy", "scipy", "cv2", "albucore", "sophon", *sys.stdlib_module_names))
+
+
+def _is_of_user(error: OpError) -> bool:
+    """Return whether code of the user had a part in an error: a library's transform may call it."""
+    cause: Any = error.__cause__
+    if cause is None:
+        return False
+    modules = (str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(cause.__traceback__))
+    return any(module.partition(".")[0] not in _NOT_THE_USERS for module in modules)
+
+
+@cache
+def _large_picture() -> bytes:
+    with Image.open(io.BytesIO(picture())) as small:
+        large = small.resize((small.width * _LARGE, small.height * _LARGE))
+    file = io.BytesIO()
+    large.save(file, "JPEG")
+    return file.getvalue()

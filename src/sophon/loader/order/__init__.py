@@ -1,0 +1,1 @@
+"""Which sample comes when and on which rank, and how far a run has come."""

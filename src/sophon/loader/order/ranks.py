@@ -1,0 +1,137 @@
+"""Which of several training processes this is, and which samples of an epoch are its own.
+
+The global order of an epoch depends on (seed, epoch) alone. Rank r of R takes its positions r, r + R, r + 2R, … as
+torch's `DistributedSampler` does, all ranks in step: so after s steps of `batch_size` the first s × batch_size × R
+samples of the global order are used up, whoever had them. That one number, the *cursor*, is all that another run needs
+to go on from, with any other number of ranks or workers.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sophon.errors import ConfigError
+from sophon.loader.order.order import Order
+from sophon.loader.torch_import import torch
+
+UNEVEN = ("pad", "drop", "raise")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """One of several training processes that share an epoch.
+
+    Args:
+        rank: Which one, from 0.
+        size: How many there are.
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    def __post_init__(self) -> None:
+        for name, value in (("rank", self.rank), ("world_size", self.size)):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise ConfigError(f"{name}: expected an integer, got {value!r}")
+        if not 0 <= self.rank < self.size:
+            raise ConfigError(f"expected a rank in 0 … world_size - 1, got rank {self.rank} of {self.size}")
+
+
+def find_ranks(rank: int | None, world_size: int | None) -> Ranks:
+    """Return which rank this is: as told, as torch.distributed knows, or as torchrun's environment says.
+
+    Args:
+        rank: As the user said; None to find out.
+        world_size: As the user said; None to find out.
+    """
+    if (rank is None) != (world_size is None):
+        raise ConfigError("rank and world_size go together; give both, or neither to have them found")
+    if rank is not None and world_size is not None:
+        return Ranks(rank, world_size)
+    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+        return Ranks(torch.distributed.get_rank(), torch.distributed.get_world_size())
+    said = _environment("WORLD_SIZE")
+    if said is None or said == 1:
+        return Ranks()
+    mine = _environment("RANK")
+    if mine is None:
+        # A guess would silently train every process on all samples.
+        raise ConfigError(f"WORLD_SIZE is {said} but RANK is not set; start with torchrun, or give rank and world_size")
+    return Ranks(mine, said)
+
+
+def ranks_here(size: int) -> int:
+    """Return how many of all ranks share this machine, as torchrun's environment says; 1 where nothing says so.
+
+    Args:
+        size: How many ranks there are.
+    """
+    return min(max(_environment("LOCAL_WORLD_SIZE") or 1, 1), size)
+
+
+def _environment(name: str) -> int | None:
+    text = os.environ.get(name, "").strip()
+    if not text:
+        return None
+    try:
+        return int(text)
+    except ValueError as error:
+        raise ConfigError(f"{name}={text!r} in the environment: expected an integer") from error
+
+
+def each(count: int, ranks: Ranks, uneven: str) -> int:
+    """Return how many of `count` samples every rank gets: the same number, so that all make equally many steps.
+
+    Args:
+        count: Samples that are left of the epoch.
+        ranks: How many share them.
+        uneven: What to do if they cannot be shared evenly: "pad" with samples from the beginning of the order, "drop"
+            the last ones, or "raise" an error.
+    """
+    over = count % ranks.size
+    if over and uneven == "raise":
+        raise ConfigError(
+            f"{count:,} samples cannot be shared evenly by {ranks.size} ranks, and ranks that make unequal steps wait "
+            'for each other for ever; uneven="pad" repeats a few samples, uneven="drop" leaves a few out'
+        )
+    return count // ranks.size if uneven == "drop" else -(-count // ranks.size)
+
+
+def positions(count: int, cursor: int, ranks: Ranks, uneven: str) -> Order:
+    """Return the positions of one rank's samples in the global order, from the cursor to the end of the epoch.
+
+    Positions from `count` on are those of padding: they stand for the samples at the beginning of the order.
+
+    Args:
+        count: Samples in the epoch.
+        cursor: How many of them are used up.
+        ranks: Whose share.
+        uneven: See `each`.
+    """
+    whole = each(max(count - cursor, 0), ranks, uneven) * ranks.size
+    return np.arange(cursor + ranks.rank, cursor + whole, ranks.size, dtype=np.int64)
+
+
+def share(order: Order, cursor: int, ranks: Ranks, uneven: str) -> Order:
+    """Return the samples of one rank, from the cursor to the end of the epoch.
+
+    Args:
+        order: The global order.
+        cursor: How many of it are used up.
+        ranks: Whose share.
+        uneven: See `each`.
+    """
+    mine = positions(len(order), cursor, ranks, uneven)
+    result: Order = order[mine % len(order)] if len(order) else order
+    return result
+
+
+def check_uneven(uneven: Any) -> str:
+    """Return what to do with samples that cannot be shared evenly, if it is something we know."""
+    if uneven not in UNEVEN:
+        raise ConfigError(f"uneven: expected pad, drop or raise, got {uneven!r}")
+    return str(uneven)

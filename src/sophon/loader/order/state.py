@@ -1,0 +1,146 @@
+"""Where a loader stands: a few numbers that another run can go on from, in the middle of an epoch.
+
+The samples that are left are a function of (seed, epoch, cursor) and of the data set; so the state has the same size
+for ten samples and for ten million, and says nothing of workers, ranks, batch size or cuts, which may all change.
+Where samples leave out of turn, in the middle of a relaxed epoch, the few that did are named too (`turns`); these are a
+rank's own, and so is that state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sophon.errors import ArtifactError
+from sophon.loader.order.turns import Turns
+
+_FORMAT = 1
+_MUST_AGREE = {
+    "samples": "another number of samples in the data set",
+    "dataset": "another data set, or its files have changed",
+    "pipeline": "another pipeline",
+    "seed": "another seed",
+    "shuffle": "another setting of shuffle",
+}
+
+
+@dataclass(frozen=True)
+class State:
+    """A place in a run.
+
+    Args:
+        seed: Of the order and of all random ops.
+        epoch: Which epoch.
+        cursor: How many samples of the epoch's global order are used up, by all ranks together.
+        samples: Number of samples in the data set.
+        shuffle: Whether the order is a random one.
+        dataset: Fingerprint of the data set.
+        pipeline: Fingerprint of the pipeline.
+        plan: How often a plan was made; for the record, since plans change no bit.
+        turns: What left out of turn, as `Turns.to_dict` gives it; None where everything came in order.
+    """
+
+    seed: int
+    epoch: int
+    cursor: int
+    samples: int
+    shuffle: bool
+    dataset: str
+    pipeline: str
+    plan: int = 0
+    turns: dict[str, Any] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the state as JSON values."""
+        state = {"format": _FORMAT, **vars(self)}
+        if self.turns is None:
+            del state["turns"]
+        return state
+
+    @classmethod
+    def from_dict(cls, state: Any) -> State:
+        """Return the state that was saved; raise `ArtifactError` for anything else."""
+        if not isinstance(state, dict) or state.get("format") != _FORMAT:
+            found = state.get("format") if isinstance(state, dict) else type(state).__name__
+            raise ArtifactError(f"expected the state of a sophon loader, format {_FORMAT}, got {found!r}")
+        try:
+            made = cls(**{name: value for name, value in state.items() if name != "format"})
+        except TypeError as error:
+            raise ArtifactError(f"not the state of a sophon loader: {error}") from error
+        for name, kind in (("seed", int), ("epoch", int), ("cursor", int), ("samples", int), ("plan", int)):
+            value = getattr(made, name)
+            if type(value) is not kind or value < 0:
+                raise ArtifactError(f"state: {name}: expected an integer of at least 0, got {value!r}")
+        return made
+
+    def require(self, here: State) -> None:
+        """Raise unless this state belongs to the same run as another one."""
+        saved, ours = asdict(self), asdict(here)
+        wrong = [name for name in _MUST_AGREE if saved[name] != ours[name]]
+        if wrong:
+            found = "; ".join(
+                f"{_MUST_AGREE[name]} (saved {name}={saved[name]!r}, here {name}={ours[name]!r})" for name in wrong
+            )
+            raise ArtifactError(
+                f"this state belongs to another run: {found}. Make the loader as it was when the state was saved, or "
+                "start an epoch anew with set_epoch."
+            )
+
+
+class Place:
+    """Where a run stands: which epoch comes next, and how far the latest one has come.
+
+    Concurrency: the loop moves it, and any thread may look at it: `at` is replaced as a whole.
+
+    Attributes:
+        next_epoch: The epoch of the next pass.
+        at: The epoch of the latest pass, or of the next one if there was none yet or a state was loaded since; how much
+            of it is used up; and what left it out of turn, if anything may.
+        is_ahead: Whether that pass is still to come.
+    """
+
+    def __init__(self) -> None:
+        self.next_epoch = 0
+        self.at: tuple[int, int, Turns | None] = (0, 0, None)
+        self.is_ahead = True
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of `at`."""
+        return self.at[0]
+
+    @property
+    def cursor(self) -> int:
+        """How much of that epoch is used up."""
+        return self.at[1]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go on with this epoch; in the middle of it, if that is where a state was loaded."""
+        self.next_epoch = epoch
+        if not (self.is_ahead and self.epoch == epoch):
+            self.at, self.is_ahead = (epoch, 0, None), True
+
+    def load(self, epoch: int, cursor: int, is_over: bool, turns: Turns | None = None) -> None:
+        """Go on after what is used up; if nothing is left of that epoch, with the next one.
+
+        A loop that keeps count itself and then asks for the finished epoch by `set_epoch` gets an empty pass.
+        """
+        self.at, self.is_ahead = (epoch, cursor, turns), True
+        self.next_epoch = epoch + is_over
+
+    def begin(self) -> tuple[int, int, Turns | None]:
+        """Begin a pass; return its epoch, where in it, and what left it out of turn before."""
+        epoch = self.next_epoch
+        self.at = self.at if self.is_ahead and self.epoch == epoch else (epoch, 0, None)
+        self.next_epoch, self.is_ahead = epoch + 1, False
+        return self.at
+
+    def move(self, epoch: int, cursor: int, turns: Turns | None = None) -> None:
+        """Note how far a pass has come, if it is still the latest."""
+        if self.epoch == epoch and not self.is_ahead:
+            self.at = (epoch, cursor, turns)
+
+    def end(self, epoch: int) -> None:
+        """Note that a pass is over: the state is that of the beginning of the next one."""
+        if self.epoch == epoch and not self.is_ahead:
+            self.set_epoch(self.next_epoch)

@@ -1,0 +1,1 @@
+"""What is measured and planned while a loader runs."""

@@ -1,0 +1,142 @@
+"""What the link and the storage node give, from the loader's own clocks.
+
+Time counts while at least one reply stream is open. For each stretch of about a second of it the storage node says how
+long its streams waited for ops. Where that is little, the bytes of the stretch show the link's speed; where it is
+much, the CPU seconds show how many cores the node really has for us.
+
+Of several ranks that share a link none gets the same part of it in every second. So what an epoch is planned with is
+the mean of the epoch before, or of the last twenty seconds where that was shorter; the last few alone count where they
+differ so much that the link itself has changed.
+
+It is told the time and asks no clock itself, so that it can be tested.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from sophon.loader.planning.replanning import differ
+
+_STRETCH_S = 1.0  # long enough for several record batches of 50 ms, short enough to notice a change soon
+_LONGEST = 4  # times that: a slow link, or one of many ranks, needs longer until enough has come
+_KEPT = 5  # stretches; together they are believed
+_MEMORY_S = 20.0  # of an epoch before: the parts of ranks that share a link were seen to be even to 4 % by then
+_WAITS = 0.5  # of the time, and it is the node's cores that hold everything up
+_LEAST_BYTES = 1 << 20  # in a stretch: less than that, and headers and turn-around are what is measured
+
+
+@dataclass
+class _Stretch:
+    busy_s: float = 0.0
+    size_bytes: int = 0
+    cpu_s: float = 0.0
+    computing_s: float = 0.0
+
+
+class LinkClock:
+    """Speed of the link, or links, and of the nodes behind, as far as this process has its share of them.
+
+    Where several ranks use one link, each sees about its part of it; where one loader uses several nodes, it sees the
+    sum of what they send, whether they have one link or one each.
+
+    Args:
+        cores: How many cores for ops the storage nodes say they have, as far as this process has a right to them.
+    """
+
+    def __init__(self, cores: float) -> None:
+        self.cores = cores
+        self._open: dict[int, float] = {}
+        self._since_s = 0.0
+        self._now = _Stretch()
+        self._all = _Stretch()
+        self._usual: tuple[float, float] = (0.0, 0.0)  # bytes and seconds since the epoch began, and some before
+        self._link: deque[tuple[float, float]] = deque(maxlen=_KEPT)  # bytes and seconds
+        self._storage: deque[tuple[float, float]] = deque(maxlen=_KEPT)  # CPU seconds and seconds
+
+    @property
+    def link_bytes_per_s(self) -> float | None:
+        """The link's speed in the last seconds; None if it was never seen."""
+        if self._link:
+            return _rate(self._link)
+        seen = self._all if self._all.busy_s else self._now
+        return seen.size_bytes / seen.busy_s if seen.busy_s > 0 and seen.size_bytes else None
+
+    @property
+    def usual_link_bytes_per_s(self) -> float | None:
+        """The link's speed since the epoch began, or in the last seconds if it has become another."""
+        size_bytes, seconds = self._usual
+        return size_bytes / seconds if seconds else self.link_bytes_per_s
+
+    @property
+    def storage_cores(self) -> float:
+        """Cores that the storage nodes have for us: what they say, or less where they were seen to be slower."""
+        return min(_rate(self._storage), self.cores) if self._storage else self.cores
+
+    def turn(self) -> None:
+        """Note that an epoch begins."""
+        size_bytes, seconds = self._usual
+        part = min(1.0, _MEMORY_S / seconds) if seconds else 0.0
+        self._usual = (part * size_bytes, part * seconds)
+
+    def hope(self) -> None:
+        """Believe that a node which was slow has a quarter more for us, for nobody sees it while it is not asked."""
+        for _ in range(len(self._storage)):
+            cpu_s, seconds = self._storage.popleft()
+            self._storage.append((1.25 * cpu_s, seconds))
+
+    def began(self, request: int, now_s: float) -> None:
+        """Note that a request was sent."""
+        self._count_time(now_s)
+        self._open[request] = 0.0
+
+    def got(self, request: int, size_bytes: int, cpu_s: float, computing_s: float, now_s: float) -> None:
+        """Note a reply.
+
+        Args:
+            request: To which request.
+            size_bytes: Of its payload.
+            cpu_s: That the storage node spent on it.
+            computing_s: How long that stream waited for ops, since it began.
+            now_s: The time.
+        """
+        self._count_time(now_s)
+        stretch = self._now
+        stretch.size_bytes += size_bytes
+        stretch.cpu_s += cpu_s
+        if request in self._open:
+            stretch.computing_s += max(computing_s - self._open[request], 0.0)
+            self._open[request] = computing_s
+        shows = stretch.size_bytes >= _LEAST_BYTES or stretch.computing_s > _WAITS * stretch.busy_s
+        if stretch.busy_s >= _STRETCH_S * (1 if shows else _LONGEST):
+            self._close()
+
+    def ended(self, request: int, now_s: float) -> None:
+        """Note that a stream has ended, well or badly."""
+        self._count_time(now_s)
+        self._open.pop(request, None)
+
+    def _count_time(self, now_s: float) -> None:
+        if self._open:
+            self._now.busy_s += max(now_s - self._since_s, 0.0)
+        self._since_s = now_s
+
+    def _close(self) -> None:
+        stretch, self._now = self._now, _Stretch()
+        self._all.busy_s += stretch.busy_s
+        self._all.size_bytes += stretch.size_bytes
+        cores = stretch.cpu_s / stretch.busy_s
+        if stretch.computing_s > _WAITS * stretch.busy_s:
+            self._storage.append((stretch.cpu_s, stretch.busy_s))
+        elif stretch.size_bytes >= _LEAST_BYTES:
+            self._link.append((stretch.size_bytes, stretch.busy_s))
+            self._usual = (self._usual[0] + stretch.size_bytes, self._usual[1] + stretch.busy_s)
+            if len(self._link) == _KEPT and differ(_rate(self._link), self._usual[0] / self._usual[1]):
+                self._usual = (sum(amount for amount, _ in self._link), sum(seconds for _, seconds in self._link))
+            if self._storage and cores > self.storage_cores:
+                # It had more for us than we thought, and was not even the slower part.
+                self._storage.append((stretch.cpu_s, stretch.busy_s))
+
+
+def _rate(stretches: deque[tuple[float, float]]) -> float:
+    return sum(amount for amount, _ in stretches) / sum(seconds for _, seconds in stretches)

@@ -1,0 +1,82 @@
+"""The profile of a job, kept from one run to the next.
+
+A path that the user gives is the user's: what cannot be read or written there is an error. The user's cache folder is
+but a cache: what cannot be read there is measured again, and what cannot be written there is not kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from sophon.errors import ArtifactError, ConfigError
+from sophon.process.folders import user_folder
+from sophon.profile.table import Profile
+from sophon.version import __version__
+
+
+class KeptProfile:
+    """Where a profile is kept.
+
+    Args:
+        path: The file; None for nowhere.
+        is_cache: Whether nobody has asked for this very file.
+    """
+
+    def __init__(self, path: Path | None, *, is_cache: bool) -> None:
+        self.path = path
+        self._is_cache = is_cache
+
+    def load(self, take: Callable[[Profile], None]) -> Profile | None:
+        """Return the profile of an earlier run, if there is one and it can be used.
+
+        Args:
+            take: Called with it; raises `ArtifactError` or `ConfigError` if it cannot be used, and has then taken
+                nothing.
+
+        Raises:
+            ArtifactError: The user gave the path, and what lies there cannot be read or used.
+        """
+        if self.path is None:
+            return None
+        try:
+            if not self.path.exists():
+                return None
+            profile = Profile.load(self.path)
+            take(profile)
+        except (ArtifactError, ConfigError, OSError) as error:
+            if self._is_cache:
+                return None  # the first epoch measures again, and what it finds takes the place of this
+            if isinstance(error, ArtifactError) and str(self.path) in str(error):
+                raise
+            raise ArtifactError(f"{self.path}: {error}; give another path, or remove it.") from error
+        return profile
+
+    def save(self, profile: Profile) -> None:
+        """Keep a profile for the next run.
+
+        Raises:
+            ConfigError: The user gave the path, and nothing can be written there.
+        """
+        if self.path is None:
+            return
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            profile.save(self.path)
+        except (ArtifactError, OSError) as error:
+            if not self._is_cache:
+                raise ConfigError(f"the profile cannot be kept at {self.path}: {error}; give another path") from error
+
+
+def cache_path(job: Iterable[object]) -> Path | None:
+    """Return where the user's cache folder has the profile of a job; None if there is no such folder.
+
+    Args:
+        job: What tells it from others. The release is added: another one may predict otherwise.
+    """
+    folder = user_folder()
+    if folder is None:
+        return None
+    name = hashlib.sha256(" ".join(map(str, (__version__, *job))).encode()).hexdigest()[:32]
+    return folder / "profiles" / f"{name}.parquet"

@@ -1,0 +1,115 @@
+"""What worker processes that are not ours tell the process that plans: torch's own, which a `RemoteDataset` runs in.
+
+Each of them appends lines of JSON to one anonymous file, which the process that made it reads when an epoch begins or
+somebody asks for the counts. So nobody waits for anybody, and there is one record and one plan for all of them.
+
+Limits: Linux, where a spawned process finds the file through /proc; elsewhere workers keep to themselves what they see.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import time
+from typing import Any
+
+from sophon.codec.cut import Cut
+from sophon.link.transport import Fetch
+from sophon.link.wire import Reply
+from sophon.loader.account.stats import Stats
+from sophon.loader.planning.planner import Planner
+from sophon.pipeline import Key, Trace
+
+
+class Ledger:
+    """Lines that any process may add to, and the one that made it reads."""
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+        self._read_bytes = 0
+        with tempfile.TemporaryFile() as file:
+            # Opened anew, so that what several processes add at once does not overwrite each other.
+            self._file: int | None = os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDWR | os.O_APPEND)
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this is the process that reads it."""
+        return os.getpid() == self._owner
+
+    def add(self, rows: list[list[Any]]) -> None:
+        """Add some rows."""
+        if self._file is not None and rows:
+            os.write(self._file, "".join(json.dumps(row) + "\n" for row in rows).encode())
+
+    def take(self) -> list[list[Any]]:
+        """Return the rows that were added since the last call."""
+        if self._file is None or not self.is_mine:
+            return []
+        size_bytes = os.fstat(self._file).st_size
+        text = os.pread(self._file, size_bytes - self._read_bytes, self._read_bytes)
+        self._read_bytes = size_bytes
+        return [json.loads(line) for line in text.splitlines()]
+
+    def __del__(self) -> None:
+        if getattr(self, "_file", None) is not None:
+            os.close(self._file)  # type: ignore[arg-type]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"owner": self._owner, "file": self._file}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._owner, self._read_bytes, self._file = state["owner"], 0, None
+        with contextlib.suppress(OSError):  # on another machine, say, or when the owner is gone
+            self._file = os.open(f"/proc/{self._owner}/fd/{state['file']}", os.O_RDWR | os.O_APPEND)
+
+
+class Reporter:
+    """Tells the process that plans what a worker process sees; it stands in for a `Planner` there.
+
+    Args:
+        ledger: Where it is written down.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._rows: list[list[Any]] = []
+
+    def _name(self, request: int) -> int:
+        """Return a number for a request that no other process has."""
+        return (os.getpid() << 32) + request
+
+    def began(self, request: int) -> None:
+        """Note that a request was sent."""
+        self._rows.append(["began", self._name(request), time.monotonic()])
+
+    def received(self, request: int, sample: int, reply: Reply, asked: Cut, fetch: Fetch) -> None:
+        """Note that a reply has come."""
+        told = [len(reply.payload), float(reply.cpu_s), float(fetch.computing_s), time.monotonic()]
+        refused = str(asked) if reply.cut != asked else None
+        self._rows.append(["received", self._name(request), sample, *told, refused, reply.reason])
+
+    def ended(self, request: int) -> None:
+        """Note that a stream has ended."""
+        self._rows.append(["ended", self._name(request), time.monotonic()])
+
+    def finished(self, key: Key, reply: Reply, trace: Trace) -> None:
+        """Note what a sample took."""
+        there = [float(reply.cpu_s), list(map(float, reply.op_s)), int(reply.raw_bytes), list(map(int, reply.size))]
+        which = [int(key.epoch), int(key.sample), str(reply.cut), len(reply.payload)]
+        self._rows.append(["finished", *which, trace.to_json(), *there])
+
+    def flush(self, stats: Stats) -> None:
+        """Write down all of it, and what was counted since the last time."""
+        self._ledger.add([*self._rows, ["stats", stats.to_dict()]])
+        self._rows.clear()
+
+
+def replay(rows: list[list[Any]], planner: Planner | None, stats: Stats) -> None:
+    """Tell a planner, and counts, what worker processes have seen."""
+    for name, *told in rows:
+        if name == "stats":
+            stats.merge(told[0])
+        elif planner is not None:
+            planner.hear(name, *told)

@@ -1,0 +1,354 @@
+"""Planner: measures while the loader runs, plans, and plans anew when the world has changed.
+
+The first epoch sends most samples as they are and learns what they cost (`sophon.profile`). From then on every epoch
+gets a plan of its own, since the boxes of its crops are known beforehand; and in the middle of one the plan is made
+anew when the link or the storage node has become faster or slower by more than a quarter. All of this changes when and
+where work is done, never what comes out.
+
+A plan is one for the whole job, whatever the number of ranks: all samples, with what all ranks have together. Each rank
+makes its own, since it sees its own clocks, and supposes that the others see the same: R times its part of the link, R
+times its trainer cores and its consumer, and the cores of all storage nodes, or R times what it was seen to get of
+them. So a prediction is of the epoch that all of them run side by side, and what one run keeps is good for another with
+more ranks or fewer.
+
+Concurrency: told by the engine's threads. Before an epoch the plan is made in the thread that iterates, in the middle
+of one in a thread of its own (`background`), and the end of the epoch abandons it. A plan is put in place by replacing
+the data set's assignment as a whole.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sophon.codec.cut import RAW, Cut
+from sophon.codec.table import offered
+from sophon.errors import ConfigError
+from sophon.link.transport import Fetch
+from sophon.link.wire import Reply
+from sophon.loader.account.stats import Stats
+from sophon.loader.order.ranks import ranks_here
+from sophon.loader.planning.background import Background, Job
+from sophon.loader.planning.clocks import LinkClock
+from sophon.loader.planning.kept import KeptProfile, cache_path
+from sophon.loader.planning.replanning import Replanning, moved
+from sophon.loader.sources.assignment import Assignment, agreed_cut
+from sophon.loader.sources.samples import Samples
+from sophon.pipeline import Key, Trace
+from sophon.plan.plan import Plan, make_plan
+from sophon.plan.policies import Options
+from sophon.plan.resources import Resources
+from sophon.process.cores import cores_here
+from sophon.process.renewal import renew_after_fork
+from sophon.profile.columns import cuts_to_profile
+from sophon.profile.estimate import estimate
+from sophon.profile.explore import DEFAULT_SHARE, explore
+from sophon.profile.recorder import Recorder, Storage
+from sophon.profile.table import Profile
+from sophon.profile.verdict import Verdict
+
+_CANNOT = ("op_failed", "crash", "cpu_limit")  # why a smaller cut was made that will be made again
+_OWN_WEIGHT = 0.02  # of the newest sample in the mean of what own steps take: it follows about fifty
+_UNMEASURED_LINK = 1e9  # bytes per second, where not one stretch of a second was seen
+
+
+@dataclass(frozen=True)
+class PlanSettings:
+    """What a user may tell the planner.
+
+    Args:
+        policy: Which of `sophon.plan.policies.POLICIES`.
+        options: What the policy is told.
+        share: Of the samples that are cut in the first epoch, to learn what codecs cost.
+        profile: Where the profile is kept; None for the user's cache folder.
+        keep: Whether it is kept, and used again by the next run.
+    """
+
+    policy: str = "optimal"
+    options: Options = field(default_factory=Options)
+    share: float = DEFAULT_SHARE
+    profile: Path | None = None
+    keep: bool = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.share, bool) or not 0 <= self.share <= 1:
+            raise ConfigError(f"profile_share: expected a number in 0 … 1, got {self.share!r}")
+
+
+class Planner:
+    """Learns, plans and watches for one loader.
+
+    Args:
+        samples: Whose cuts are planned; their assignment is replaced.
+        settings: What the user told.
+        trainer_cores: How many cores finish samples here.
+        stats: The loader's own counts.
+        is_alone: Whether the thread that iterates does everything, also what is done to samples and batches here.
+    """
+
+    def __init__(
+        self, samples: Samples, settings: PlanSettings, trainer_cores: float, stats: Stats, is_alone: bool = False
+    ) -> None:
+        self.plan: Plan | None = None
+        self.profile: Profile | None = None
+        self.revisions = 0
+        self._samples = samples
+        self._settings = settings
+        self._trainer_cores = trainer_cores
+        self._stats = stats
+        self._is_alone = is_alone
+        self._own_s = 0.0
+        pipeline, opened = samples.pipeline, samples.opened
+        samples.agreed_cut = agreed_cut(pipeline, opened)
+        codecs = [name for name in offered() if name in opened.codecs]
+        lossy = settings.options.allow_lossy
+        self.cuts = cuts_to_profile(pipeline, codecs, max_k=samples.agreed_cut, allow_lossy=lossy)
+        self._recorder = Recorder(pipeline, self.cuts, len(samples), samples.seed)
+        self._clock = LinkClock(samples.sources.cores(opened))
+        self._background = Background()
+        self.renew()
+        renew_after_fork(self)
+        self._resources: Resources | None = None
+        self._epoch = 0
+        self._ranks = 1
+        self._has_asked = False
+        self._saves = 0
+        self._begin = (0, 0.0)
+        self._replanning = Replanning()
+        self._kept = self._kept_at()
+        self.profile = self._kept.load(self._recall)
+
+    @property
+    def policy(self) -> str:
+        """Name of the policy that makes the plans."""
+        return self._settings.policy
+
+    def renew(self) -> None:
+        """Make the lock anew in a forked child."""
+        self._lock = threading.RLock()  # as in `stats`
+
+    # --- an epoch -----------------------------------------------------------------------------------------------------
+
+    def begin(self, epoch: int, ranks: int = 1, row: NDArray[np.int64] | None = None) -> None:
+        """Give the samples of an epoch their cuts.
+
+        Args:
+            epoch: Which one.
+            ranks: How many share it.
+            row: The samples that come to this one; None if that is not known.
+        """
+        self._background.check()
+        self._background.abandon()  # where two passes run at once, or the one before was not ended
+        self._epoch = epoch
+        self._ranks = ranks
+        self._ask_for_sizes()
+        self._begin = (self._stats.samples, self._loop_s())
+        if self._is_ready:
+            with self._lock:
+                self._clock.hope()
+            self._replan(self._resources if self.plan is None and self._resources else self.resources())
+        else:
+            samples, share = self._samples, self._settings.share
+            sharing = ranks if row is None else 1
+            column = explore(samples.pipeline, self.cuts, len(samples), share, samples.seed, row, sharing)
+            self._samples.assignment = Assignment(self.cuts, column)
+        with self._lock:
+            self._clock.turn()
+        self._replanning.settle(time.monotonic())
+
+    def _ask_for_sizes(self) -> None:
+        """Ask once for the sizes of all files where this rank sees but its share of them.
+
+        On photos of ImageNet a plan that knows them sends 2 % more bytes than one that has seen every sample, and one
+        that does not 7 %.
+        """
+        if self._ranks > 1 and not self._has_asked:
+            self._has_asked = True
+            sizes = self._samples.sources.file_sizes(len(self._samples))
+            if sizes is not None:
+                self._recorder.expect(sizes)
+
+    def end(self) -> None:
+        """Take stock after an epoch."""
+        self._background.abandon()
+        if not self._is_ready:
+            return
+        self._resources = self.resources()
+        keep = self._settings.keep and self._saves < 2  # the second time with what the first plan has shown
+        if self.profile is None or keep:
+            profile = self._estimate(self._epoch)
+            self.profile = self.profile or self._with_own_steps(profile)
+            if keep:
+                self._saves += 1
+                self._kept.save(profile)
+
+    @property
+    def _is_ready(self) -> bool:
+        return self._recorder.seen >= max(0.5 * len(self._samples) / self._ranks, 1) and (
+            self._recorder.count(RAW) > 0 or self.profile is not None
+        )
+
+    def resources(self, *, lately: bool = False) -> Resources:
+        """Return what there is to spend for all ranks together, as far as this one's clocks have seen its part.
+
+        Args:
+            lately: In the last seconds, and not in the epoch on the whole.
+        """
+        ranks, before = self._ranks, self._resources
+        samples, loop_s = self._begin
+        taken, spent_s = self._stats.samples - samples, self._loop_s() - loop_s
+        rate = math.inf if before is None else before.consumer_samples_per_s
+        if taken:
+            rate = ranks * taken / spent_s if spent_s > 0 else math.inf
+        there = self._samples.sources.cores(self._samples.opened)
+        with self._lock:
+            self._clock.cores = there / ranks
+            link = self._clock.link_bytes_per_s if lately else self._clock.usual_link_bytes_per_s
+            cores = self._clock.storage_cores
+        bytes_per_s = _UNMEASURED_LINK if before is None else before.link_bytes_per_s
+        if link is not None:
+            bytes_per_s = ranks * link
+        here = min(self._trainer_cores, cores_here() / ranks_here(ranks))
+        return Resources(bytes_per_s, ranks * cores, ranks * here, rate)
+
+    def _loop_s(self) -> float:
+        """Return the seconds that the thread which iterates was busy, whatever the cuts are."""
+        return self._stats.consumer_s + (self._stats.collate_s if self._is_alone else 0.0)
+
+    def _with_own_steps(self, profile: Profile) -> Profile:
+        """Return a profile in which finishing includes what the user's own steps, and batches, take of a worker."""
+        batches_s = 0.0 if self._is_alone else self._stats.collate_s / max(self._stats.samples, 1)
+        own_s = self._own_s + batches_s
+        return replace(profile, trainer_s=profile.trainer_s + np.float32(own_s)) if own_s else profile
+
+    def finish_s(self) -> NDArray[Any] | None:
+        """Return the seconds that finishing each sample is predicted to take here under the plan, if there is one."""
+        if self.plan is None or self.profile is None or self.plan.cuts != self.profile.cuts:
+            return None
+        return self.profile.trainer_s[np.arange(len(self.profile)), self.plan.cut]
+
+    def verdict(self) -> Verdict | None:
+        """Return what would hold this rank back if nothing were offloaded."""
+        if self.profile is None or self._resources is None:
+            return None
+        raw, samples = self.profile.column(RAW), len(self.profile)
+        bytes_each = float(self.profile.payload_bytes[:, raw].sum(dtype=float)) / samples
+        cpu_each = float(self.profile.trainer_s[:, raw].sum(dtype=float)) / samples
+        resources, ranks = self._resources, self._ranks
+        return Verdict(
+            consumer_per_s=resources.consumer_samples_per_s / ranks,
+            io_per_s=resources.link_bytes_per_s / max(bytes_each, 1.0) / ranks,
+            cpu_per_s=resources.trainer_cores / max(cpu_each, 1e-9) / ranks,
+        )
+
+    def _replan(self, resources: Resources, job: Job | None = None) -> None:
+        """Make a plan and put it in place, unless it is no longer wanted by then."""
+        profile = self._estimate(self._epoch)
+        if job is not None and not job.is_wanted:
+            return
+        profile = self._with_own_steps(profile)
+        plan = make_plan(profile, resources, self._settings.policy, self._settings.options)
+        with self._lock:
+            if job is not None and not job.is_wanted:
+                return
+            self.profile, self.plan, self._resources = profile, plan, resources
+            self._samples.assignment = Assignment(plan.cuts, plan.cut)
+            if job is not None:
+                self.revisions += 1
+                self._replanning.settle(time.monotonic())
+
+    def _estimate(self, epoch: int) -> Profile:
+        told: dict[str, Any] = {"url": self._samples.url, "own_s": self._own_s}
+        if self._resources is not None:
+            told["resources"] = self._resources.to_json()
+        return estimate(self._recorder, epoch, dataset=self._samples.opened.fingerprint, provenance=told)
+
+    # --- told by the engine -------------------------------------------------------------------------------------------
+
+    def began(self, request: int) -> None:
+        """A request was sent."""
+        with self._lock:
+            self._clock.began(request, time.monotonic())
+
+    def received(self, request: int, sample: int, reply: Reply, asked: Cut, fetch: Fetch) -> None:
+        """A reply has come."""
+        self._background.check()
+        now_s = time.monotonic()
+        with self._lock:
+            self._clock.got(request, len(reply.payload), reply.cpu_s, fetch.computing_s, now_s)
+        if reply.cut != asked and reply.reason in _CANNOT:
+            self._recorder.refused(sample, asked)
+        if self._replanning.is_due(now_s):
+            self._look(now_s)
+
+    def ended(self, request: int) -> None:
+        """A stream has ended."""
+        with self._lock:
+            self._clock.ended(request, time.monotonic())
+
+    def finished(self, key: Key, reply: Reply, trace: Trace) -> None:
+        """A sample was finished here."""
+        told = Storage(reply.cpu_s, reply.op_s, reply.raw_bytes, reply.size)
+        self._saw(key, reply.cut, len(reply.payload), trace, told)
+
+    def hear(self, event: str, *told: Any) -> None:
+        """Note what a worker process has written in a ledger; see `ledger`, which says what is told."""
+        if event == "began":
+            with self._lock:
+                self._clock.began(*told)
+        elif event == "ended":
+            with self._lock:
+                self._clock.ended(*told)
+        elif event == "received":
+            request, sample, size_bytes, cpu_s, computing_s, now_s, refused, reason = told
+            with self._lock:
+                self._clock.got(request, size_bytes, cpu_s, computing_s, now_s)
+            if refused is not None and reason in _CANNOT:
+                self._recorder.refused(sample, Cut.parse(refused))
+        elif event == "finished":
+            epoch, sample, cut, size_bytes, trace, cpu_s, op_s, raw_bytes, size = told
+            storage = Storage(cpu_s, tuple(op_s), raw_bytes, (size[0], size[1]))
+            key = Key(self._samples.seed, epoch, sample)
+            self._saw(key, Cut.parse(cut), size_bytes, Trace.from_json(trace), storage)
+
+    def _saw(self, key: Key, cut: Cut, size_bytes: int, trace: Trace, told: Storage) -> None:
+        with self._lock:
+            self._own_s += (_OWN_WEIGHT if self._own_s else 1.0) * (trace.own_s - self._own_s)
+        self._recorder.saw(key, cut, size_bytes, trace, told)
+
+    def _look(self, now_s: float) -> None:
+        """Have a new plan made if the link or the storage node is not what the plan was made for."""
+        self._replanning.looked(now_s)
+        planned = self.plan.resources if self.plan is not None else None
+        if planned is None:
+            return
+        seen = self.resources(lately=True)
+        if moved(seen, planned):
+            resources = replace(seen, consumer_samples_per_s=planned.consumer_samples_per_s)
+            self._background.start(lambda job: self._replan(resources, job))
+
+    # --- from one run to the next -------------------------------------------------------------------------------------
+
+    def _kept_at(self) -> KeptProfile:
+        given = self._settings.profile
+        if not self._settings.keep or given is not None:
+            return KeptProfile(given if self._settings.keep else None, is_cache=False)
+        job = (self._samples.pipeline.fingerprint, self._samples.opened.fingerprint, *self.cuts)
+        return KeptProfile(cache_path(job), is_cache=True)
+
+    def _recall(self, profile: Profile) -> None:
+        """Take over what an earlier run has found out."""
+        profile.require(pipeline=self._samples.pipeline.fingerprint, dataset=self._samples.opened.fingerprint)
+        said = profile.provenance.get("resources")
+        resources = Resources.from_json(said) if said else None
+        own_s = profile.provenance.get("own_s", 0.0)
+        self._recorder.recall(profile)
+        self._resources = resources
+        self._own_s = float(own_s) if isinstance(own_s, int | float) else 0.0

@@ -1,0 +1,42 @@
+"""When to plan anew in the middle of an epoch. It is told the time and asks no clock, so that it can be tested."""
+
+from __future__ import annotations
+
+import math
+
+from sophon.plan.resources import Resources
+
+MOVED = math.log(1.25)  # a quarter more or less, and the plan is made anew
+LOOK_S = 0.5  # between two looks at the clocks
+SETTLE_S = 5.0  # after a new plan, before its effect is judged
+
+
+class Replanning:
+    """Says when to look whether link and storage node still are what a plan was made for."""
+
+    def __init__(self) -> None:
+        self._look_at_s = 0.0
+
+    def settle(self, now_s: float) -> None:
+        """Record that a new plan was made."""
+        self._look_at_s = now_s + SETTLE_S
+
+    def is_due(self, now_s: float) -> bool:
+        """Return whether it is time for a look."""
+        return now_s >= self._look_at_s
+
+    def looked(self, now_s: float) -> None:
+        """Record that there was a look."""
+        self._look_at_s = now_s + LOOK_S
+
+
+def moved(seen: Resources, planned: Resources) -> bool:
+    """Return whether link or storage node are not what was planned with."""
+    return differ(seen.link_bytes_per_s, planned.link_bytes_per_s) or differ(seen.storage_cores, planned.storage_cores)
+
+
+def differ(now: float, then: float) -> bool:
+    """Return whether one number is more than a quarter above or below another."""
+    if now <= 0 or then <= 0:
+        return now != then
+    return abs(math.log(now / then)) > MOVED

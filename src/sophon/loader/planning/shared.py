@@ -1,0 +1,137 @@
+"""One plan, and one account, for all processes that get samples from one `RemoteDataset`.
+
+Under torch's own DataLoader samples are fetched and finished by its worker processes, which know nothing of each other.
+What they measure and count goes through a ledger to the process that made the data set. That one plans when an epoch
+begins, and the cuts lie in shared memory, where the workers find them.
+
+Concurrency: `begin` and `stats` are for the process that made the data set, `flush` is for all.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sophon.loader.account.stats import Stats
+from sophon.loader.order.ranks import find_ranks
+from sophon.loader.planning.ledger import Ledger, Reporter, replay
+from sophon.loader.planning.planner import Planner, PlanSettings
+from sophon.loader.sources.assignment import Assignment
+from sophon.loader.sources.samples import Samples
+from sophon.loader.torch_import import torch
+from sophon.plan.plan import Plan
+from sophon.plan.policies import Options
+from sophon.process.cores import cores_here
+from sophon.process.renewal import renew_after_fork
+
+MEASURED = ("optimal", "sophon", "fastflow")
+"""Policies that measure first and plan then."""
+
+
+def shared_array(count: int, dtype: Any) -> Any:
+    """Return zeros that worker processes, forked or spawned, see as they are; without torch, a plain array."""
+    zeros = np.zeros(count, dtype)
+    return zeros if torch is None else torch.from_numpy(zeros).share_memory_()  # type: ignore[no-untyped-call]
+
+
+class SharedPlanning:
+    """Plans for a data set, and keeps its account.
+
+    Args:
+        samples: Whose cuts are planned.
+        policy: One of `MEASURED`; None where cuts are fixed.
+        allow_lossy: Whether a plan may use codecs that change the tensors.
+    """
+
+    def __init__(self, samples: Samples, policy: str | None, allow_lossy: bool) -> None:
+        self._owner = os.getpid()
+        self.own_stats = Stats()
+        self._ledger = Ledger() if Path("/proc/self/fd").is_dir() else None
+        self._reporter: Reporter | None = None
+        self._planner: Planner | None = None
+        self._numbers: Any = None
+        self._epoch: int | None = None
+        renew_after_fork(self)
+        can_plan = samples.sources[0].is_remote and samples.pipeline.max_cut > 0
+        if policy is not None and can_plan and self._ledger is not None:
+            settings = PlanSettings(policy=policy, options=Options(allow_lossy=allow_lossy))
+            self._planner = Planner(samples, settings, float(cores_here()), self.own_stats)
+            self._numbers = shared_array(len(samples), np.uint8)
+            self._samples = samples
+            self.begin(0)
+
+    def renew(self) -> None:
+        """Count anew in a forked child: what was counted before is known where it was counted."""
+        self.own_stats, self._reporter = Stats(), None
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this is the process that plans."""
+        return os.getpid() == self._owner
+
+    @property
+    def stats(self) -> Stats:
+        """What was counted so far, by all processes."""
+        if self.is_mine:
+            self._listen()
+        return self.own_stats
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan of this epoch, if there is one yet."""
+        return None if self._planner is None else self._planner.plan
+
+    def watcher(self) -> Planner | Reporter | None:
+        """Return what is told how requests go in this process; None where nothing is planned."""
+        if self._numbers is None:
+            return None
+        return self._planner if self.is_mine else self._reports()
+
+    def _reports(self) -> Reporter:
+        if self._reporter is None:
+            assert self._ledger is not None
+            self._reporter = Reporter(self._ledger)
+        return self._reporter
+
+    def flush(self) -> None:
+        """Tell the process that plans what was seen and counted, if this is another one."""
+        if not self.is_mine and self._ledger is not None:
+            self._reports().flush(self.own_stats)
+            self.own_stats.clear()
+
+    def begin(self, epoch: int) -> None:
+        """Plan for an epoch, if that is what this process does and it has not done so."""
+        if self._planner is None or not self.is_mine or epoch == self._epoch:
+            return
+        self._listen()
+        if self._epoch is not None:
+            self._planner.end()
+        self._epoch = epoch
+        self._planner.begin(epoch, find_ranks(None, None).size)
+        made = self._samples.assignment
+        numbers = np.zeros(len(self._samples), np.uint8) if made.number_of is None else made.number_of
+        column = np.array([self._planner.cuts.index(cut) for cut in made.cuts], np.uint8)
+        view = self._view()
+        view[:] = column[numbers]
+        self._samples.assignment = Assignment(self._planner.cuts, view)
+
+    def _view(self) -> NDArray[np.uint8]:
+        numbers: NDArray[np.uint8] = np.asarray(self._numbers)
+        return numbers
+
+    def _listen(self) -> None:
+        if self._ledger is not None:
+            replay(self._ledger.take(), self._planner, self.own_stats)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_planner": None, "_reporter": None, "own_stats": Stats()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        renew_after_fork(self)
+        if self._numbers is not None:  # the array that came with the pickle is a copy of what is shared
+            self._samples.assignment = Assignment(self._samples.assignment.cuts, self._view())

@@ -1,0 +1,169 @@
+"""Which cut each sample gets, and what the handshake leaves of it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from sophon.codec.cut import RAW, Cut, check_cut, is_exact
+from sophon.errors import ConfigError
+from sophon.link.transport import Opened
+from sophon.pipeline import Pipeline
+from sophon.pipeline.probe import digests, versions
+from sophon.plan.plan import Plan
+from sophon.plan.policies import POLICIES
+from sophon.profile.columns import resize_k
+
+Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class OffloadWarning(UserWarning):
+    """Less runs near storage than was asked for; the tensors are the same."""
+
+
+class SeedWarning(UserWarning):
+    """A step of the pipeline depends on something else than the seed; the tensors are not the same in every run."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One cut per sample.
+
+    Args:
+        cuts: The cuts that occur, at most 256.
+        number_of: For each sample the number of its cut; None if all have the first.
+    """
+
+    cuts: tuple[Cut, ...] = (RAW,)
+    number_of: Numbers | None = None
+
+    def of(self, samples: Sequence[int]) -> tuple[Cut, ...]:
+        """Return the cuts of some samples."""
+        if self.number_of is None:
+            return (self.cuts[0],) * len(samples)
+        return tuple(self.cuts[number] for number in self.number_of[list(samples)].tolist())
+
+    def used(self) -> tuple[Cut, ...]:
+        """Return the cuts that some sample has."""
+        if self.number_of is None:
+            return self.cuts[:1]
+        return tuple(self.cuts[number] for number in np.unique(self.number_of).tolist())
+
+
+def assignment_for(
+    pipeline: Pipeline, policy: str | Cut | None, plan: Any, samples: int, *, allow_lossy: bool = False
+) -> Assignment:
+    """Return the cuts that a policy or a plan gives.
+
+    Args:
+        pipeline: What is divided.
+        policy: "none", "all", "resize", or one cut for all samples; None for "none".
+        plan: A `Plan`, the path of one, or a sequence of one cut per sample; overrides the policy.
+        samples: How many there are.
+        allow_lossy: Whether a sample may have a codec that changes its tensor.
+    """
+    if plan is not None:
+        assignment = _from_plan(plan)
+        if assignment.number_of is not None and len(assignment.number_of) != samples:
+            raise ConfigError(
+                f"the plan is for {len(assignment.number_of):,} samples, the data set has {samples:,}; plan anew"
+            )
+    else:
+        assignment = Assignment((_fixed_cut(pipeline, policy),))
+    for cut in assignment.cuts:
+        check_cut(pipeline, cut)
+    lossy = [cut for cut in assignment.used() if not is_exact(cut)]
+    if lossy and not allow_lossy:
+        raise ConfigError(
+            f"{'policy' if plan is None else 'plan'}: {lossy[0]} changes the tensors that the model sees; give "
+            "allow_lossy=True if that is meant, or a codec that keeps every bit, such as webp"
+        )
+    return assignment
+
+
+def _from_plan(plan: Any) -> Assignment:
+    if isinstance(plan, Assignment):
+        return plan
+    if isinstance(plan, Plan):
+        return Assignment(plan.cuts, plan.cut)
+    if isinstance(plan, str | PathLike):
+        return _from_plan(Plan.load(plan))
+    if not isinstance(plan, Iterable):
+        raise ConfigError(f"plan: expected a Plan, the path of one, or one cut per sample, got {plan!r}")
+    cuts = [cut if isinstance(cut, Cut) else Cut.parse(cut) for cut in plan]
+    table = list(dict.fromkeys(cuts)) or [RAW]
+    if len(table) > 256:
+        raise ConfigError(f"expected at most 256 different cuts, got {len(table)}")
+    number = {cut: i for i, cut in enumerate(table)}
+    return Assignment(tuple(table), np.array([number[cut] for cut in cuts], np.uint8))
+
+
+def _fixed_cut(pipeline: Pipeline, policy: str | Cut | None) -> Cut:
+    if isinstance(policy, Cut):
+        return policy
+    if policy in (None, "none"):
+        return RAW
+    if policy == "all":
+        return Cut(pipeline.max_cut)
+    if policy == "resize":
+        k = resize_k(pipeline)
+        if k is None:
+            raise ConfigError("policy 'resize' needs an op that gives pictures of one size, such as RandomResizedCrop")
+        return Cut(k)
+    if isinstance(policy, str) and ":" in policy:
+        return Cut.parse(policy)
+    if policy in POLICIES:
+        raise ConfigError(
+            f"policy {policy!r} measures first and plans then, which only sophon.DataLoader does; "
+            "use it, or give the plan that `sophon plan` makes of a profile"
+        )
+    raise ConfigError(f"expected policy {', '.join(POLICIES)} or a cut such as 2:webp, got {policy!r}")
+
+
+def agreed_cut(pipeline: Pipeline, opened: Opened) -> int:
+    """Return how many ops give the same bits there as here; warn where it could be more."""
+    agreed = count_agreed(pipeline, opened)
+    if agreed < pipeline.max_cut:
+        op = pipeline.ops[agreed].name()
+        reason = opened.reason or f"the built-in picture comes out otherwise there ({_differences(opened)})"
+        warnings.warn(
+            f"{op} and what follows it stay on the trainer: {reason}. "
+            "Install the same versions on trainer and storage node to offload them.",
+            OffloadWarning,
+            stacklevel=4,
+        )
+    return agreed
+
+
+def count_agreed(pipeline: Pipeline, opened: Opened) -> int:
+    """Return how many ops, from the first, give the same bits there as here."""
+    if opened.digests == ("here",) * pipeline.max_cut:
+        return pipeline.max_cut
+    ours, theirs = digests(pipeline), opened.digests
+    agreed = 0
+    for one, other in zip(ours, theirs, strict=False):
+        if one != other:
+            break
+        agreed += 1
+    if agreed == len(ours) == len(theirs) and versions() == opened.versions:
+        # Ops that fail on the built-in picture cannot be compared; the same versions must do.
+        agreed = opened.max_cut
+    return min(agreed, pipeline.max_cut)
+
+
+def _differences(opened: Opened) -> str:
+    here = versions()
+    found = [f"{name} {opened.versions.get(name)} there, {here[name]} here" for name in here]
+    different = [text for text, name in zip(found, here, strict=True) if opened.versions.get(name) != here[name]]
+    return "; ".join(different or found)
+
+
+def within(assignment: Assignment, agreed: int) -> Assignment:
+    """Return an assignment in which cuts beyond the agreed one are replaced by raw bytes."""
+    cuts = tuple(cut if cut.k <= agreed else RAW for cut in assignment.cuts)
+    return Assignment(cuts, assignment.number_of)

@@ -1,0 +1,161 @@
+"""Driving a machine: sending what it asks for, and telling it what came of that.
+
+The one loop for an epoch, for samples that are fetched by index, and for opening a data set.
+
+Concurrency: `fetch` may run in any number of threads; `inline` does everything in the thread that iterates. All of them
+call the machine under `lock` and wait for the network outside of it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+
+from sophon.errors import Error
+from sophon.link.transport import Fetch
+from sophon.link.wire import Reply
+from sophon.loader.machine.machine import Ask, Machine
+
+_LONGEST_SLEEP_S = 0.05  # in a thread that nothing can wake: what it waits for may come earlier than expected
+
+
+class Errand(ABC):
+    """What is to be fetched, and what is told how it goes."""
+
+    @abstractmethod
+    def send(self, ask: Ask) -> Fetch:
+        """Send a request."""
+
+    def received(self, ask: Ask, reply: Reply, fetch: Fetch) -> None:  # noqa: B027 - not everybody keeps books
+        """A reply has come that was wanted."""
+
+    def waited(self, seconds: float, cpu_s: float) -> None:  # noqa: B027
+        """A reply has come after so many seconds, of which so many of CPU."""
+
+    def ended(self, ask: Ask, failed: bool) -> None:  # noqa: B027
+        """A request has come to its end; one that failed still owed something."""
+
+
+class Driver:
+    """Drives one machine.
+
+    Args:
+        machine: What decides.
+        errand: What is to be got.
+        raise_fatal: Raises the error that a machine gave up with, in the words of whoever asked.
+    """
+
+    def __init__(self, machine: Machine, errand: Errand, raise_fatal: Callable[[Error], None]) -> None:
+        self.machine = machine
+        self.is_stopped = False
+        self._errand = errand
+        self._raise_fatal = raise_fatal
+        self.renew()
+
+    def renew(self) -> None:
+        """Start anew in a forked child: threads and requests stayed with the parent, one maybe with the lock."""
+        # Reentrant, since an abandoned iterator may be closed by the garbage collector in any thread, at any moment.
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)  # the machine may have something to ask or to hand out
+        self._fetches: dict[int, Fetch] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is under way."""
+        return not self._fetches
+
+    def raise_if_over(self) -> None:
+        """Raise if the machine has given up."""
+        if self.machine.fatal is not None:
+            self._raise_fatal(self.machine.fatal)
+
+    def inline(self, is_done: Callable[[], bool]) -> Iterator[tuple[int, Reply]]:
+        """Yield the replies for all positions in the thread that iterates, until it is done or stopped."""
+        while not is_done() and not self.is_stopped:
+            ask = self.machine.ask(time.monotonic())
+            self.raise_if_over()
+            if ask is None:
+                time.sleep(min(_LONGEST_SLEEP_S, self.machine.wait_s(time.monotonic())))
+            else:
+                yield from self._replies(ask)
+
+    def fetch(
+        self, is_done: Callable[[], bool], take: Callable[[int, Reply], None], asking: Callable[[], None]
+    ) -> None:
+        """Send requests and take replies in a thread of its own, until it is done or the machine has given up.
+
+        Args:
+            is_done: Whether this thread is to end.
+            take: Takes a reply, with the lock held.
+            asking: Called, with the lock held, before a request is sent: another thread has to ask meanwhile.
+        """
+        while (ask := self._next(is_done)) is not None:
+            with self.lock:
+                asking()
+            for item in self._replies(ask):
+                with self.lock:
+                    take(*item)
+
+    def _next(self, is_done: Callable[[], bool]) -> Ask | None:
+        """Wait for something to ask."""
+        with self.lock:
+            while not is_done():
+                for request, fetch in self._fetches.items():
+                    self.machine.heard(request, fetch.heard_s)
+                ask = self.machine.ask(time.monotonic())
+                if ask is not None:
+                    return ask
+                if self.machine.fatal:
+                    self.changed.notify_all()
+                    return None
+                self.changed.wait(self.machine.wait_s(time.monotonic()))
+        return None
+
+    def stop(self) -> None:
+        """End all requests."""
+        with self.lock:
+            self.is_stopped = True
+            self.changed.notify_all()
+            fetches = list(self._fetches.values())
+        for fetch in fetches:
+            fetch.cancel()
+
+    def _replies(self, ask: Ask) -> Iterator[tuple[int, Reply]]:
+        """Yield the wanted replies to a request, and tell the machine how it went."""
+        errand, is_owed = self._errand, False
+        try:
+            fetch = errand.send(ask)
+            with self.lock:
+                self._fetches[ask.request] = fetch
+                if self.is_stopped:  # just before anybody could cancel it
+                    fetch.cancel()
+            before_s, before_cpu_s = time.monotonic(), time.thread_time()
+            for reply in fetch:
+                now_s = time.monotonic()
+                errand.waited(now_s - before_s, time.thread_time() - before_cpu_s)
+                position = ask.positions[reply.position]
+                with self.lock:
+                    if self.is_stopped:  # where nothing can be cancelled, as where files are read, this ends it
+                        return
+                    is_wanted = self.machine.reply(ask.request, position, len(reply.payload), now_s)
+                    surplus = [self._fetches[n] for n in self.machine.surplus() if n in self._fetches]
+                for other in surplus:
+                    other.cancel()
+                if is_wanted:
+                    errand.received(ask, reply, fetch)
+                    yield position, reply
+                before_s, before_cpu_s = time.monotonic(), time.thread_time()
+            with self.lock:
+                if not self.is_stopped:
+                    self.machine.ended(ask.request, time.monotonic())
+        except Error as error:
+            with self.lock:
+                is_owed = not self.is_stopped and self.machine.failed(ask.request, error, time.monotonic())
+        finally:
+            # Not under the lock: the garbage collector may close this epoch in a thread that holds the counts.
+            errand.ended(ask, is_owed)
+            with self.lock:
+                self._fetches.pop(ask.request, None)
+                self.changed.notify_all()

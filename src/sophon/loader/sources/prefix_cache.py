@@ -1,0 +1,269 @@
+"""Offline and online steps in one pipeline: what the first ops give is kept on the trainer's disk.
+
+Ops before the first random one give the same in every epoch. With a cache they are run once per sample, here or near
+storage, and their result is kept as a payload; later epochs read it and run only what is left. Random ops always run
+anew, so the tensors stay the same to the last bit.
+
+A cache is a folder of its own for each (data set, first ops, codec, versions of the software), one file per sample::
+
+    4 bytes "SPC1" | CRC-32 of what follows | length of the header | header: JSON with label and columns | payload
+
+It takes samples until it is full and then keeps what it has: every epoch asks for every sample once, and to replace
+some by others would help none.
+
+Concurrency: any number of threads, worker processes and ranks may use one folder. Files appear whole or not at all, and
+the bytes used are counted under a lock in the file ``bytes``, so that all of them together keep the bound.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+
+from sophon.artifact import replacing
+from sophon.codec.codec import AheadCodec
+from sophon.codec.cut import RAW, Cut, check_cut, make_payload
+from sophon.errors import ConfigError, OpError
+from sophon.link.transport import Fetch, Opened, Transport
+from sophon.link.wire import Reply, Request
+from sophon.pipeline import Key, Pipeline
+from sophon.pipeline.probe import versions
+from sophon.process.folders import user_folder
+
+DEFAULT_BYTES = 10 * 10**9  # 50,000 pictures of 256 × 256 pixels; a bound that no disk of today feels
+_MAGIC = b"SPC1"
+_HEAD = struct.Struct("<4sII")
+_COUNT = struct.Struct("<Q")
+_PER_FOLDER = 1000  # files in one folder: some file systems are slow with millions
+
+
+def steady_ops(pipeline: Pipeline) -> int:
+    """Return how many ops, from the first, give the same in every epoch and can be sent in a payload."""
+    for position, op in enumerate(pipeline.ops[: pipeline.max_cut]):
+        if op.random:
+            return position
+    return pipeline.max_cut
+
+
+def cache_cut(pipeline: Pipeline, settings: bool | str | Cut | Cache) -> Cut:
+    """Return the cut whose payloads are kept: after the last op before the first random one, or as told."""
+    cache = settings.cut if isinstance(settings, Cache) else settings
+    steady = steady_ops(pipeline)
+    if cache is True:
+        if steady == 0:
+            raise ConfigError(f"cache: {pipeline.ops[0].name()} comes first and is random; there is nothing to keep")
+        return Cut(steady)
+    cut = cache if isinstance(cache, Cut) else Cut.parse(str(cache))
+    codec = check_cut(pipeline, cut)
+    if cut.k > steady or isinstance(codec, AheadCodec):
+        raise ConfigError(
+            f"cache: what {cut} gives is another in every epoch; what the first {steady} ops give may be kept, "
+            f"such as {steady}:raw"
+        )
+    if not codec.exact:
+        raise ConfigError(f"cache: {cut.codec} changes the pixels; use raw, zstd or webp")
+    return cut
+
+
+class PrefixCache:
+    """Payloads of one kind, by sample.
+
+    Args:
+        folder: Where they lie.
+        cut: What they are.
+        max_bytes: How many bytes they may have together.
+    """
+
+    def __init__(self, folder: Path, cut: Cut, max_bytes: int) -> None:
+        self.folder = folder
+        self.cut = cut
+        self._max_bytes = max_bytes
+        self._is_full = False
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "bytes").touch()
+        except OSError as error:
+            raise ConfigError(f"cache_dir: {folder} cannot be written to ({error}); choose another folder") from error
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes that are taken, by all processes together."""
+        text = (self.folder / "bytes").read_bytes()
+        return int(_COUNT.unpack(text)[0]) if len(text) == _COUNT.size else 0
+
+    def get(self, sample: int, columns: tuple[str, ...]) -> Reply | None:
+        """Return the reply of a sample, or None if it is not here, not whole or lacks a column."""
+        try:
+            data = self._path(sample).read_bytes()
+            magic, crc, length = _HEAD.unpack_from(data)
+            if magic != _MAGIC or zlib.crc32(memoryview(data)[8:]) != crc:
+                return None
+            end = _HEAD.size + length
+            header = json.loads(data[_HEAD.size : end])
+            found = {name: header["columns"][name] for name in columns}
+        except (OSError, struct.error, ValueError, KeyError):
+            return None
+        return Reply(0, self.cut, memoryview(data)[end:], header["label"], columns=found, is_cached=True)
+
+    def put(self, sample: int, reply: Reply) -> None:
+        """Keep the reply of a sample if there is room; a disk that fails is no reason to stop a training."""
+        header = json.dumps({"label": reply.label, "columns": reply.columns}).encode()
+        body = struct.pack("<I", len(header)) + header + bytes(reply.payload)
+        data = _MAGIC + struct.pack("<I", zlib.crc32(body)) + body
+        path = self._path(sample)
+        try:
+            path.parent.mkdir(exist_ok=True)
+            replaced = path.stat().st_size if path.exists() else 0
+            if not self._take(len(data) - replaced):
+                return
+            with replacing(path) as file:
+                file.write(data)
+        except OSError:
+            self._is_full = True
+
+    def _take(self, size_bytes: int) -> bool:
+        """Count bytes as used, unless that would be too many."""
+        if self._is_full:
+            return False
+        with (self.folder / "bytes").open("r+b", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                text = file.read()
+                used = (_COUNT.unpack(text)[0] if len(text) == _COUNT.size else 0) + size_bytes
+                if used > self._max_bytes:
+                    return False
+                file.seek(0)
+                file.write(_COUNT.pack(max(used, 0)))
+            finally:
+                # To close the file is not enough: a child forked meanwhile has it open too, and would keep the lock.
+                fcntl.flock(file, fcntl.LOCK_UN)
+        return True
+
+    def _path(self, sample: int) -> Path:
+        return self.folder / str(sample // _PER_FOLDER) / str(sample)
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Where what the first ops give is kept, and how much of it.
+
+    Args:
+        cut: What is kept, such as "1:webp"; True for what is given just before the first random op.
+        folder: Where; None for the user's cache folder.
+        most_bytes: How many bytes may be kept of one data set and these ops.
+    """
+
+    cut: bool | str | Cut = True
+    folder: str | PathLike[str] | None = None
+    most_bytes: int = DEFAULT_BYTES
+
+
+def cache_for(pipeline: Pipeline, opened: Opened, cut: Cut, settings: Cache) -> PrefixCache:
+    """Return the cache of a job; another data set, other ops or other software have another one."""
+    base = user_folder() if settings.folder is None else Path(settings.folder)
+    if base is None:
+        raise ConfigError("cache_dir: there is no home folder to keep a cache in; name a folder")
+    most_bytes = settings.most_bytes
+    if isinstance(most_bytes, bool) or not isinstance(most_bytes, int) or most_bytes < 1:
+        raise ConfigError(f"cache_bytes: expected an integer of at least 1, got {most_bytes!r}")
+    job = [opened.fingerprint, pipeline.prefix(cut.k).fingerprint if cut.k else "", str(cut), json.dumps(versions())]
+    name = hashlib.sha256("\n".join(job).encode()).hexdigest()[:32]
+    return PrefixCache(base / "prefixes" / name, cut, most_bytes)
+
+
+class CachedTransport(Transport):
+    """Another transport behind a cache.
+
+    Args:
+        inner: Where samples come from that are not in the cache.
+        cache: What is kept.
+        pipeline: Whose first ops.
+        asks: The cut to ask for: the cache's own, or raw files where the other side would give other bits.
+    """
+
+    def __init__(self, inner: Transport, cache: PrefixCache, pipeline: Pipeline, asks: Cut) -> None:
+        self.inner = inner
+        self.cache = cache
+        self.pipeline = pipeline
+        self.asks = asks
+        self.address = inner.address
+        self.is_remote = inner.is_remote
+
+    def open(self, pipeline: Pipeline) -> Opened:
+        """Ask the other transport."""
+        return self.inner.open(pipeline)
+
+    def fetch(self, request: Request, timeout_s: float) -> Fetch:
+        """Read what is here, ask for the rest, and keep that."""
+        return _CachedFetch(self, request, timeout_s)
+
+    def close(self) -> None:
+        """Close the other transport."""
+        self.inner.close()
+
+
+class _CachedFetch(Fetch):
+    def __init__(self, transport: CachedTransport, request: Request, timeout_s: float) -> None:
+        self._transport = transport
+        self._request = request
+        self._timeout_s = timeout_s
+        self._fetch: Fetch | None = None
+        self._cancelled = False
+
+    def __iter__(self) -> Iterator[Reply]:
+        transport, request, cut = self._transport, self._request, self._transport.cache.cut
+        missing = []
+        for position, sample in enumerate(request.samples):
+            wanted = request.cuts[position] == cut  # not so when somebody looks for the name of a file
+            reply = transport.cache.get(sample, request.columns) if wanted else None
+            if reply is None:
+                missing.append(position)
+                continue
+            reply.position = position
+            yield reply
+        if not missing:
+            return
+        rest = replace(
+            request,
+            samples=tuple(request.samples[position] for position in missing),
+            cuts=tuple(transport.asks if request.cuts[p] == cut else request.cuts[p] for p in missing),
+        )
+        self._fetch = transport.inner.fetch(rest, self._timeout_s)
+        if self._cancelled:  # asked last, since whoever cancels looks for it
+            return
+        for reply in self._fetch:
+            reply.position = missing[reply.position]
+            if request.cuts[reply.position] == cut and reply.error is None:
+                self._keep(reply)
+            yield reply
+
+    @property
+    def heard_s(self) -> float:  # type: ignore[override]  # an attribute there
+        """When the other transport last gave a sign of life."""
+        return 0.0 if self._fetch is None else self._fetch.heard_s
+
+    def _keep(self, reply: Reply) -> None:
+        """Keep a reply, after what was left of the first ops; a file they fail on stays as it is."""
+        cut, sample = self._transport.cache.cut, self._request.samples[reply.position]
+        if reply.cut == RAW != cut:
+            key = Key(self._request.seed, self._request.epoch, sample)
+            try:
+                reply.payload = make_payload(self._transport.pipeline, bytes(reply.payload), key, cut)
+            except OpError:
+                return
+            reply.cut = cut
+        if reply.cut == cut:
+            self._transport.cache.put(sample, reply)
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        fetch = self._fetch
+        if fetch is not None:
+            fetch.cancel()

@@ -1,0 +1,242 @@
+"""Samples: those of one data set, asked for at its sources, each with its cut.
+
+Concurrency: may be used by several threads, and by forked or spawned processes, each of which makes connections of its
+own.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sophon.codec.cut import RAW, Cut
+from sophon.errors import Error, OpError
+from sophon.link.transport import Fetch, Opened
+from sophon.link.wire import Reply, Request
+from sophon.loader.account.stats import Stats
+from sophon.loader.machine.machine import Ask
+from sophon.loader.sources.assignment import Assignment, within
+from sophon.loader.sources.driver import Driver, Errand
+from sophon.loader.sources.sources import Sources, explain
+from sophon.pipeline import Pipeline
+from sophon.process.crew import Crew
+
+_GLANCE_S = 2.0  # that the name of a bad sample's file is worth, or a sample to try callables on
+_LEAVE_S = 1.0  # that a fetching thread may take to end; one that can be cancelled needs a millisecond
+
+
+Row = Sequence[int] | NDArray[np.int64]
+
+
+class Watcher(Protocol):
+    """What wants to know how requests go: see `Planner`."""
+
+    def began(self, request: int) -> None:
+        """A request was sent."""
+
+    def received(self, request: int, sample: int, reply: Reply, asked: Cut, fetch: Fetch) -> None:
+        """A reply has come."""
+
+    def ended(self, request: int) -> None:
+        """A stream has ended."""
+
+
+class Samples:
+    """The samples of a data set, as its sources give them.
+
+    Args:
+        sources: Where they are.
+        opened: What is known of the data set.
+        pipeline: What is done to them.
+        seed: Of all randomness.
+        columns: Further columns to bring along.
+        url: What to call the sources in messages.
+        deadline_s: How long nothing may come before an error is raised.
+
+    Attributes:
+        assignment: Which cut each sample gets; may be replaced at any time.
+        agreed_cut: How many ops give the same bits near storage as here.
+    """
+
+    def __init__(
+        self,
+        sources: Sources,
+        opened: Opened,
+        pipeline: Pipeline,
+        seed: int,
+        columns: tuple[str, ...],
+        url: str,
+        deadline_s: float,
+    ) -> None:
+        self.sources = sources
+        self.opened = opened
+        self.pipeline = pipeline
+        self.seed = seed
+        self.columns = columns
+        self.url = url
+        self.deadline_s = deadline_s
+        self.assignment = Assignment()
+        self.agreed_cut = 0
+        # All ops that can run elsewhere, since a codec may look ahead at those after its cut.
+        reach = pipeline.reach
+        self._spec: dict[str, Any] = pipeline.prefix(reach).to_spec() if reach else {"ops": []}
+
+    def __len__(self) -> int:
+        return self.opened.samples
+
+    def reassign(self, assignment: Assignment) -> None:
+        """Use other cuts from now on; the tensors stay the same."""
+        self.assignment = within(assignment, self.agreed_cut)
+
+    def request(self, epoch: int, samples: Sequence[int]) -> Request:
+        """Return the request for some samples of an epoch, each with its cut."""
+        return Request(
+            dataset=self.opened.name,
+            dataset_fingerprint=self.opened.fingerprint,
+            pipeline=self._spec,
+            seed=self.seed,
+            epoch=epoch,
+            samples=tuple(samples),
+            cuts=self.assignment.of(samples),
+            columns=self.columns,
+        )
+
+    def errand(self, epoch: int, row: Row, stats: Stats, watcher: Watcher | None = None) -> Errand:
+        """Return what a driver needs to get the samples of a row, which it knows by their positions there."""
+        return _Samples(self, epoch, row, stats, watcher)
+
+    def raise_fatal(self, error: Error) -> None:
+        """Raise the error that a machine gave up with."""
+        raise explain(error, self.url)
+
+    def fetch(
+        self,
+        epoch: int,
+        samples: list[int],
+        stats: Stats,
+        hedge: bool | float = False,
+        watcher: Watcher | None = None,
+    ) -> Iterator[tuple[int, Reply]]:
+        """Yield (position, reply) for all samples as they come, trying again what fails, until the deadline."""
+        config = self.sources.config(
+            request_samples=min(len(samples), self.opened.max_samples) or 1, request_bytes=1 << 62, hedge=hedge
+        )
+        machine = self.sources.machine(len(samples), len(samples) or 1, config, 0)
+        driver = Driver(machine, self.errand(epoch, samples, stats, watcher), self.raise_fatal)
+        got = 0
+        replies = _in_threads(driver, len(samples)) if hedge else driver.inline(lambda: got == len(samples))
+        for item in replies:
+            got += 1
+            yield item
+        self.sources.keep(machine)
+
+    # --- a look at single samples -------------------------------------------------------------------------------------
+
+    def named(self, error: OpError, sample: int) -> OpError:
+        """Return the error of a sample with the name of its file, which is what people look for."""
+        name = self.name_of(sample)
+        if name is None or name in error.problem:
+            return error
+        problem = f"{name}: {error.problem}"
+        told = OpError(problem, remedy=error.remedy, op=error.op, position=error.position, sample=error.sample)
+        told.__cause__ = error.__cause__
+        for note in getattr(error, "__notes__", ()):
+            told.add_note(note)
+        return told
+
+    def name_of(self, sample: int) -> str | None:
+        """Return the id of a sample, if some source gives it soon."""
+        reply = self._glance(sample)
+        name = None if reply is None else reply.columns.get("id")
+        return None if name is None else str(name)
+
+    def first_file(self) -> bytes | None:
+        """Return the bytes of the first sample, if they can be had now."""
+        reply = self._glance(0) if len(self) else None
+        return None if reply is None or reply.error is not None or reply.cut != RAW else bytes(reply.payload)
+
+    def _glance(self, sample: int) -> Reply | None:
+        """Return a sample as it is, with its id, if some source gives it soon; nothing is counted or tried again."""
+        request = replace(self.request(0, [sample]), cuts=(RAW,), columns=("id",))
+        for source in self.sources:
+            try:
+                (reply,) = source.fetch(request, min(_GLANCE_S, self.deadline_s))
+            except (Error, ValueError):
+                continue
+            return reply
+        return None
+
+
+class _Samples(Errand):
+    def __init__(self, samples: Samples, epoch: int, row: Row, stats: Stats, watcher: Watcher | None) -> None:
+        self._samples = samples
+        self._epoch = epoch
+        self._row = row
+        self._stats = stats
+        self._watcher = watcher
+        self._sent: dict[int, Request] = {}
+
+    def _watching(self, ask: Ask) -> Watcher | None:
+        """Return who watches a request; nobody has to know of the fallback, where there is no link and no node."""
+        return None if self._samples.sources.is_fallback(ask.source) else self._watcher
+
+    def send(self, ask: Ask) -> Fetch:
+        samples = self._samples
+        request = samples.request(self._epoch, [int(self._row[position]) for position in ask.positions])
+        self._sent[ask.request] = request
+        if (watcher := self._watching(ask)) is not None:
+            watcher.began(ask.request)
+        if ask.is_second:
+            self._stats.add(hedges=1)
+        return samples.sources[ask.source].fetch(request, samples.deadline_s)
+
+    def waited(self, seconds: float, cpu_s: float) -> None:
+        self._stats.add(fetch_s=seconds, fetch_cpu_s=cpu_s)
+
+    def received(self, ask: Ask, reply: Reply, fetch: Fetch) -> None:
+        request = self._sent[ask.request]
+        asked = request.cuts[reply.position]
+        self._stats.received(reply, asked, self._samples.sources.is_fallback(ask.source))
+        if (watcher := self._watching(ask)) is not None:
+            watcher.received(ask.request, request.samples[reply.position], reply, asked, fetch)
+
+    def ended(self, ask: Ask, failed: bool) -> None:
+        self._sent.pop(ask.request, None)
+        if (watcher := self._watching(ask)) is not None:
+            watcher.ended(ask.request)
+        if failed:
+            self._stats.add(retries=1)
+
+
+def _in_threads(driver: Driver, count: int) -> Iterator[tuple[int, Reply]]:
+    """Yield replies that threads fetch, so that somebody else can be asked while one of them waits."""
+    arrived: queue.SimpleQueue[tuple[int, Reply] | BaseException | None] = queue.SimpleQueue()
+
+    def work() -> None:
+        driver.fetch(crew.is_done, lambda *item: arrived.put(item), crew.staff)
+        arrived.put(None)  # whoever waits looks whether the machine has given up
+
+    crew = Crew("sophon-fetch", work, lambda: driver.machine.calls, arrived.put)
+    try:
+        with driver.lock:
+            crew.staff()
+        got = 0
+        while got < count:
+            item = arrived.get()
+            if isinstance(item, BaseException):
+                raise item
+            if item is None:
+                driver.raise_if_over()
+                continue
+            got += 1
+            yield item
+    finally:
+        crew.stop()
+        driver.stop()
+        crew.join(time.monotonic() + _LEAVE_S)

@@ -1,0 +1,173 @@
+"""One of several places that hold the same data set.
+
+Invariants 1 and 3 make one node as good as another: any of them may answer any request, with any cut, and the tensors
+are the same. What is left to see to is that a node really holds the same data set, and that it is asked only for cuts
+that give the same bits there as here.
+
+Concurrency: a source may be used by several threads; two that open it at once find the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sophon.codec.cut import RAW
+from sophon.errors import ConfigError, Error, RetryableError, StoreError, remote_traceback, with_remote_traceback
+from sophon.link.transport import Fetch, Opened, Transport
+from sophon.link.wire import Reply, Request
+from sophon.loader.sources.assignment import count_agreed
+from sophon.pipeline import Pipeline
+
+
+class Source(Transport):
+    """A storage node among several.
+
+    Args:
+        inner: How to reach it.
+        pipeline: What is divided.
+    """
+
+    def __init__(self, inner: Transport, pipeline: Pipeline) -> None:
+        self.address = inner.address
+        self.is_remote = inner.is_remote
+        self._inner = inner
+        self._pipeline = pipeline
+        self._opened: Opened | None = None
+        self._most: int | None = None  # ops that give the same bits there; None until somebody asks for a cut
+
+    @property
+    def opened(self) -> Opened | None:
+        """What the node has said it has; None if it was not asked yet."""
+        return self._opened
+
+    def open(self, pipeline: Pipeline) -> Opened:
+        """Ask the node what it has."""
+        self._opened = self._inner.open(pipeline)
+        return self._opened
+
+    def fetch(self, request: Request, timeout_s: float) -> Fetch:
+        """Ask the node for samples, once it is known to hold the same data set."""
+        opened = self._opened or self._checked(request.dataset_fingerprint)
+        cuts = request.cuts
+        if any(cut.k > 0 for cut in cuts):
+            most = self._agreed(opened)
+            cuts = tuple(cut if cut.k <= most else RAW for cut in cuts)
+        fitted = replace(request, dataset=opened.name, cuts=cuts)
+        return _PartsFetch(self._inner, fitted, opened.max_samples, timeout_s)
+
+    def file_sizes(self, samples: int) -> NDArray[np.int64] | None:
+        """Return what the node says, once it is known to hold the same data set."""
+        return None if self._opened is None else self._inner.file_sizes(samples)
+
+    def _checked(self, fingerprint: str) -> Opened:
+        opened = self._inner.open(self._pipeline)
+        check_same(opened, fingerprint, self.address)
+        self._opened = opened
+        return opened
+
+    def _agreed(self, opened: Opened) -> int:
+        if self._most is None:
+            self._most = count_agreed(self._pipeline, opened)
+        return self._most
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._inner.close()
+
+
+class _PartsFetch(Fetch):
+    """A request in parts, as large as one node of several takes; where it fails, the error says which node."""
+
+    def __init__(self, inner: Transport, request: Request, max_samples: int, timeout_s: float) -> None:
+        self._inner = inner
+        self._request = request
+        self._max_samples = max_samples
+        self._timeout_s = timeout_s
+        self._part: Fetch | None = None
+        self._is_cancelled = False
+        self._computed_s = 0.0
+
+    def __iter__(self) -> Iterator[Reply]:
+        request, size = self._request, self._max_samples
+        for start in range(0, len(request.samples), size):
+            part = slice(start, start + size)
+            asked = replace(request, samples=request.samples[part], cuts=request.cuts[part])
+            fetch = self._part = self._inner.fetch(asked, self._timeout_s)
+            if self._is_cancelled:  # asked last, since whoever cancels looks for it
+                return
+            before_s = self._computed_s
+            try:
+                for reply in fetch:
+                    reply.position += start
+                    self.computing_s = before_s + fetch.computing_s
+                    yield reply
+            except Error as error:
+                raise explained(error, self._inner.address) from error
+            self._computed_s = before_s + fetch.computing_s
+
+    @property
+    def heard_s(self) -> float:  # type: ignore[override]  # an attribute there
+        """When the node last gave a sign of life."""
+        return 0.0 if self._part is None else self._part.heard_s
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+        if self._part is not None:
+            self._part.cancel()
+
+
+class Fallback(Source):
+    """The path to fall back on: raw files, and all ops run here."""
+
+    def fetch(self, request: Request, timeout_s: float) -> Fetch:
+        """Read samples."""
+        raw = replace(request, cuts=(RAW,) * len(request.cuts))
+        return _FallbackFetch(super().fetch(raw, timeout_s), Path(self.address))
+
+
+class _FallbackFetch(Fetch):
+    def __init__(self, inner: Fetch, path: Path) -> None:
+        self._inner = inner
+        self._path = path
+
+    def __iter__(self) -> Iterator[Reply]:
+        for reply in self._inner:
+            if isinstance(reply.error, StoreError) and not self._is_there():
+                # All of it is gone, as the nodes are: no reason yet to call the sample bad.
+                raise RetryableError(f"there is nothing at the fallback {self._path} any more")
+            yield reply
+
+    def _is_there(self) -> bool:
+        try:
+            # Where a disk was unmounted, an empty folder is left. A pattern of shards is looked for in its folder.
+            folder = self._path if self._path.is_dir() else self._path.parent
+            return self._path.is_file() or any(folder.iterdir())
+        except OSError:
+            return False
+
+    def cancel(self) -> None:
+        self._inner.cancel()
+
+
+def check_same(opened: Opened, fingerprint: str, address: str) -> None:
+    """Raise unless a source holds the data set that the run began with."""
+    if opened.fingerprint != fingerprint:
+        raise ConfigError(
+            f"{address} holds another data set ({opened.fingerprint}) than the others ({fingerprint}): other files, "
+            "sizes or labels; copy the same files there, or leave it out"
+        )
+
+
+def explained(error: Error, address: str, remedy: str = "") -> Error:
+    """Return an error with the address of who it came from, if it does not say so, and with what to do."""
+    if address in str(error) and not remedy:
+        return error
+    text = str(error) if address in str(error) else f"{address}: {error}"
+    told = type(error)(f"{text}. {remedy}" if remedy else text)
+    there = remote_traceback(error)
+    return told if there is None else with_remote_traceback(told, there)

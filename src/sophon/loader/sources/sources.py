@@ -1,0 +1,216 @@
+"""Where samples come from: storage nodes that hold the same data set, and maybe a path to fall back on.
+
+Keeps what is known of them from one epoch to the next, and opens the data set at the first that answers.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from os import PathLike, fspath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sophon.errors import ConfigError, Error, UnavailableError
+from sophon.link.credentials import Credentials
+from sophon.link.schemes import open_address, scheme_of
+from sophon.link.transport import Fetch, Opened, Transport
+from sophon.link.wire import Reply
+from sophon.loader.machine.machine import Ask, Machine, MachineConfig
+from sophon.loader.machine.standing import Standings
+from sophon.loader.sources.driver import Driver, Errand
+from sophon.loader.sources.local import open_path
+from sophon.loader.sources.source import Fallback, Source, check_same, explained
+from sophon.pipeline import Pipeline
+
+_REMEDY = "Is `sophon serve` running there and reachable? Raise deadline_s to wait longer."
+
+Address = str | PathLike[str] | Sequence[str]
+
+
+class FallbackWarning(UserWarning):
+    """No storage node answers, and samples are read from the path to fall back on; the tensors are the same."""
+
+
+def addresses_of(data: Address) -> list[str]:
+    """Return the addresses that a user gives: one, a path, or several of nodes that hold the same data set."""
+    if isinstance(data, str | PathLike):
+        return [str(fspath(data))]
+    if not isinstance(data, Sequence) or not data or not all(isinstance(one, str) for one in data):
+        raise ConfigError(f"expected an address, a path, or a list of addresses, got {data!r}")
+    if len(data) > 1:
+        paths = [one for one in data if scheme_of(one) is None]
+        if paths:
+            raise ConfigError(f"{paths[0]!r} among several addresses is a path; give it as fallback=")
+        if len(set(data)) < len(data):
+            raise ConfigError("an address is given twice; give each storage node once")
+    return list(data)
+
+
+def transport_to(address: str, credentials: Credentials | None = None, deadline_s: float = math.inf) -> Transport:
+    """Return the transport to an address with a scheme of the table `SCHEMES`, or to a path.
+
+    Args:
+        address: Of the data set.
+        credentials: What to show to the node.
+        deadline_s: Of whoever uses it; nothing takes longer to be noticed.
+    """
+    return open_path(address) if scheme_of(address) is None else open_address(address, credentials, deadline_s)
+
+
+class Sources:
+    """The nodes, numbered from 0, and behind them the fallback, if there is one.
+
+    Args:
+        nodes: How to reach them.
+        fallback: Path of the same files.
+        pipeline: What is divided.
+        url: What to call all of them in messages.
+        deadline_s: How long nothing may come before an error is raised.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Transport],
+        fallback: str | PathLike[str] | None,
+        pipeline: Pipeline,
+        url: str,
+        deadline_s: float,
+    ) -> None:
+        self.nodes = len(nodes)
+        self.has_fallback = fallback is not None
+        self._url = url
+        self._deadline_s = deadline_s
+        self._warned = False
+        self._kept: Standings | None = None
+        self._all = list(nodes)
+        if self.nodes > 1 or fallback is not None:
+            self._all = [Source(node, pipeline) for node in nodes]
+        if fallback is not None:
+            if not all(node.is_remote for node in nodes):
+                raise ConfigError("fallback: the samples are read from a path already")
+            path = str(fspath(fallback))
+            if scheme_of(path) is not None:
+                raise ConfigError(f"fallback: expected a path, got {path!r}; give several nodes as a list of addresses")
+            self._all.append(Fallback(transport_to(path), pipeline))
+
+    def __getitem__(self, number: int) -> Transport:
+        return self._all[number]
+
+    def __iter__(self) -> Iterator[Transport]:
+        return iter(self._all)
+
+    def is_fallback(self, number: int) -> bool:
+        """Return whether a source is not one of the nodes."""
+        return number >= self.nodes
+
+    def cores(self, first: Opened) -> float:
+        """Return how many cores for ops all nodes have together.
+
+        Nodes are asked when they are first needed; until then one has as many as the mean of those that were.
+
+        Args:
+            first: What the source has said that the data set was opened at.
+        """
+        nodes = self._all[: self.nodes]
+        told = [node.opened for node in nodes if isinstance(node, Source) and node.opened is not None] or [first]
+        return self.nodes * sum(opened.cores for opened in told) / len(told)
+
+    def file_sizes(self, samples: int) -> NDArray[np.int64] | None:
+        """Return the bytes of every sample's file, as the first node says that can; None if none does.
+
+        Args:
+            samples: How many there are.
+        """
+        for node in self._all[: self.nodes]:
+            with suppress(Error):  # a plan is made without them, if not as good a one
+                found = node.file_sizes(samples)
+                if found is not None:
+                    return found
+        return None
+
+    def wrap(self, wrapper: Callable[[Transport], Transport]) -> None:
+        """Put something in front of every source."""
+        self._all = [wrapper(source) for source in self._all]
+
+    def config(self, **more: Any) -> MachineConfig:
+        """Return what the machine has to know, for these sources."""
+        return MachineConfig(deadline_s=self._deadline_s, nodes=self.nodes, has_fallback=self.has_fallback, **more)
+
+    def machine(self, count: int, batch_size: int, config: MachineConfig, size_bytes: int, **more: Any) -> Machine:
+        """Return a machine that knows what the one before has learned of the sources; see `keep`."""
+        standings, self._kept = self._kept, None  # whoever asks meanwhile begins anew
+        seed = int.from_bytes(os.urandom(8))  # of pauses: trainers that lose a node together do not come back in step
+        return Machine(count, batch_size, config, size_bytes, time.monotonic(), seed, standings, **more)
+
+    def keep(self, machine: Machine) -> None:
+        """Keep what a machine has learned of the sources for the next one."""
+        self._kept = machine.standings
+
+    def open(self, pipeline: Pipeline) -> Opened:
+        """Open the data set at the first source that answers, until the deadline: a trainer may start before its node.
+
+        Raises:
+            ConfigError: The fallback holds another data set.
+        """
+        opening = _Opening(self._all, pipeline)
+        machine = self.machine(1, 1, self.config(), 0)
+        driver = Driver(machine, opening, self._raise_fatal)
+        for _ in driver.inline(lambda: opening.opened is not None):
+            pass
+        assert opening.opened is not None
+        opened, source = opening.opened, opening.source
+        self.keep(machine)
+        if self.is_fallback(source):
+            self.warn_of_fallback("nothing is offloaded in this run", stacklevel=5)
+        elif self.has_fallback:
+            fallback = self._all[-1]
+            check_same(fallback.open(pipeline), opened.fingerprint, f"fallback {fallback.address}")
+        return opened
+
+    def _raise_fatal(self, error: Error) -> None:
+        raise explain(error, self._url)
+
+    def warn_of_fallback(self, note: str = "", *, stacklevel: int) -> None:
+        """Tell the user, once, that samples are read from the path to fall back on."""
+        if self._warned:
+            return
+        self._warned = True
+        warnings.warn(
+            f"no answer from {self._url}; samples are read from {self._all[-1].address} until a node answers "
+            f"(loader.stats.fallback counts them); {note or 'the tensors are the same'}",
+            FallbackWarning,
+            stacklevel=stacklevel,
+        )
+
+
+class _Opening(Errand):
+    """Opens a data set at the source that a machine names."""
+
+    def __init__(self, sources: Sequence[Transport], pipeline: Pipeline) -> None:
+        self._sources = sources
+        self._pipeline = pipeline
+        self.opened: Opened | None = None
+        self.source = 0
+
+    def send(self, ask: Ask) -> Fetch:
+        self.opened = self._sources[ask.source].open(self._pipeline)
+        self.source = ask.source
+        return _Told()
+
+
+class _Told(Fetch):
+    def __iter__(self) -> Iterator[Reply]:
+        yield Reply(0)
+
+
+def explain(error: Error, address: str) -> Error:
+    """Return the error that ends an epoch, with what to do."""
+    is_away = isinstance(error, UnavailableError)
+    return explained(error, address, _REMEDY if is_away else "")
