@@ -1,7 +1,7 @@
 import pytest
 
 from sophon.bench import cuts
-from sophon.bench.samples import Samples
+from sophon.bench.pictures.samples import Samples
 from sophon.codec import Cut
 from tests.support.pictures import encode, scene
 

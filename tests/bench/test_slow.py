@@ -9,7 +9,7 @@ from sophon.bench.slow import bench_slow, heavy_tail
 from sophon.bench.tune import SlowReads, Workload, _race
 from sophon.bench.volumes import RECIPE, WAITING, encode, side_for, write_volumes
 from sophon.codec.cut import RAW
-from sophon.codec.wire import Request
+from sophon.link.wire import Request
 from sophon.pipeline import Key
 from sophon.store import open_store
 

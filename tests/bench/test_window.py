@@ -1,6 +1,6 @@
 import pytest
 
-from sophon.bench.samples import Samples
+from sophon.bench.pictures.samples import Samples
 from sophon.bench.window import bench_window
 from sophon.codec.window import available
 from sophon.errors import ConfigError

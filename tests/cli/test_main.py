@@ -36,6 +36,11 @@ def test_version():
     assert _run("--version").output == f"sophon, version {sophon.__version__}\n"
 
 
+def test_the_package_runs_as_a_module():
+    done = subprocess.run([sys.executable, "-m", "sophon", "--help"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("Usage: python -m sophon [OPTIONS] COMMAND [ARGS]...")
+
+
 def test_bench_ops_prints_a_table_and_writes_json(photos, tmp_path):
     result = _run("bench", "ops", "--data", photos, "--seconds", 0.2, "--json", tmp_path / "out.json")
     assert result.exit_code == 0
@@ -54,7 +59,7 @@ def test_bench_cuts_ends_with_the_gain_and_the_verdict_on_the_bits(photos):
 
 
 def test_an_error_is_one_line_with_a_remedy_and_an_exit_code(tmp_path):
-    command = [sys.executable, "-m", "sophon.cli.main", "bench", "cuts", "--data", str(tmp_path)]
+    command = [sys.executable, "-m", "sophon", "bench", "cuts", "--data", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from sophon.cli.bench_plan import bench_plan
+from sophon.cli.bench.plan import bench_plan
 from sophon.cli.plan import plan
 from sophon.errors import ArtifactError, ConfigError
 from sophon.plan.plan import Plan
@@ -82,7 +82,7 @@ def test_lossy_codecs_need_permission(path):
     ("option", "value", "words"),
     [
         ("--link", "500mbps", "500mbit, 1gbit or 40MB/s"),
-        ("--link", "0mbit", "no bandwidth at all"),
+        ("--link", "0mbit", "not a bandwidth above zero"),
         ("--consumer", "fast", "1200/s"),
         ("--frontier", "1;2", "0,1,2,4"),
         ("--policy", "best", "optimal"),

@@ -13,6 +13,7 @@ from sophon.errors import ArtifactError
 from sophon.plan.plan import make_plan
 from sophon.plan.resources import Resources
 from tests.support.instances import random_profile
+from tests.support.marks import slow
 from tests.support.results import full_result, minimal_result
 
 
@@ -21,7 +22,7 @@ def folder(tmp_path):
     profile = random_profile(np.random.default_rng(0), 60)
     profile.save(tmp_path / "profile.parquet")
     make_plan(profile, Resources(5e6, 1, 2)).save(tmp_path / "plan.parquet")
-    (tmp_path / "result.json").write_text(json.dumps(full_result()))
+    (tmp_path / "result.json").write_text(json.dumps(minimal_result()))
     return tmp_path
 
 
@@ -54,7 +55,9 @@ def test_resources_of_ones_own_are_used(folder):
     assert f"Predicted for {words}." in data["remarks"]
 
 
-def test_the_same_file_gives_the_same_bytes_in_any_process(folder):
+@pytest.mark.parametrize("result", [minimal_result, *slow(full_result)])
+def test_the_same_file_gives_the_same_bytes_in_any_process(folder, result):
+    (folder / "result.json").write_text(json.dumps(result()))
     # Whatever the order of sets, the working directory and the reader's own settings of matplotlib.
     (folder / "matplotlibrc").write_text("lines.linewidth: 9\nfont.size: 20\nsvg.fonttype: path\n")
     for seed, place in (("1", folder), ("2", folder / "elsewhere")):

@@ -5,8 +5,8 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from sophon.bench import photo_folder
-from sophon.bench.photos import PhotoSource
+from sophon.bench.pictures import photo_folder
+from sophon.bench.pictures.photos import PhotoSource
 from sophon.cli.synth import synth
 from sophon.errors import ConfigError
 

@@ -45,8 +45,7 @@ def text():
     return page(paper_facts(full_result(NASTY)))
 
 
-def test_the_same_facts_give_the_same_bytes(text, plan, tmp_path):
-    assert page(paper_facts(full_result(NASTY))) == text
+def test_the_same_facts_give_the_same_bytes(plan, tmp_path):
     pages = [write_report(plan_facts(plan), tmp_path / name) for name in ("one", "two")]
     files = [sorted(path.parent.iterdir()) for path in pages]
     assert [path.name for path in files[0]] == [path.name for path in files[1]]
@@ -112,13 +111,17 @@ def test_every_colour_of_the_page_follows_light_and_dark(text):
     assert not re.findall(r"(?:fill|stroke): #[0-9a-f]{6}", text)
 
 
-def test_every_figure_is_a_png_beside_the_page(tmp_path):
-    facts = paper_facts(full_result())
+def test_every_figure_is_a_png_beside_the_page(plan, tmp_path):
+    facts = plan_facts(plan)
     place = write_report(facts, tmp_path / "out")
     assert place == tmp_path / "out" / "report.html"
     for chart in facts.charts:
-        data = (place.parent / f"{chart.key}.png").read_bytes()
-        width, height = struct.unpack(">II", data[16:24])
+        assert (place.parent / f"{chart.key}.png").read_bytes() == draw.png(chart)
+
+
+def test_every_figure_is_large_enough_to_be_read():
+    for chart in paper_facts(full_result()).charts:
+        width, height = struct.unpack(">II", draw.png(chart)[16:24])
         assert width >= 1300
         assert height >= 200
 

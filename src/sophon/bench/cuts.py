@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sophon.bench.ops import RECIPE
-from sophon.bench.samples import Samples
+from sophon.bench.pictures.samples import Samples
 from sophon.codec import RAW, Cut, finish_payload, legal_cuts, make_payload
 from sophon.errors import OpError
 from sophon.pipeline import Key, Value

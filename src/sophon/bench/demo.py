@@ -21,8 +21,9 @@ from torch import nn
 
 from sophon.bench.harness import one_torch_thread
 from sophon.bench.ops import RECIPE
-from sophon.loader.loader import MEASURED, DataLoader
+from sophon.loader.loader import DataLoader
 from sophon.loader.local_server import LocalServer
+from sophon.loader.planning.shared import MEASURED
 from sophon.plan.plan import make_plan
 from sophon.units import format_rate
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import tempfile
 import time
@@ -10,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-from sophon.bench.children import children_of
 from sophon.bench.harness import OnStep, nothing
 from sophon.codec.cut import Cut, legal_cuts
-from sophon.codec.wire import Request
 from sophon.errors import ConfigError
-from sophon.loader.flight_transport import FlightTransport
+from sophon.link.flight import FlightTransport
+from sophon.link.wire import Request
 from sophon.loader.local_server import LocalServer
 from sophon.pipeline import Pipeline, ops
+from sophon.process.children import tree_cpu_s
 
 RECIPE = Pipeline([ops.Decode(), ops.RandomResizedCrop(224), ops.RandomHorizontalFlip(), ops.ToTensor()])
 CUTS = ("0:window", "2:raw", "2:webp")
@@ -69,10 +68,10 @@ def bench_isolation(
             epoch = 1
             while epoch <= _MIN_ROUNDS or time.monotonic() < end_s:
                 for kind in KINDS if epoch % 2 else reversed(KINDS):
-                    cpu_s, start_s = _cpu_of_all(servers[kind].pid), time.monotonic()
+                    cpu_s, start_s = tree_cpu_s(servers[kind].pid), time.monotonic()
                     _fetch_all(transports[kind], pool, Cut.parse(cut), epoch, count)
                     wall_s = time.monotonic() - start_s
-                    rows[kind].append(((_cpu_of_all(servers[kind].pid) - cpu_s) / count, count / wall_s))
+                    rows[kind].append(((tree_cpu_s(servers[kind].pid) - cpu_s) / count, count / wall_s))
                 epoch += 1
             result[cut] = {
                 f"{kind}_{what}": statistics.median(row[i] for row in rows[kind]) * scale
@@ -96,10 +95,3 @@ def _fetch_all(transport: FlightTransport, pool: ThreadPoolExecutor, cut: Cut, e
         return sum(reply.cut == cut for reply in transport.fetch(request, _TIMEOUT_S))
 
     return sum(pool.map(fetch, range(0, count, _REQUEST_SAMPLES)))
-
-
-def _cpu_of_all(pid: int) -> float:
-    """Return the CPU seconds that a process and its children have used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    own_s = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-    return own_s + sum(_cpu_of_all(child) for child in children_of(pid))

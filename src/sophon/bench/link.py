@@ -17,8 +17,8 @@ import numpy as np
 
 from sophon.bench.harness import OnStep, nothing
 from sophon.codec.cut import RAW
-from sophon.codec.wire import Request
-from sophon.loader.flight_transport import FlightTransport
+from sophon.link.flight import FlightTransport
+from sophon.link.wire import Request
 from sophon.loader.local_server import LocalServer
 from sophon.pipeline import Pipeline, ops
 from sophon.store import open_store

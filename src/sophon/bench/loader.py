@@ -45,13 +45,22 @@ def bench_loader(folder: Path, seconds: float, on_step: OnStep | None = None) ->
         raise ConfigError(
             "bench loader compares with torchvision, which is not installed here; pip install torchvision"
         )
+    transforms = torchvision.transforms
+    recipe = transforms.Compose(
+        [
+            transforms.RandomResizedCrop(224),
+            transforms.RandomHorizontalFlip(),
+            transforms.ToTensor(),
+            transforms.Normalize(MEAN, STD),
+        ]
+    )
     result: dict[str, Any] = {"workers": {}, "samples": 0}
     with one_torch_thread(torch):
         for number, workers in enumerate(WORKERS):
             report(f"{workers} workers", number, len(WORKERS))
             ours = DataLoader(folder, RECIPE, batch_size=_BATCH_SIZE, shuffle=True, num_workers=workers)
             theirs = TorchDataLoader(
-                _Images(folder, torchvision),
+                Images(folder, recipe),
                 batch_size=_BATCH_SIZE,
                 shuffle=True,
                 num_workers=workers,
@@ -78,22 +87,19 @@ def _race(loaders: dict[str, Any], samples: int, seconds: float) -> dict[str, fl
     return {name: statistics.median(values) for name, values in rates.items()}
 
 
-class _Images(Dataset[Any]):
-    """The files of a folder as torchvision users load them: ImageFolder's way, labels if there are any."""
+class Images(Dataset[Any]):
+    """The files of a folder as torchvision users load them: ImageFolder's way, labels if there are any.
 
-    def __init__(self, folder: Path, torchvision: Any) -> None:
+    Args:
+        folder: Where they are.
+        transform: What is done to each.
+    """
+
+    def __init__(self, folder: Path, transform: Any) -> None:
         manifest = open_store(folder).manifest
         self._paths = [str(folder / name) for name in manifest.ids.to_pylist()]
         self._labels = None if manifest.labels is None else manifest.labels.tolist()
-        transforms = torchvision.transforms
-        self._transform = transforms.Compose(
-            [
-                transforms.RandomResizedCrop(224),
-                transforms.RandomHorizontalFlip(),
-                transforms.ToTensor(),
-                transforms.Normalize(MEAN, STD),
-            ]
-        )
+        self._transform = transform
 
     def __len__(self) -> int:
         return len(self._paths)

@@ -15,7 +15,7 @@ from typing import Any
 from PIL import Image
 
 from sophon.bench.harness import OnStep, nothing, one_torch_thread, race_ms
-from sophon.bench.samples import Samples
+from sophon.bench.pictures.samples import Samples
 from sophon.bench.torchvision_import import import_torchvision
 from sophon.codec import CODECS, codec_named
 from sophon.codec.codec import AheadCodec

@@ -28,16 +28,16 @@ from typing import Any
 
 import numpy as np
 
-from sophon.bench.children import children_of
 from sophon.bench.harness import OnStep, nothing
-from sophon.bench.photo_folder import write_photos
+from sophon.bench.pictures.photo_folder import write_photos
 from sophon.bench.proxy import Proxy
-from sophon.loader.cuts import OffloadWarning
 from sophon.loader.loader import DataLoader
 from sophon.loader.local_server import LocalServer
-from sophon.loader.order import epoch_order
-from sophon.loader.sources import FallbackWarning
+from sophon.loader.order.order import epoch_order
+from sophon.loader.sources.assignment import OffloadWarning
+from sophon.loader.sources.sources import FallbackWarning
 from sophon.pipeline import Key, Pipeline, ops
+from sophon.process.children import children_of
 from sophon.store import Store, open_store
 
 RECIPE = Pipeline([ops.Decode(), ops.RandomResizedCrop(64), ops.RandomHorizontalFlip(), ops.ToTensor()])

@@ -21,11 +21,11 @@ import torch
 
 from sophon.bench.harness import OnStep, nothing, one_torch_thread
 from sophon.bench.volumes import RECIPE, seconds_per_voxel, write_volumes
-from sophon.codec.wire import Reply, Request
+from sophon.link.transport import Fetch
+from sophon.link.wire import Reply, Request
 from sophon.loader.dataset import RemoteDataset
 from sophon.loader.loader import DataLoader
-from sophon.loader.local_transport import LocalTransport
-from sophon.loader.transport import Fetch
+from sophon.loader.sources.local import LocalTransport
 from sophon.store import Store, open_store
 
 BATCH_SIZE = 16
@@ -121,7 +121,7 @@ def bench_tune(
 
 def _race(path: Path, work: Workload, seconds: float) -> dict[str, Any]:
     store = open_store(path)
-    dataset = RemoteDataset(str(path), RECIPE, transport=SlowReads(store, str(path), work.read_s))
+    dataset = RemoteDataset(SlowReads(store, str(path), work.read_s), RECIPE)
     # What cannot matter is not swept: requests where reads take no time, workers where they have next to nothing to do.
     requests = REQUESTS if work.read_s else (2,)
     settings: list[tuple[int | str, int | None]] = [("auto", None), *itertools.product(WORKERS, requests)]

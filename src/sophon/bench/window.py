@@ -17,7 +17,7 @@ from PIL import Image
 
 from sophon.bench.harness import OnStep, nothing, race_ms
 from sophon.bench.ops import RECIPE
-from sophon.bench.samples import Samples
+from sophon.bench.pictures.samples import Samples
 from sophon.codec import RAW, Cut, codec_named, legal_cuts
 from sophon.codec.codec import AheadCodec
 from sophon.codec.window import available, parse

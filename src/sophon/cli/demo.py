@@ -82,7 +82,7 @@ def demo(*, data: Path | None, like: str, count: int, link: float, epochs: int, 
 
 
 def _make_photos(folder: Path, like: str, count: int) -> Path:
-    from sophon.bench.photo_folder import write_photos
+    from sophon.bench.pictures.photo_folder import write_photos
 
     with count_bar(f"making {count} photos") as progress:
         write_photos(folder, like, count, on_progress=progress)

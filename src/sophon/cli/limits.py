@@ -20,7 +20,7 @@ _OPTIONS = (
     ("sample_bytes", "--max-sample-bytes", "SIZE", "1GiB", "Bytes of one file."),
     ("pixels", "--max-pixels", "N", "as many as Pillow allows", "Pixels of a picture that ops may work on."),
     ("sample_cpu_s", "--max-sample-cpu", "TIME", "10s", "CPU time for one sample."),
-    ("worker_bytes", "--max-worker-memory", "SIZE", "4GiB", "Memory of a worker process."),
+    ("child_bytes", "--max-child-memory", "SIZE", "4GiB", "Memory of a child process, in which ops run."),
     ("requests", "--max-requests", "N", "256", "Requests answered at once."),
     ("in_flight_bytes", "--max-in-flight", "SIZE", "1GiB", "Bytes read and not sent yet, of all requests."),
 )

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from sophon.cli.bench import bench
+from sophon.cli.bench.bench import bench
 from sophon.cli.demo import demo
 from sophon.cli.index import index
 from sophon.cli.plan import plan

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from sophon.bench.photo_folder import write_photos
+from sophon.bench.pictures.photo_folder import write_photos
 from sophon.errors import ConfigError
 from sophon.pipeline import Pipeline
 

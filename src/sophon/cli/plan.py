@@ -56,7 +56,7 @@ def _parse_cores(text: str) -> tuple[float, ...]:
 )
 @click.option("--compare", is_flag=True, help="Show every policy, and what other numbers of storage cores would do.")
 @click.option(
-    "--resize-k", type=int, default=2, show_default=True, help="How many ops the policy `resize` runs near storage."
+    "--resize-k", type=int, help="How many ops `resize` runs near storage; by default those that make one size."
 )
 @click.option("--allow-lossy", is_flag=True, help="Let `optimal` choose codecs that change the tensors.")
 @click.option(
@@ -84,7 +84,7 @@ def plan(
     consumer: float | None,
     policy: str,
     compare: bool,
-    resize_k: int,
+    resize_k: int | None,
     allow_lossy: bool,
     cores: tuple[float, ...],
     save: Path | None,

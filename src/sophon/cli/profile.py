@@ -31,7 +31,7 @@ def profile_command(*, path: Path, pipeline_file: Path, out: Path, seed: int, ep
     the like by itself, in its first epoch. This is for questions beforehand: give the profile to `sophon plan` or
     `sophon report`.
     """
-    from sophon.profile.cuts import cuts_to_profile
+    from sophon.profile.columns import cuts_to_profile
     from sophon.profile.measure import measure
     from sophon.store import open_store
 

@@ -56,7 +56,7 @@ def report(
     cores that its loader found; where nobody measured them, for 500mbit, 2 storage and 8 trainer cores.
     """
     from sophon.report.profile import ASSUMED
-    from sophon.report.source import read_source
+    from sophon.report.reading import read_source
     from sophon.report.write import facts_of, write_report
 
     given = {

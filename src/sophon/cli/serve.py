@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sophon.cli.access import access_from, access_options
 from sophon.cli.limits import limit_options, limits_from
 from sophon.cli.options import cache_option, parsed
 from sophon.cli.progress import count_bar
@@ -15,10 +16,7 @@ from sophon.errors import ArtifactError, ConfigError
 from sophon.units import parse_bandwidth
 
 if TYPE_CHECKING:
-    from sophon.server.access import Tokens
     from sophon.store import Store
-
-TOKENS_VARIABLE = "SOPHON_TOKENS"
 
 
 @click.command()
@@ -52,25 +50,13 @@ TOKENS_VARIABLE = "SOPHON_TOKENS"
     type=click.FloatRange(0),
     help="Seconds that a sample may wait for a core before it is sent as it is.",
 )
-@click.option(
-    "--token-file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Who may read what: lines as TOKEN DATASET… or TOKEN *. The variable SOPHON_TOKENS may hold the same text.",
-)
-@click.option("--tls-cert", type=click.Path(path_type=Path, dir_okay=False), help="PEM file of the certificate.")
-@click.option("--tls-key", type=click.Path(path_type=Path, dir_okay=False), help="PEM file of its key.")
-@click.option(
-    "--tls-client-ca",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="PEM file of who vouches for trainers: then each needs a certificate (mutual TLS).",
-)
-@click.option("--insecure", is_flag=True, help="Listen on a public address although anybody may read.")
+@access_options
 @click.option(
     "--isolation",
     type=click.Choice(["process", "thread"]),
     default="process",
     show_default=True,
-    help="Where ops run: in worker processes, which may crash alone, or in threads of the server, which cost less.",
+    help="Where ops run: in child processes, which may crash alone, or in threads of the server, which cost less.",
 )
 @click.option(
     "--import", "modules", multiple=True, metavar="MODULE", help="Python module that registers ops; may be repeated."
@@ -98,40 +84,28 @@ def serve(
     cores: float,
     limit: float | None,
     patience: float,
-    token_file: Path | None,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    tls_client_ca: Path | None,
-    insecure: bool,
     isolation: str,
     modules: tuple[str, ...],
     metrics_port: int | None,
     metrics_host: str,
     ready_file: Path | None,
     cache_dir: Path | None,
-    **limits: Any,
+    **more: Any,
 ) -> None:
     """Serve images, tar shards or Parquet files to trainers.
 
     PATH is a folder of images, a .tar or .parquet file, or a folder of these.
     """
-    from sophon.server.access import Access
     from sophon.server.process import Ready, ServerConfig, run_server  # Flight takes a moment to load
-    from sophon.store import open_store
 
     named = _named(paths, name)
     # Before the data sets are listed, which may take minutes.
-    bounds = limits_from(limits)
-    access = Access(_tokens(token_file, [label for label, _ in named]), tls_cert, tls_key, tls_client_ca, insecure)
+    limits = limits_from(more)
+    access = access_from(more, [label for label, _ in named])
     warning = access.check_place(host)
     if warning is not None:
         click.echo(f"sophon: warning: {warning}", err=True)
-    stores = {}
-    indexes: list[Path] = []
-    for label, path in named:
-        with count_bar(f"listing {label}") as report:
-            stores[label] = open_store(path, label, cache_dir=cache_dir, on_progress=report)
-        indexes += _attach_indexes(stores[label], cache_dir)
+    stores, indexes = _opened(named, cache_dir)
     config = ServerConfig(
         host,
         port,
@@ -141,7 +115,7 @@ def serve(
         ready_file,
         patience,
         access=access,
-        limits=bounds,
+        limits=limits,
         isolation=isolation,
         modules=modules,
         metrics_host=metrics_host,
@@ -157,6 +131,19 @@ def serve(
 
     run_server(stores, config, on_ready)
     click.echo("sophon: stopped")
+
+
+def _opened(named: list[tuple[str, Path]], cache_dir: Path | None) -> tuple[dict[str, Store], list[Path]]:
+    """Return the data sets by name, and the files of window indexes that were found for them."""
+    from sophon.store import open_store
+
+    stores: dict[str, Store] = {}
+    indexes: list[Path] = []
+    for label, path in named:
+        with count_bar(f"listing {label}") as report:
+            stores[label] = open_store(path, label, cache_dir=cache_dir, on_progress=report)
+        indexes += _attach_indexes(stores[label], cache_dir)
+    return stores, indexes
 
 
 def _attach_indexes(store: Store, cache_dir: Path | None) -> list[Path]:
@@ -178,17 +165,6 @@ def _attach_indexes(store: Store, cache_dir: Path | None) -> list[Path]:
     if stale:
         click.echo(f"sophon: {stale:.1%} of the samples were changed after they were indexed; {again}", err=True)
     return [sidecar.path]
-
-
-def _tokens(token_file: Path | None, names: list[str]) -> Tokens | None:
-    from sophon.server.access import Tokens
-
-    text = os.environ.get(TOKENS_VARIABLE)
-    if token_file is not None and text is not None:
-        raise ConfigError(f"give --token-file or {TOKENS_VARIABLE}, not both")
-    if token_file is not None:
-        return Tokens.load(token_file, names)
-    return None if text is None else Tokens.parse(text, TOKENS_VARIABLE, names)
 
 
 def _named(paths: tuple[str, ...], name: str | None) -> list[tuple[str, Path]]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from sophon.bench.photo_folder import write_photos
-from sophon.bench.photos import KINDS
+from sophon.bench.pictures.photo_folder import write_photos
+from sophon.bench.pictures.photos import KINDS
 from sophon.cli.progress import steps_bar
 
 

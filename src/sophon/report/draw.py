@@ -142,7 +142,7 @@ def _bars(axes: Axes, chart: Bars, width: int) -> list[Any]:
     end = _bars_end(chart)
     gap = 0.02 * end * WIDE / width  # the same distance on both pages
     names = [_wrapped(bar.label, width) for bar in chart.bars]
-    room = width - 16 - _LETTER * max((len(line) for name in names for line in name.split("\n")), default=0)
+    space = width - 16 - _LETTER * max((len(line) for name in names for line in name.split("\n")), default=0)
     full = end
     for place, bar in enumerate(chart.bars):
         if bar.value is None or not math.isfinite(bar.value):
@@ -161,11 +161,11 @@ def _bars(axes: Axes, chart: Bars, width: int) -> list[Any]:
             reach = max(reach, min(bar.high, end))
         if bar.beside is not None and bar.beside <= end:
             axes.plot(bar.beside, place, "D", color=light("ink"), markersize=6.5, markeredgecolor=light("ground"))
-            wide = _LETTER * 1.15 * len(text) * end / room
+            wide = _LETTER * 1.15 * len(text) * end / space
             if reach - 3 * gap <= bar.beside <= reach + wide + 3 * gap:  # it would lie upon the text
                 reach = max(reach, bar.beside + gap)
         # So that the text behind the bar ends where the picture does.
-        full = max(full, (reach + gap) * room / max(room - _LETTER * 1.15 * len(text), 0.3 * room))
+        full = max(full, (reach + gap) * space / max(space - _LETTER * 1.15 * len(text), 0.3 * space))
         axes.text(reach + gap, place, text, va="center", fontweight="bold", fontsize=11.5)
     axes.set_xlim(0, full)
     axes.set_ylim(len(chart.bars) - 0.5, -0.5)

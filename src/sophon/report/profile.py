@@ -155,9 +155,14 @@ def profile_remarks(profile: Profile) -> list[str]:
         remarks.append(
             f"{show(float(profile.measured.mean()), 'share')} of the entries were measured, the rest predicted."
         )
-        worst = max((quality.payload_bytes_error for quality in profile.quality), default=0.0)
+        errors = [quality.payload_bytes_error for quality in profile.quality]
+        worst = max((error for error in errors if error is not None), default=0.0)
         if worst > 0:
             remarks.append(f"Predicted bytes are off by at most {show(worst, 'share')} on average, by cut.")
+        unknown = errors.count(None)
+        if unknown:
+            cuts = "one cut" if unknown == 1 else f"{unknown} cuts"
+            remarks.append(f"Too few samples of {cuts} were measured to know how far off their predictions are.")
     thinned = outlook.thin(profile)
     if thinned.scale > 1:
         remarks.append(f"What-ifs are planned with every {round(thinned.scale)}th sample.")

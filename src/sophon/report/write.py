@@ -13,7 +13,7 @@ from sophon.report.facts import Facts
 from sophon.report.paper import paper_facts
 from sophon.report.plan import plan_facts
 from sophon.report.profile import profile_facts
-from sophon.report.source import Source
+from sophon.report.reading import Source
 
 PAGE = "report.html"
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sophon.bench.paper.scenario import LIKES, Scenario
-from sophon.bench.photo_folder import write_photos
-from sophon.bench.photos import PhotoSource
-from sophon.bench.samples import IMAGE_ENDINGS
+from sophon.bench.pictures.photo_folder import write_photos
+from sophon.bench.pictures.photos import PhotoSource
+from sophon.bench.pictures.samples import IMAGE_ENDINGS
 from sophon.errors import ConfigError
 
 _ENOUGH = 0.8  # of the samples wanted: then every file comes once

@@ -20,6 +20,7 @@ from typing import Any
 
 from sophon.bench.rig.shell import tool
 from sophon.errors import Error
+from sophon.process.children import tree_cpu_s
 
 _START_S = 120.0
 _PATIENCE_S = 15.0
@@ -56,14 +57,8 @@ class _Process:
         return self._process.pid
 
     def cpu_s(self) -> float:
-        """CPU seconds that the process and its children have used so far: all of its session, and those that ended."""
-        ticks = 0
-        for file in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError):  # it may end while we look
-                fields = file.read_text().rsplit(")", 1)[1].split()
-                if int(fields[3]) == self.pid:
-                    ticks += sum(map(int, fields[11:15]))
-        return ticks / os.sysconf("SC_CLK_TCK")
+        """CPU seconds that the process and its children have used so far, those that have ended included."""
+        return tree_cpu_s(self.pid)
 
     def words(self) -> str:
         """Return the end of what the process has said."""
@@ -118,7 +113,7 @@ class Server(_Process):
         super().__init__(enter, cpus)
         self._host = host
         self._ready = Path(self._folder.name, "ready.json")
-        self._command = ["-m", "sophon.cli.main", "serve", "--host", host, "--port", "0", "--cores", f"{cores:g}"]
+        self._command = ["-m", "sophon", "serve", "--host", host, "--port", "0", "--cores", f"{cores:g}"]
         self._command += ["--ready-file", str(self._ready), "--cache-dir", self._folder.name]
         if host != "127.0.0.1":
             self._command += ["--insecure"]  # in a network namespace where nobody else is
@@ -156,15 +151,22 @@ class Trainer(_Process):
     Args:
         enter: What to put before the command so that it runs in its node.
         cpus: To run on; None for any.
+        environment: Variables to set, beside those of this process.
     """
 
-    def __init__(self, enter: Sequence[str] = (), cpus: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        enter: Sequence[str] = (),
+        cpus: Sequence[int] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(enter, cpus)
+        # One trainer core is one core: no pools of NumPy or torch beside the loader's own threads.
+        self._environment = {"OMP_NUM_THREADS": "1", **(environment or {})}
 
     def __enter__(self) -> Trainer:
         try:
-            # One trainer core is one core: no pools of NumPy or torch beside the loader's own threads.
-            self._start("-m", "sophon.bench.rig.trainer", talks=True, environment={"OMP_NUM_THREADS": "1"})
+            self._start("-m", "sophon.bench.rig.trainer", talks=True, environment=self._environment)
             self.do("hello")
         except BaseException:
             self.close()

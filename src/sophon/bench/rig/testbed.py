@@ -99,9 +99,24 @@ class Testbed:
             finally:
                 self.trainer.do("forget")
 
+    @contextmanager
+    def ranks(self, count: int) -> Iterator[list[Trainer]]:
+        """Run so many trainers beside the first, on its CPU, each told which rank it is as torchrun does."""
+        with ExitStack() as stack:
+            trainers = []
+            for rank in range(count):
+                told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+                trainer = Trainer(
+                    () if self._link is None else self._link.trainer.enter,
+                    None if self._cpus is None else self._cpus[1],
+                    {name: str(value) for name, value in told.items()},
+                )
+                trainers.append(stack.enter_context(trainer))
+            yield trainers
+
     def _goodput(self, link: ShapedLink) -> float:
         address = link.storage.address
-        command = [*link.storage.enter, sys.executable, goodput.__file__, address, str(goodput.SECONDS)]
+        command = [*link.storage.enter, sys.executable, goodput.__file__, address]
         with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as sender:
             try:
                 assert sender.stdout is not None

@@ -20,13 +20,15 @@ import numpy as np
 import torch
 
 from sophon.bench.ops import RECIPE
+from sophon.bench.presets import recipe_named
 from sophon.bench.rig import goodput
 from sophon.bench.rig.consumer import Consumer, cnn_speed, consumer_of
 from sophon.codec.cut import Cut
 from sophon.errors import Error
 from sophon.loader.dataset import RemoteDataset
 from sophon.loader.loader import DataLoader
-from sophon.profile.cuts import cuts_to_profile
+from sophon.pipeline import Key
+from sophon.profile.columns import cuts_to_profile
 from sophon.profile.measure import measure
 from sophon.store import open_store
 
@@ -55,6 +57,22 @@ class Trainer:
         self._loaders[name] = DataLoader(url, RECIPE, batch_size, shuffle=True, num_workers=workers, seed=seed, **how)
         return len(self._loaders[name].dataset)
 
+    def open_recipe(
+        self, name: str, url: str, recipe: str, policy: str, batch_size: int, workers: int, seed: int
+    ) -> int:
+        """Make a loader of a recipe as people write it; return how many samples there are."""
+        self._loaders[name] = DataLoader(
+            url,
+            recipe_named(recipe),
+            batch_size,
+            shuffle=True,
+            num_workers=workers,
+            seed=seed,
+            policy=policy,
+            profile=False,
+        )
+        return len(self._loaders[name].dataset)
+
     def save_plan(self, name: str, path: str) -> None:
         """Write down the plan that a loader has made for itself."""
         plan = self._loaders[name].plan
@@ -78,7 +96,7 @@ class Trainer:
             for part in batch if isinstance(batch, list | tuple) else [batch]:
                 if isinstance(part, torch.Tensor):
                     digest.update(f"{tuple(part.shape)}{part.dtype}".encode())
-                    digest.update(part.numpy().data)
+                    digest.update(np.ascontiguousarray(part.numpy()).data)
         return digest.hexdigest()
 
     def epoch(
@@ -89,13 +107,14 @@ class Trainer:
         before, before_bytes = loader.stats.to_dict(), _received_bytes(interface)
         cpu_s, start_s = time.process_time(), time.monotonic()
         loader.set_epoch(epoch)
-        _consume(loader, consumer)
+        predicted_s = _consume(loader, consumer)
         epoch_s, cpu_s = time.monotonic() - start_s, time.process_time() - cpu_s
         after, after_bytes = loader.stats.to_dict(), _received_bytes(interface)
         counts = {count: after[count] - before[count] for count in _COUNTS}
         return {
             **counts,
             "epoch_s": epoch_s,
+            "predicted_s": predicted_s,
             "trainer_cpu_s": cpu_s,
             "idle_share": max(0.0, 1.0 - consumer.busy_s / epoch_s),
             "interface_bytes": None if before_bytes is None or after_bytes is None else after_bytes - before_bytes,
@@ -118,9 +137,11 @@ class Trainer:
         asked = Cut.parse(cut)
         rows: list[tuple[int, float, float] | None] = [None] * len(samples)
         cpu_s = time.process_time()
-        for reply in dataset.transport.fetch(dataset.request(epoch, samples), _TIMEOUT_S):
+        for reply in dataset.transport.fetch(dataset.samples.request(epoch, samples), _TIMEOUT_S):
             start_s = time.thread_time()
-            dataset.finish(reply, epoch, samples[reply.position])
+            made = dataset.finishing.make(reply, Key(seed, epoch, samples[reply.position]))
+            if made.error is not None:
+                raise made.error
             if reply.cut == asked:
                 rows[reply.position] = (len(reply.payload), reply.cpu_s, time.thread_time() - start_s)
         cpu_s = time.process_time() - cpu_s
@@ -145,9 +166,14 @@ class Trainer:
         replace(profiles[-1], storage_s=storage_s, trainer_s=trainer_s).save(save)
 
 
-def _consume(loader: DataLoader, consumer: Consumer) -> None:
-    for batch in loader:
+def _consume(loader: DataLoader, consumer: Consumer) -> float | None:
+    """Take all batches; return what the plan that the epoch began with has predicted, if there was one."""
+    predicted_s = None
+    for number, batch in enumerate(loader):
+        if number == 0 and loader.plan is not None:
+            predicted_s = loader.plan.prediction.epoch_s
         consumer.take(batch)
+    return predicted_s
 
 
 def _received_bytes(interface: str | None) -> int | None:

@@ -8,7 +8,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from sophon.bench.plan import POLICY_NAMES, SAMPLES, run
+from sophon.bench.planning.plan import POLICY_NAMES, SAMPLES, run
 from sophon.cli.output import json_option, show
 from sophon.plan.policies import POLICIES
 from sophon.units import format_bytes, format_seconds

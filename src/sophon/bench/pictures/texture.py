@@ -2,8 +2,8 @@
 
 A photo's power spectrum falls roughly as 1/f²: smooth Gaussian fields give that for grain, grass and haze, and
 opaque leaves of all sizes falling on each other ("dead leaves") give it for foliage and clutter, with edges.
-Every tile wraps around. It is stored twice, one below the other, so that a piece of it that begins at any pixel is one
-run of memory (see ``piece``), which is read in a third of the time of rows that lie apart.
+Every tile wraps around. It is stored twice, one copy below the other, so that a piece of it that begins at any pixel is
+one run of memory (see ``piece``), which takes a third of the time to read that separate rows would take.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ TILE_STD = 31.0
 """Standard deviation of a luma tile: four of them still fit in int8."""
 
 MOST_TINT_STD = 17.0
-"""Largest standard deviation of a chroma tile; three of them fit between colours and the ends of a byte."""
+"""Largest standard deviation of a chroma tile; three of them fit between any colour and the ends of a byte."""
 
 LEAF_TINT = 0.7
-"""Factor on it for leaves, whose colours lie in larger patches."""
+"""Factor on that of leaves, whose colours come in larger patches."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Spectrum:
 
     Args:
         slope: Power goes as ``f ** -slope``.
-        lens_cutoff: Cycles per pixel where the lens and the camera's own scaling begin to blur.
+        lens_cutoff: Cycles per pixel at which the lens and the camera's own scaling begin to blur.
     """
 
     slope: float
@@ -73,7 +73,7 @@ class Bank:
 
     Args:
         scale: Pixels of a photo per pixel of the map it is drawn on, in each direction.
-        textures: Any of them is as good for a photo.
+        textures: Textures to choose from, one for each photo.
         light: Very smooth: clouds, shade, the play of light; standard deviation ``TILE_STD`` around 0.
         patches: Uniform over 0..255: ``patches < 25`` is a tenth of the area, in patches with ragged edges.
         ramps: Columns of brightness that rises or falls evenly, in 16ths of luma steps.
@@ -91,7 +91,7 @@ class Bank:
 
 
 def build_bank(rng: np.random.Generator, spectrum: Spectrum, tint_std: float, scale: int) -> Bank:
-    """Draw all tiles; takes a good half second."""
+    """Draw all tiles, which takes a little over half a second."""
     side = TILE_PX // scale
     soft = Spectrum(spectrum.slope + 0.1, spectrum.lens_cutoff / 2)
     patchy = field(rng, spectrum) * np.exp(0.7 * field(rng, Spectrum(3.0, 0.02), least_cycles=6))
@@ -115,9 +115,9 @@ def build_bank(rng: np.random.Generator, spectrum: Spectrum, tint_std: float, sc
 
 
 def piece(tile: npt.NDArray[Byte], corner: int, size: tuple[int, int]) -> npt.NDArray[Byte]:
-    """Return so many columns and rows of a tile, beginning at its pixel number ``corner``.
+    """Return a piece of a tile: ``size`` columns and rows, beginning at pixel number ``corner``.
 
-    What reaches over the right edge goes on at the left edge one row lower, which nobody sees.
+    What goes beyond the right edge continues at the left edge one row lower, which nobody notices.
     """
     width, height = size
     side = tile.shape[1]
@@ -130,11 +130,12 @@ def field(
     """Return a Gaussian field of mean 0 and standard deviation 1.
 
     Args:
-        rng: Where it comes from.
+        rng: Source of randomness.
         spectrum: How its power falls.
         side: Its width and height.
         stretch: How much longer its patterns are in y than in x.
-        least_cycles: Below so many cycles per ``TILE_PX`` power no longer grows; or else one huge wave would win.
+        least_cycles: Number of cycles per ``TILE_PX`` below which power no longer grows; or else one huge wave would
+            dominate.
     """
     fy = np.fft.fftfreq(side)[:, None] * stretch
     fx = np.fft.rfftfreq(side)[None, :] / stretch
@@ -151,13 +152,13 @@ def field(
 def dead_leaves(
     rng: np.random.Generator, spectrum: Spectrum, scale: int, count: int = 9000
 ) -> tuple[F32, tuple[F32, F32]]:
-    """Return luma and chroma of opaque leaves fallen on each other, radii with density r⁻³.
+    """Return luma and chroma of opaque leaves that have fallen on each other; their radii have density r⁻³.
 
     Args:
-        rng: Where the leaves come from.
-        spectrum: Of the grain on the leaves.
+        rng: Source of randomness.
+        spectrum: Spectrum of the grain on the leaves.
         scale: Pixels of luma per pixel of chroma, in each direction.
-        count: Leaves; the areas of 9,000 add up to a little more than the tile.
+        count: Number of leaves; the areas of 9,000 add up to a little more than the tile.
     """
     fine = 2  # drawn twice as large and reduced, which smooths the edges as a lens does
     side = TILE_PX * fine
@@ -221,7 +222,7 @@ def _skyline(rng: np.random.Generator) -> Corners:
 
 
 def _ramp(rng: np.random.Generator, side: int) -> I16:
-    """Return one of the ``Bank.ramps``, spread as by eye."""
+    """Return one of the ``Bank.ramps``; their spread was chosen by eye."""
     top, bottom = rng.normal(0, 240, 2).tolist()
     return np.linspace(top, bottom, side, dtype=np.int16)[:, None]
 
@@ -245,5 +246,5 @@ def _phases(plane: I8, scale: int) -> I8:
 
 
 def _twice(tile: npt.NDArray[Byte]) -> npt.NDArray[Byte]:
-    """Return a tile and below it the same again."""
+    """Return a tile with a copy of itself below it."""
     return np.concatenate((tile, tile))

@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from sophon.bench.photos import KINDS
+from sophon.bench.pictures.photos import KINDS
 from sophon.cli.options import data_option, seconds_option
 from sophon.cli.output import json_option, show
 from sophon.cli.progress import steps_bar
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @json_option
 def bench_window_command(data: Path | None, like: str, count: int, seconds: float, json_target: str | None) -> None:
     """CPU time and bytes of windows: what crops need of JPEGs."""
-    from sophon.bench.samples import load_samples
+    from sophon.bench.pictures.samples import load_samples
     from sophon.bench.window import bench_window
 
     with steps_bar("window") as report:

@@ -1,11 +1,11 @@
-"""The files a benchmark runs on: those of a folder, or made-up photos where none is given."""
+"""The files a benchmark runs on: those of a folder, or made-up photos if no folder is given."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from sophon.bench.photos import PhotoSource
+from sophon.bench.pictures.photos import PhotoSource
 from sophon.errors import ConfigError
 
 IMAGE_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image, JpegImagePlugin
 
-from sophon.bench.canvas import Canvas, Material
-from sophon.bench.photos import KINDS, PhotoSource
+from sophon.bench.pictures.canvas import Canvas, Material
+from sophon.bench.pictures.photos import KINDS, PhotoSource
 from sophon.errors import ConfigError
 
 BOTH = pytest.mark.parametrize("like", ["imagenet", "openimages"])

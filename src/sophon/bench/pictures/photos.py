@@ -1,8 +1,8 @@
-"""Photos made from nothing that weigh and compress like those of ImageNet and OpenImages.
+"""Made-up photos that are as large, and compress as well, as those of ImageNet and OpenImages.
 
-A photo is a pure function of (kind, seed, index): the file size is drawn from the real distribution, dimensions and
-chroma sampling to go with it, a scene is painted, and the JPEG quality that gives the size is told from how rough the
-scene is. The same versions of NumPy and Pillow give the same bytes.
+A photo is a pure function of (kind, seed, index): its file size is drawn from the real distribution, dimensions and
+chroma sampling are drawn to go with it, a scene is painted, and the JPEG quality that gives this size is predicted from
+how rough the scene is. The same versions of NumPy and Pillow give the same bytes.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from random import Random
 import numpy as np
 from PIL import Image
 
-from sophon.bench.canvas import Canvas
-from sophon.bench.scene import paint
-from sophon.bench.texture import F64, U8, Spectrum, build_bank
+from sophon.bench.pictures.canvas import Canvas
+from sophon.bench.pictures.scene import paint
+from sophon.bench.pictures.texture import F64, U8, Spectrum, build_bank
 from sophon.errors import ConfigError
 
 SAMPLINGS = ("4:4:4", "4:2:2", "4:2:0")
 
 CHROMA_KEPT = {"4:4:4": math.log(2), "4:2:2": math.log(1.5), "4:2:0": math.log(1.25)}
-"""How much chroma counts for the size of a file, by sampling: it grows with the pixels of chroma that are kept."""
+"""How much chroma adds to the size of a file, by sampling: it grows with the pixels of chroma that are kept."""
 
 QUALITIES = (20, 40, 60, 75, 82, 87, 90, 92, 94, 95, 96, 97, 98, 99, 100)
-"""Where the relation of quality and size is measured; denser where the size changes faster."""
+"""Qualities at which file sizes are measured; denser where the size changes faster."""
 
 CALIBRATION_PHOTOS = 48
-"""Photos on which that relation is measured; the error of the mean is then about 1 %."""
+"""Number of photos on which they are measured; the error of the mean is then about 1 %."""
 
 WHOLE_QUALITY = 94
-"""Where whole photos are measured too, not only samples of them; in the middle of what real files have."""
+"""Quality at which whole photos are measured too, not only samples of them; in the middle of what real files have."""
 
 SAMPLE_PIECES = 130
-"""Pieces of a photo by which it is judged; with half as many, sizes stray a tenth more."""
+"""Number of pieces by which a photo is judged; with half as many, file sizes would stray a tenth more."""
 
 HEADER_BYTES = {1: 328, 3: 623}
 """Bytes of a JPEG file besides its blocks, by number of planes, as Pillow writes it."""
@@ -48,17 +48,17 @@ class PhotoKind:
     """The figures of a data set that its made-up photos must share.
 
     Args:
-        size_quantiles: (share of the files, bytes): that share of the files is at most so large.
+        size_quantiles: (share of the files, bytes): that share of the files has at most so many bytes.
         sizes: (width, height, weight) in landscape orientation.
-        portrait_share: Share of photos standing upright.
+        portrait_share: Share of photos that are higher than wide.
         gray_share: Share of photos with one channel.
         sampling_shares: Shares of ``SAMPLINGS`` within each quarter of the files, smallest files first: cameras
             and editors that keep all chroma also use high quality.
         bits_per_px: Least and most bits per pixel; dimensions are chosen to stay between.
-        spectrum: Of the texture.
+        spectrum: Spectrum of the texture.
         tint_std: Standard deviation of the tint of the texture.
         scale: Pixels of a photo per pixel of the map it is drawn on, in each direction. Photos of a thousand pixels are
-            soft at the pixel: half a map has all their edges, at a quarter of the cost.
+            soft from pixel to pixel: a map half as wide and high has all their edges, at a quarter of the cost.
         busy: Factor on the detail of a scene: its median; by how much its logarithm grows from the smallest files to
             the largest; and the standard deviation of that logarithm for files of one size.
     """
@@ -123,7 +123,7 @@ class _Painting:
     Args:
         planes: Luma, and unless it is gray the two chroma planes.
         sampling: One of ``SAMPLINGS``.
-        tint_roughness: Of the texture it is made with.
+        tint_roughness: Roughness of the tints of its texture.
         target_bytes: The size that its file should have.
     """
 
@@ -136,8 +136,9 @@ class _Painting:
 class PhotoSource:
     """Makes the photos of one (kind, seed).
 
-    Making one takes about a second; after that a core makes some 130 photos a second like OpenImages or 270 like
-    ImageNet, two thirds and half of the time being Pillow's JPEG encoder. It never changes, so threads may share it.
+    Creating a source takes about a second; after that a core makes some 130 photos like OpenImages' or 270 like
+    ImageNet's per second, of which Pillow's JPEG encoder takes two thirds and half of the time. A source never changes,
+    so threads may share it.
 
     Args:
         like: Which data set to resemble, a key of ``KINDS``.
@@ -166,7 +167,7 @@ class PhotoSource:
         return _jpeg(painting.planes, round(float(quality)), painting.sampling)
 
     def _paint(self, use: str, index: int) -> _Painting:
-        """Return the pixels of a photo; another use gives other pixels."""
+        """Return the pixels of a photo; each use has pixels of its own."""
         kind = self._kind
         # Random, since drawing single numbers is many times slower with NumPy's generators.
         rng = Random(f"{self._name} {use} {index}")
@@ -199,7 +200,7 @@ class PhotoSource:
 
 
 def _dimensions(rng: Random, kind: PhotoKind, size_bytes: float) -> tuple[int, int]:
-    """Draw width and height with which a file of that size is plausible."""
+    """Draw a width and height that are plausible for a file of that size."""
     low_px, high_px = (8 * size_bytes / bits for bits in reversed(kind.bits_per_px))
     fitting = [size for size in kind.sizes if low_px <= size[0] * size[1] <= high_px]
     if not fitting:
@@ -209,14 +210,14 @@ def _dimensions(rng: Random, kind: PhotoKind, size_bytes: float) -> tuple[int, i
 
 
 def _traits(painting: _Painting) -> F64:
-    """Return the numbers from which the size of a file is told."""
+    """Return the numbers from which the size of a file is predicted."""
     roughness = _roughness(_sample(painting.planes[0]))
     kept = CHROMA_KEPT[painting.sampling] if len(painting.planes) == 3 else 0.0
     return np.array((1.0, roughness, kept, kept * roughness, kept * painting.tint_roughness))
 
 
 def _roughness(sample: U8) -> float:
-    """Return the mean logarithm of the way up and down that luma goes along a column of 16 px."""
+    """Return the mean logarithm of how far luma goes up and down along a column of 16 px."""
     columns = sample.reshape(-1, 16, sample.shape[1]).astype(np.int16)
     steps = columns[:, 1:] - columns[:, :-1]
     np.abs(steps, out=steps)

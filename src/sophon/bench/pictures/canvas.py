@@ -2,8 +2,8 @@
 
 Regions are numbers on a map, drawn by Pillow; the number is the region's luma, and tables say what else each number
 looks like (chroma, amount of detail). To finish, the map is looked up plane by plane, and light and the textures of the
-bank are laid over the whole at once, scaled by the amount of detail. All of it is NumPy on arrays of small integers
-that have no gaps and are no larger than the map, and so stay in the processor's cache: that is what makes it quick.
+bank are laid over the whole at once, scaled by the amount of detail. All of it is NumPy on contiguous arrays of small
+integers, no larger than the map, which stay in the processor's cache: that is what makes it fast.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from random import Random
 import numpy as np
 from PIL import Image, ImageDraw
 
-from sophon.bench.texture import I8, I16, U8, Bank, piece
+from sophon.bench.pictures.texture import I8, I16, U8, Bank, piece
 
 Box = tuple[int, int, int, int]
 """Left, top, right and bottom; right and bottom are outside."""
 
 MOST_DETAIL = 110
-"""Upper bound of detail: with it, not even red paint with its tint leaves a byte (198 + 3 * MOST_TINT_STD * 141 / 128 <
-256), nor 32 times luma with texture an int16 (32 * 255 + 4 * TILE_STD * 111, and less than 5,000 for light)."""
+"""Upper bound on detail: it keeps red paint with its tint in a byte (198 + 3 * MOST_TINT_STD * 141 / 128 < 256), and 32
+times luma with texture in an int16 (32 * 255 + 4 * TILE_STD * 111, and less than 5,000 for light)."""
 
 LEAST_TINT = 30
-"""Added to detail for chroma: colour is never even, be it only for the noise of the sensor."""
+"""Added to detail for chroma: colour is never even, if only because of the sensor's noise."""
 
 BLACK, WHITE = np.int16(0), np.int16(255)
 
@@ -37,7 +37,7 @@ class Material:
         luma: Darkest and brightest mean luma.
         blue: Mean of the blue-difference channel.
         red: Mean of the red-difference channel.
-        tint: How far the colour strays from that at most, in chroma steps.
+        tint: How far the colour may stray from these means, in chroma steps.
         detail: Least and most contrast of the texture (standard deviation in luma steps).
         busy: Chance of the busier of the photo's two textures.
     """
@@ -93,17 +93,17 @@ class Canvas:
         return number
 
     def fill(self, material: Material, *boxes: Box) -> None:
-        """Fill boxes with one and the same, or everything."""
+        """Fill boxes, or the whole canvas if none is given, with one region."""
         region = self._region(material)
         for left, top, right, bottom in boxes or [(0, 0, self.width, self.height)]:
             self._draw.rectangle((left, top, right - 1, bottom - 1), fill=region)
 
     def hills(self, material: Material, level: float, rough: float) -> None:
-        """Fill all below a skyline at ``level`` (share of the height) that is ``rough`` high."""
+        """Fill everything below a skyline at ``level`` that varies by ``rough``, both as shares of the height."""
         region = self._region(material)
         middle, most = level * self.height, rough * self.height
         skyline = [(self.width * x, middle + most * y) for x, y in self.rng.choice(self._bank.skylines)]
-        # Pillow's time for a polygon goes with its corners times its rows: a flat one and a box cost less.
+        # Pillow's time for a polygon grows with its corners times its rows: a flat polygon and a box cost less.
         foot = int(middle + most) + 1
         self._draw.polygon([*skyline, (self.width, foot), (0, foot)], fill=region)
         self._draw.rectangle((0, foot, self.width, max(foot, self.height)), fill=region)
@@ -122,7 +122,7 @@ class Canvas:
 
     def finish(self) -> tuple[U8, U8, U8]:
         """Lay texture and light over the regions; return luma and the two chroma planes."""
-        # translate of a bytearray takes half the time of that of bytes, and gives what may be changed.
+        # bytearray.translate takes half the time of bytes.translate, and its result can be changed in place.
         blue, red, detail = (self._plane(self._map.translate(table)) for table in self._tables)
         corner = self._corner()
         amount = detail.astype(np.int16)
@@ -158,10 +158,10 @@ class Canvas:
         """Return luma with texture, at the size of the photo.
 
         Args:
-            lit: 16 times luma without it.
-            amount: How much texture.
-            busy: Which: 0 or -1.
-            corner: Where in the tiles.
+            lit: 16 times luma without texture.
+            amount: How much texture to add.
+            busy: Which texture: 0 for the even one, -1 for the busy one.
+            corner: Pixel of the tiles to begin at.
         """
 
         def phase(number: int, twice_lit: I16) -> I16:
@@ -188,21 +188,21 @@ class Canvas:
         return pairs.view(np.uint8).reshape(2 * self.height, 2 * self.width)
 
     def _corner(self) -> int:
-        """Return the number of any pixel of a tile."""
+        """Return the number of a random pixel of a tile."""
         return self.rng.randrange(self._bank.light.shape[1] ** 2)
 
 
 def _with_right(plane: I16) -> I16:
-    """Add to every pixel the one to the right of it, and to the last of a row itself."""
+    """Add to every pixel the one to the right of it, and to the last pixel of a row itself."""
     total = np.empty_like(plane)
-    pixels = plane.reshape(-1)  # in one row, since NumPy takes its time to go from row to row
+    pixels = plane.reshape(-1)  # as one row, since NumPy is slow at going from row to row
     np.add(pixels[:-1], pixels[1:], out=total.reshape(-1)[:-1])
     np.add(plane[:, -1], plane[:, -1], out=total[:, -1])
     return total
 
 
 def _with_lower(plane: I16) -> I16:
-    """Add to every pixel the one below it, and to the last of a column itself."""
+    """Add to every pixel the one below it, and to the last pixel of a column itself."""
     total = np.empty_like(plane)
     np.add(plane[:-1], plane[1:], out=total[:-1])
     np.add(plane[-1], plane[-1], out=total[-1])

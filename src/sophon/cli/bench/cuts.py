@@ -12,7 +12,7 @@ from rich.table import Table
 
 from sophon.bench.cuts import CutsResult, measure_cuts
 from sophon.bench.ops import RECIPE
-from sophon.bench.samples import load_samples
+from sophon.bench.pictures.samples import load_samples
 from sophon.cli.options import data_option
 from sophon.cli.progress import steps_bar
 

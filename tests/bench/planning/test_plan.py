@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from sophon.bench.plan import CUTS, RESOURCES, measure, peak_bytes, run, synthetic
+from sophon.bench.planning.plan import CUTS, RESOURCES, measure, peak_bytes, run, synthetic
 from sophon.errors import ConfigError, Error
 from sophon.plan.cost import predict
 from sophon.plan.policies import DEFAULTS
@@ -61,7 +61,7 @@ def test_no_samples_and_unknown_policies_are_refused():
 
 
 def test_a_child_that_fails_is_reported(monkeypatch):
-    from sophon.bench import plan
+    from sophon.bench.planning import plan
 
     monkeypatch.setattr(plan.sys, "executable", "/bin/false")
     with pytest.raises(Error, match=r"ended with code 1.*give fewer --samples"):

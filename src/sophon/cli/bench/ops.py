@@ -22,7 +22,7 @@ from sophon.cli.progress import steps_bar
 def bench_ops_command(data: Path | None, count: int, seconds: float, json_target: str | None) -> None:
     """CPU time of every op and codec, beside torchvision's."""
     from sophon.bench.ops import bench_ops  # torch takes seconds to load; only this command needs it
-    from sophon.bench.samples import load_samples
+    from sophon.bench.pictures.samples import load_samples
 
     with steps_bar("ops and codecs") as report:
         report("loading samples", 0, 1)

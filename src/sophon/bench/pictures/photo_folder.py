@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sophon.bench.photos import PhotoSource
+from sophon.bench.pictures.photos import PhotoSource
 from sophon.errors import ConfigError
 
 RECORD = ".sophon-synth.json"
@@ -23,7 +23,7 @@ class WrittenPhotos:
     """What a run wrote.
 
     Args:
-        folder: Where.
+        folder: Where they are.
         sizes_bytes: Size of every file, in order.
         prepare_s: Seconds before the first photo.
         write_s: Seconds for all photos.
@@ -70,7 +70,7 @@ def write_photos(
     Photos of an earlier run in the same folder are removed first; other files are never touched.
 
     Args:
-        folder: Made if it does not exist.
+        folder: Where to; it is made if it does not exist.
         like: Which data set to resemble.
         count: How many photos.
         seed: Another seed gives other photos.
@@ -115,7 +115,7 @@ def _earlier_run(folder: Path, force: bool) -> _Record | None:
     if not folder.exists():
         return None
     if not folder.is_dir():
-        raise ConfigError(f"{folder} is a file; expected a folder or a name that is free")
+        raise ConfigError(f"{folder} is a file; expected a folder or an unused name")
     record = _read_record(folder)
     if record is None and any(folder.iterdir()) and not force:
         raise ConfigError(

@@ -2,9 +2,9 @@ from functools import cache
 
 import pytest
 
-from sophon.bench import photo_folder
-from sophon.bench.photo_folder import write_photos
-from sophon.bench.photos import PhotoSource
+from sophon.bench.pictures import photo_folder
+from sophon.bench.pictures.photo_folder import write_photos
+from sophon.bench.pictures.photos import PhotoSource
 from sophon.errors import ConfigError
 
 

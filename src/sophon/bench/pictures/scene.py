@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from sophon.bench.canvas import Box, Canvas, Material
+from sophon.bench.pictures.canvas import Box, Canvas, Material
 
 # Colours and contrasts of common things by eye; together they give the chroma spread and the mix of smooth and busy
-# places that photos have (tests/bench/test_photos.py).
+# places that photos have (tests/bench/pictures/test_photos.py).
 SKY = Material((160, 240), 138, 118, 10, (1.2, 5.0))
 HAZE = Material((90, 190), 131, 126, 7, (3.0, 14.0))
 LEAF = Material((40, 115), 114, 122, 7, (20.0, 40.0), busy=0.8)
@@ -26,7 +26,7 @@ THINGS = (RED_PAINT, BLUE_PAINT, YELLOW_PAINT, WALL, WALL, STONE, STONE, FUR, FU
 
 
 def landscape(canvas: Canvas) -> None:
-    """Sky, ridges one before the other, ground, a few things."""
+    """Paint sky, ridges one in front of the other, ground and a few things."""
     rng = canvas.rng
     canvas.fill(SKY)
     level = rng.uniform(0.15, 0.5)
@@ -38,7 +38,7 @@ def landscape(canvas: Canvas) -> None:
 
 
 def close_up(canvas: Canvas) -> None:
-    """A large subject before a blurred background."""
+    """Paint a large subject in front of a blurred background."""
     rng = canvas.rng
     canvas.fill(rng.choice((HAZE, WALL, STONE, TURF, SHADE)))
     if rng.random() < 0.6:
@@ -47,7 +47,7 @@ def close_up(canvas: Canvas) -> None:
 
 
 def street(canvas: Canvas) -> None:
-    """Walls side by side under the sky, a road, many things."""
+    """Paint walls side by side under the sky, a road and many things."""
     rng = canvas.rng
     canvas.fill(SKY)
     left = 0
@@ -65,7 +65,7 @@ def street(canvas: Canvas) -> None:
 
 
 def thicket(canvas: Canvas) -> None:
-    """Leaves all over, in patches of light and shade."""
+    """Paint leaves all over, in patches of light and shade."""
     rng = canvas.rng
     canvas.fill(LEAF)
     canvas.patches(rng.choice((LEAF, TURF, SHADE)), rng.uniform(0.1, 0.4))
@@ -76,7 +76,7 @@ SCENES: tuple[Callable[[Canvas], None], ...] = (landscape, landscape, close_up, 
 
 
 def paint(canvas: Canvas) -> None:
-    """Paint a scene of any kind."""
+    """Paint a scene of a random kind."""
     canvas.rng.choice(SCENES)(canvas)
 
 

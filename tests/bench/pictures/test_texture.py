@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from sophon.bench.texture import TILE_PX, Spectrum, build_bank, field, piece
+from sophon.bench.pictures.texture import TILE_PX, Spectrum, build_bank, field, piece
 
 
 @pytest.fixture(scope="module")

@@ -54,7 +54,8 @@ def synthetic(samples: int, seed: int = _SEED) -> Profile:
             for column, values in enumerate(columns):
                 table[low:high, column] = values
     payload, storage, trainer = tables
-    return Profile(CUTS, payload, storage, trainer, pipeline="synthetic", dataset=f"synthetic-{seed}-{samples}")
+    name = f"synthetic-{seed}-{samples}"
+    return Profile(CUTS, payload, storage, trainer, pipeline="synthetic", dataset=name, resize_k=2)
 
 
 def _block(rng: np.random.Generator, n: int) -> tuple[list[Any], list[Any], list[Any]]:
@@ -122,7 +123,7 @@ def _in_child(name: str, samples: int) -> dict[str, Any]:
     # A fresh interpreter finds the package as this one did, installed or not.
     paths = os.pathsep.join(path for path in sys.path if path)
     done = subprocess.run(
-        [sys.executable, "-m", "sophon.bench.plan", name, str(samples)],
+        [sys.executable, "-m", "sophon.bench.planning.plan", name, str(samples)],
         env={**os.environ, "PYTHONPATH": paths},
         capture_output=True,
         text=True,

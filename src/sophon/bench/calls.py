@@ -1,0 +1,86 @@
+"""`sophon bench calls`: a slow step of the user's own, beside torch's DataLoader on the same files.
+
+The step is pure Python and holds its lock, as own augmentations do. Both loaders get the same recipe, batch size and
+number of workers; whole epochs take turns, in strict order, and the figure is the median. Ours reads a path, then a
+storage node in another process with ``policy="optimal"``.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+
+from sophon.bench.harness import OnStep, nothing, one_torch_thread
+from sophon.bench.loader import Images
+from sophon.bench.torchvision_import import import_torchvision
+from sophon.errors import ConfigError
+from sophon.loader.loader import DataLoader
+from sophon.loader.local_server import LocalServer
+
+_BATCH_SIZE = 16
+_WARM_UP = 2  # epochs: the first fills the page cache and is measured, the second is the first with a plan
+
+
+class Spin:
+    """A step of pure Python that takes so much CPU.
+
+    Args:
+        seconds: CPU seconds per sample.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __call__(self, value: Any) -> Any:
+        """Return the value, later."""
+        end_s = time.thread_time() + self._seconds
+        while time.thread_time() < end_s:
+            pass
+        return value
+
+
+def bench_calls(
+    folder: Path, step_s: float, workers: int, rounds: int, on_step: OnStep | None = None
+) -> dict[str, Any]:
+    """Measure samples per second of both loaders.
+
+    Args:
+        folder: Images, in class folders or not.
+        step_s: CPU seconds of the user's own step.
+        workers: Worker processes of each loader.
+        rounds: Epochs of each that count.
+        on_step: Called with the name of what runs next, its number and how many there are.
+
+    Returns:
+        ``{"samples": …, "workers": …, "step_s": …, "per_s": {"torch": …, "local": …, "node": …}}``
+    """
+    report = on_step or nothing
+    torchvision = import_torchvision()
+    if torchvision is None:
+        raise ConfigError("bench calls compares with torchvision, which is not installed; pip install torchvision")
+    transforms = torchvision.transforms
+    recipe = transforms.Compose([transforms.RandomResizedCrop(224), Spin(step_s), transforms.ToTensor()])
+    with one_torch_thread(torch), LocalServer(folder) as server:
+        ours: dict[str, Any] = {"shuffle": True, "num_workers": workers, "persistent_workers": True}
+        loaders: dict[str, Any] = {
+            "torch": TorchDataLoader(Images(folder, recipe), _BATCH_SIZE, **ours),
+            "local": DataLoader(folder, recipe, _BATCH_SIZE, **ours),
+            "node": DataLoader(server.url, recipe, _BATCH_SIZE, policy="optimal", profile=False, **ours),
+        }
+        samples = len(loaders["local"].dataset)
+        rates: dict[str, list[float]] = {name: [] for name in loaders}
+        for number in range(_WARM_UP + rounds):
+            for name, loader in loaders.items():
+                report(name, number, _WARM_UP + rounds)
+                start_s = time.monotonic()
+                for _ in loader:
+                    pass
+                if number >= _WARM_UP:
+                    rates[name].append(samples / (time.monotonic() - start_s))
+    per_s = {name: statistics.median(values) for name, values in rates.items()}
+    return {"samples": samples, "workers": workers, "step_s": step_s, "per_s": per_s}

@@ -1,0 +1,1 @@
+"""The photos that benchmarks run on, found or made."""

@@ -1,0 +1,1 @@
+"""Scenarios about planning: what it takes, and what several ranks make of it."""

@@ -1,0 +1,152 @@
+"""The scenario ``replan``: CPU seconds that planning takes in a loader that recalls the profile of an earlier run.
+
+The file is read, the recorder takes it over, the costs of an epoch are predicted from the boxes of its crops, and a
+plan is made: what happens when a loader begins its first epoch, and, but for the first two steps, whenever it plans
+anew. Each number of samples runs in a process of its own, on one core. The profile is made up: sizes like those of
+ImageNet, rules from some made-up records of every cut.
+
+Concurrency: one child process at a time, pinned to one core where the system can.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sophon.bench.ops import RECIPE
+from sophon.bench.planning.plan import peak_bytes
+from sophon.codec.cut import RAW
+from sophon.errors import ConfigError, Error
+from sophon.pipeline import Key, Trace
+from sophon.plan.plan import make_plan
+from sophon.plan.resources import Resources
+from sophon.profile.columns import cuts_to_profile
+from sophon.profile.estimate import estimate
+from sophon.profile.recorder import Recorder, Storage
+from sophon.profile.table import Profile
+
+SAMPLES = (1_281_167,)  # ImageNet's training set
+CUTS = cuts_to_profile(RECIPE)
+RESOURCES = Resources(link_bytes_per_s=60e6, storage_cores=2, trainer_cores=8)  # link and storage both bind
+_RECORDS = 64  # of every cut
+_EPOCH = 1
+_SEED = 4
+
+
+def kept_profile(samples: int, seed: int = _SEED) -> Profile:
+    """Return a made-up profile as a loader keeps it.
+
+    Args:
+        samples: How many.
+        seed: The same gives the same profile.
+    """
+    rng = np.random.default_rng(seed)
+    few = Recorder(RECIPE, CUTS, _RECORDS * len(CUTS), _SEED)
+    _tell(few, rng)
+    found = estimate(few, _EPOCH)
+    sizes = np.asarray(np.exp(rng.normal(np.log((375.0, 500.0)), 0.2, (samples, 2))), np.int32)
+    tables = [np.ones((samples, len(CUTS)), np.float32, order="F") for _ in range(3)]
+    tables[0][:, found.column(RAW)] = 0.58 * sizes.prod(axis=1) * np.exp(rng.normal(0, 0.3, samples))  # 110 KB
+    return replace(
+        found, payload_bytes=tables[0], storage_s=tables[1], trainer_s=tables[2], measured=None, quality=(), sizes=sizes
+    )
+
+
+def _tell(recorder: Recorder, rng: np.random.Generator) -> None:
+    """Tell a recorder of a few samples of every cut."""
+    ops = len(RECIPE)
+    for sample in range(min(_RECORDS * len(CUTS), len(recorder))):
+        cut = CUTS[sample % len(CUTS)]
+        trace, noise = Trace(ops), np.exp(rng.normal(0, 0.2))
+        trace.size = (int(rng.integers(200, 500)), int(rng.integers(300, 600)))
+        trace.codec_s = 0.0 if cut.codec == "raw" else 1e-3 * noise
+        op_s = [4e-3 * noise, 1e-3 * noise, 1e-5, 1e-4, 2e-4]
+        trace.op_s = [0.0 if position < cut.k else seconds for position, seconds in enumerate(op_s)]
+        trace.op_bytes = [trace.size[0] * trace.size[1] * 3, 150_528, 150_528, 602_112, 602_112]
+        raw_bytes = int(0.58 * trace.size[0] * trace.size[1] * noise)
+        payload = raw_bytes if cut.k == 0 else trace.op_bytes[cut.k - 1]
+        size_bytes = int(payload * (1.0 if cut.codec == "raw" else 0.5 * noise))
+        told = Storage(sum(op_s[: cut.k]) + trace.codec_s, op_s[: cut.k], raw_bytes, trace.size)
+        recorder.saw(Key(_SEED, 0, sample), cut, size_bytes, trace, told)
+
+
+def run(samples: Sequence[int] = SAMPLES, progress: Callable[[str], None] = lambda _: None) -> list[dict[str, Any]]:
+    """Measure every number of samples; see `measure` for a row."""
+    rows = []
+    for count in samples:
+        if count < 1:
+            raise ConfigError(f"{count} samples cannot be planned; give one or more.")
+        progress(f"replan: {count:,} samples × {len(CUTS)} cuts")
+        rows.append(_in_child(count))
+    return rows
+
+
+def _in_child(samples: int) -> dict[str, Any]:
+    paths = os.pathsep.join(path for path in sys.path if path)  # it finds the package as this process did
+    done = subprocess.run(
+        [sys.executable, "-m", "sophon.bench.planning.replan", str(samples)],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise Error(
+            f"planning {samples:,} samples ended with code {done.returncode}: {done.stderr.strip()[-400:]} "
+            "Free some memory or give fewer --samples."
+        )
+    row: dict[str, Any] = json.loads(done.stdout)
+    return row
+
+
+def measure(samples: int) -> dict[str, Any]:
+    """Plan in this process, pinned to one core.
+
+    Returns:
+        ``{"samples", "cuts", "load_s", "recall_s", "estimate_s", "plan_s", "cpu_s", "again_s", "peak_bytes",
+        "epoch_s"}``; the seconds are of CPU, but for `epoch_s`, the prediction. `cpu_s` is the sum of the four before
+        it, and `again_s` what a plan takes in the middle of the epoch.
+    """
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    with tempfile.TemporaryDirectory(prefix="sophon-bench-") as folder:
+        path = Path(folder, "profile.parquet")
+        kept_profile(samples).save(path)
+        recorder = Recorder(RECIPE, CUTS, samples, _SEED)
+        marks = [time.process_time()]
+        kept = Profile.load(path)
+        marks.append(time.process_time())
+        recorder.recall(kept)
+        marks.append(time.process_time())
+        profile = estimate(recorder, _EPOCH)
+        marks.append(time.process_time())
+        plan = make_plan(profile, RESOURCES)
+        marks.append(time.process_time())
+    _tell(recorder, np.random.default_rng(_SEED))
+    again_s = time.process_time()
+    make_plan(estimate(recorder, _EPOCH), RESOURCES)
+    again_s = time.process_time() - again_s
+    steps = dict(zip(("load_s", "recall_s", "estimate_s", "plan_s"), np.diff(marks).tolist(), strict=True))
+    return {
+        "samples": samples,
+        "cuts": len(CUTS),
+        **steps,
+        "cpu_s": marks[-1] - marks[0],
+        "again_s": again_s,
+        "peak_bytes": peak_bytes(),
+        "epoch_s": plan.prediction.epoch_s,
+    }
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(measure(int(sys.argv[1]))))

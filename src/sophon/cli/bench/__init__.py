@@ -1,0 +1,1 @@
+"""`sophon bench`: one file for each benchmark."""

@@ -1,0 +1,46 @@
+"""``sophon bench calls``: a slow step of the user's own, beside torch's loader."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from sophon.cli.options import data_option, photo_folder
+from sophon.cli.output import json_option, show
+from sophon.cli.progress import steps_bar
+
+
+@click.command("calls")
+@data_option
+@click.option("--count", default=256, show_default=True, type=click.IntRange(2), help="How many photos to make up.")
+@click.option("--step-ms", default=10.0, show_default=True, type=click.FloatRange(0), help="CPU of the own step.")
+@click.option("--workers", default=2, show_default=True, type=click.IntRange(1), help="Worker processes.")
+@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="Epochs of each that count.")
+@json_option
+def bench_calls_command(
+    data: Path | None, count: int, step_ms: float, workers: int, rounds: int, json_target: str | None
+) -> None:
+    """A slow step of your own, beside torch's loader."""
+    from sophon.bench.calls import bench_calls
+
+    with steps_bar("calls") as report, photo_folder(data, count, report) as folder:
+        result = bench_calls(folder, step_ms / 1000, workers, rounds, report)
+    show(result, json_target, _print_calls)
+
+
+def _print_calls(result: dict[str, Any], console: Console) -> None:
+    table = Table("loader", "samples/s", "/ torch")
+    torch_per_s = result["per_s"]["torch"]
+    names = {"torch": "torch's DataLoader", "local": "sophon, local files", "node": "sophon, over a node, optimal"}
+    for name, rate in result["per_s"].items():
+        table.add_row(names[name], f"{rate:,.0f}", f"{rate / torch_per_s:.2f}×")
+    step_ms, workers = 1000 * result["step_s"], result["workers"]
+    console.print(
+        f"{result['samples']:,} images, {step_ms:g} ms of Python after the crop, {workers} worker processes each",
+        highlight=False,
+    )
+    console.print(table)
