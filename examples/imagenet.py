@@ -72,7 +72,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=90)
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--lr", type=float, default=0.1, help="learning rate at the start")
-    parser.add_argument("--workers", type=int, default=4, help="threads that preprocess")
+    parser.add_argument("--workers", type=int, default=4, help="threads or processes that preprocess")
     parser.add_argument("--size", type=int, default=224, help="edge of the pictures that the model sees")
     parser.add_argument("--policy", help="none, all, resize, fastflow, sophon, optimal, or one cut such as 2:webp")
     parser.add_argument("--seed", type=int, default=0)

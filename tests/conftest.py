@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import threading
-import time
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.support.waiting import wait_until
+
+os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"  # its import would ask the network for a newer release
+
+# How long an example takes says something of the machine, and nothing of the code.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +25,4 @@ def _cache_of_its_own(tmp_path_factory, monkeypatch):
 @pytest.fixture(autouse=True)
 def _no_thread_is_left_behind():
     yield
-    end_s = time.monotonic() + 5
-    while left := [t.name for t in threading.enumerate() if t.name.startswith("sophon-")]:
-        assert time.monotonic() < end_s, f"threads left behind: {left}"
-        time.sleep(0.01)
+    wait_until(lambda: not [t.name for t in threading.enumerate() if t.name.startswith("sophon-")], "threads are left")

@@ -19,15 +19,15 @@ from PIL import Image
 
 from sophon.codec import Cut, codec_named, make_payload
 from sophon.codec.window import available
-from sophon.codec.wire import Request, error_from_json
 from sophon.errors import AccessError, ArtifactError, ConfigError, Error, OpError, PayloadError, ProtocolError
+from sophon.link.wire import Request, error_from_json
 from sophon.pipeline import Key, Kind, Pipeline, Spec, ops, spec_of
 from sophon.plan.plan import Plan
 from sophon.profile.table import Profile
-from sophon.server import frames
 from sophon.server.access import Tokens
 from sophon.server.budget import CpuBudget
 from sophon.server.executor import Executor
+from sophon.server.isolation import frames
 from sophon.store import open_store
 from sophon.store.manifest import Manifest
 from tests.plan.test_plan import PROFILE, RESOURCES, make_plan

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
         OpError,
         PayloadError,
         ProtocolError,
-        RetryableError,
         StoreError,
         TransportError,
+        UnavailableError,
     )
-    from sophon.loader.bad import BadSamples
+    from sophon.loader.account.bad import BadSamples
     from sophon.loader.dataset import RemoteDataset
     from sophon.loader.loader import DataLoader
     from sophon.loader.local_server import LocalServer
-    from sophon.loader.order_log import OrderLog, Relaxed, Replay
+    from sophon.loader.order.log import OrderLog, Relaxed, Replay
     from sophon.loader.probe import probe
     from sophon.loader.sampler import EpochSampler
     from sophon.pipeline import OPS, Key, Op, Pipeline, ops, register
@@ -44,17 +44,20 @@ _ROOMS = {
         "OpError",
         "PayloadError",
         "ProtocolError",
-        "RetryableError",
         "StoreError",
         "TransportError",
+        "UnavailableError",
+        "WorkerError",
     ),
-    "sophon.loader.bad": ("BadSamples",),
+    "sophon.link.credentials": ("Credentials",),
+    "sophon.loader.account.bad": ("BadSamples",),
     "sophon.loader.dataset": ("RemoteDataset",),
     "sophon.loader.loader": ("DataLoader",),
     "sophon.loader.local_server": ("LocalServer",),
-    "sophon.loader.order_log": ("OrderLog", "Relaxed", "Replay"),
+    "sophon.loader.order.log": ("OrderLog", "Relaxed", "Replay"),
     "sophon.loader.probe": ("probe",),
     "sophon.loader.sampler": ("EpochSampler",),
+    "sophon.loader.sources.prefix_cache": ("Cache",),
     "sophon.pipeline": ("OPS", "Key", "Op", "Pipeline", "ops", "register"),
     "sophon.store": ("open_store",),
 }
@@ -67,7 +70,9 @@ __all__ = [
     "ArtifactError",
     "BadSamples",
     "BudgetError",
+    "Cache",
     "ConfigError",
+    "Credentials",
     "Cut",
     "DataLoader",
     "EpochSampler",
@@ -83,9 +88,10 @@ __all__ = [
     "Relaxed",
     "RemoteDataset",
     "Replay",
-    "RetryableError",
     "StoreError",
     "TransportError",
+    "UnavailableError",
+    "WorkerError",
     "__version__",
     "finish_payload",
     "legal_cuts",

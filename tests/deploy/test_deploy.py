@@ -15,6 +15,7 @@ import pytest
 from sophon import DataLoader, LocalServer
 from sophon.cli.serve import serve as serve_command
 from tests.support.servers import RECIPE, make_images
+from tests.support.waiting import HANG_S
 
 ROOT = Path(__file__).parents[2]
 UNIT = (ROOT / "deploy/sophon-serve.service").read_text()
@@ -84,7 +85,7 @@ def test_the_units_command_serves(tmp_path):
             assert len(list(DataLoader(url, RECIPE, batch_size=3, token=TOKEN))) == 2
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=HANG_S)
     assert process.returncode == 0
 
 
@@ -130,7 +131,7 @@ def test_the_server_works_where_memory_cannot_be_made_executable(tmp_path):
         assert len(list(DataLoader(url, RECIPE, batch_size=3, policy="all"))) == 2
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=HANG_S)
 
 
 def test_every_flag_of_the_containers_command_exists():

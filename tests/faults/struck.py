@@ -8,17 +8,18 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pytest
-
 import sophon
-from sophon.loader.cuts import OffloadWarning
-from sophon.loader.sources import FallbackWarning
+from sophon.loader.sources.assignment import OffloadWarning
+from sophon.loader.sources.sources import FallbackWarning
+from tests.support.marks import slow
 from tests.support.servers import RECIPE, digest
+from tests.support.waiting import HANG_S
 
 COUNT, BATCH, SEED = 60, 5, 5
 SLOWLY = ("--limit", "5mbit")  # so that an epoch lasts about a second and a fault can strike in the middle of it
-POLICIES = (pytest.param("none", marks=pytest.mark.slow), "2:webp")
-MOMENTS = ("opening", "first batch", "mid-stream", "between epochs")
+FAR_S = 10 * HANG_S  # a deadline that nobody comes to, however busy the machine is
+POLICIES = (*slow("none"), "2:webp")
+MOMENTS = ("opening", "mid-stream", *slow("first batch", "between epochs"))
 
 
 class Struck:
@@ -27,26 +28,31 @@ class Struck:
     Args:
         data: Address of the data set, or several.
         fault: What happens; called in a thread of its own, while the loader goes on.
-        moment: One of MOMENTS.
+        moment: "opening", "first batch", "mid-stream" or "between epochs".
         settings: Of the loader.
     """
 
     def __init__(self, data: Any, fault: Callable[[], Any], moment: str, **settings: Any) -> None:
         self._moment = moment
+        self.is_over = threading.Event()  # both epochs are, and a fault that goes on has to end
         self._striker = threading.Thread(target=fault)
         if moment == "opening":
             self._striker.start()
         arguments = {"batch_size": BATCH, "shuffle": True, "seed": SEED, "num_workers": 2, "buffer_bytes": 1 << 18}
+        arguments["deadline_s"] = FAR_S
         self.loader = sophon.DataLoader(data, RECIPE, **(arguments | settings))
 
     def batches(self) -> Iterator[Any]:
-        for epoch in range(2):
-            for number, batch in enumerate(self.loader):
-                if (self._moment, epoch, number) in (("first batch", 0, 0), ("mid-stream", 0, 4)):
+        try:
+            for epoch in range(2):
+                for number, batch in enumerate(self.loader):
+                    if (self._moment, epoch, number) in (("first batch", 0, 0), ("mid-stream", 0, 4)):
+                        self._striker.start()
+                    yield batch
+                if (self._moment, epoch) == ("between epochs", 0):
                     self._striker.start()
-                yield batch
-            if (self._moment, epoch) == ("between epochs", 0):
-                self._striker.start()
+        finally:
+            self.is_over.set()
         self.join()
 
     def join(self) -> None:

@@ -24,7 +24,7 @@ def test_started_again_with_other_files(tmp_path):
                 shutil.copy(path, path.with_name(f"new-{path.name}"))
             server.start()
 
-        struck = Struck(server.url, fault, "first batch", buffer_bytes=1, deadline_s=30)
+        struck = Struck(server.url, fault, "first batch", buffer_bytes=1)
         with pytest.raises(ConfigError, match="the files have changed: start the run anew"):
             struck.digest()
         struck.join()
@@ -39,7 +39,7 @@ def test_started_again_with_another_name(tmp_path):
             server._command[server._command.index("--name") + 1] = "another"
             server.start()
 
-        struck = Struck(server.url, fault, "first batch", buffer_bytes=1, deadline_s=30)
+        struck = Struck(server.url, fault, "first batch", buffer_bytes=1)
         with pytest.raises(ConfigError, match="no data set 'data' here; there is another"):
             struck.digest()
         struck.join()
@@ -58,9 +58,7 @@ def _started_again_as_another_release(server, what):
 def test_started_again_with_a_release_that_speaks_otherwise(images, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     with serve(images, options=SLOWLY) as server:
-        struck = Struck(
-            server.url, lambda: _started_again_as_another_release(server, "protocol"), "first batch", deadline_s=30
-        )
+        struck = Struck(server.url, lambda: _started_again_as_another_release(server, "protocol"), "first batch")
         with pytest.raises(ProtocolError, match="install the same sophon release on trainer and storage node"):
             struck.digest()
         struck.join()

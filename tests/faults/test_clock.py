@@ -8,12 +8,13 @@ import pytest
 import sophon
 from tests.faults.struck import SLOWLY, Struck
 from tests.support import jumping_clock
+from tests.support.marks import slow
 from tests.support.servers import serve
 
 REPOSITORY = str(Path(__file__).parents[2])
 
 
-@pytest.mark.parametrize("seconds", [-86_400 * 400, 86_400 * 400], ids=["backwards", "forwards"])
+@pytest.mark.parametrize("seconds", [-86_400 * 400, *slow(86_400 * 400)], ids=["backwards", "forwards"])
 def test_the_clocks_on_the_wall_jump(images, expected, tmp_path, monkeypatch, seconds):
     monkeypatch.chdir(REPOSITORY)
     flag = tmp_path / "jump"

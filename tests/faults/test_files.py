@@ -4,14 +4,15 @@ import os
 import re
 import resource
 import subprocess
-import time
 
 import pytest
 
 import sophon
-from sophon.errors import StoreError
+from sophon.errors import ConfigError, StoreError
 from tests.faults.struck import COUNT, POLICIES, SLOWLY, Struck
+from tests.support.marks import slow
 from tests.support.servers import RECIPE, make_images, serve
+from tests.support.waiting import wait_until
 
 
 def _remove(path):
@@ -33,7 +34,7 @@ def _dangle(path):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("damage", [_remove, _cut_short, _folder, _dangle])
+@pytest.mark.parametrize("damage", [_remove, *slow(_cut_short, _folder, _dangle)])
 def test_a_file_is_lost_in_the_middle_of_an_epoch(tmp_path, damage, policy):
     images = make_images(tmp_path / "train", 20)
     with serve(images) as server:
@@ -53,7 +54,7 @@ def test_a_file_is_lost_in_the_middle_of_an_epoch(tmp_path, damage, policy):
         assert len(list(loader)) == 10, "the server lives on, and so does the sample when its file is back"
 
 
-@pytest.mark.parametrize("policy", ["none", "2:webp"])
+@pytest.mark.parametrize("policy", ["2:webp", *slow("none")])
 def test_a_node_may_open_no_file_for_a_while(images, expected, policy):
     with serve(images, options=SLOWLY) as server:
         limit = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
@@ -61,7 +62,7 @@ def test_a_node_may_open_no_file_for_a_while(images, expected, policy):
 
         def fault():
             resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (3, limit[1]))
-            time.sleep(1)
+            wait_until(lambda: struck.loader.stats.retries)
             resource.prlimit(server.pid, resource.RLIMIT_NOFILE, limit)
 
         struck = Struck(server.url, fault, "mid-stream", policy=policy)
@@ -96,4 +97,16 @@ def test_no_room_for_caches(images, expected, full_disk, monkeypatch):
         assert loader.digest() == expected
     with sophon.LocalServer(images, options=("--cache-dir", str(full_disk))) as server:
         assert len(sophon.RemoteDataset(server.url, RECIPE)) == COUNT
+    assert [path.name for path in full_disk.rglob("*") if path.is_file()] == ["ballast"], "nothing is left half written"
+
+
+def test_no_room_for_a_profile(images, full_disk, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(full_disk))
+    with serve(images) as server:
+        loader = sophon.DataLoader(server.url, RECIPE, batch_size=COUNT, num_workers=1)
+        for _ in range(2):
+            assert len(list(loader)) == 1
+        assert loader.profile is not None
+        with pytest.raises(ConfigError, match=r"the profile cannot be kept at .*No space left"):
+            list(sophon.DataLoader(server.url, RECIPE, batch_size=COUNT, num_workers=1, profile=full_disk / "mine"))
     assert [path.name for path in full_disk.rglob("*") if path.is_file()] == ["ballast"], "nothing is left half written"

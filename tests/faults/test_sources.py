@@ -11,12 +11,15 @@ import torch
 
 import sophon
 from sophon.bench.proxy import Proxy
-from sophon.errors import ConfigError, RetryableError
-from sophon.loader import flight_transport, machine
-from sophon.loader.sources import FallbackWarning
+from sophon.errors import ConfigError, UnavailableError
+from sophon.link import flight as flight_transport
+from sophon.loader.machine import machine
+from sophon.loader.sources.sources import FallbackWarning
 from tests.faults.struck import BATCH, COUNT, MOMENTS, SEED, SLOWLY, Struck, warnings_allowed
+from tests.support.marks import slow
 from tests.support.other_release import WHAT
 from tests.support.servers import RECIPE, digest, make_images, serve
+from tests.support.waiting import HANG_S, wait_until
 
 REPOSITORY = str(Path(__file__).parents[2])
 
@@ -56,7 +59,7 @@ def _urls(pair):
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("which", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("which", [0, *slow(1)])
 def test_one_of_two_dies(pair, expected, moment, which):
     struck = Struck(_urls(pair), pair[which].kill, moment, policy="2:webp")
     assert struck.digest() == expected
@@ -73,7 +76,7 @@ def test_both_share_the_work(pair, expected):
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("silence", ["stopped", "unreachable"])
+@pytest.mark.parametrize("silence", ["stopped", *slow("unreachable")])
 def test_one_of_two_falls_silent_for_good(pair, expected, silence):
     with Proxy(pair[0].port) as proxy:
         urls = [pair[0].url.replace(str(pair[0].port), str(proxy.port)), pair[1].url]
@@ -85,10 +88,10 @@ def test_one_of_two_falls_silent_for_good(pair, expected, silence):
                 proxy.pause()
 
         try:
-            struck = Struck(urls, fault, "mid-stream", deadline_s=30)
+            struck = Struck(urls, fault, "mid-stream")
             start_s = time.monotonic()
             assert struck.digest() == expected
-            assert time.monotonic() - start_s < 20, "not as long as the deadline"
+            assert time.monotonic() - start_s < HANG_S, "not as long as the deadline"
         finally:
             os.kill(pair[0].pid, signal.SIGCONT)
 
@@ -108,11 +111,11 @@ def test_both_die(pair):
         for server in pair:
             server.kill()
 
-    struck = Struck(_urls(pair), fault, "mid-stream", deadline_s=6)
+    struck = Struck(_urls(pair), fault, "mid-stream", deadline_s=3)
     start_s = time.monotonic()
-    with pytest.raises(RetryableError, match=rf"{pair[0].url}, {pair[1].url}: no answer for 6 s, after \d+ tries"):
+    with pytest.raises(UnavailableError, match=rf"{pair[0].url}, {pair[1].url}: no answer for 3 s, after \d+ tries"):
         struck.digest()
-    assert time.monotonic() - start_s < 20
+    assert time.monotonic() - start_s < HANG_S
     struck.join()
 
 
@@ -173,23 +176,21 @@ def test_an_error_says_which_node_it_comes_from(images):
 # --- late answers -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("hedge", [0.3, True])
 def test_late_samples_are_asked_for_a_second_time(pair, expected, hedge):
     one, two = pair
     with Proxy(one.port) as proxy:
         urls = [one.url.replace(str(one.port), str(proxy.port)), two.url]
-        struck = Struck(urls, proxy.pause, "between epochs", hedge=hedge, deadline_s=30)
+        struck = Struck(urls, proxy.pause, "between epochs", hedge=hedge)
         start_s = time.monotonic()
         assert struck.digest() == expected
-        assert time.monotonic() - start_s < 20
+        assert time.monotonic() - start_s < HANG_S, "not as long as the deadline"
         assert struck.loader.stats.hedges > 0
 
 
 def test_to_ask_twice_needs_threads(images):
-    for settings in ({"num_workers": 0}, {"num_workers": 1, "workers": "processes"}):
-        with pytest.raises(ConfigError, match="hedge: to ask twice needs threads"):
-            sophon.DataLoader(images, RECIPE, hedge=True, **settings)
+    with pytest.raises(ConfigError, match="hedge: asking twice needs threads"):
+        sophon.DataLoader(images, RECIPE, hedge=True, num_workers=0)
     for wrong in (-1, 0, 0.0, "yes", float("nan")):
         with pytest.raises(ConfigError, match="hedge: expected True, False or seconds"):
             sophon.DataLoader(images, RECIPE, num_workers=1, hedge=wrong)
@@ -199,7 +200,7 @@ def test_to_ask_twice_needs_threads(images):
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("workers", [2, *slow(0)])
 def test_the_node_dies_for_good_and_the_files_are_read_directly(one, images, expected, moment, workers):
     with warnings_allowed():
         struck = Struck(one.url, one.kill, moment, policy="2:webp", num_workers=workers, fallback=images)
@@ -219,11 +220,15 @@ def test_a_node_that_comes_back_is_asked_again(one, images, expected):
         assert struck.digest() == expected
         assert struck.loader.stats.fallback > 0
         one.start()
-        time.sleep(2)  # the longest pause
-        list(struck.loader)  # tries it
-        before = struck.loader.stats.fallback
-        list(struck.loader)
-        assert struck.loader.stats.fallback == before
+        wait_until(lambda: _falls_back(struck.loader) == 0)  # it is tried now and then
+        assert _falls_back(struck.loader) == 0
+
+
+def _falls_back(loader):
+    """Return how many samples of one more epoch are read from the fallback."""
+    before = loader.stats.fallback
+    list(loader)
+    return loader.stats.fallback - before
 
 
 @pytest.mark.usefixtures("impatient")
@@ -233,7 +238,7 @@ def test_a_silent_node_with_a_fallback(one, images, expected):
         try:
             start_s = time.monotonic()
             assert struck.digest() == expected
-            assert time.monotonic() - start_s < 30
+            assert time.monotonic() - start_s < HANG_S, "not as long as the deadline"
         finally:
             os.kill(one.pid, signal.SIGCONT)
 

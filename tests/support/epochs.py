@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 import sophon
-from sophon.loader.order import epoch_order
+from sophon.loader.order.order import epoch_order
 from sophon.pipeline import Key
 from tests.support.servers import RECIPE, digest
 

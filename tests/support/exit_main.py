@@ -7,8 +7,9 @@ import time
 from typing import Any
 
 import sophon
-from sophon.loader.costs import Costs
+from sophon.loader.epoch.costs import Costs
 from tests.support.servers import RECIPE
+from tests.support.waiting import HANG_S
 
 _LONG_S = 0.1  # a thread that holds a lock may have to wait so long for Python's own, on a busy machine
 
@@ -22,7 +23,7 @@ def _hold_the_lock() -> None:
         time.sleep(_LONG_S)
 
     Costs.saw = saw  # type: ignore[method-assign]
-    holds.wait(10)
+    assert holds.wait(HANG_S)
 
 
 def _draw(loader: sophon.DataLoader) -> None:
@@ -30,9 +31,16 @@ def _draw(loader: sophon.DataLoader) -> None:
         pass
 
 
-def main(path: str, how: str) -> Any:
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "threads": {},
+    "processes": {"workers": "processes"},
+    "persistent": {"workers": "processes", "persistent_workers": True},
+}
+
+
+def main(path: str, how: str, kind: str) -> Any:
     """Begin an epoch; return what is to be kept in a script's own names, which the interpreter frees when it ends."""
-    loader = sophon.DataLoader(path, RECIPE, 4, num_workers=2)
+    loader = sophon.DataLoader(path, RECIPE, 4, num_workers=2, **_SETTINGS[kind])
     batches = iter(loader)
     if how == "kept":
         next(batches)

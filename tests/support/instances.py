@@ -52,7 +52,7 @@ def random_profile(rng, samples, cuts=CUTS, style="spread", illegal=0.0):
     gone[:, 0] = False
     for table in tables:
         table[gone] = np.inf
-    return Profile(tuple(cuts), *tables, pipeline="p", dataset="d")
+    return Profile(tuple(cuts), *tables, pipeline="p", dataset="d", resize_k=2)
 
 
 def random_resources(rng, profile, *, storage=True, consumer=True):

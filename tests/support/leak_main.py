@@ -18,11 +18,11 @@ from typing import Any, ClassVar
 import sophon
 from sophon.pipeline import Kind, Op, Pipeline
 from tests.support.servers import RECIPE
+from tests.support.waiting import HANG_S
 
 HOWS = ("consumer", "op", "ctrl-c", "ctrl-c-waiting", "dropped", "cycle", "closed")
 _TIMES = 2  # each, so that what a first time leaves for good, such as gRPC's pool of files, is not taken for a leak
 _WORKERS: set[int] = set()  # pids that were ever seen: a segment is named after its maker
-_PATIENCE_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def main(url: str, kind: str, *hows: str) -> None:
         before = _settled()
         for _ in range(_TIMES):
             _leave_safely(url, kind, how)
-        end_s = time.monotonic() + _PATIENCE_S
+        end_s = time.monotonic() + HANG_S
         while (more := _more(before, _held())) and time.monotonic() < end_s:
             time.sleep(0.05)
         if more:
@@ -66,6 +66,8 @@ def main(url: str, kind: str, *hows: str) -> None:
 
 def _leave_safely(url: str, kind: str, how: str) -> None:
     settings: dict[str, Any] = {"workers": "processes"} if kind == "processes" else {"order": "relaxed"}
+    if kind == "persistent":
+        settings = {"workers": "processes", "persistent_workers": True}
     if kind == "none":
         settings = {"num_workers": 0}
     pipeline = Pipeline([*RECIPE.ops, Trip(how)])
@@ -95,7 +97,7 @@ def _leave(loader: sophon.DataLoader, how: str) -> None:
             raise KeyError("a bug of the user's")
         if how == "ctrl-c":
             os.killpg(0, signal.SIGINT)
-            time.sleep(10)
+            time.sleep(HANG_S)
         if how == "closed":
             batches.close()  # type: ignore[attr-defined]
             return

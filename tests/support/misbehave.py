@@ -7,16 +7,19 @@ import socket
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from PIL import Image
 
 from sophon.pipeline.op import Op
 from sophon.pipeline.spec import Kind, Spec
-from sophon.server import frames
+from sophon.server.isolation import frames
 
 NODE = "SOPHON_TEST_NODE"  # set where they are to misbehave
 DOZE_S = "SOPHON_TEST_DOZE_S"  # how long to doze
+GO = "SOPHON_TEST_GO"  # file that is waited for
+BEGUN = "SOPHON_TEST_BEGUN"  # file that is made, if it is named, when something suffers
 PROBE_WIDTH = 320  # of the built-in picture
 
 
@@ -25,7 +28,7 @@ class Misbehave(Op):
     """Does to pictures of a given width what no op should do, and nothing to others.
 
     Args:
-        how: abort, exit, hang, sleep, doze, eat, raise, boast, fork or nothing.
+        how: abort, exit, hang, sleep, doze, wait, eat, raise, boast, fork or nothing.
         width: Of the pictures that suffer; 0 for all.
     """
 
@@ -39,6 +42,8 @@ class Misbehave(Op):
 
     def apply(self, value: Image.Image, params: Any) -> Image.Image:  # noqa: ARG002 - part of the contract
         if NODE in os.environ and self.width in (0, value.width):
+            if BEGUN in os.environ:
+                Path(os.environ[BEGUN]).touch()
             _MISDEEDS[self.how]()
         return value
 
@@ -46,6 +51,11 @@ class Misbehave(Op):
 def _hang() -> None:
     while True:
         pass
+
+
+def _wait() -> None:
+    while not Path(os.environ[GO]).exists():
+        time.sleep(0.02)
 
 
 def _eat() -> None:
@@ -63,7 +73,7 @@ def _boast() -> None:
 def _fork() -> None:
     """Leave a child behind that has the line to the server too, and fall."""
     if os.fork() == 0:
-        time.sleep(60)
+        time.sleep(1000)
         os._exit(0)
     os.abort()
 
@@ -78,6 +88,7 @@ _MISDEEDS = {
     "hang": _hang,
     "sleep": lambda: time.sleep(1000),
     "doze": lambda: time.sleep(float(os.environ[DOZE_S])),
+    "wait": _wait,
     "eat": _eat,
     "raise": _raise,
     "boast": _boast,

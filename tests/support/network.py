@@ -8,10 +8,11 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+
+from tests.support.waiting import wait_until
 
 _numbers = count(os.getpid() % 50_000)
 
@@ -76,11 +77,8 @@ def far_server(images: Path, folder: Path, options: tuple[str, ...] = ()) -> Ite
         command += ["--ready-file", str(ready), "--cache-dir", str(folder / "cache"), *options]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             try:
-                end_s = time.monotonic() + 60
-                while not ready.exists():
-                    assert process.poll() is None
-                    assert time.monotonic() < end_s
-                    time.sleep(0.02)
+                wait_until(lambda: ready.exists() or process.poll() is not None)
+                assert process.poll() is None
                 yield link, json.loads(ready.read_text())["url"] + "/data"
             finally:
                 process.kill()

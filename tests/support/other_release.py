@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from sophon.codec import wire
+from sophon.link import wire
 from sophon.pipeline import ops
 
 WHAT = "SOPHON_TEST_RELEASE"  # protocol or op

@@ -7,11 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.waiting import HANG_S
+
 ROOT = Path(__file__).parents[2]
 PATHS = f"{ROOT / 'src'}:{ROOT}"
 
 
-def run_python(*words: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+def run_python(*words: str, timeout_s: float = 3 * HANG_S) -> subprocess.CompletedProcess[str]:
     """Run it to its end, apart from the terminal's signals; whoever calls looks at how it ended."""
     return subprocess.run(
         [sys.executable, *words],

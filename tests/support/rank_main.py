@@ -11,11 +11,12 @@ import torch.distributed as dist
 
 import sophon
 from tests.support.servers import RECIPE
+from tests.support.waiting import HANG_S
 
 
 def main(url: str, uneven: str, kind: str) -> None:
     """Run two epochs and print what was seen as JSON."""
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=HANG_S))
     loader = sophon.DataLoader(
         url,
         RECIPE,
