@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from sophon.link.grpc_fork import grpc_threads
 from tests.support.waiting import wait_until
 
 os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"  # its import would ask the network for a newer release
@@ -26,3 +28,12 @@ def _cache_of_its_own(tmp_path_factory, monkeypatch):
 def _no_thread_is_left_behind():
     yield
     wait_until(lambda: not [t.name for t in threading.enumerate() if t.name.startswith("sophon-")], "threads are left")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_connection_is_left_behind():
+    """Else processes that later tests fork, in other files, could not connect."""
+    yield
+    if grpc_threads():
+        gc.collect()  # errors that tests have caught hold streams in reference cycles
+    wait_until(lambda: not grpc_threads(), "gRPC is still in use")

@@ -58,6 +58,15 @@ def test_the_garbage_of_a_parent_is_not_collected_in_its_child(server, monkeypat
     assert ends_well(gc.collect)
 
 
+@pytest.mark.usefixtures("_collects_when_told")
+def test_a_stream_that_is_garbage_does_not_keep_a_child_from_connecting(server):
+    dataset = sophon.RemoteDataset(server.url, RECIPE)
+    client = flight.connect(f"grpc://127.0.0.1:{server.port}")
+    _drop((client, client.do_get(flight.Ticket(dataset.samples.request(0, range(8)).to_bytes()))))
+    del client
+    assert ends_well(lambda: dataset[0])
+
+
 @pytest.mark.parametrize("is_on", [True, False])
 def test_the_garbage_collector_is_on_or_off_as_it_was(server, is_on):
     len(sophon.RemoteDataset(server.url, RECIPE))
@@ -100,7 +109,7 @@ def _sees_grpc_while_others_end(looks):
         thread.start()
     assert started.wait(HANG_S)
     go.set()
-    seen = [grpc_fork._grpc_threads() for _ in range(looks)]
+    seen = [grpc_fork.grpc_threads() for _ in range(looks)]
     is_over.set()
     for thread in (*others, grpc):
         thread.join(HANG_S)
@@ -116,7 +125,7 @@ def test_a_thread_that_ends_while_one_looks_hides_no_other(monkeypatch):
         is_over = threading.Event()
         other = threading.Thread(target=is_over.wait)
         other.start()
-        found = grpc_fork._grpc_threads()
+        found = grpc_fork.grpc_threads()
         is_over.set()
         other.join(HANG_S)
     assert found, "nobody knows who the others are"

@@ -2,8 +2,9 @@
 
 Closing the last connection starts that shutdown, but its threads end a few milliseconds later; a fork in between leaves
 the child with locks that nobody will ever release (one child in twenty hangs on this). So before a fork idle
-connections are closed, and the fork waits until gRPC's threads are gone. Where a connection is in use the fork goes on,
-and the child is told that it cannot connect, instead of hanging.
+connections are closed, and the fork waits until gRPC's threads are gone; streams that lie in reference cycles, such as
+that of an error that was caught, are collected for that. Where a connection is in use the fork goes on, and the child is
+told that it cannot connect, instead of hanging.
 
 A connection or stream of the parent's must not be freed in the child either: that waits for gRPC's threads, which are
 not there. The garbage collector would do so where one lies in a reference cycle, such as that of an error that somebody
@@ -21,6 +22,7 @@ from typing import Protocol
 
 _GRPC_THREADS = ("event_engine", "grpc_", "lifeguard", "timer_manager", "resolver-exec", "default-exec")
 _LONGEST_WAIT_S = 5.0
+_USUAL_WAIT_S = 0.2  # gRPC's threads take a few milliseconds to end; after this long something holds on to them
 _TASKS = Path("/proc/self/task")
 
 
@@ -71,15 +73,20 @@ def _before_fork() -> None:
 
 
 def _wait_for_grpc() -> bool:
-    end_s = time.monotonic() + _LONGEST_WAIT_S
-    while _grpc_threads():
-        if time.monotonic() > end_s:
+    start_s = time.monotonic()
+    collected = False
+    while grpc_threads():
+        waited_s = time.monotonic() - start_s
+        if waited_s > _LONGEST_WAIT_S:
             return False
+        if waited_s > min(_USUAL_WAIT_S, _LONGEST_WAIT_S / 2) and not collected:
+            gc.collect()
+            collected = True
         time.sleep(0.001)
     return True
 
 
-def _grpc_threads() -> bool:
+def grpc_threads() -> bool:
     """Return whether gRPC has threads, or may have: the kernel's list of threads stops where one ends meanwhile."""
     if not _TASKS.is_dir():  # elsewhere than on Linux
         return False

@@ -66,9 +66,10 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         self._executor = executor
         self._metrics = metrics
         self._limit = limit
-        self._seats = Seats(executor.limits, 1 if access.tokens is None else len(access.tokens))
-        metrics.in_flight.set_function(lambda: self._seats.requests)
-        metrics.in_flight_bytes.set_function(lambda: self._seats.held_bytes)
+        self._seats = seats = Seats(executor.limits, 1 if access.tokens is None else len(access.tokens))
+        # Not `self._seats`: what the metrics hold on to would keep gRPC's threads alive when the server is gone.
+        metrics.in_flight.set_function(lambda: seats.requests)
+        metrics.in_flight_bytes.set_function(lambda: seats.held_bytes)
         self._paces = Paces()
         self._draining = threading.Event()
         gate = Gate(access.tokens, metrics)
