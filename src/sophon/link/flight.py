@@ -168,8 +168,8 @@ class FlightTransport(Transport):
                 self._watch = SilenceWatch(self._host, self._port, self.silence_s)
             if not fork.grpc_is_usable():
                 raise TransportError(
-                    f"this process was forked while gRPC was in use, and cannot connect to {self.address}: an epoch was "
-                    "under way, or something else in the parent process has Flight connections or a Flight server; "
+                    f"this process was forked while gRPC was in use, and cannot connect to {self.address}: an epoch "
+                    "was under way, or something else in the parent process has Flight connections or a Flight server; "
                     "use multiprocessing_context='spawn', or start the workers before that"
                 )
             if self._client is None:

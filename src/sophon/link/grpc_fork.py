@@ -3,8 +3,8 @@
 Closing the last connection starts that shutdown, but its threads end a few milliseconds later; a fork in between leaves
 the child with locks that nobody will ever release (one child in twenty hangs on this). So before a fork idle
 connections are closed, and the fork waits until gRPC's threads are gone; streams that lie in reference cycles, such as
-that of an error that was caught, are collected for that. Where a connection is in use the fork goes on, and the child is
-told that it cannot connect, instead of hanging.
+that of an error that was caught, are collected for that. Where a connection is in use the fork goes on, and the child
+is told that it cannot connect, instead of hanging.
 
 A connection or stream of the parent's must not be freed in the child either: that waits for gRPC's threads, which are
 not there. The garbage collector would do so where one lies in a reference cycle, such as that of an error that somebody
