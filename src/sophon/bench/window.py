@@ -22,8 +22,8 @@ from sophon.codec import RAW, Cut, codec_named, legal_cuts
 from sophon.codec.codec import AheadCodec
 from sophon.codec.window import available, parse
 from sophon.codec.window.codec import WindowCodec
-from sophon.codec.window.header import NotWindowable
 from sophon.codec.window.indexes import Indexes
+from sophon.codec.window.refusal import NotWindowable
 from sophon.errors import ConfigError, OpError
 from sophon.pipeline import Key, needed_box
 
