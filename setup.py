@@ -9,6 +9,9 @@ WINDOWS = [
     Extension(f"sophon.codec.window.{name}", [f"src/sophon/codec/window/{name}.pyx"], depends=SHARED, optional=True)
     for name in ("_jpeg", "_progressive")
 ]
-PIXELS = Extension("sophon.pipeline._pixels", ["src/sophon/pipeline/_pixels.pyx"], optional=True)
+PIXELS = [
+    Extension(f"sophon.pipeline.{name}", [f"src/sophon/pipeline/{name}.pyx"], optional=True)
+    for name in ("_pixels", "_blur")
+]
 
-setup(ext_modules=[*WINDOWS, PIXELS])
+setup(ext_modules=[*WINDOWS, *PIXELS])
