@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from sophon.bench.cuts import cuts_to_measure
 from sophon.bench.harness import OnStep, nothing, race_ms
 from sophon.bench.ops import RECIPE
 from sophon.bench.pictures.samples import Samples
-from sophon.codec import RAW, Cut, codec_named, legal_cuts, make_payload
+from sophon.codec import RAW, Cut, codec_named, make_payload
 from sophon.codec.codec import AheadCodec
 from sophon.codec.window import available, parse
 from sophon.codec.window.codec import WindowCodec
@@ -199,7 +200,7 @@ def _by_pillow(data: bytes, box: tuple[int, int, int, int]) -> Image.Image:
 
 def _gains(samples: Samples, report: OnStep) -> tuple[dict[str, float], dict[float, float]]:
     """Return the gain of each way to choose cuts, and of the best exact plan by a node's CPU milliseconds."""
-    cuts = legal_cuts(RECIPE, allow_lossy=True)
+    cuts = cuts_to_measure(allow_lossy=True)
     timed = [cut for cut in cuts_to_profile(RECIPE) if cut.k in (0, _CROPPED)]
     rows, costs_ms = [], []
     for sample, data in enumerate(samples.files):

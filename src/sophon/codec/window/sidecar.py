@@ -193,7 +193,7 @@ class Written:
         path: The file.
         samples: Number of entries.
         kept: Number of entries taken over from an earlier file.
-        without: Number of entries without an index, since no window can be cut from the sample.
+        without: Number of entries without an index: no window can be cut from the sample, or it is progressive.
         unreadable: Number of samples that could not be read, and have no entry.
         index_bytes: Size of all indexes.
         sample_bytes: Size of all samples that have an index.
