@@ -3,8 +3,8 @@
 from setuptools import Extension, setup
 
 SHARED = ["src/sophon/codec/window/_bits.pxd"]
-# `optional`: where no compiler is found the install succeeds. That node does not offer the window codec, resizes pictures
-# by Pillow, and blurs them and makes tensors by NumPy: the same bits, more slowly.
+# `optional`: where no compiler is found the install succeeds. That node does not offer the window codec, resizes
+# pictures by Pillow, and blurs them and makes tensors by NumPy: the same bits, more slowly.
 WINDOWS = [
     Extension(f"sophon.codec.window.{name}", [f"src/sophon/codec/window/{name}.pyx"], depends=SHARED, optional=True)
     for name in ("_jpeg", "_progressive")
