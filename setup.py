@@ -2,9 +2,16 @@
 
 from setuptools import Extension, setup
 
-# `optional`: where no compiler is found the install succeeds. That node does not offer the window codec, and resizes
-# pictures by Pillow and makes tensors by NumPy: the same bits, more slowly.
-WINDOW = Extension("sophon.codec.window._jpeg", ["src/sophon/codec/window/_jpeg.pyx"], optional=True)
-PIXELS = Extension("sophon.pipeline._pixels", ["src/sophon/pipeline/_pixels.pyx"], optional=True)
+SHARED = ["src/sophon/codec/window/_bits.pxd"]
+# `optional`: where no compiler is found the install succeeds. That node does not offer the window codec, resizes
+# pictures by Pillow, and blurs them and makes tensors by NumPy: the same bits, more slowly.
+WINDOWS = [
+    Extension(f"sophon.codec.window.{name}", [f"src/sophon/codec/window/{name}.pyx"], depends=SHARED, optional=True)
+    for name in ("_jpeg", "_progressive")
+]
+PIXELS = [
+    Extension(f"sophon.pipeline.{name}", [f"src/sophon/pipeline/{name}.pyx"], optional=True)
+    for name in ("_pixels", "_blur")
+]
 
-setup(ext_modules=[WINDOW, PIXELS])
+setup(ext_modules=[*WINDOWS, *PIXELS])

@@ -135,7 +135,8 @@ def test_a_trainer_only_step_bounds_the_cuts():
 
 
 def test_the_legal_cuts_of_the_imagenet_recipe():
-    assert [str(cut) for cut in legal_cuts(RECIPE)] == [
+    codecs = [name for name in CODECS if not name.startswith("jxl")]  # test_jxl.py
+    assert [str(cut) for cut in legal_cuts(RECIPE, codecs)] == [
         "0:raw", "0:zstd", "0:window",
         "1:raw", "1:zstd", "1:webp",
         "2:raw", "2:zstd", "2:webp",

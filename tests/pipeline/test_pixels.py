@@ -130,3 +130,25 @@ def test_the_kernel_refuses_sizes_that_are_not_those_of_the_picture():
         pixels.kernel.look_up(source, table, np.empty((3, 6, 9), np.float32))
     with pytest.raises(ValueError, match="3 × 256"):
         pixels.kernel.look_up(source, table[:2], np.empty((3, 6, 8), np.float32))
+
+
+@needs_kernel
+@pytest.mark.parametrize("size", [(1, 1), (15, 1), (16, 1), (17, 3), (33, 31), (224, 224)])
+def test_channels_are_put_one_after_the_other(size):
+    picture = noise(*size)
+    tensor = np.empty((3, size[1], size[0]), np.uint8)
+    assert pixels.separate(picture, tensor)
+    assert np.array_equal(tensor, np.asarray(picture).transpose(2, 0, 1))
+    assert np.array_equal(ops.PILToTensor().apply(picture), tensor)
+
+
+def test_channels_are_left_to_pillow_where_the_extension_cannot_write_them():
+    picture = noise(20, 10)
+    for wrong in (
+        np.empty((3, 20, 10), np.uint8),
+        np.empty((3, 10, 20), np.float32),
+        np.empty((10, 20, 3), np.uint8).T,
+    ):
+        assert not pixels.separate(picture, wrong)
+    assert not pixels.separate(picture.convert("L"), np.empty((1, 10, 20), np.uint8))
+    assert np.array_equal(ops.PILToTensor().apply(picture.convert("L"))[0], np.asarray(picture.convert("L")))

@@ -17,8 +17,9 @@ from PIL import Image
 from sophon.bench.harness import OnStep, nothing, one_torch_thread, race_ms
 from sophon.bench.pictures.samples import Samples
 from sophon.bench.torchvision_import import import_torchvision
-from sophon.codec import CODECS, codec_named
+from sophon.codec import codec_named
 from sophon.codec.codec import AheadCodec
+from sophon.codec.table import offered
 from sophon.pipeline import Key, Op, Pipeline, Rng, Value, ops, spec_of
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -41,8 +42,6 @@ _ON_CROP = (
 )
 _ON_TENSOR = (ops.RandomErasing(1.0),)
 _SEED = 0
-# On the crop; `window` works on files.
-_CODECS = [name for name in CODECS if not isinstance(codec_named(name), AheadCodec)]
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,8 @@ def bench_ops(samples: Samples, seconds: float, on_step: OnStep | None = None) -
         *((op.name(), op, stages[3]) for op in _ON_CROP),
         *((op.name(), op, stages[5]) for op in _ON_TENSOR),
     ]
-    names = [*(name for name, _, _ in steps), "recipe", *_CODECS]
+    codecs = [name for name in offered() if not isinstance(codec_named(name), AheadCodec)]  # `window` works on files
+    names = [*(name for name, _, _ in steps), "recipe", *codecs]
     report = on_step or nothing
     slice_s = seconds / (len(names) + 3)
     result: dict[str, Any] = {"data": samples.name, "mean_file_bytes": samples.mean_bytes, "ops": {}, "codecs": {}}
@@ -92,7 +92,7 @@ def bench_ops(samples: Samples, seconds: float, on_step: OnStep | None = None) -
         report("recipe", len(steps), len(names))
         # The figure that matters most gets four slices of the time.
         result["recipe"] = _race_recipe(stages[0], references, 4 * slice_s)
-        for number, name in enumerate(_CODECS, len(steps) + 1):
+        for number, name in enumerate(codecs, len(steps) + 1):
             report(name, number, len(names))
             result["codecs"][name] = _time_codec(name, stages[3], slice_s)
     return result

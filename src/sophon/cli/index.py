@@ -54,7 +54,7 @@ def index(path: Path, out: Path | None, cache_dir: Path | None, threads: int, js
         "path": str(written.path),
         "samples": written.samples,
         "kept": written.kept,
-        "without_window": written.without,
+        "without_index": written.without,
         "unreadable": written.unreadable,
         "index_bytes": written.index_bytes,
         "index_share": written.index_bytes / written.sample_bytes if written.sample_bytes else 0.0,
@@ -65,7 +65,7 @@ def index(path: Path, out: Path | None, cache_dir: Path | None, threads: int, js
 def _print(result: dict[str, Any], console: Console) -> None:
     parts = [f"{result['samples']:,} samples, {format_bytes(result['index_bytes'])} of indexes"]
     parts.append(f"{result['index_share']:.1%} of their files")
-    for name, words in {"kept": "as before", "without_window": "without a window", "unreadable": "unreadable"}.items():
+    for name, words in {"kept": "as before", "without_index": "without an index", "unreadable": "unreadable"}.items():
         if result[name]:
             parts.append(f"{result[name]:,} {words}")
     console.print(f"wrote {result['path']}: {', '.join(parts)}", highlight=False, soft_wrap=True)

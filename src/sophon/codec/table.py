@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
+from sophon.codec import jxl
 from sophon.codec.codec import Codec
 from sophon.codec.jpeg import Jpeg
 from sophon.codec.raw import Raw
 from sophon.codec.webp import Webp
+from sophon.codec.window import jpeg as window
 from sophon.codec.window.codec import WindowCodec
-from sophon.codec.window.jpeg import available
 from sophon.codec.zstd import Zstd
 from sophon.errors import ConfigError
 
-CODECS: dict[str, Callable[..., Codec]] = {"raw": Raw, "zstd": Zstd, "webp": Webp, "jpeg": Jpeg, "window": WindowCodec}
+CODECS: dict[str, Callable[..., Codec]] = {
+    "raw": Raw,
+    "zstd": Zstd,
+    "webp": Webp,
+    "jxl1": partial(jxl.Jxl, 1),
+    "jxl3": partial(jxl.Jxl, 3),
+    "jpeg": Jpeg,
+    "window": WindowCodec,
+}
+
+# What a codec needs besides the package itself: an extension that a machine without a compiler does not have, an extra.
+_NEEDS: dict[str, Callable[[], bool]] = {"window": window.available, "jxl1": jxl.available, "jxl3": jxl.available}
 
 
 def offered() -> list[str]:
-    """Return the codecs that work here: `window` needs an extension that a machine without a compiler does not have."""
-    return [name for name in CODECS if name != "window" or available()]
+    """Return the codecs that work here."""
+    return [name for name in CODECS if name not in _NEEDS or _NEEDS[name]()]
 
 
 @lru_cache(maxsize=64)

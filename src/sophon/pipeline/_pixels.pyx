@@ -1,9 +1,10 @@
 # cython: language_level=3, boundscheck=True, wraparound=False, cdivision=True, freethreading_compatible=True
-"""The two loops over pixels in which a sample spends most of its time after decoding, with Pillow's and NumPy's bits.
+"""The loops over pixels in which a sample spends most of its time after decoding, with Pillow's and NumPy's bits.
 
 `resize` is Pillow's bilinear resampling: the same coefficients in double precision, brought to integers of 22 bits in
 the same way, then integer sums, which any order of summation and any vector width leaves the same. `look_up` turns
-8-bit pixels into floats by a table that the caller has made with the very operations it stands for.
+8-bit pixels into floats by a table that the caller has made with the very operations it stands for; `separate` puts
+channels one after the other.
 
 Memory: pictures are Pillow's own, handed over as Arrow arrays (``Image.__arrow_c_array__``) of four bytes per pixel. All
 sizes are checked against the length of these arrays before anything is read or written.
@@ -118,8 +119,30 @@ cdef extern from *:
         }
         return x;
     }
+
+    /* Returns how many pixels are done: all but the last few. */
+    SOPHON_AVX2 static size_t sophon_separate_wide(const uint8_t *in, uint8_t *red, uint8_t *green, uint8_t *blue,
+                                                   size_t count) {
+        /* In each half: four pixels, their reds first, then greens and blues. */
+        const __m256i gather = _mm256_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15, 0, 4, 8, 12, 1, 5, 9,
+                                                13, 2, 6, 10, 14, 3, 7, 11, 15);
+        const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+        size_t i = 0;
+        for (; i + 16 <= count; i += 16) {
+            const __m256i *p = (const __m256i *)(in + 4 * i);
+            const __m256i a = _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(_mm256_loadu_si256(p), gather), order);
+            const __m256i b = _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(_mm256_loadu_si256(p + 1), gather), order);
+            const __m256i low = _mm256_unpacklo_epi64(a, b), high = _mm256_unpackhi_epi64(a, b);
+            _mm_storeu_si128((__m128i *)(red + i), _mm256_castsi256_si128(low));
+            _mm_storeu_si128((__m128i *)(green + i), _mm256_castsi256_si128(high));
+            _mm_storeu_si128((__m128i *)(blue + i), _mm256_extracti128_si256(low, 1));
+        }
+        return i;
+    }
     #else
     static int sophon_wide(void) { return 0; }
+    static size_t sophon_separate_wide(const uint8_t *in, uint8_t *red, uint8_t *green, uint8_t *blue,
+                                       size_t count) { return 0; }
     static void sophon_across_wide(const uint8_t *in, size_t stride, uint8_t *out, size_t out_stride, int width,
                                    const int32_t *first, const int32_t *count, const int32_t *weights, int taps) {}
     static size_t sophon_down_wide(const uint8_t *in, size_t stride, uint8_t *out, size_t bytes, int count,
@@ -133,6 +156,7 @@ cdef extern from *:
     void sophon_across_wide(const uint8_t *, size_t, uint8_t *, size_t, int, const int32_t *, const int32_t *,
                             const int32_t *, int) noexcept nogil
     size_t sophon_down_wide(const uint8_t *, size_t, uint8_t *, size_t, int, const int32_t *) noexcept nogil
+    size_t sophon_separate_wide(const uint8_t *, uint8_t *, uint8_t *, uint8_t *, size_t) noexcept nogil
 
 
 cdef struct ArrowArray:
@@ -293,6 +317,32 @@ def resize(source, tuple size, tuple box, target, tuple to_size, bint down_first
                      to_height, down_first)
     if not ok:
         raise MemoryError
+
+
+def separate(source, uint8_t[:, :, ::1] out):
+    """Write the first three bytes of every pixel, channel by channel.
+
+    Args:
+        source: Arrow array of a picture of the height and width of `out`.
+        out: 3 × height × width.
+    """
+    cdef Py_ssize_t count = out.shape[1] * out.shape[2]
+    cdef Py_ssize_t i
+    if out.shape[0] != 3:
+        raise ValueError("expected room for 3 channels")
+    if count == 0:
+        return
+    cdef const uint8_t *pixels = pixels_of(source, count)
+    cdef uint8_t *red = &out[0, 0, 0]
+    cdef uint8_t *green = &out[1, 0, 0]
+    cdef uint8_t *blue = &out[2, 0, 0]
+    with nogil:
+        i = sophon_separate_wide(pixels, red, green, blue, count) if sophon_wide() else 0
+        while i < count:
+            red[i] = pixels[4 * i]
+            green[i] = pixels[4 * i + 1]
+            blue[i] = pixels[4 * i + 2]
+            i += 1
 
 
 def look_up(source, const float[:, ::1] table, float[:, :, ::1] out):

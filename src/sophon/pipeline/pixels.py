@@ -24,6 +24,7 @@ else:
     except ImportError:  # built without a compiler
         kernel = None
 
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Size = tuple[int, int]  # width, height
 PillowBox = tuple[int, int, int, int]  # left, top, right, bottom
@@ -81,6 +82,17 @@ def look_up(picture: Image.Image, table: Floats, out: Floats) -> bool:
     if source is None or out.shape != (3, picture.height, picture.width):
         return False
     kernel.look_up(source, table, out)
+    return True
+
+
+def separate(picture: Image.Image, out: Bytes) -> bool:
+    """Write the channels of a picture into `out` (3, height, width) in turn; False if it cannot be done."""
+    if pillows_rule() is None or picture.mode != "RGB" or out.dtype != np.uint8 or not out.flags.c_contiguous:
+        return False
+    source = _arrow(picture)
+    if source is None or out.shape != (3, picture.height, picture.width):
+        return False
+    kernel.separate(source, out)
     return True
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from sophon.codec.window import NotWindowable, available, build_index, cut, parse
-from tests.codec.window.support import boxes, pixels, small_files
+from tests.codec.window.support import boxes, pixels, progressive_files, small_files
 
 pytestmark = pytest.mark.skipif(not available(), reason="the extension was not built")
 
@@ -52,9 +52,8 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
     return bytes(out)
 
 
-def fuzz(seed: int, count: int) -> dict[str, int]:
+def fuzz(files: tuple[bytes, ...], seed: int, count: int) -> dict[str, int]:
     rng = random.Random(seed)
-    files = small_files()
     seen = dict.fromkeys(("refused", "same", "walked only", "large"), 0)
     for _ in range(count):
         data = mutated(rng.choice(files), rng)
@@ -91,7 +90,7 @@ def fuzz(seed: int, count: int) -> dict[str, int]:
 
 @pytest.mark.filterwarnings("ignore")  # of Pillow about the metadata of damaged files
 def test_2000_damaged_files_are_refused_or_right():
-    seen = fuzz(seed=1, count=2_000)
+    seen = fuzz(small_files(), seed=1, count=2_000)
     # The faults must not all be so coarse that nothing is left to compare.
     assert seen["same"] > 200
     assert seen["refused"] > 200
@@ -101,5 +100,19 @@ def test_2000_damaged_files_are_refused_or_right():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_200000_damaged_files_are_refused_or_right():
-    seen = fuzz(seed=2, count=200_000)
+    seen = fuzz(small_files(), seed=2, count=200_000)
+    assert seen["same"] > 20_000
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_2000_damaged_progressive_files_are_refused_or_right():
+    seen = fuzz(progressive_files(), seed=3, count=2_000)
+    assert seen["same"] > 200
+    assert seen["refused"] > 200
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_200000_damaged_progressive_files_are_refused_or_right():
+    seen = fuzz(progressive_files(), seed=4, count=200_000)
     assert seen["same"] > 20_000

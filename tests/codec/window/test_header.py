@@ -10,7 +10,7 @@ from PIL import Image
 from sophon.codec.window import NotWindowable, available, build_index, cut, parse
 from sophon.errors import Error
 from tests.codec.window.jpeg_writer import JFIF, Picture, segment
-from tests.codec.window.support import SAMPLINGS, needs_kernel, saved, scene, small_files
+from tests.codec.window.support import SAMPLINGS, needs_kernel, scene, small_files
 
 GOOD = Picture(50, 40).write()
 
@@ -73,14 +73,9 @@ def test_hardly_anything(data):
     refused(data)
 
 
-def test_progressive():
-    assert refused(saved(scene(50, 40), progressive=True)) == "progressive"
-
-
 @pytest.mark.parametrize(
     ("marker", "reason"),
     [
-        (0xC2, "progressive"),
         (0xC3, "lossless"),
         (0xC9, "arithmetic coding"),
         (0xCA, "arithmetic coding"),

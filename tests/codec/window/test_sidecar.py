@@ -225,7 +225,7 @@ def test_the_command_writes_it_and_a_server_picks_it_up(folder, cache, tmp_path)
     done = sophon("index", folder)
     assert done.returncode == 0, done.stderr
     assert f"wrote {folder}{SUFFIX}: {COUNT} samples" in done.stdout
-    assert "1 without a window" in done.stdout
+    assert "1 without an index" in done.stdout
     assert f"{COUNT} as before" in sophon("index", folder).stdout
     out = tmp_path / "elsewhere"
     assert sophon("index", folder, "--out", out).returncode == 0

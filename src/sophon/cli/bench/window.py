@@ -63,13 +63,33 @@ def _print_window(result: WindowResult, console: Console) -> None:
         table.add_row(title, f"{ms:.3f}", f"{result.ns_per_byte(name):.1f}", f"{ms / whole:.3f}×")
     console.print(table)
     console.print(f"indexes: {result.index_share:.1%} of the bytes of their files", highlight=False)
+    _print_progressive(result, console)
     table = Table("bytes, mean of 5 epochs of boxes, each sample its smallest", "gain over raw files")
     table.columns[1].justify = "right"
     for name, title in {
         "sophon": "raw file | raw crop",
         "window": "raw file | window",
+        "jxl": "raw file | window | crop in JPEG XL",
         "exact_best": "all exact cuts",
         "lossy_best": "all cuts, lossy ones too",
     }.items():
-        table.add_row(title, f"{result.gain[name]:.2f}×")
+        if name in result.gain:
+            table.add_row(title, f"{result.gain[name]:.2f}×")
     console.print(table)
+    table = Table("CPU ms that a node may spend on a sample, on average", "gain of the best exact plan")
+    for column in table.columns:
+        column.justify = "right"
+    for budget_ms, gain in result.budget.items():
+        table.add_row(f"{budget_ms:g}", f"{gain:.2f}×")
+    console.print(table)
+
+
+def _print_progressive(result: WindowResult, console: Console) -> None:
+    ms = result.progressive_ms
+    made = "saved again as progressive files" if result.progressive_made else "those of them that are progressive"
+    console.print(
+        f"{made}: a window takes {ms['window']:.3f} ms, {ms['window'] / ms['decode_crop']:.2f}× of Decode + "
+        f"RandomResizedCrop by Pillow; the trainer {ms['trainer_window']:.3f} ms, "
+        f"{ms['trainer_window'] / ms['trainer_whole']:.2f}× of the whole file",
+        highlight=False,
+    )

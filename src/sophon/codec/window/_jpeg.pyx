@@ -18,37 +18,27 @@ released in `index`, `cut` and `fingerprint`.
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int16_t, int32_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, malloc
 from libc.string cimport memchr, memcpy, memset
 
-from sophon.codec.window.header import NotWindowable
+from sophon.codec.window._bits cimport (
+    BAD_CODE, BAD_DC, BAD_INDEX, BAD_MARKER, BAD_RESTART, BAD_RUN, GUARD, MAX_COMPONENTS, NO_DC_CODE, NO_MEMORY, OK,
+    SHORT, Cursor, Huffman, Writer, build_huffman, checked, clean, free_cursor, load, peek, put, put_whole_bytes,
+    reserve_output, restart, segment_end, stuff, stuffed_bytes, symbol,
+)
+
+from sophon.codec.window.refusal import NotWindowable
 from sophon.errors import ArtifactError
 
 
 cdef enum:
-    MAX_COMPONENTS = 4
     MAX_TABLES = 4
     DC_BITS = 9  # width of the look-up table; longer codes take the slow path
     MAX_AC_BITS = 11
     LONG = 0xFF00  # look-up entry: decode this code by the slow path
     END_OF_BLOCK = 128  # advance of an entry that ends the block; coefficients passed before it are added
-    GUARD = 512  # one block consumes at most 64 × (16 + 15) bits = 248 bytes; loads reach 9 bytes further
     DC_LIMIT = 2047  # |DC| of an 8-bit picture never exceeds it; differences then fit 12 bits
     DC_CATEGORIES = 12
-    MAX_RST_GAP = 8  # an interval ends within the last byte before its marker
-
-
-cdef enum Status:
-    OK = 0
-    NO_MEMORY
-    BAD_CODE
-    BAD_RUN
-    BAD_DC
-    NO_DC_CODE
-    SHORT
-    BAD_MARKER
-    BAD_RESTART
-    BAD_INDEX
 
 
 _REASONS = {
@@ -60,12 +50,6 @@ _REASONS = {
     BAD_MARKER: "entropy-coded data without an EOI marker at their end",
     BAD_RESTART: "restart markers that are missing, surplus or out of order",
 }
-
-
-cdef struct Huffman:
-    uint32_t limit[17]  # limit[n]: first 16-bit left-aligned value above all codes of up to n bits
-    int32_t offset[17]  # offset[n] + code of n bits = position in `values`
-    uint8_t values[256]
 
 
 cdef struct DcTable:
@@ -98,39 +82,12 @@ cdef struct Layout:
     uint32_t interval  # MCUs between restarts, or more than there are MCUs
 
 
-cdef struct Cursor:
-    const uint8_t *raw
-    size_t raw_bytes
-    size_t raw_next  # first byte not yet cleaned
-    uint8_t *buf
-    size_t filled
-    size_t capacity
-    size_t *breaks  # where in `buf` a restart marker stood
-    size_t breaks_known
-    size_t breaks_capacity
-    size_t breaks_passed
-    size_t end  # bit in `buf` that no MCU may pass
-    size_t pos  # bit in `buf`: the next MCU, or the padding before a restart
-    uint32_t mcu
-    uint32_t to_restart  # MCUs left before a restart marker is due
-    size_t point  # index point jumped to last
-    int32_t dc[MAX_COMPONENTS]
-
-
 cdef struct Points:
     size_t known
     uint32_t stride
     uint32_t per_row
     uint64_t *bit  # position in the file
     int16_t *dc  # known × components
-
-
-cdef struct Writer:
-    uint8_t *buf
-    size_t filled
-    size_t capacity
-    uint64_t held  # the lowest `held_bits` bits are not yet in `buf`
-    int held_bits  # 0 .. 31
 
 
 cdef struct Region:
@@ -141,13 +98,6 @@ cdef struct Region:
     uint32_t bx1[MAX_COMPONENTS]
     uint32_t by0[MAX_COMPONENTS]
     uint32_t by1[MAX_COMPONENTS]
-
-
-cdef inline uint64_t load(const uint8_t *p) noexcept nogil:
-    return (
-        <uint64_t>p[0] << 56 | <uint64_t>p[1] << 48 | <uint64_t>p[2] << 40 | <uint64_t>p[3] << 32
-        | <uint64_t>p[4] << 24 | <uint64_t>p[5] << 16 | <uint64_t>p[6] << 8 | <uint64_t>p[7]
-    )
 
 
 cdef inline void store(uint8_t *p, uint64_t word) noexcept nogil:
@@ -161,46 +111,7 @@ cdef inline void store(uint8_t *p, uint64_t word) noexcept nogil:
     p[7] = <uint8_t>word
 
 
-cdef inline uint64_t peek(const uint8_t *buf, size_t pos) noexcept nogil:
-    """Return at least 57 bits from bit `pos` on, left-aligned."""
-    return load(buf + (pos >> 3)) << (pos & 7)
-
-
 # Huffman tables
-
-
-cdef int build_huffman(Huffman *table, const uint8_t *spec) noexcept nogil:
-    """Fill in the tables of `spec`: 16 counts, then the values; 0 if they are no code that libjpeg takes."""
-    cdef uint32_t code = 0
-    cdef int used = 0
-    cdef int n
-    memset(table.values, 0, sizeof(table.values))
-    table.limit[0] = 0
-    table.offset[0] = 0
-    for n in range(1, 17):
-        table.offset[n] = used - <int32_t>code
-        if used + spec[n - 1] > 256:
-            return 0
-        memcpy(table.values + used, spec + 16 + used, spec[n - 1])
-        used += spec[n - 1]
-        code += spec[n - 1]
-        if spec[n - 1] and code >= <uint32_t>1 << n:
-            return 0
-        table.limit[n] = code << (16 - n)
-        code <<= 1
-    return 1
-
-
-cdef inline int symbol(const Huffman *table, uint64_t bits, int *code_bits) noexcept nogil:
-    """Return the next symbol and the length of its code, or -1."""
-    cdef uint32_t top = <uint32_t>(bits >> 48)
-    cdef int n = 1
-    while n <= 16 and top >= table.limit[n]:
-        n += 1
-    if n > 16:
-        return -1
-    code_bits[0] = n
-    return table.values[(<int32_t>(top >> (16 - n)) + table.offset[n]) & 0xFF]
 
 
 cdef inline uint32_t ac_entry(int value, int code_bits) noexcept nogil:
@@ -375,116 +286,12 @@ cdef inline int walk_ac(const AcTable *table, const uint8_t *buf, size_t *at) no
         return OK
 
 
-cdef inline size_t segment_end(const Cursor *c) noexcept nogil:
-    if c.breaks_passed < c.breaks_known:
-        return c.breaks[c.breaks_passed] << 3
-    return c.end
-
-
-cdef inline int restart(Cursor *c, const Layout *layout) noexcept nogil:
-    """Step over the restart marker that is due."""
-    cdef size_t at
-    cdef int i
-    if c.breaks_passed >= c.breaks_known:
-        return BAD_RESTART
-    at = c.breaks[c.breaks_passed] << 3
-    if at < c.pos or at - c.pos >= MAX_RST_GAP:
-        return BAD_RESTART
-    c.breaks_passed += 1
-    c.pos = at
-    for i in range(MAX_COMPONENTS):
-        c.dc[i] = 0
-    c.to_restart = layout.interval
-    return OK
-
-
-# Cleaning
-
-
-cdef int reserve_input(Cursor *c, size_t extra) noexcept nogil:
-    cdef size_t need = c.filled + extra + GUARD
-    cdef uint8_t *grown
-    if need <= c.capacity:
-        return OK
-    if need < 2 * c.capacity:
-        need = 2 * c.capacity
-    grown = <uint8_t *>realloc(c.buf, need)
-    if grown == NULL:
-        return NO_MEMORY
-    memset(grown + c.capacity, 0, need - c.capacity)
-    c.buf = grown
-    c.capacity = need
-    return OK
-
-
-cdef int note_break(Cursor *c) noexcept nogil:
-    cdef size_t capacity
-    cdef size_t *grown
-    if c.breaks_known == c.breaks_capacity:
-        capacity = 2 * c.breaks_capacity + 64
-        grown = <size_t *>realloc(c.breaks, capacity * sizeof(size_t))
-        if grown == NULL:
-            return NO_MEMORY
-        c.breaks = grown
-        c.breaks_capacity = capacity
-    c.breaks[c.breaks_known] = c.filled
-    c.breaks_known += 1
-    return OK
-
-
-cdef int clean(Cursor *c, size_t until, bint to_eoi) noexcept nogil:
-    """Clean the bytes before offset `until`, which is at most `raw_bytes`.
-
-    With `to_eoi` restart markers must count up from RST0 and an EOI marker must come before `until`; cleaning stops
-    there. Without, there must be no other marker than RSTn, and none that is cut in two.
-    """
-    cdef const uint8_t *p = c.raw + c.raw_next
-    cdef const uint8_t *end = c.raw + until
-    cdef const uint8_t *q
-    cdef size_t run
-    cdef int status, code
-    if c.raw_next > until:
-        return BAD_INDEX
-    status = reserve_input(c, until - c.raw_next)
-    if status:
-        return status
-    while p < end:
-        q = <const uint8_t *>memchr(p, 0xFF, end - p)
-        run = (end if q == NULL else q) - p
-        memcpy(c.buf + c.filled, p, run)
-        c.filled += run
-        if q == NULL:
-            break
-        if q + 1 == end:
-            return BAD_MARKER
-        code = q[1]
-        if code == 0:
-            c.buf[c.filled] = 0xFF
-            c.filled += 1
-        elif code & 0xF8 == 0xD0:
-            if to_eoi and <size_t>(code & 7) != (c.breaks_known & 7):
-                return BAD_RESTART
-            status = note_break(c)
-            if status:
-                return status
-        elif code == 0xD9 and to_eoi:
-            c.raw_next = q - c.raw
-            return OK
-        else:
-            return BAD_MARKER
-        p = q + 2
-    if to_eoi:
-        return BAD_MARKER
-    c.raw_next = until
-    return OK
-
-
 cdef int open_whole(Cursor *c, const Layout *layout) noexcept nogil:
     """Clean the scan to its end and stand before its first MCU."""
     cdef uint64_t mcus = <uint64_t>layout.per_row * layout.rows
     cdef int status
     c.raw_next = layout.start
-    status = clean(c, c.raw_bytes, True)
+    status = clean(c, c.raw_bytes, True, True)
     if status:
         return status
     if c.breaks_known != (mcus - 1) // layout.interval:
@@ -493,11 +300,6 @@ cdef int open_whole(Cursor *c, const Layout *layout) noexcept nogil:
     c.end = c.filled << 3
     c.to_restart = layout.interval
     return OK
-
-
-cdef void free_cursor(Cursor *c) noexcept nogil:
-    free(c.buf)
-    free(c.breaks)
 
 
 # Index points
@@ -565,7 +367,7 @@ cdef int jump(Cursor *c, const Layout *layout, const Points *points, size_t poin
     cdef size_t byte = <size_t>(points.bit[point] >> 3)
     cdef size_t following
     cdef int status, i
-    status = clean(c, byte, False)
+    status = clean(c, byte, False, False)
     if status:
         return status
     c.pos = (c.filled << 3) + (points.bit[point] & 7)
@@ -576,7 +378,7 @@ cdef int jump(Cursor *c, const Layout *layout, const Points *points, size_t poin
     c.mcu = mcu_of(layout, points, point)
     c.to_restart = layout.interval - c.mcu % layout.interval
     following = point + 1 if point + 1 < points.known else point
-    status = clean(c, <size_t>(points.bit[following] >> 3), False)
+    status = clean(c, <size_t>(points.bit[following] >> 3), False, False)
     if status:
         return status
     # The byte in which the next point lies is shown but not cleaned: a later jump there begins with it.
@@ -601,44 +403,6 @@ cdef int step(Cursor *c, const Layout *layout, const Points *points) noexcept no
 
 
 # Writing
-
-
-cdef int reserve_output(Writer *out, size_t extra) noexcept nogil:
-    cdef size_t need = out.filled + extra
-    cdef uint8_t *grown
-    if need <= out.capacity:
-        return OK
-    if need < 2 * out.capacity:
-        need = 2 * out.capacity
-    if need < 16384:
-        need = 16384
-    grown = <uint8_t *>realloc(out.buf, need)
-    if grown == NULL:
-        return NO_MEMORY
-    out.buf = grown
-    out.capacity = need
-    return OK
-
-
-cdef inline void put(Writer *out, uint64_t value, int bits) noexcept nogil:
-    """Write up to 32 bits."""
-    out.held = out.held << bits | value
-    out.held_bits += bits
-    if out.held_bits >= 32:
-        out.held_bits -= 32
-        value = out.held >> out.held_bits
-        out.buf[out.filled] = <uint8_t>(value >> 24)
-        out.buf[out.filled + 1] = <uint8_t>(value >> 16)
-        out.buf[out.filled + 2] = <uint8_t>(value >> 8)
-        out.buf[out.filled + 3] = <uint8_t>value
-        out.filled += 4
-
-
-cdef inline void put_whole_bytes(Writer *out) noexcept nogil:
-    while out.held_bits >= 8:
-        out.held_bits -= 8
-        out.buf[out.filled] = <uint8_t>(out.held >> out.held_bits)
-        out.filled += 1
 
 
 cdef void copy(Writer *out, const uint8_t *buf, size_t start, size_t end) noexcept nogil:
@@ -698,39 +462,6 @@ cdef inline uint64_t zigzag(int32_t value) noexcept nogil:
     return <uint64_t>(2 * value if value >= 0 else -2 * value - 1)
 
 
-cdef size_t stuffed_bytes(const Writer *out) noexcept nogil:
-    cdef const uint8_t *p = out.buf
-    cdef const uint8_t *end = out.buf + out.filled
-    cdef size_t escapes = 0
-    while p < end:
-        p = <const uint8_t *>memchr(p, 0xFF, end - p)
-        if p == NULL:
-            break
-        escapes += 1
-        p += 1
-    return out.filled + escapes
-
-
-cdef void stuff(const Writer *out, uint8_t *to) noexcept nogil:
-    """Write the scan with its byte stuffing and an EOI marker."""
-    cdef const uint8_t *p = out.buf
-    cdef const uint8_t *end = out.buf + out.filled
-    cdef const uint8_t *q
-    while p < end:
-        q = <const uint8_t *>memchr(p, 0xFF, end - p)
-        if q == NULL:
-            memcpy(to, p, end - p)
-            to += end - p
-            break
-        memcpy(to, p, q + 1 - p)
-        to += q + 1 - p
-        to[0] = 0
-        to += 1
-        p = q + 1
-    to[0] = 0xFF
-    to[1] = 0xD9
-
-
 cdef void locate(const Cursor *c, size_t *raw, size_t *byte, size_t target) noexcept nogil:
     """Move `raw`, the place in the file of cleaned byte `byte`, on to that of cleaned byte `target`."""
     cdef const uint8_t *p = c.raw + raw[0]
@@ -762,19 +493,6 @@ cdef object refusal(int status):
     if status == BAD_INDEX:
         return ArtifactError("a window index whose points do not fit the file; build it again")
     return NotWindowable(_REASONS[status])
-
-
-cdef const uint8_t *checked(bytes spec) except NULL:
-    """Return a Huffman table of which all bytes are there that its counts promise."""
-    cdef const uint8_t *counts = <const uint8_t *>PyBytes_AS_STRING(spec)
-    cdef Py_ssize_t values = 0
-    cdef int i
-    if len(spec) >= 16:
-        for i in range(16):
-            values += counts[i]
-    if len(spec) != 16 + values or values > 256:
-        raise ValueError("a Huffman table needs 16 counts and as many values as they add up to")
-    return counts
 
 
 # Walking MCUs
@@ -934,7 +652,7 @@ cdef class Scan:
         cdef size_t end
         cdef int i, block, status
         if c.to_restart == 0:
-            status = restart(c, layout)
+            status = restart(c, layout.interval)
             if status:
                 return status
         end = segment_end(c)
@@ -998,7 +716,7 @@ cdef class Scan:
         while True:
             # Only the very last point is not at the start of an MCU.
             if row < layout.rows and c.to_restart == 0:
-                status = restart(c, layout)
+                status = restart(c, layout.interval)
                 if status:
                     return status
             locate(c, &raw, &byte, c.pos >> 3)
@@ -1108,7 +826,7 @@ cdef class Scan:
                     if status:
                         return status
                 if c.to_restart == 0:
-                    status = restart(c, layout)
+                    status = restart(c, layout.interval)
                     if status:
                         return status
                 same = True

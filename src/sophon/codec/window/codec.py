@@ -11,9 +11,10 @@ from contextlib import suppress
 from PIL import Image
 
 from sophon.codec.codec import AheadCodec, Payload
-from sophon.codec.window.header import Header, NotWindowable, parse
+from sophon.codec.window.header import Header, parse
 from sophon.codec.window.indexes import INDEXES, Indexes
 from sophon.codec.window.jpeg import Index, Window, available, cut
+from sophon.codec.window.refusal import NotWindowable
 from sophon.errors import ArtifactError, OpError, PayloadError
 from sophon.pipeline import Box, Key, Kind, Part, Pipeline, Spec, Trace, can_crop_early, needed_box
 from sophon.pipeline.ops.decode import Decode, kept_metadata
@@ -27,9 +28,11 @@ _PLACE = struct.Struct("<4I")  # top, left, height and width of the whole pictur
 
 # Cutting a picture down before decoding it pays only where enough is left out. Measured on photos of ImageNet and
 # OpenImages, both ways cost the same at these shares of the area: without an index the walk along the Huffman codes
-# costs about a quarter of decoding them all, with one next to nothing.
+# costs about a quarter of decoding them all, with one next to nothing. Of a progressive file all scans are read as far
+# down as the window reaches, and what is saved is the inverse transform of all that is left out.
 _WORTHWHILE_SHARE = 0.45
 _WORTHWHILE_SHARE_INDEXED = 0.8
+_WORTHWHILE_SHARE_PROGRESSIVE = 0.65
 
 
 class WindowCodec(AheadCodec):
@@ -69,7 +72,7 @@ class WindowCodec(AheadCodec):
             box = _box(pipeline, key, header)
             if box is None:
                 raise NotWindowable("this pass needs all of the picture")
-            window = _cut(data, header, box, indexes, indexes.find(data))
+            window = _cut(data, header, box, indexes, None if header.scans else indexes.find(data))
         except NotWindowable as reason:  # the whole file is sent instead
             raise OpError(f"{reason}.") from reason
         return _PLACE.pack(window.top, window.left, window.full_height, window.full_width) + window.jpeg
@@ -110,14 +113,20 @@ def cut_down(
         box = _box(pipeline, key, header, stop)
         if box is None:
             return None
-        index = INDEXES.find(data)
-        share = box[2] * box[3] / (header.width * header.height)
-        if share > (_WORTHWHILE_SHARE if index is None else _WORTHWHILE_SHARE_INDEXED):
+        index = None if header.scans else INDEXES.find(data)
+        if box[2] * box[3] > _worthwhile_share(header, index) * header.width * header.height:
             return None
         window = _cut(data, header, box, INDEXES, index)
         return Part(_decoded(window.jpeg, decode), window.top, window.left, window.full_height, window.full_width)
     except (NotWindowable, OpError):
         return None  # decoding the whole file meets the same problem, and has a better message for it
+
+
+def _worthwhile_share(header: Header, index: Index | None) -> float:
+    """Return up to which share of the area it pays to cut a picture down before decoding it."""
+    if header.scans:
+        return _WORTHWHILE_SHARE_PROGRESSIVE
+    return _WORTHWHILE_SHARE if index is None else _WORTHWHILE_SHARE_INDEXED
 
 
 def _decoded(jpeg: Payload, decode: Decode) -> Image.Image:
@@ -164,9 +173,12 @@ def _box(pipeline: Pipeline, key: Key, header: Header, stop: int | None = None) 
 
 
 def _cut(data: Payload, header: Header, box: Box, indexes: Indexes, index: Index | None) -> Window:
-    """Cut a window; a file that is seen for the first time is indexed, which takes as long as the walk it saves."""
+    """Cut a window; a file that is seen for the first time is indexed, which takes as long as the walk it saves.
+
+    Progressive files have no index: their scans are read every time.
+    """
     top, left, height, width = box
-    if index is None:
+    if index is None and not header.scans:
         index = indexes.build(data, header)
     pillow_box = (left, top, left + width, top + height)
     try:

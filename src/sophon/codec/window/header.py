@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from sophon.errors import Error
+from sophon.codec.window.refusal import NotWindowable
+from sophon.codec.window.scans import Scan, read_scans
+from sophon.codec.window.segments import Tables
 
 # Pillow warns beyond this many pixels and raises beyond twice as many (Image.MAX_IMAGE_PIXELS as shipped).
 MAX_PIXELS: Final = 1024 * 1024 * 1024 // 4 // 3
@@ -19,38 +21,12 @@ MAX_PIXELS: Final = 1024 * 1024 * 1024 // 4 // 3
 MAX_SIDE: Final = 65500
 MAX_BLOCKS_PER_MCU: Final = 10
 
-_SOF_NAMES: Final = {
-    0xC2: "progressive",
-    0xC3: "lossless",
-    0xC5: "hierarchical",
-    0xC6: "hierarchical",
-    0xC7: "hierarchical",
-    0xC9: "arithmetic coding",
-    0xCA: "arithmetic coding",
-    0xCB: "lossless",
-    0xCC: "arithmetic coding",
-    0xCD: "hierarchical",
-    0xCE: "hierarchical",
-    0xCF: "hierarchical",
-    0xDC: "a DNL marker",
-    0xDE: "hierarchical",
-    0xDF: "hierarchical",
-}
-
-
-class NotWindowable(Error):  # noqa: N818 - an answer, not a fault: the caller falls back to a smaller cut
-    """No window that is certain to have the same pixels can be cut from this file.
-
-    Args:
-        reason: What was found, as a noun phrase.
-    """
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        super().__init__(f"no window: {reason}; send the whole file instead")
-
-    def __reduce__(self) -> tuple[type[NotWindowable], tuple[str]]:
-        return (NotWindowable, (self.reason,))
+_BASELINE: Final = 0xC0
+_EXTENDED: Final = 0xC1  # sequential, with 16-bit quantisation tables
+_PROGRESSIVE: Final = 0xC2
+# The DC and AC tables that the components of a progressive picture are written with, in the order of the frame: luma,
+# two of chroma, and black.
+_WRITTEN_WITH: Final = (0x00, 0x11, 0x11, 0x00)
 
 
 class Component(NamedTuple):
@@ -73,7 +49,9 @@ class Component(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A baseline or extended sequential JPEG with one scan, up to its entropy-coded data.
+    """What decides how a JPEG decodes: baseline or extended sequential with one scan, or progressive.
+
+    Of a progressive file frame, scan and table numbers are those of the baseline windows that are made of it.
 
     Attributes:
         width: Width of the picture in pixels.
@@ -82,13 +60,14 @@ class Header:
             factors are given as 1, which is how it decodes, whatever the frame says.
         mcu_width: Width of an MCU in pixels.
         mcu_height: Height of an MCU in pixels.
-        restart_interval: MCUs between restart markers, 0 for none.
+        restart_interval: MCUs between restart markers, 0 for none; of a progressive file each scan has its own.
         scan_start: Offset of the first entropy-coded byte.
         frame: The SOF segment with its marker.
         scan: The SOS segment with its marker.
         quantisation: Table number → precision and number byte, then the values.
         dc: Table number → 16 counts, then the values.
         ac: Table number → 16 counts, then the values.
+        scans: All scans of a progressive file, which together give every coefficient to its last bit; else none.
         jfif: Whether a JFIF segment says that three components are YCbCr.
         adobe: The 12 bytes of the Adobe segment that name the colour transform, or none.
         doubtful: Whether Pillow reads more of this file's metadata than is checked here, and may fail on it.
@@ -106,6 +85,7 @@ class Header:
     quantisation: dict[int, bytes]
     dc: dict[int, bytes]
     ac: dict[int, bytes]
+    scans: tuple[Scan, ...]
     jfif: bool
     adobe: bytes | None
     doubtful: bool
@@ -115,93 +95,20 @@ class Header:
         """MCUs per row, and rows of them."""
         return -(-self.width // self.mcu_width), -(-self.height // self.mcu_height)
 
-
-class _Tables:
-    """Collects the segments of a header one by one."""
-
-    def __init__(self) -> None:
-        self.frame = b""
-        self.quantisation: dict[int, bytes] = {}
-        self.dc: dict[int, bytes] = {}
-        self.ac: dict[int, bytes] = {}
-        self.restart_interval = 0
-        self.jfif = False
-        self.adobe: bytes | None = None
-        self.density = False
-        self.exif = False
-        self.doubtful = False
-
-    def read(self, marker: int, body: bytes) -> None:
-        if marker == 0xC4:
-            self._huffman(body)
-        elif marker == 0xDB:
-            self._quantisation(body)
-        elif marker in (0xC0, 0xC1):
-            if self.frame:
-                raise NotWindowable("two frames")
-            self.frame = struct.pack(">BBH", 0xFF, marker, len(body) + 2) + body
-        elif marker == 0xDD:
-            if len(body) != 2:
-                raise NotWindowable("a damaged restart interval")
-            self.restart_interval = int.from_bytes(body, "big")
-        elif 0xE0 <= marker <= 0xEF:
-            self._application(marker, body)
-        elif marker != 0xFE:
-            raise NotWindowable(_SOF_NAMES.get(marker, f"an unexpected marker 0x{marker:02X}"))
-
-    def _application(self, marker: int, body: bytes) -> None:
-        if marker == 0xE0 and body.startswith(b"JFIF"):
-            if len(body) < 14 or body[4]:
-                raise NotWindowable("a damaged JFIF segment")
-            self.jfif = True
-            self.density = self.density or body[7] in (1, 2)
-        elif marker == 0xEE and body.startswith(b"Adobe"):
-            if len(body) < 12:
-                raise NotWindowable("a damaged Adobe segment")
-            self.adobe = body[:12]
-        elif marker == 0xE1 and body.startswith(b"Exif\0\0"):
-            self.exif = True
-        elif marker == 0xE2 and body.startswith(b"ICC_PROFILE\0"):
-            if len(body) < 14:
-                raise NotWindowable("a damaged ICC segment")
-        elif (marker == 0xE2 and body.startswith(b"MPF\0")) or (marker == 0xED and body.startswith(b"Photoshop")):
-            self.doubtful = True
-
-    def _quantisation(self, body: bytes) -> None:
-        at = 0
-        while at < len(body):
-            precision, number = divmod(body[at], 16)
-            end = at + 1 + 64 * (1 + precision)
-            if precision > 1 or number > 3 or end > len(body):
-                raise NotWindowable("a damaged quantisation table")
-            self.quantisation[number] = body[at:end]
-            at = end
-
-    def _huffman(self, body: bytes) -> None:
-        at = 0
-        while at < len(body):
-            kind, number = divmod(body[at], 16)
-            values = sum(body[at + 1 : at + 17])
-            end = at + 17 + values
-            if kind > 1 or number > 3 or values > 256 or end > len(body):
-                raise NotWindowable("a damaged Huffman table")
-            table = body[at + 1 : end]
-            if kind:
-                self.ac[number] = table
-            elif max(table[16:], default=0) > 15:
-                raise NotWindowable("a DC table with categories above 15")
-            else:
-                self.dc[number] = table
-            at = end
+    def blocks(self, component: Component) -> tuple[int, int]:
+        """Blocks of a component alone: in a row, and rows of them."""
+        across, down = self.mcu_width // component.h, self.mcu_height // component.v
+        return -(-self.width // across), -(-self.height // down)
 
 
 def parse(data: bytes | bytearray | memoryview) -> Header:
     """Read the header of a JPEG file.
 
-    It refuses: anything but 8-bit baseline or extended sequential Huffman coding; a scan that does not hold all
-    components in the order of the frame; 2 components (Pillow has no mode for them); heights left to a DNL marker;
-    sampling factors that do not divide the largest one; bytes between segments; segments of a wrong length; missing
-    tables (libjpeg would fill in standard ones); DC categories above 15; pictures that Pillow warns about.
+    It refuses: anything but 8-bit Huffman coding, baseline, extended sequential or progressive; a sequential scan
+    that does not hold all components in the order of the frame; 2 components (Pillow has no mode for them); heights
+    left to a DNL marker; sampling factors that do not divide the largest one; bytes between segments; segments of a
+    wrong length; missing tables (libjpeg would fill in standard ones); DC categories above 15; pictures that Pillow
+    warns about; and of progressive files what `scans.read_scans` says.
 
     Args:
         data: The file, from its first byte.
@@ -214,7 +121,7 @@ def parse(data: bytes | bytearray | memoryview) -> Header:
     """
     if bytes(data[:3]) != b"\xff\xd8\xff":
         raise NotWindowable("not a JPEG file")
-    tables = _Tables()
+    tables = Tables()
     at = 2
     size = len(data)
     while True:
@@ -232,13 +139,13 @@ def parse(data: bytes | bytearray | memoryview) -> Header:
         if end > size or end < at + 4:
             raise NotWindowable("a header that ends too early")
         if marker == 0xDA:
-            return _finish(tables, bytes(data[at:end]), end)
+            return _finish(tables, data, at, end)
         tables.read(marker, bytes(data[at + 4 : end]))
         at = end
 
 
-def _finish(tables: _Tables, scan: bytes, scan_start: int) -> Header:
-    frame = tables.frame
+def _finish(tables: Tables, data: bytes | bytearray | memoryview, scan_at: int, scan_start: int) -> Header:
+    frame, scan = tables.frame, bytes(data[scan_at:scan_start])
     if not frame:
         raise NotWindowable("a scan without a frame")
     if len(frame) < 10 or len(frame) != 10 + 3 * frame[9]:
@@ -252,11 +159,15 @@ def _finish(tables: _Tables, scan: bytes, scan_start: int) -> Header:
         raise NotWindowable("no height or width in the frame")
     if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
         raise NotWindowable(f"a picture of {width} × {height} pixels, more than Pillow decodes without a warning")
+    scans: tuple[Scan, ...] = ()
+    if frame[1] == _PROGRESSIVE:
+        scans = read_scans(data, scan_at, frame[10::3], tables)
+        frame, scan = _as_baseline(frame, tables)
     components, mcu_width, mcu_height = _layout(frame[9:], scan)
     for _, _, quantisation, dc, ac in components:
         if quantisation not in tables.quantisation:
             raise NotWindowable("a missing quantisation table")
-        if dc not in tables.dc or ac not in tables.ac:
+        if not scans and (dc not in tables.dc or ac not in tables.ac):
             raise NotWindowable("a missing Huffman table")
     return Header(
         width=width,
@@ -271,11 +182,21 @@ def _finish(tables: _Tables, scan: bytes, scan_start: int) -> Header:
         quantisation=tables.quantisation,
         dc=tables.dc,
         ac=tables.ac,
+        scans=scans,
         jfif=tables.jfif,
         adobe=tables.adobe,
         # Pillow reads the density from Exif where JFIF has none, and gives up on some damaged ones.
         doubtful=tables.doubtful or (tables.exif and not tables.density),
     )
+
+
+def _as_baseline(frame: bytes, tables: Tables) -> tuple[bytes, bytes]:
+    """Return the frame and the scan header of the baseline windows that are made of a progressive picture."""
+    wide = any(table[0] >> 4 for table in tables.quantisation.values())
+    pairs = zip(frame[10::3], _WRITTEN_WITH, strict=False)
+    body = bytes([frame[9], *[byte for pair in pairs for byte in pair], 0, 63, 0])
+    scan = struct.pack(">BBH", 0xFF, 0xDA, len(body) + 2) + body
+    return bytes((0xFF, _EXTENDED if wide else _BASELINE)) + frame[2:], scan
 
 
 @lru_cache(maxsize=64)  # the files of a data set share a handful of them

@@ -2,18 +2,21 @@
 
 A window is a valid baseline JPEG made of just the MCUs that a box of pixels needs: decoding it gives, for the box,
 the same bits as decoding the whole file and cropping. Nothing is decoded to pixels here. `header` says which files
-are eligible, `blocks` which MCUs are needed; the bit work is in the optional extension `_jpeg`.
+are eligible, `blocks` which MCUs are needed; the bit work is in the optional extensions `_jpeg` and `_progressive`.
 
 What a window costs:
 
 * without an index the scan is walked from its start to the last row needed, and checked for stray markers to its end;
-* with an index a few MCUs at either side of each row are walked, everything between is a shifted copy of bits.
+* with an index a few MCUs at either side of each row are walked, everything between is a shifted copy of bits;
+* of a progressive file every scan is read down to the last row needed, and the coefficients of the window are written
+  with Huffman tables of their own, which take 4 to 6 % fewer bytes than the standard ones and hardly more time.
 
 Concurrency: all functions are pure and may be called from any thread; the heavy parts release the GIL.
 
-Limits: without an index the entropy-coded data below the window are not decoded. If they are damaged there, libjpeg
-decodes the whole file with a warning that Pillow does not pass on, and the pixels of the box are the same; what would
-make Pillow raise (no EOI marker, other markers, a wrong number or order of restart markers) is refused either way.
+Limits: progressive files have no index. Without an index the entropy-coded data below the window are not decoded. If
+they are damaged there, libjpeg decodes the whole file with a warning that Pillow does not pass on, and the pixels of
+the box are the same; what would make Pillow raise (no EOI marker, other markers, a wrong number or order of restart
+markers) is refused either way.
 """
 
 from __future__ import annotations
@@ -25,15 +28,18 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from sophon.codec.window.blocks import Box, needed
-from sophon.codec.window.header import Header, NotWindowable, parse
+from sophon.codec.window.blocks import Box, NeededBlocks, needed
+from sophon.codec.window.header import Header, parse
+from sophon.codec.window.refusal import NotWindowable
 from sophon.errors import ArtifactError, ConfigError
 
 if TYPE_CHECKING:
     from sophon.codec.window import _jpeg as kernel
+    from sophon.codec.window import _progressive as progressive
 else:
     try:
         from sophon.codec.window import _jpeg as kernel
+        from sophon.codec.window import _progressive as progressive
     except ImportError:  # built without a compiler
         kernel = None
 
@@ -50,6 +56,7 @@ _POINT_BYTES_PER_COMPONENT: Final = 1.2
 _WALK_LOOK_BITS: Final = 11
 _INDEX_LOOK_BITS: Final = 9
 
+_NO_KERNEL: Final = "the window codec needs its C extension, which was not built; install a compiler, then sophon again"
 _JFIF: Final = bytes.fromhex("ffe000104a46494600010100000100010000")
 _DC_CATEGORIES: Final = frozenset(range(12))
 _LONGEST_CODE: Final = 16
@@ -152,6 +159,8 @@ def build_index(data: Data, header: Header | None = None) -> Index:
         NotWindowable: No window can be cut from it.
     """
     header = parse(data) if header is None else header
+    if header.scans:
+        raise NotWindowable("progressive, of which there is no index")
     _check_metadata(data, header)
     per_row, rows = header.mcus
     point_bytes = _POINT_BYTES + _POINT_BYTES_PER_COMPONENT * len(header.components)
@@ -185,8 +194,12 @@ def cut(
     header = parse(data) if header is None else header
     region = needed(header, box)
     left, top, right, bottom = region.pixels
+    if header.scans:
+        jpeg = _cut_progressive(data, header, region)
+        return Window(jpeg, left, top, right - left, bottom - top, header.width, header.height)
     targets = {component.dc: _completed(header.dc[component.dc]) for component in header.components}
-    head = _head(header, right - left, bottom - top, targets)
+    sources = {component.ac: header.ac[component.ac] for component in header.components}
+    head = _head(header, right - left, bottom - top, targets, sources)
     if index is None:
         _check_metadata(data, header)
         jpeg = _scan(header, _WALK_LOOK_BITS).cut(data, region.mcus, region.kept, targets, head)
@@ -198,11 +211,20 @@ def cut(
     return Window(jpeg, left, top, right - left, bottom - top, header.width, header.height)
 
 
+def _cut_progressive(data: Data, header: Header, region: NeededBlocks) -> bytes:
+    """Read the coefficients that a region needs and write them as a baseline file."""
+    if kernel is None:
+        raise ConfigError(_NO_KERNEL)
+    _check_metadata(data, header)
+    left, top, right, bottom = region.pixels
+    components = tuple([(c.h, c.v, *header.blocks(c), c.dc) for c in header.components])
+    dc, ac, scan = progressive.cut(data, header.mcus, components, header.scans, region.mcus, region.kept)
+    return _head(header, right - left, bottom - top, dc, ac) + scan
+
+
 def _scan(header: Header, look_bits: int) -> kernel.Scan:
     if kernel is None:
-        raise ConfigError(
-            "the window codec needs its C extension, which was not built; install a compiler, then sophon again"
-        )
+        raise ConfigError(_NO_KERNEL)
     per_row, rows = header.mcus
     return kernel.Scan(
         header.scan_start,
@@ -251,7 +273,7 @@ def _completed(table: bytes) -> bytes:
     return counts + table[16:] + bytes(sorted(missing))
 
 
-def _head(header: Header, width: int, height: int, dc: dict[int, bytes]) -> bytes:
+def _head(header: Header, width: int, height: int, dc: dict[int, bytes], ac: dict[int, bytes]) -> bytes:
     """Return all segments of a window: what decides colour and coefficients, nothing else."""
     parts = [b"\xff\xd8"]
     if header.jfif:
@@ -262,7 +284,7 @@ def _head(header: Header, width: int, height: int, dc: dict[int, bytes]) -> byte
     parts.append(_segment(0xDB, b"".join([header.quantisation[number] for number in used])))
     parts.append(header.frame[:5] + struct.pack(">HH", height, width) + header.frame[9:])
     tables = [bytes((number,)) + dc[number] for number in sorted(dc)]
-    tables += [bytes((0x10 | number,)) + header.ac[number] for number in sorted({c.ac for c in header.components})]
+    tables += [bytes((0x10 | number,)) + ac[number] for number in sorted(ac)]
     parts.append(_segment(0xC4, b"".join(tables)))
     parts.append(header.scan)
     return b"".join(parts)

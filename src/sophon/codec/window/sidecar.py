@@ -7,7 +7,7 @@ File layout, one Arrow IPC file::
                       bytes               int64, of the sample
                       mtime_ns            int64, of the file or shard that holds it
                       fingerprint         uint64, XXH64 of the sample's bytes
-                      index               binary, `Index.to_bytes`; null where no window can be cut
+                      index               binary, `Index.to_bytes`; null without a window, or if progressive
 
 An index is found by the hash of the very bytes that are to be cut, and carries a checksum: an entry that is stale or
 damaged is simply not found. Sizes and times show which entries are stale without reading the samples.
@@ -37,8 +37,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sophon.artifact import ARROW_ERRORS, replacing
-from sophon.codec.window.header import NotWindowable
 from sophon.codec.window.jpeg import Index, available, build_index, fingerprint
+from sophon.codec.window.refusal import NotWindowable
 from sophon.errors import ArtifactError, StoreError
 from sophon.store import Store, cache_file
 from sophon.store.shards import is_pattern
@@ -193,7 +193,7 @@ class Written:
         path: The file.
         samples: Number of entries.
         kept: Number of entries taken over from an earlier file.
-        without: Number of entries without an index, since no window can be cut from the sample.
+        without: Number of entries without an index: no window can be cut from the sample, or it is progressive.
         unreadable: Number of samples that could not be read, and have no entry.
         index_bytes: Size of all indexes.
         sample_bytes: Size of all samples that have an index.

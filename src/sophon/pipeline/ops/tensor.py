@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from sophon.errors import ConfigError, OpError
-from sophon.pipeline import checks
+from sophon.pipeline import checks, pixels
 from sophon.pipeline.op import Op, Params
 from sophon.pipeline.ops.picture import not_a_picture
 from sophon.pipeline.spec import Kind, Spec, spec_of
@@ -67,6 +67,8 @@ def planes(picture: Image.Image, dtype: type[np.generic], out: Tensor | None = N
     tensor = np.empty(shape, dtype) if out is None else out
     if tensor.shape != shape:
         raise ConfigError(f"expected room for a tensor of {shape}, got {tensor.shape}")
+    if dtype is np.uint8 and pixels.separate(picture, tensor):
+        return tensor
     # Pillow separates channels faster than NumPy can gather every third byte.
     for plane, channel in zip(tensor, picture.split(), strict=True):
         plane[...] = np.asarray(channel)

@@ -1,0 +1,20 @@
+"""The answer that no window can be cut from a file."""
+
+from __future__ import annotations
+
+from sophon.errors import Error
+
+
+class NotWindowable(Error):  # noqa: N818 - an answer, not a fault: the caller falls back to a smaller cut
+    """No window that is certain to have the same pixels can be cut from this file.
+
+    Args:
+        reason: What was found, as a noun phrase.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"no window: {reason}; send the whole file instead")
+
+    def __reduce__(self) -> tuple[type[NotWindowable], tuple[str]]:
+        return (NotWindowable, (self.reason,))

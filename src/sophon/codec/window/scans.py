@@ -1,0 +1,142 @@
+"""The scans of a progressive JPEG: which coefficients each brings, and that together they bring all of them.
+
+libjpeg decodes a file whose scans do not follow the rules as well as it can, and smooths the blocks of one that stops
+before its coefficients are complete. Neither can be done with a part of the picture, so such files are refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from sophon.codec.window.refusal import NotWindowable
+from sophon.codec.window.segments import Tables
+
+if TYPE_CHECKING:
+    from sophon.codec.window import _progressive as kernel
+else:
+    try:
+        from sophon.codec.window import _progressive as kernel
+    except ImportError:  # built without a compiler
+        kernel = None
+
+# Encoders write about ten. Each scan may cost a look at every block, so a file of thousands, which the rules allow,
+# would take seconds.
+MAX_SCANS: Final = 64
+# A coefficient of 2^11 or more does not come of 8-bit pictures.
+MAX_SHIFT: Final = 10
+
+_COEFFICIENTS: Final = 64
+_UNKNOWN: Final = -1
+_SCAN: Final = 0xDA
+_END: Final = 0xD9
+
+
+class Scan(NamedTuple):
+    """One scan of a progressive JPEG.
+
+    Attributes:
+        start: Offset of its first entropy-coded byte.
+        end: Offset of the marker after its last one.
+        interval: MCUs between restart markers, 0 for none.
+        components: Which ones it holds, by their place in the frame.
+        tables: The Huffman table of each: 16 counts, then the values. Empty for one bit more of DC, which has no code.
+        first: First coefficient in zigzag order; 0 is DC.
+        last: Last coefficient.
+        before: How many low bits were missing before it; 0 if it is the first to bring these coefficients.
+        after: How many are missing after it.
+    """
+
+    start: int
+    end: int
+    interval: int
+    components: tuple[int, ...]
+    tables: tuple[bytes, ...]
+    first: int
+    last: int
+    before: int
+    after: int
+
+
+def read_scans(data: bytes | bytearray | memoryview, at: int, identifiers: bytes, tables: Tables) -> tuple[Scan, ...]:
+    """Read the headers of all scans, up to the end of the picture.
+
+    It refuses: more than `MAX_SCANS` scans; scans that bring coefficients again, out of order or not to their last bit;
+    components out of order; quantisation tables that change between scans; missing Huffman tables; other segments
+    between scans than tables, restart intervals and comments; a file without an EOI marker.
+
+    Args:
+        data: The file.
+        at: Offset of the first scan's header.
+        identifiers: Those of the components, in the order of the frame.
+        tables: What comes before it; takes in what comes between the scans.
+
+    Raises:
+        NotWindowable: It is not a file from which a window can be cut.
+    """
+    if kernel is None:
+        raise NotWindowable("progressive, and the extension was not built")
+    missing = [[_UNKNOWN] * _COEFFICIENTS for _ in identifiers]
+    scans: list[Scan] = []
+    while True:
+        if at + 2 > len(data):
+            raise NotWindowable("scans that end too early")
+        marker = data[at + 1]
+        if data[at] != 0xFF:
+            raise NotWindowable("bytes between scans")
+        if marker == 0xFF:
+            at += 1  # fill byte
+            continue
+        if marker == _END:
+            break
+        end = at + 2 + (data[at + 2] << 8 | data[at + 3]) if at + 4 <= len(data) else 0
+        if end > len(data) or end < at + 4:
+            raise NotWindowable("scans that end too early")
+        body = bytes(data[at + 4 : end])
+        at = end
+        if marker != _SCAN:
+            tables.read_between(marker, body)
+            continue
+        if len(scans) == MAX_SCANS:
+            raise NotWindowable(f"more than {MAX_SCANS} scans")
+        at = kernel.scan_end(data, end)
+        scans.append(_scan(body, end, at, identifiers, tables))
+        _note(scans[-1], missing)
+    if any(any(bits) for bits in missing):
+        raise NotWindowable("scans that do not bring every coefficient to its last bit")
+    return tuple(scans)
+
+
+def _scan(body: bytes, start: int, end: int, identifiers: bytes, tables: Tables) -> Scan:
+    count = body[0] if body else 0
+    if not 0 < count <= len(identifiers) or len(body) != 4 + 2 * count:
+        raise NotWindowable("a damaged scan header")
+    first, last, bits = body[-3:]
+    before, after = divmod(bits, 16)
+    components = tuple([identifiers.find(body[i]) for i in range(1, 1 + 2 * count, 2)])
+    if list(components) != sorted(set(components)) or components[0] < 0:
+        raise NotWindowable("components out of order")
+    if first > last or last >= _COEFFICIENTS or (last if first == 0 else count > 1):
+        raise NotWindowable("a scan of coefficients that cannot come together")
+    if after > MAX_SHIFT or (before and before != after + 1):
+        raise NotWindowable("a scan with an impossible precision")
+    if first == 0 and before:
+        found: list[bytes | None] = [b""] * count
+    else:
+        numbers = body[2 : 2 + 2 * count : 2]
+        found = [tables.ac.get(n & 15) if first else tables.dc.get(n >> 4) for n in numbers]
+    known = tuple([table for table in found if table is not None])
+    if len(known) != count:
+        raise NotWindowable("a missing Huffman table")
+    return Scan(start, end, tables.restart_interval, components, known, first, last, before, after)
+
+
+def _note(scan: Scan, missing: list[list[int]]) -> None:
+    """Note how many bits are missing after a scan, if it may come at this point."""
+    expected = scan.before or _UNKNOWN
+    for component in scan.components:
+        bits = missing[component]
+        if scan.first and bits[0] == _UNKNOWN:
+            raise NotWindowable("a scan of AC before that of DC")
+        if any(have != expected for have in bits[scan.first : scan.last + 1]):
+            raise NotWindowable("scans that bring coefficients again or out of order")
+        bits[scan.first : scan.last + 1] = [scan.after] * (scan.last + 1 - scan.first)

@@ -1,0 +1,138 @@
+"""The segments of a JPEG file: tables and what else decides how its scans decode."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from sophon.codec.window.refusal import NotWindowable
+
+_SOF_NAMES: Final = {
+    0xC3: "lossless",
+    0xC5: "hierarchical",
+    0xC6: "hierarchical",
+    0xC7: "hierarchical",
+    0xC9: "arithmetic coding",
+    0xCA: "arithmetic coding",
+    0xCB: "lossless",
+    0xCC: "arithmetic coding",
+    0xCD: "hierarchical",
+    0xCE: "hierarchical",
+    0xCF: "hierarchical",
+    0xDC: "a DNL marker",
+    0xDE: "hierarchical",
+    0xDF: "hierarchical",
+}
+
+
+class Tables:
+    """Collects segments one by one.
+
+    Attributes:
+        frame: The SOF segment with its marker.
+        quantisation: Table number → precision and number byte, then the values.
+        dc: Table number → 16 counts, then the values.
+        ac: Table number → 16 counts, then the values.
+        restart_interval: MCUs between restart markers, 0 for none.
+        jfif: Whether there is a JFIF segment.
+        adobe: The 12 bytes of the Adobe segment that name the colour transform, or none.
+        density: Whether JFIF gives the density.
+        exif: Whether there is an Exif segment.
+        doubtful: Whether there are others that Pillow reads and may fail on.
+    """
+
+    def __init__(self) -> None:
+        self.frame = b""
+        self.quantisation: dict[int, bytes] = {}
+        self.dc: dict[int, bytes] = {}
+        self.ac: dict[int, bytes] = {}
+        self.restart_interval = 0
+        self.jfif = False
+        self.adobe: bytes | None = None
+        self.density = False
+        self.exif = False
+        self.doubtful = False
+
+    def read(self, marker: int, body: bytes) -> None:
+        """Take in a segment that comes before the first scan."""
+        if marker == 0xC4:
+            self._huffman(body)
+        elif marker == 0xDB:
+            self._quantisation(body)
+        elif marker in (0xC0, 0xC1, 0xC2):
+            if self.frame:
+                raise NotWindowable("two frames")
+            self.frame = struct.pack(">BBH", 0xFF, marker, len(body) + 2) + body
+        elif marker == 0xDD:
+            self._restart_interval(body)
+        elif 0xE0 <= marker <= 0xEF:
+            self._application(marker, body)
+        elif marker != 0xFE:
+            raise NotWindowable(_SOF_NAMES.get(marker, f"an unexpected marker 0x{marker:02X}"))
+
+    def read_between(self, marker: int, body: bytes) -> None:
+        """Take in a segment that comes between two scans.
+
+        libjpeg keeps the quantisation table that a component's first scan meets; so another one is refused.
+        """
+        if marker == 0xC4:
+            self._huffman(body)
+        elif marker == 0xDD:
+            self._restart_interval(body)
+        elif marker == 0xDB:
+            known = dict(self.quantisation)
+            self._quantisation(body)
+            if self.quantisation != known:
+                raise NotWindowable("quantisation tables that change between scans")
+        elif marker != 0xFE:
+            raise NotWindowable(f"an unexpected marker 0x{marker:02X} between scans")
+
+    def _restart_interval(self, body: bytes) -> None:
+        if len(body) != 2:
+            raise NotWindowable("a damaged restart interval")
+        self.restart_interval = int.from_bytes(body, "big")
+
+    def _application(self, marker: int, body: bytes) -> None:
+        if marker == 0xE0 and body.startswith(b"JFIF"):
+            if len(body) < 14 or body[4]:
+                raise NotWindowable("a damaged JFIF segment")
+            self.jfif = True
+            self.density = self.density or body[7] in (1, 2)
+        elif marker == 0xEE and body.startswith(b"Adobe"):
+            if len(body) < 12:
+                raise NotWindowable("a damaged Adobe segment")
+            self.adobe = body[:12]
+        elif marker == 0xE1 and body.startswith(b"Exif\0\0"):
+            self.exif = True
+        elif marker == 0xE2 and body.startswith(b"ICC_PROFILE\0"):
+            if len(body) < 14:
+                raise NotWindowable("a damaged ICC segment")
+        elif (marker == 0xE2 and body.startswith(b"MPF\0")) or (marker == 0xED and body.startswith(b"Photoshop")):
+            self.doubtful = True
+
+    def _quantisation(self, body: bytes) -> None:
+        at = 0
+        while at < len(body):
+            precision, number = divmod(body[at], 16)
+            end = at + 1 + 64 * (1 + precision)
+            if precision > 1 or number > 3 or end > len(body):
+                raise NotWindowable("a damaged quantisation table")
+            self.quantisation[number] = body[at:end]
+            at = end
+
+    def _huffman(self, body: bytes) -> None:
+        at = 0
+        while at < len(body):
+            kind, number = divmod(body[at], 16)
+            values = sum(body[at + 1 : at + 17])
+            end = at + 17 + values
+            if kind > 1 or number > 3 or values > 256 or end > len(body):
+                raise NotWindowable("a damaged Huffman table")
+            table = body[at + 1 : end]
+            if kind:
+                self.ac[number] = table
+            elif max(table[16:], default=0) > 15:
+                raise NotWindowable("a DC table with categories above 15")
+            else:
+                self.dc[number] = table
+            at = end
