@@ -102,6 +102,10 @@ class Store(ABC):
         """Release what is held open; from now on reads are refused."""
         self._closed = True
 
+    def holding(self, manifest: Manifest) -> Store:
+        """Return a store of other samples of the same data, as a manifest made from this one's says."""
+        return type(self)(self.path, self.name, manifest)
+
     def _failure(self, index: int, problem: str, remedy: str) -> StoreError:
         sample = self.manifest.ids[index].as_py()
         return StoreError(f"data set {self.name!r}, sample {index} ({sample!r}): {problem}. {remedy}")

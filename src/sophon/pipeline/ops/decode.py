@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from PIL import Image, JpegImagePlugin, UnidentifiedImageError
+from PIL import Image, ImageOps, JpegImagePlugin, UnidentifiedImageError
 
 from sophon.errors import OpError
 from sophon.pipeline import checks
@@ -40,11 +40,14 @@ class Decode(Op):
             also bound by ``PIL.Image.MAX_IMAGE_PIXELS``, which is process-wide and yours to set.
         metadata: Whether a later step may look at EXIF or a colour profile, as somebody's own code may (`Pipeline`
             finds out). A picture that has such then keeps it through all ops, and is not sent without it.
+        upright: Turn the picture as its EXIF orientation says, as Hugging Face's `datasets` do and ImageFolder does
+            not.
     """
 
     mode: str = "RGB"
     max_pixels: int = MAX_PIXELS
     metadata: bool = False
+    upright: bool = False
     takes: ClassVar[Kind] = Kind.ENCODED
 
     def __post_init__(self) -> None:
@@ -52,13 +55,15 @@ class Decode(Op):
             mode=checks.choice(self._where("mode"), self.mode, tuple(MODES)),
             max_pixels=checks.integer(self._where("max_pixels"), self.max_pixels, 1, checks.MAX_SIDE**2),
             metadata=checks.flag(self._where("metadata"), self.metadata),
+            upright=checks.flag(self._where("upright"), self.upright),
         )
 
     def to_spec(self) -> dict[str, Json]:
-        """Return the op as JSON values; `metadata` only where it is set, so that fingerprints stay what they are."""
+        """Return the op as JSON values; flags only where they are set, so that fingerprints stay what they are."""
         spec = super().to_spec()
-        if not self.metadata:
-            del spec["metadata"]
+        for flag in ("metadata", "upright"):
+            if not spec[flag]:
+                del spec[flag]
         return spec
 
     def output(self, spec: Spec) -> Spec:
@@ -71,6 +76,8 @@ class Decode(Op):
         picture = self.open(value)
         try:
             picture.load()
+            if self.upright and picture.getexif().get(_ORIENTATION) is not None:
+                picture = ImageOps.exif_transpose(picture)
             if picture.mode != self.mode:
                 return self._converted(picture)
             # convert() would copy the pixels. What it returns is a plain Image, not the file's own class, and there are
@@ -122,10 +129,10 @@ def kept_metadata(picture: object) -> dict[str | tuple[int, int], Any] | None:
     info = picture.info if isinstance(picture, Image.Image) else {}
     if any(name in info for name in _KEPT):
         return info
-    return None if _is_upright(info) else info
+    return None if is_upright(info) else info
 
 
-def _is_upright(info: dict[str | tuple[int, int], Any]) -> bool:
+def is_upright(info: dict[str | tuple[int, int], Any]) -> bool:
     """Return whether a picture with this metadata is upright for Pillow, which reads that in EXIF and in XMP."""
     if not any(name in info for name in _WITH_ORIENTATION):
         return True
