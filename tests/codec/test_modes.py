@@ -13,6 +13,7 @@ from PIL import Image
 from sophon import Key, Pipeline, finish_payload, legal_cuts, make_payload, ops
 from sophon.codec import layout
 from sophon.errors import ConfigError, OpError, PayloadError
+from sophon.pipeline.probe import digests
 from sophon.pipeline.spec import MODES, OTHER_MODES, Kind
 from tests.pipeline.test_pipeline import EXAMPLES
 from tests.support.torchvision_import import import_torchvision
@@ -178,6 +179,11 @@ def test_every_op_takes_a_mode_or_is_refused_when_the_pipeline_is_built(mode):
 def test_what_a_mode_cannot_do_is_refused_when_built(steps, message):
     with pytest.raises(ConfigError, match=message):
         Pipeline(steps)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_two_machines_can_compare_their_bits_in_every_mode(mode):
+    assert len(digests(Pipeline([ops.Decode(mode=mode), ops.Resize(20), ops.PILToTensor()]))) == 3
 
 
 def test_an_unknown_mode_is_refused():

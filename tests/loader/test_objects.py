@@ -300,8 +300,10 @@ def test_class_ids_in_palette_masks_reach_the_batch_from_a_path_and_from_a_node(
     assert torch.equal(next(iter(sophon.DataLoader(tmp_path / "masks", steps, batch_size=6))), wanted)
     with sophon.LocalServer(tmp_path / "masks") as server:
         for policy in ("none", "1:raw", "2:zstd", "all"):
-            found = next(iter(sophon.DataLoader(server.url, steps, batch_size=6, policy=policy)))
-            assert torch.equal(found, wanted), policy
+            loader = sophon.DataLoader(server.url, steps, batch_size=6, policy=policy)
+            assert torch.equal(next(iter(loader)), wanted), policy
+            cuts = loader.dataset.samples.assignment.cuts
+            assert (cuts == (sophon.Cut(0),)) == (policy == "none"), policy  # the node really does its part
 
 
 def test_numbers_of_16_bits_reach_the_batch(tmp_path):

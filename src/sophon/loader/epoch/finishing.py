@@ -177,7 +177,8 @@ class Finishing:
             return self.as_output(np.array(targets, np.int64))
         if self.output == "torch":
             # A tuple, as torch has it when it takes samples apart: texts stay what they are given in.
-            return torch.utils.data.default_collate(tuple(targets))
+            apart: Any = tuple(targets)
+            return torch.utils.data.default_collate(apart)
         return self.collate(targets)
 
 

@@ -17,7 +17,7 @@ from sophon.pipeline.ops.picture import MAX_PIXELS
 from sophon.pipeline.spec import MODES, Kind, Spec, image
 
 _ORIENTATION = 0x0112  # EXIF's tag
-_AS_THEY_ARE = ("P", "I;16")
+AS_THEY_ARE = ("P", "I;16")
 _OTHER_ORDER = ("I;16B", "I;16L", "I;16N")  # of the bytes of a number
 _KEPT = ("icc_profile", "transparency")
 _WITH_ORIENTATION = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
@@ -90,7 +90,7 @@ class Decode(Op):
         """Return a picture in another mode than its file's."""
         if self.mode == "I;16" and picture.mode in _OTHER_ORDER:
             return Image.fromarray(np.asarray(picture).astype("<u2"))
-        if self.mode in _AS_THEY_ARE and picture.mode != "L":
+        if self.mode in AS_THEY_ARE and picture.mode != "L":
             raise OpError(
                 f"{_name(picture)} is in mode {picture.mode}, and its pixels would change in mode {self.mode}.",
                 remedy=f'Use Decode(mode="{picture.mode}"), or save the file in mode {self.mode}.',
