@@ -94,12 +94,14 @@ def _pipeline(files: FileSet, told: Any) -> Pipeline:
     decode = ops.Decode(**files.decode)
     if told is None:
         return Pipeline([decode])
+    steps = list(told) if isinstance(told, list | tuple) else [told]
     pipeline = as_pipeline(told)
-    steps = told if isinstance(told, list | tuple) else [told]
     says_how = isinstance(told, Pipeline) or any(isinstance(step, Op) for step in steps)
     first = pipeline.ops[0]
     if says_how or not isinstance(first, Decode):
         return pipeline
+    if decode.mode != "RGB":
+        return Pipeline([decode, *steps])  # translation is proven for pictures in colour; these steps run as they are
     return Pipeline([replace(decode, metadata=first.metadata), *pipeline.ops[1:]])
 
 

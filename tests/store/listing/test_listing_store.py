@@ -59,6 +59,20 @@ def test_where_selects_rows_and_keeps_the_numbers_of_classes(tmp_path, suffix):
     assert store.manifest.columns["width"].to_pylist() == [30, 50]
 
 
+@pytest.mark.parametrize(
+    "text", ['path,note\nimg/0.jpg,"a\nb"\ngone.jpg,x\n', "path,note\n\nimg/0.jpg,a\n\ngone.jpg,x\n"]
+)
+def test_rows_are_counted_where_they_are_not_lines(tmp_path, text):
+    with pytest.raises(StoreError, match=r"row 2 of .*: there is no file 'gone\.jpg'"):
+        open_store(_csv(tmp_path, text))
+
+
+def test_a_long_path_does_not_fill_the_screen(tmp_path):
+    with pytest.raises(StoreError, match=r"line 2 .* cannot be examined") as error:
+        open_store(_csv(tmp_path, f"path\n{'x' * 10_000}.jpg\n"))
+    assert len(str(error.value)) < 500
+
+
 def test_files_that_no_selected_row_names_need_not_exist(tmp_path):
     path = _csv(tmp_path, "path,label,split\nimg/0.jpg,x,train\nimg/gone.jpg,y,test\n")
     assert len(open_store(f"{path}?where=split = 'train'")) == 1

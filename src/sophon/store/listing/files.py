@@ -55,10 +55,10 @@ def inside(path: str, listing: Listing, index: int) -> str:
     elif "\0" in path:
         problem = "the path holds a zero byte; correct it"
     elif _SCHEME.match(path):
-        problem = f"{path!r} is an address and not a path; fetch the file and name where it lies"
+        problem = f"{path!r:.80} is an address and not a path; fetch the file and name where it lies"
     elif path.startswith(("/", "~")):
         problem = (
-            f"{path!r} is not relative to the listing; put the listing above its files, and write paths from there"
+            f"{path!r:.80} is not relative to the listing; put the listing above its files, and write paths from there"
         )
     else:
         short = posixpath.normpath(path)
@@ -67,7 +67,7 @@ def inside(path: str, listing: Listing, index: int) -> str:
                 return short
             problem = f"{path!r} is a folder; name a file"
         else:
-            problem = f"{path!r} leads out of the folder of the listing; put the listing above its files"
+            problem = f"{path!r:.80} leads out of the folder of the listing; put the listing above its files"
     raise StoreError(f"{listing.row(index)}: {problem}")
 
 
@@ -149,9 +149,10 @@ def find_files_of(
 
 def _ending(name: str, root: Path) -> str:
     """Return what has to follow the names of a listing, as in Kaggle's: ".jpg" where they lack it, else ""."""
-    if (root / name).exists():
+    start = f"{root}/{name}"
+    if os.path.lexists(start):  # Path.exists raises where a name is too long
         return ""
-    return next((suffix for suffix in IMAGE_SUFFIXES if (root / f"{name}{suffix}").is_file()), "")
+    return next((suffix for suffix in IMAGE_SUFFIXES if os.path.lexists(start + suffix)), "")
 
 
 def _size(root: Path, path: str, listing: Listing, row: int) -> int:
@@ -159,12 +160,14 @@ def _size(root: Path, path: str, listing: Listing, row: int) -> int:
         stat = os.stat(f"{root}/{path}")  # noqa: PTH116 - a Path takes longer than the call
     except (FileNotFoundError, NotADirectoryError) as error:
         raise StoreError(
-            f"{listing.row(row)}: there is no file {path!r} in {root}; put it there, remove the row, or select others "
-            "with ?where="
+            f"{listing.row(row)}: there is no file {path!r:.200} in {root}; put it there, remove the row, or select "
+            "others with ?where="
         ) from error
     except (OSError, ValueError) as error:
         problem = describe(error)
-        raise StoreError(f"{listing.row(row)}: {path!r} cannot be examined: {problem}. Check its rights.") from error
+        raise StoreError(
+            f"{listing.row(row)}: {path!r:.80} cannot be examined: {problem}. Check its rights."
+        ) from error
     if not stat_flags.S_ISREG(stat.st_mode):
         raise StoreError(f"{listing.row(row)}: {path!r} in {root} is not a file; name a file")
     return stat.st_size

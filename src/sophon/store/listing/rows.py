@@ -40,7 +40,8 @@ class Listing:
         table: Its columns, one row per sample.
         path: Name of the column that holds the paths.
         label: Name of the column that holds the labels, if there is one.
-        first_row: The number of the first row, as people count: the line where lines are rows.
+        first_row: The number of the first row, as people count.
+        counts_lines: Whether that is its line in the file.
         size_bytes: Of the file, before it was read.
         mtime_ns: Its time, before it was read.
     """
@@ -50,12 +51,13 @@ class Listing:
     path: str
     label: str | None
     first_row: int
+    counts_lines: bool
     size_bytes: int
     mtime_ns: int
 
     def row(self, index: int) -> str:
         """Return which row this is, in words."""
-        return f"{'row' if self.first_row == 0 else 'line'} {index + self.first_row} of {self.file}"
+        return f"{'line' if self.counts_lines else 'row'} {index + self.first_row} of {self.file}"
 
 
 def read_listing(file: Path, path: str | None = None, label: str | None = None) -> Listing:
@@ -74,11 +76,14 @@ def read_listing(file: Path, path: str | None = None, label: str | None = None) 
     try:
         stat = file.stat()
         if suffix == ".parquet":
-            table, first = pq.read_table(file, use_threads=False), 0
+            table, first, counts_lines = pq.read_table(file, use_threads=False), 0, False
         elif suffix in (".jsonl", ".ndjson"):
-            table, first = _json_lines(file), 1
+            table, first, counts_lines = _json_lines(file), 1, True
         else:
-            table, first = _csv(file, suffix), 2
+            table, lines = _csv(file, suffix)
+            # Empty lines, and texts of several lines, are why a row need not be a line.
+            counts_lines = lines == table.num_rows + 1
+            first = 2 if counts_lines else 1
     except OSError as error:
         raise StoreError(f"cannot read {file}: {describe(error)}. Check that it may be read.") from error
     except ARROW_ERRORS as error:
@@ -94,7 +99,14 @@ def read_listing(file: Path, path: str | None = None, label: str | None = None) 
     table = table.replace_schema_metadata(None)
     chosen = _path_column(table, path, file)
     return Listing(
-        file, table, chosen, _label_column(table, label, chosen, file), first, stat.st_size, stat.st_mtime_ns
+        file,
+        table,
+        chosen,
+        _label_column(table, label, chosen, file),
+        first,
+        counts_lines,
+        stat.st_size,
+        stat.st_mtime_ns,
     )
 
 
@@ -145,7 +157,8 @@ def _find(table: pa.Table, names: tuple[str, ...]) -> str | None:
     return next((by_name[name] for name in names if name in by_name), None)
 
 
-def _csv(file: Path, suffix: str) -> pa.Table:
+def _csv(file: Path, suffix: str) -> tuple[pa.Table, int]:
+    """Return the rows of a CSV file, and how many lines it has, the header among them."""
     data = _utf8(file)
     header = data.split(b"\n", 1)[0].decode()
     delimiter = "\t" if suffix == ".tsv" else max(_DELIMITERS, key=header.count)
@@ -155,7 +168,7 @@ def _csv(file: Path, suffix: str) -> pa.Table:
     names = pa_csv.read_csv(io.BytesIO(data.split(b"\n", 1)[0] + b"\n"), read, parse).column_names
     texts = {name: pa.string() for name in names if _find(pa.table({name: []}), (*PATH_NAMES, *ID_NAMES))}
     convert = pa_csv.ConvertOptions(column_types=texts, null_values=["", "NA", "NaN", "nan", "null"])
-    return pa_csv.read_csv(io.BytesIO(data), read, parse, convert)
+    return pa_csv.read_csv(io.BytesIO(data), read, parse, convert), len(data.rstrip(b"\n").split(b"\n"))
 
 
 def _json_lines(file: Path) -> pa.Table:
