@@ -36,11 +36,12 @@ format: .venv/installed-test
 
 # Everything but torch comes with the SHA-256 of its file: torch has one build per kind of accelerator under one version.
 # torchvision is installed without its dependencies, which would ask for another build of torch.
-.venv/installed-test: .venv/bin/python pyproject.toml setup.py requirements/hashed.txt requirements/pins.txt
+.venv/installed-test: .venv/bin/python pyproject.toml setup.py requirements/hashed.txt requirements/pins.txt requirements/hashed-datasets.txt
 	$(PIP) --require-hashes --no-deps --requirement requirements/hashed.txt
 	$(PIP) $(PINS) torch==2.13.0
 	$(PIP) --no-deps torchvision==0.28.0
 	$(PIP) --no-deps --no-build-isolation --editable .
+	$(PIP) --require-hashes --no-deps --upgrade --target .venv/datasets --requirement requirements/hashed-datasets.txt
 	touch .venv/installed-demo $@
 
 clean:

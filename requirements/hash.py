@@ -1,5 +1,7 @@
 """Write hashed.txt: every version of pins.txt with the SHA-256 of all its files, as an index gives them.
 
+hashed-datasets.txt is made from pins-datasets.txt in the same way.
+
 Usage: python requirements/hash.py INDEX_URL, with the address of a simple index (PEP 503).
 
 torch is left out: it comes in one build per kind of accelerator, from other indexes under the same version, so there is
@@ -18,9 +20,9 @@ LEFT_OUT = {"torch"}
 _FILE = re.compile(r'href="(?:[^"#]*/)?([^"#/]+)#sha256=([0-9a-f]{64})"')
 
 
-def pins() -> dict[str, str]:
-    """Return the versions of pins.txt by name."""
-    lines = (line.split("#", 1)[0].strip() for line in (HERE / "pins.txt").read_text().splitlines())
+def pins(file: str) -> dict[str, str]:
+    """Return the versions of a file of pins by name."""
+    lines = (line.split("#", 1)[0].strip() for line in (HERE / file).read_text().splitlines())
     return dict(line.split("==") for line in lines if line)
 
 
@@ -42,13 +44,14 @@ def _is_of(filename: str, release: str) -> bool:
 
 
 def main(index: str) -> None:
-    """Write the file."""
-    lines = ["# Made by requirements/hash.py from pins.txt: do not edit. torch is left out, and it says why."]
-    for name, version in pins().items():
-        if name not in LEFT_OUT:
-            options = [f"--hash=sha256:{value}" for value in hashes(index, name, version)]
-            lines.append(" \\\n    ".join([f"{name}=={version}", *options]))
-    (HERE / "hashed.txt").write_text("\n".join(lines) + "\n")
+    """Write the files."""
+    for more, note in (("", " torch is left out, and it says why."), ("-datasets", "")):
+        lines = [f"# Made by requirements/hash.py from pins{more}.txt: do not edit.{note}"]
+        for name, version in pins(f"pins{more}.txt").items():
+            if name not in LEFT_OUT:
+                options = [f"--hash=sha256:{value}" for value in hashes(index, name, version)]
+                lines.append(" \\\n    ".join([f"{name}=={version}", *options]))
+        (HERE / f"hashed{more}.txt").write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from sophon.loader.sampler import EpochSampler
     from sophon.pipeline import OPS, Key, Op, Pipeline, ops, register
     from sophon.store import open_store
+    from sophon.store.objects.recognise import from_dataset
 
 # Rooms are entered when something of theirs is first used: `import sophon` costs next to nothing, and needs no torch.
 _ROOMS = {
@@ -60,6 +61,7 @@ _ROOMS = {
     "sophon.loader.sources.prefix_cache": ("Cache",),
     "sophon.pipeline": ("OPS", "Key", "Op", "Pipeline", "ops", "register"),
     "sophon.store": ("open_store",),
+    "sophon.store.objects.recognise": ("from_dataset",),
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 
@@ -94,6 +96,7 @@ __all__ = [
     "WorkerError",
     "__version__",
     "finish_payload",
+    "from_dataset",
     "legal_cuts",
     "make_payload",
     "open_store",

@@ -268,7 +268,7 @@ def test_ops_that_do_not_fit_together_are_refused(steps, message):
         (lambda: ops.RandomApply((3,)), "RandomApply.ops: expected an op, got 3"),
         (lambda: ops.RandomChoice((ops.Pad(1),), (0.0,)), "weights that add up to more than 0"),
         (lambda: ops.RandomErasing(value="noise"), "RandomErasing.value: expected one of random"),
-        (lambda: ops.Decode("CMYK"), "Decode.mode: expected one of RGB, L, got 'CMYK'"),
+        (lambda: ops.Decode("HSV"), "Decode.mode: expected one of RGB, L, P, RGBA, LA, CMYK, I;16, I, F, got 'HSV'"),
     ],
 )
 def test_wrong_parameters_are_refused(make, message):

@@ -62,6 +62,10 @@ def make(kind: str, root: Path) -> Path:
     """Return a data set of ten labelled samples: sample i holds picture(i) and has label i // 4."""
     if kind == "folder":
         return write_files(root, {f"{'abc'[i // 4]}/{i:03d}.jpg": picture(i) for i in range(10)})
+    if kind == "listing":
+        write_files(root, {f"{i:03d}.jpg": picture(i) for i in range(10)})
+        rows = "".join(f"{i:03d}.jpg,{'abc'[i // 4]}\n" for i in range(10))
+        return write_files(root, {f"{root.name}.csv": f"path,label\n{rows}".encode()}) / f"{root.name}.csv"
     for shard, numbers in enumerate((range(6), range(6, 10))):
         if kind == "tar":
             members = [m for i in numbers for m in ((f"{i:03d}.jpg", picture(i)), (f"{i:03d}.cls", b"%d" % (i // 4)))]
@@ -74,7 +78,7 @@ def make(kind: str, root: Path) -> Path:
 
 def settle(path: Path) -> Path:
     """Give all files and folders an old time: what was changed just now is not kept in the cache."""
-    for folder, _, files in os.walk(path):
+    for folder, _, files in os.walk(path if path.is_dir() else path.parent):
         for name in [*files, "."]:
             os.utime(Path(folder) / name, ns=(LONG_AGO_NS, LONG_AGO_NS))
     return path

@@ -11,11 +11,12 @@ from tests.store.datasets import make, picture, structs, write_files, write_parq
 
 @pytest.mark.parametrize("kind", STORES)
 def test_every_kind_is_recognised(tmp_path, kind):
-    store = open_store(make(kind, tmp_path / "train"))
+    path = make(kind, tmp_path / "train")
+    store = open_store(path)
     assert type(store) is STORES[kind]
     assert (store.kind, store.name, len(store)) == (kind, "train", 10)
-    assert open_store(str(tmp_path / "train"), "other").name == "other"
-    assert repr(store).endswith("train', 'train', 10 samples)")
+    assert open_store(str(path), "other").name == "other"
+    assert repr(store).endswith(f"{path}', 'train', 10 samples)")
 
 
 def test_the_table_names_every_store_by_its_kind():

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sophon.errors import StoreError
+from sophon.errors import ConfigError, StoreError
 from sophon.store import TarStore, open_store
 from tests.store.datasets import make, open_files, picture, write_tar
 
@@ -227,3 +227,18 @@ def test_a_pipe_in_the_place_of_a_shard_keeps_nobody_waiting(tmp_path):
     os.mkfifo(path)
     with pytest.raises(StoreError, match="the shard was changed after it was listed"):
         store.read(0)
+
+
+def test_files_of_any_kind_are_samples_if_they_are_asked_for(tmp_path):
+    members = [("0.npy", b"array"), ("0.cls", b"3"), ("1.wav", b"sound"), ("1.cls", b"4"), ("1.mask.npy", b"mask")]
+    path = write_tar(tmp_path / "a.tar", members)
+    with pytest.raises(StoreError, match=r"no picture found .*\?files=\.npy takes files of another kind"):
+        open_store(path)
+    store = open_store(f"{path}?files=.npy")
+    assert [store.read(i) for i in range(len(store))] == [b"array", b"mask"]
+    with pytest.warns(UserWarning, match="1 pictures in .* are left out since their sample has another one"):
+        every = open_store(f"{path}?files=any")
+    assert [every.read(i) for i in range(2)] == [b"array", b"sound"]
+    assert every.manifest.labels.tolist() == [3, 4]
+    with pytest.raises(ConfigError, match="option 'label' is not for tar shards"):
+        open_store(f"{path}?label=x")

@@ -11,8 +11,9 @@ import click
 from sophon.cli.access import access_from, access_options
 from sophon.cli.limits import limit_options, limits_from
 from sophon.cli.options import cache_option, parsed
+from sophon.cli.paths import named_paths
 from sophon.cli.progress import count_bar
-from sophon.errors import ArtifactError, ConfigError
+from sophon.errors import ArtifactError
 from sophon.units import parse_bandwidth
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="[NAME=]PATH…")
 @click.option("--name", help="Name of the data set, where there is one PATH; by default the last part of PATH.")
+@click.option("--where", help="Which samples, where there is one PATH, such as \"split = 'train' and width >= 64\".")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port",
@@ -59,7 +61,11 @@ if TYPE_CHECKING:
     help="Where ops run: in child processes, which may crash alone, or in threads of the server, which cost less.",
 )
 @click.option(
-    "--import", "modules", multiple=True, metavar="MODULE", help="Python module that registers ops; may be repeated."
+    "--import",
+    "modules",
+    multiple=True,
+    metavar="MODULE",
+    help="Python module that registers ops or stores; may be repeated.",
 )
 @limit_options
 @click.option(
@@ -79,6 +85,7 @@ if TYPE_CHECKING:
 def serve(
     paths: tuple[str, ...],
     name: str | None,
+    where: str | None,
     host: str,
     port: int,
     cores: float,
@@ -92,13 +99,16 @@ def serve(
     cache_dir: Path | None,
     **more: Any,
 ) -> None:
-    """Serve images, tar shards or Parquet files to trainers.
+    """Serve images, listings, tar shards or Parquet files to trainers.
 
-    PATH is a folder of images, a .tar or .parquet file, or a folder of these.
+    PATH is a folder of images, a listing (.csv, .tsv, .jsonl or .parquet) of files, a .tar or .parquet file, or a
+    folder of these. Options may follow it: 'labels.csv?where=split = "train"'. Shards that differ in their numbers
+    alone are one data set.
     """
-    from sophon.server.process import Ready, ServerConfig, run_server  # Flight takes a moment to load
+    from sophon.server.process import Ready, ServerConfig, import_modules, run_server  # Flight takes a moment to load
 
-    named = _named(paths, name)
+    named = named_paths(paths, name, where)
+    import_modules(modules)  # first of all, since they may bring the store that opens a path
     # Before the data sets are listed, which may take minutes.
     limits = limits_from(more)
     access = access_from(more, [label for label, _ in named])
@@ -133,7 +143,7 @@ def serve(
     click.echo("sophon: stopped")
 
 
-def _opened(named: list[tuple[str, Path]], cache_dir: Path | None) -> tuple[dict[str, Store], list[Path]]:
+def _opened(named: list[tuple[str, str]], cache_dir: Path | None) -> tuple[dict[str, Store], list[Path]]:
     """Return the data sets by name, and the files of window indexes that were found for them."""
     from sophon.store import open_store
 
@@ -165,17 +175,3 @@ def _attach_indexes(store: Store, cache_dir: Path | None) -> list[Path]:
     if stale:
         click.echo(f"sophon: {stale:.1%} of the samples were changed after they were indexed; {again}", err=True)
     return [sidecar.path]
-
-
-def _named(paths: tuple[str, ...], name: str | None) -> list[tuple[str, Path]]:
-    if name is not None and len(paths) != 1:
-        raise ConfigError("--name goes with one PATH; write NAME=PATH where there are several")
-    named: dict[str, Path] = {}
-    for text in paths:
-        label, equals, rest = text.partition("=")
-        path = Path(rest) if equals and not Path(text).exists() else Path(text)
-        label = name or (label if path != Path(text) else path.resolve().name.split(".")[0]) or "data"
-        if "/" in label or label in named:
-            raise ConfigError(f"{label!r} cannot be the name of {path}: names are unique and without a slash")
-        named[label] = path
-    return list(named.items())

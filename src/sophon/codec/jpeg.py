@@ -37,7 +37,11 @@ class Jpeg(Codec):
 
     def fits(self, spec: Spec) -> bool:
         """Return whether values of this spec can be encoded."""
-        return spec.kind is Kind.IMAGE and all(side is None or side <= MAX_SIDE for side in spec.shape[:2])
+        return (
+            spec.kind is Kind.IMAGE
+            and not spec.mode
+            and all(side is None or side <= MAX_SIDE for side in spec.shape[:2])
+        )
 
     def encode(self, value: Image.Image) -> bytes:
         """Return the payload of a picture."""

@@ -3,11 +3,12 @@
 Byte layout, little-endian::
 
     0        kind      0 encoded, 1 image, 2 tensor
-    1        dtype     0 uint8, 1 float32
+    1        dtype     0 uint8, 1 float32, 2 uint16, 3 int32
     2        n         number of dimensions, 1 … 4
-    3        zero
+    3        mode      of an image: 0 RGB or L, by its channels; 1 P, 2 RGBA, 3 LA, 4 CMYK, 5 I;16, 6 I, 7 F; else 0
     4        shape     n × uint32: (bytes,), (height, width, channels) or (channels, height, width)
-    4 + 4n   data      row-major
+    4 + 4n   data      row-major; in mode P 1,027 bytes follow: channels of a colour (3 or 4), number of colours less 1
+                       as uint16, and the colours, filled up with zeros
 """
 
 from __future__ import annotations
@@ -20,11 +21,16 @@ import numpy as np
 from PIL import Image
 
 from sophon.codec.codec import MAX_VALUE_BYTES, Payload
-from sophon.errors import ConfigError, PayloadError
+from sophon.errors import ConfigError, OpError, PayloadError
 from sophon.pipeline import Kind, Spec, Value, spec_of
+from sophon.pipeline.ops.pad import palette_of
+from sophon.pipeline.spec import OTHER_MODES
 
 _KINDS = (Kind.ENCODED, Kind.IMAGE, Kind.TENSOR)
-_DTYPES = ("uint8", "float32")
+_DTYPES = ("uint8", "float32", "uint16", "int32")
+_MODES = ("", *OTHER_MODES)  # the numbers are part of the format: tests/codec/test_modes.py has them
+_PALETTE = struct.Struct("<BH1024s")
+_COLOURS = {3: "RGB", 4: "RGBA"}
 _MAX_DIMENSIONS = 4
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -45,11 +51,11 @@ def split(value: Value) -> tuple[bytes, Payload]:
         _KINDS.index(spec.kind),
         _DTYPES.index(spec.dtype),
         len(spec.shape),
-        0,
+        _MODES.index(spec.mode),
         *spec.shape,
     )
     if isinstance(value, Image.Image):
-        return header, value.tobytes()
+        return header, value.tobytes() + (_packed_palette(value) if spec.mode == "P" else b"")
     if isinstance(value, np.ndarray):
         return header, np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
     return header, value
@@ -60,18 +66,20 @@ def parse(payload: Payload, expected: Spec) -> tuple[Spec, memoryview]:
     view = memoryview(payload)
     if len(view) < 4:
         raise PayloadError(f"expected a header of at least 4 bytes, got {len(view)}")
-    kind, dtype, n, zero = view[:4]
-    if kind >= len(_KINDS) or dtype >= len(_DTYPES) or not 1 <= n <= _MAX_DIMENSIONS or zero or len(view) < 4 + 4 * n:
+    kind, dtype, n, mode = view[:4]
+    is_known = kind < len(_KINDS) and dtype < len(_DTYPES) and mode < (len(_MODES) if kind == 1 else 1)
+    if not is_known or not 1 <= n <= _MAX_DIMENSIONS or len(view) < 4 + 4 * n:
         raise PayloadError(f"not the header of an array: {bytes(view[:8]).hex(' ')}")
     shape = struct.unpack_from(f"<{n}I", view, 4)
-    spec = Spec(_KINDS[kind], shape, _DTYPES[dtype])
+    spec = Spec(_KINDS[kind], shape, _DTYPES[dtype], _MODES[mode])
     check(spec, expected)
     return spec, view[4 + 4 * n :]
 
 
 def check(found: Spec, expected: Spec) -> None:
     """Raise unless a payload holds what the pipeline gives at the cut, and no more than fits."""
-    same = (found.kind, found.dtype, len(found.shape)) == (expected.kind, expected.dtype, len(expected.shape))
+    same = (found.kind, found.dtype, found.mode) == (expected.kind, expected.dtype, expected.mode)
+    same = same and len(found.shape) == len(expected.shape)
     if not same or any(e not in (None, f) for f, e in zip(found.shape, expected.shape, strict=True)):
         raise PayloadError(f"expected {expected}, got {found}; do both sides run the same pipeline?")
     if value_bytes(found) > MAX_VALUE_BYTES:
@@ -80,7 +88,8 @@ def check(found: Spec, expected: Spec) -> None:
 
 def value_bytes(spec: Spec) -> int:
     """Return the size of a value whose shape is known."""
-    return math.prod(d or 0 for d in spec.shape) * (4 if spec.dtype == "float32" else 1)
+    palette = _PALETTE.size if spec.mode == "P" else 0
+    return math.prod(d or 0 for d in spec.shape) * np.dtype(spec.dtype).itemsize + palette
 
 
 def join(spec: Spec, data: Payload) -> Value:
@@ -92,10 +101,31 @@ def join(spec: Spec, data: Payload) -> Value:
     if spec.kind is Kind.TENSOR:
         shape = tuple(d or 0 for d in spec.shape)
         return np.frombuffer(data, spec.dtype).reshape(shape)
-    mode = {1: "L", 3: "RGB"}.get(spec.channels or 0)
+    mode = spec.mode or {1: "L", 3: "RGB"}.get(spec.channels or 0)
     if mode is None or not spec.width or not spec.height:
         raise PayloadError(f"expected a picture of 1 or 3 channels, got {spec}")
+    if mode == "P":
+        return _with_palette(spec, memoryview(data))
     return Image.frombytes(mode, (spec.width, spec.height), data)
+
+
+def _packed_palette(picture: Image.Image) -> bytes:
+    colours, raw_mode = palette_of(picture)
+    count = len(colours) // len(raw_mode)
+    if raw_mode not in _COLOURS.values() or not 1 <= count <= 256:
+        raise OpError(
+            f"a palette of {count} colours in {raw_mode}.", remedy="Save the file in mode P with RGB colours."
+        )
+    return _PALETTE.pack(len(raw_mode), count - 1, colours[: count * len(raw_mode)])
+
+
+def _with_palette(spec: Spec, data: memoryview) -> Image.Image:
+    channels, most, colours = _PALETTE.unpack(data[-_PALETTE.size :])
+    if channels not in _COLOURS or most > 255:
+        raise PayloadError(f"expected a palette of at most 256 colours, got {most + 1} of {channels} channels")
+    picture = Image.frombytes("P", (spec.width, spec.height), data[: -_PALETTE.size])
+    picture.putpalette(colours[: (most + 1) * channels], _COLOURS[channels])
+    return picture
 
 
 def bare(picture: Image.Image) -> Image.Image:

@@ -31,7 +31,7 @@ class Webp(Codec):
     def fits(self, spec: Spec) -> bool:
         """Return whether values of this spec can be encoded."""
         sides = spec.shape[:2]
-        return spec.kind is Kind.IMAGE and all(side is None or side <= _MAX_SIDE for side in sides)
+        return spec.kind is Kind.IMAGE and not spec.mode and all(side is None or side <= _MAX_SIDE for side in sides)
 
     def encode(self, value: Image.Image) -> bytes:
         """Return the payload of a picture."""

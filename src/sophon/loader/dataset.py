@@ -24,6 +24,7 @@ from sophon.loader.epoch.finishers import Here
 from sophon.loader.epoch.finishing import Finishing
 from sophon.loader.epoch.mending import Mending
 from sophon.loader.machine.machine import MachineConfig
+from sophon.loader.objects import as_pipeline, given
 from sophon.loader.opening.blocked import warn_if_blocked
 from sophon.loader.opening.trial import try_calls
 from sophon.loader.planning.shared import MEASURED, SharedPlanning, shared_array
@@ -32,8 +33,7 @@ from sophon.loader.sources.prefix_cache import Cache, CachedTransport, cache_cut
 from sophon.loader.sources.samples import Samples
 from sophon.loader.sources.sources import Address, Sources, addresses_of, transport_to
 from sophon.loader.torch_import import Dataset, in_worker, need_torch
-from sophon.pipeline import Key, Op, Pipeline
-from sophon.pipeline.translation.met import origin
+from sophon.pipeline import Key
 from sophon.plan.plan import Plan
 from sophon.process.arenas import bound_arenas
 from sophon.process.opencv import alone_after_fork
@@ -49,8 +49,9 @@ class RemoteDataset(Dataset[Any]):
     `sophon.EpochSampler`, which tells the epoch with every index.
 
     Args:
-        url: Address of the data set, a list of addresses of nodes that hold it, a path for local mode, or a transport.
-        pipeline: A `Pipeline`, a list of ops, or a torchvision transform.
+        url: Address of the data set, a list of addresses of nodes that hold it, a path for local mode, a transport, a
+            data set of torchvision's or Hugging Face's that consists of files, or `from_dataset(…)` of one's own.
+        pipeline: A `Pipeline`, a list of ops, or a torchvision transform; by default the transform of the data set.
         seed: Of all randomness.
         policy: "none", "all", "resize" or a cut such as "2:webp" for all samples; a plan: a `Plan`, the `Path` of one,
             or one cut per sample; or "optimal", "sophon" or "fastflow", which measure in the first epoch and plan for
@@ -75,7 +76,7 @@ class RemoteDataset(Dataset[Any]):
     def __init__(
         self,
         url: Address | Transport,
-        pipeline: Any,
+        pipeline: Any = None,
         *,
         seed: int = 0,
         policy: Any = None,
@@ -96,6 +97,8 @@ class RemoteDataset(Dataset[Any]):
         if output == "torch":
             need_torch('output="torch"')
         self.hedge = check_hedge(hedge)
+        found = given(url, pipeline, target_transform)  # of an object: its files and transforms
+        url, pipeline, target_transform = found.source, found.pipeline, found.target_transform
         self.pipeline = as_pipeline(pipeline)
         self.seed = Key(seed, 0, 0).seed
         nodes, self.url = _nodes(url, credentials or Credentials(), deadline_s)
@@ -273,14 +276,3 @@ def _check_columns(columns: Sequence[str], opened: Opened, url: str) -> None:
     unknown = set(columns) - set(opened.columns)
     if unknown:
         raise ConfigError(f"no column {min(unknown)!r} in {url}; there is {', '.join(opened.columns)}")
-
-
-def as_pipeline(pipeline: Any) -> Pipeline:
-    """Return a pipeline, given one, a list of ops, or transforms of torchvision and others, one or a list of them."""
-    if isinstance(pipeline, Pipeline):
-        return pipeline
-    if isinstance(pipeline, list | tuple):
-        # Somebody else's transforms want pictures; own functions may want the bytes of a file.
-        on_pictures = any(origin(step).library for step in pipeline) and not any(isinstance(s, Op) for s in pipeline)
-        return Pipeline.from_torchvision(pipeline) if on_pictures else Pipeline(pipeline)
-    return Pipeline.from_torchvision(pipeline)

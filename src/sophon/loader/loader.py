@@ -64,10 +64,12 @@ class DataLoader:
     sample stay the same.
 
     Args:
-        data: Address ``grpc://host:port/dataset``, a list of addresses of nodes that hold the same data set, a path, or
-            a `RemoteDataset`.
+        data: Address ``grpc://host:port/dataset``, a list of addresses of nodes that hold the same data set, a path, a
+            data set of torchvision's or Hugging Face's that consists of files, `from_dataset(…)` of one's own, or a
+            `RemoteDataset`.
         pipeline: A `Pipeline`, a list of ops that begins with `Decode`, or a transform of torchvision, timm or
-            albumentations, or a callable, that takes a picture; not with a `RemoteDataset`, which has its own.
+            albumentations, or a callable, that takes a picture; not with a
+            `RemoteDataset`, which has its own, nor with an object that has a transform.
         batch_size: Samples in a batch.
         shuffle: In random order, another one each epoch.
         num_workers: Threads or processes that finish samples; 0 does it in the thread that iterates; "auto" follows the
@@ -196,10 +198,6 @@ class DataLoader:
             self.dataset = data
             policy = policy or data.measures
         else:
-            if pipeline is None:
-                raise ConfigError(
-                    "pipeline: expected a Pipeline or a torchvision transform, got None; the least is ToTensor()"
-                )
             self.dataset = RemoteDataset(
                 data,
                 pipeline,

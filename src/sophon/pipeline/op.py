@@ -38,6 +38,7 @@ class Op:
 
     version: ClassVar[int] = 1
     takes: ClassVar[Kind]
+    modes: ClassVar[tuple[str, ...]] = ()  # of pictures that it takes, besides RGB and L
 
     @classmethod
     def name(cls) -> str:
@@ -132,6 +133,12 @@ class Op:
         if spec.kind not in (self.takes, Kind.OBJECT):
             article = "a" if self.takes is Kind.TENSOR else "an"
             raise ConfigError(f"{self.name()} takes {article} {self.takes.value}, but the op before it gives {spec}")
+        if spec.mode and spec.mode not in self.modes:
+            known = ", ".join(("RGB", "L", *self.modes))
+            raise ConfigError(
+                f"{self.name()} takes pictures in mode {known}, but the op before it gives {spec}; "
+                'leave it out, or use Decode(mode="RGB")'
+            )
 
 
 def _to_json(value: object) -> Json:

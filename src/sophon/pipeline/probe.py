@@ -17,6 +17,7 @@ from PIL import Image, features
 from PIL import __version__ as pillow_version
 
 from sophon.errors import OpError
+from sophon.pipeline.ops.decode import AS_THEY_ARE, Decode
 from sophon.pipeline.ops.picture import INTERPOLATIONS
 from sophon.pipeline.pipeline import Pipeline
 from sophon.pipeline.rng import Key
@@ -34,6 +35,26 @@ def picture() -> bytes:
     return resources.files("sophon.pipeline").joinpath("probe.jpg").read_bytes()
 
 
+def _picture_for(pipeline: Pipeline) -> bytes:
+    """Return the built-in picture, or one made from nothing for a pipeline that takes files in other modes alone."""
+    decode = pipeline.ops[0]
+    return _numbers(decode.mode) if isinstance(decode, Decode) and decode.mode in AS_THEY_ARE else picture()
+
+
+@cache
+def _numbers(mode: str) -> bytes:
+    """Return a PNG file of 320×240 numbers: class ids with a palette, or numbers of 16 bits."""
+    y, x = np.mgrid[:240, :320]
+    if mode == "P":
+        made = Image.fromarray(((x // 9 * 7 + y // 5 * 3) % 256).astype(np.uint8)).convert("P")
+        made.putpalette(bytes(number * 37 % 256 for number in range(768)))
+    else:
+        made = Image.fromarray(((x * 211 + y * 977) % 65536).astype(np.uint16))
+    out = io.BytesIO()
+    made.save(out, "PNG")
+    return out.getvalue()
+
+
 def digests(pipeline: Pipeline) -> list[str]:
     """Return, for every op that can run elsewhere, a digest of what it and those before it make of the picture.
 
@@ -44,7 +65,7 @@ def digests(pipeline: Pipeline) -> list[str]:
 
 def each_digest(pipeline: Pipeline) -> Iterator[str]:
     """Yield the same one by one, for who wants to know those before an op that takes the whole process down."""
-    values: list[Value] = [picture()] * _PASSES
+    values: list[Value] = [_picture_for(pipeline)] * _PASSES
     for k in range(pipeline.max_cut):
         hasher = hashlib.sha256()
         try:

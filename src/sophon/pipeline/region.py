@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # a pipeline asks here how far a storage node has to know it
 
 def first_crop(ops: Sequence[Op]) -> int | None:
     """Return the position of the first op that crops, if those between it and Decode let a part pass."""
-    if not isinstance(ops[0], Decode):
+    if not isinstance(ops[0], Decode) or ops[0].mode not in ("RGB", "L"):
         return None
     for position, op in enumerate(ops[1:], start=1):
         if op.crops:
@@ -42,7 +42,7 @@ def needed_box(pipeline: Pipeline, key: Key, height: int, width: int, stop: int 
     picture's size alone, so nothing has to be decoded for this.
     """
     decode = pipeline.ops[0]
-    if not isinstance(decode, Decode):
+    if not isinstance(decode, Decode) or first_crop(pipeline.ops) is None:
         return None
     spec = image(height, width, len(decode.mode))
     passed: list[tuple[Op, Spec, Params]] = []

@@ -7,13 +7,15 @@ before it is allocated, and random parameters can be drawn from a picture's size
 kind                  the value at run time                      shape
 ====================  =========================================  =======================
 ``Kind.ENCODED``      ``bytes`` of a file                        ``(bytes,)``
-``Kind.IMAGE``        ``PIL.Image.Image`` in mode RGB or L       ``(height, width, channels)``
+``Kind.IMAGE``        ``PIL.Image.Image``, in mode RGB or L      ``(height, width, channels)``
+                      unless the spec says another one
 ``Kind.TENSOR``       C-contiguous ``numpy.ndarray``; after a    ``(channels, height, width)``
                       trainer-only step a ``torch.Tensor``
 ``Kind.OBJECT``       whatever a trainer-only callable returned  ``()``
 ====================  =========================================  =======================
 
-A dimension that is not known yet is None.
+A dimension that is not known yet is None. Pictures are in mode RGB or L as a rule, by the number of channels; `mode`
+names any other one (`MODES`). Few ops take those: see `Op.modes`.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import math
 import sys
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from PIL import Image
@@ -32,6 +34,21 @@ from sophon.pipeline.part import Canvas, Part
 
 Value: TypeAlias = Any
 Shape: TypeAlias = tuple[int | None, ...]
+
+MODES: Final[dict[str, tuple[int, str]]] = {
+    "RGB": (3, "uint8"),
+    "L": (1, "uint8"),
+    "P": (1, "uint8"),
+    "RGBA": (4, "uint8"),
+    "LA": (2, "uint8"),
+    "CMYK": (4, "uint8"),
+    "I;16": (1, "uint16"),
+    "I": (1, "int32"),
+    "F": (1, "float32"),
+}
+"""Pillow's modes that a picture may be decoded to: channels, and what a channel's values are."""
+
+OTHER_MODES: Final = tuple(mode for mode in MODES if mode not in ("RGB", "L"))
 
 
 class Kind(Enum):
@@ -45,11 +62,12 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Kind, shape and dtype of a value."""
+    """Kind, shape and dtype of a value; of a picture also its mode, where that is neither RGB nor L."""
 
     kind: Kind
     shape: Shape = ()
     dtype: str = "uint8"
+    mode: str = ""
 
     @property
     def height(self) -> int:
@@ -81,27 +99,29 @@ class Spec:
 
     def __str__(self) -> str:
         size = "×".join("?" if d is None else str(d) for d in self.shape)
-        return f"{self.kind.value}[{size}] {self.dtype}" if size else self.kind.value
+        mode = f" in mode {self.mode}" if self.mode else ""
+        return f"{self.kind.value}[{size}] {self.dtype}{mode}" if size else self.kind.value
 
 
 ENCODED = Spec(Kind.ENCODED, (None,))
 OBJECT = Spec(Kind.OBJECT, (), "object")
 
 
-def image(height: int | None, width: int | None, channels: int | None) -> Spec:
-    """Return the spec of a uint8 image."""
+def image(height: int | None, width: int | None, channels: int | None, mode: str = "") -> Spec:
+    """Return the spec of an image, in mode RGB or L unless another one is named."""
+    if mode in OTHER_MODES:
+        return Spec(Kind.IMAGE, (height, width, MODES[mode][0]), MODES[mode][1], mode)
     return Spec(Kind.IMAGE, (height, width, channels))
 
 
 def spec_of(value: Value) -> Spec:  # noqa: PLR0911 - one line per kind
     """Return the spec of a value that exists."""
     if isinstance(value, Image.Image):
-        # Decode yields RGB or L only, and every op keeps to these two.
-        return Spec(Kind.IMAGE, (value.height, value.width, len(value.getbands())))
+        return image(value.height, value.width, len(value.getbands()), value.mode)
     if isinstance(value, Canvas):  # to an op it is the whole, as is a part
         return spec_of(value.value)
     if isinstance(value, Part):
-        return Spec(Kind.IMAGE, (value.height, value.width, len(value.picture.getbands())))
+        return image(value.height, value.width, len(value.picture.getbands()), value.picture.mode)
     if isinstance(value, np.ndarray):
         return Spec(Kind.TENSOR, value.shape, value.dtype.name)
     if isinstance(value, bytes | bytearray | memoryview):

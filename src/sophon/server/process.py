@@ -50,7 +50,7 @@ class ServerConfig:
         access: Who may read, and how connections are protected.
         limits: What one request and one sample may use.
         isolation: Where ops run: "process" or "thread".
-        modules: Python modules to import; they register ops.
+        modules: Python modules to import; they register ops and stores.
         indexes: Files of window indexes, which child processes open too.
         metrics_host: Address for health and metrics, which anybody who can reach it may read.
     """
@@ -86,7 +86,7 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
     _check_place(config)
     _allow_many_files()
     metrics = Metrics()
-    _import(config.modules)
+    import_modules(config.modules)
     budget = CpuBudget(config.cores)
     in_threads = config.isolation == "thread"
     maker = Threads() if in_threads else Processes(budget.slots, config.limits, config.modules, config.indexes)
@@ -143,7 +143,8 @@ def _allow_many_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _import(modules: tuple[str, ...]) -> None:
+def import_modules(modules: tuple[str, ...]) -> None:
+    """Import the user's own modules, which register ops and stores; again is no harm."""
     for name in modules:
         try:
             importlib.import_module(name)

@@ -2,6 +2,7 @@
 
 from sophon.store.cache import cache_file
 from sophon.store.folder import IMAGE_SUFFIXES, FolderStore
+from sophon.store.listing.store import ListingStore
 from sophon.store.manifest import NO_LABEL, Manifest
 from sophon.store.parquet import ParquetStore
 from sophon.store.store import Progress, Store
@@ -13,6 +14,7 @@ __all__ = [
     "NO_LABEL",
     "STORES",
     "FolderStore",
+    "ListingStore",
     "Manifest",
     "ParquetStore",
     "Progress",

@@ -65,9 +65,9 @@ class ManifestCache:
                 raise ConfigError(f"cache folder {base} cannot be written to; choose another one or change its rights")
             self._folder = None
 
-    def load(self, path: Path) -> Manifest | None:
-        """Return the manifest kept for a path, or None if there is none that can be used."""
-        file = self._file(path)
+    def load(self, path: Path, options: str = "") -> Manifest | None:
+        """Return the manifest kept for a path and its options, or None if there is none that can be used."""
+        file = self._file(path, options)
         if file is None or not file.is_file():
             return None
         try:
@@ -75,15 +75,16 @@ class ManifestCache:
         except ArtifactError:
             return None  # it is only a cache: the data set is listed again and the file replaced
 
-    def keep(self, path: Path, manifest: Manifest, listed_at_s: float) -> None:
+    def keep(self, path: Path, manifest: Manifest, listed_at_s: float, options: str = "") -> None:
         """Keep a manifest, unless its sources may have changed while it was made.
 
         Args:
             path: Where the data set lies.
             manifest: What was found there.
             listed_at_s: When listing began, as `time.time()` says.
+            options: What followed the path, and whatever else decides what is found there.
         """
-        file = self._file(path)
+        file = self._file(path, options)
         newest_s = max(manifest.sources["mtime_ns"].to_numpy(), default=0) / 1e9
         if file is None or newest_s > listed_at_s - _TICK_S:
             return
@@ -92,12 +93,13 @@ class ManifestCache:
         except (OSError, pa.ArrowException):
             return  # a full disk, or a column that Arrow cannot write: the data set can be used all the same
 
-    def _file(self, path: Path) -> Path | None:
+    def _file(self, path: Path, options: str) -> Path | None:
         if self._folder is None:
             return None
-        return self._folder / _name(path, FORMAT)
+        return self._folder / _name(path, FORMAT, options)
 
 
-def _name(path: Path, version: int) -> str:
+def _name(path: Path, version: int, options: str = "") -> str:
     real = os.path.realpath(path)  # not Path.resolve, which raises on a link to itself
-    return hashlib.sha256(f"{version}\n".encode() + os.fsencode(real)).hexdigest()[:32] + ".arrow"
+    more = f"\0{options}" if options else ""  # no path holds a zero byte
+    return hashlib.sha256(f"{version}\n".encode() + os.fsencode(real + more)).hexdigest()[:32] + ".arrow"

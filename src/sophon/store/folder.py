@@ -14,9 +14,11 @@ import os
 import stat as stat_flags
 from array import array
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +26,7 @@ import pyarrow.compute as pc
 
 from sophon.errors import StoreError
 from sophon.store.manifest import Int64Array, Manifest, decode_name, encode_name, sources_table
+from sophon.store.options import suffixes
 from sophon.store.store import Progress, Store, describe
 
 # torchvision.datasets.folder.IMG_EXTENSIONS
@@ -41,6 +44,7 @@ class FolderStore(Store):
     """Pictures in files: ``root/CLASS/…/name.jpg``, or ``root/name.jpg`` where there are no class folders."""
 
     kind = "folder"
+    options: ClassVar[frozenset[str]] = frozenset({"files", "listing"})
 
     def __init__(self, path: Path, name: str, manifest: Manifest) -> None:
         super().__init__(path, name, manifest)
@@ -48,9 +52,15 @@ class FolderStore(Store):
         self._odd_paths = manifest.locations["path"] if "path" in manifest.locations.column_names else None
 
     @classmethod
-    def scan(cls, path: Path, on_progress: Progress | None = None) -> Manifest:
-        """Return the manifest of a folder: classes, order and labels are those of torchvision's ImageFolder."""
-        walk = _Walk(path, on_progress)
+    def scan(
+        cls, path: Path, on_progress: Progress | None = None, options: Mapping[str, str] | None = None
+    ) -> Manifest:
+        """Return the manifest of a folder: classes, order and labels are those of torchvision's ImageFolder.
+
+        With the option `files` its samples are files with other endings, or any.
+        """
+        files = (options or {}).get("files")
+        walk = _Walk(path, on_progress, IMAGE_SUFFIXES if files is None else suffixes(files))
         root = walk.list_folder("", walk.parents(), keep=False)
         classes = root.folders
         listings: list[_Listing] = []
@@ -153,6 +163,8 @@ class _Walk:
 
     root: Path
     on_progress: Progress | None
+    endings: tuple[str, ...] = IMAGE_SUFFIXES
+    others: Counter[str] = field(default_factory=Counter)  # endings of files that are left out
     count: int = 0
     loops: int = 0
     lost: int = 0
@@ -214,8 +226,9 @@ class _Walk:
                     folders.append(entry.name)
                     continue
                 lower = entry.name.lower()
-                if not lower.endswith(IMAGE_SUFFIXES):
+                if not lower.endswith(self.endings) or (lower.startswith(".") and self.endings == ("",)):
                     self.shards += lower.endswith(_SHARD_SUFFIXES)
+                    self.others[os.path.splitext(lower)[1]] += 1  # noqa: PTH122 - a Path takes longer
                     continue
                 images += 1
                 if keep:
@@ -248,10 +261,15 @@ class _Walk:
 
     def nothing(self) -> str:
         """Return why this is not a data set."""
-        hint = f"put pictures there ({', '.join(IMAGE_SUFFIXES)}), in one folder per class or without classes"
+        what = "picture" if self.endings == IMAGE_SUFFIXES else f"file {' or '.join(self.endings)}".rstrip()
+        hint = f"put {what}s there ({', '.join(self.endings)}), in one folder per class or without classes"
+        named = [(ending, count) for ending, count in self.others.most_common() if ending]
+        if named and self.endings == IMAGE_SUFFIXES:
+            ending, count = named[0]
+            hint += f"; there are {count:,} files {ending}, and {self.root}?files={ending} takes those"
         if self.shards:
             hint = f"there are {self.shards} .tar or .parquet files below it; open the folder that holds them"
-        return f"no picture found in {self.root} and {len(self.folders) - 1} folders below it; {hint}"
+        return f"no {what} found in {self.root} and {len(self.folders) - 1} folders below it; {hint}"
 
     def manifest(self, listings: list[_Listing], labels: Int64Array | None, classes: tuple[str, ...]) -> Manifest:
         """Return the manifest of all that was listed."""

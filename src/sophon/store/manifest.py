@@ -102,6 +102,25 @@ class Manifest:
         found = {name: (self.ids if name == "id" else self.columns.column(name))[index].as_py() for name in names}
         return {name: value if _is_json(value) else str(value) for name, value in found.items()}
 
+    def select(self, rows: npt.NDArray[Any]) -> Manifest:
+        """Return the manifest of some of the samples, in the order given; labels and classes keep their numbers."""
+        taken = pa.array(np.asarray(rows, np.int64))
+
+        def part(table: pa.Table) -> pa.Table:
+            return table.take(taken) if table.num_columns else table
+
+        return Manifest(
+            kind=self.kind,
+            ids=self.ids.take(taken),
+            sizes=self.sizes[rows],
+            labels=None if self.labels is None else self.labels[rows],
+            classes=self.classes,
+            columns=part(self.columns),
+            locations=part(self.locations),
+            sources=self.sources,
+            notes=self.notes,
+        )
+
     def __repr__(self) -> str:
         return f"Manifest({self.kind!r}, {len(self):,} samples, fingerprint {self.fingerprint})"
 

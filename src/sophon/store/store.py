@@ -4,6 +4,8 @@ If a store is inconsistent with the following, it is a bug:
 
 - `scan` looks at a path once and returns its manifest. The same data give the same manifest, wherever they lie.
 - `unchanged` says whether a manifest still describes what lies at a path, and is much cheaper than `scan`.
+- `opens` says whether a path is surely one of this store's. Those that others have added to the table are asked first.
+- `options` names what may follow a path (`store/options`) and is for this store; `scan` then takes a third argument.
 - `changed_ns(index)` is another number whenever the bytes of a sample may have changed.
 - `read(index)` returns the bytes of one sample or raises `StoreError`; it never returns other bytes, nor more or fewer
   of them than the manifest says.
@@ -40,12 +42,18 @@ class Store(ABC):
     """
 
     kind: ClassVar[str]
+    options: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, path: Path, name: str, manifest: Manifest) -> None:
         self.path = path
         self.name = name
         self.manifest = manifest
         self._closed = False
+
+    @classmethod
+    def opens(cls, path: Path) -> bool:  # noqa: ARG003 - part of the contract
+        """Return whether what lies at a path is for this store; stores of sophon's own are recognised by the table."""
+        return False
 
     @classmethod
     @abstractmethod
@@ -93,6 +101,10 @@ class Store(ABC):
     def close(self) -> None:
         """Release what is held open; from now on reads are refused."""
         self._closed = True
+
+    def holding(self, manifest: Manifest) -> Store:
+        """Return a store of other samples of the same data, as a manifest made from this one's says."""
+        return type(self)(self.path, self.name, manifest)
 
     def _failure(self, index: int, problem: str, remedy: str) -> StoreError:
         sample = self.manifest.ids[index].as_py()

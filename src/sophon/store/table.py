@@ -6,18 +6,36 @@ import os
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sophon.artifact import ARROW_ERRORS
 from sophon.errors import ConfigError, StoreError
 from sophon.store.cache import ManifestCache
 from sophon.store.folder import IMAGE_SUFFIXES, FolderStore
+from sophon.store.listing.beside import INSIDE, find_listing, listings_of
+from sophon.store.listing.rows import SUFFIXES, may_list
+from sophon.store.listing.store import ListingStore
+from sophon.store.listing.where import matches
 from sophon.store.manifest import Manifest
+from sophon.store.options import split_options
 from sophon.store.parquet import ParquetStore
 from sophon.store.shards import ShardStore, find_shards, is_pattern
 from sophon.store.store import Progress, Store, describe
 from sophon.store.tar import TarStore
 
-STORES: dict[str, type[Store]] = {"folder": FolderStore, "tar": TarStore, "parquet": ParquetStore}
+STORES: dict[str, type[Store]] = {
+    "folder": FolderStore,
+    "listing": ListingStore,
+    "tar": TarStore,
+    "parquet": ParquetStore,
+}
+"""Stores by kind. A store of one's own is one more row: ``STORES["mine"] = MyStore``; see `Store.opens`."""
 
+_OWN = frozenset(STORES)  # of sophon: their paths are recognised here
 _SHARDS = {store.suffix: kind for kind, store in STORES.items() if issubclass(store, ShardStore)}
 
 
@@ -31,65 +49,119 @@ def open_store(
     """Open a data set of any kind; list it if that was not done before.
 
     Args:
-        path: A folder of pictures, a tar or Parquet file, a folder of these, or a pattern such as ``data/train-*.tar``.
+        path: A folder of pictures, a listing (CSV, JSON lines or Parquet), a tar or Parquet file, a folder of these, or
+            a pattern such as ``data/train-*.tar``. Options may follow: ``labels.csv?where=split = 'train'``.
         name: What the data set is called; by default the last part of its path.
         cache_dir: Where manifests are kept; by default ``$XDG_CACHE_HOME/sophon`` or ``~/.cache/sophon``.
         on_progress: Called while the data set is listed: samples found so far, and how many there will be where that
             is known.
 
     Raises:
-        ConfigError: There is nothing at the path, no data set, or several kinds of data at once.
+        ConfigError: There is nothing at the path, no data set, or several kinds of data at once; an option is wrong.
         StoreError: The data set is empty or damaged.
     """
     text = os.path.expanduser(os.fspath(path))  # noqa: PTH111 - Path raises where there is no such user
     if not text or "\0" in text:
         raise ConfigError(f"expected the path of a data set, got {text!r}")
-    place = Path(text).absolute()
     if name is not None and (not name or "/" in name or not name.isprintable()):
         raise ConfigError(f"expected the name of a data set without slashes, got {name!r}")
+    bare, options = split_options(text)
+    place = Path(bare).absolute()
     try:
         title = _title(place) if name is None else name
-        manifest = _manifest(place, ManifestCache(cache_dir), on_progress)
+        manifest = _manifest(place, options, ManifestCache(cache_dir), on_progress)
     except OSError as error:
         raise StoreError(f"cannot look at {place}: {describe(error)}. Check the path and its rights.") from error
     for note in manifest.notes:
         warnings.warn(note, stacklevel=2)
-    return STORES[manifest.kind](place, title, manifest)
+    return STORES[manifest.kind](place, title, _selected(manifest, options, place))
 
 
-def _manifest(path: Path, cache: ManifestCache, on_progress: Progress | None) -> Manifest:
-    manifest = cache.load(path)
+def _manifest(path: Path, options: dict[str, str], cache: ManifestCache, on_progress: Progress | None) -> Manifest:
+    told = {name: value for name, value in options.items() if name != "where"}
+    # A listing that appears beside a folder does not change the folder, but its manifest.
+    key = _key(options, listings_of(path) if path.is_dir() else [])
+    manifest = cache.load(path, key)
     if manifest is not None and manifest.kind in STORES and STORES[manifest.kind].unchanged(path, manifest):
         return manifest
-    store = STORES[recognise(path)]
+    kind = recognise(path, options)
+    store: Any = STORES[kind]
+    unfit = sorted(set(told) - store.options)
+    if unfit:
+        raise ConfigError(f"{path}: option {unfit[0]!r} is not for {_ARTICLES.get(kind, f'a {kind}')}; leave it out")
     listed_at_s = time.time()
-    manifest = store.scan(path, on_progress)
-    cache.keep(path, manifest, listed_at_s)
+    given = {name: value for name, value in options.items() if name in store.options}
+    manifest = store.scan(path, on_progress, given) if given else store.scan(path, on_progress)
+    assert isinstance(manifest, Manifest)
+    cache.keep(path, manifest, listed_at_s, key)
     return manifest
 
 
-def recognise(path: Path) -> str:
+_ARTICLES = {"tar": "tar shards", "parquet": "Parquet files with pictures in them"}
+
+
+def _key(options: dict[str, str], listings: list[Path]) -> str:
+    return "\0".join([f"{name}={value}" for name, value in sorted(options.items())] + [str(file) for file in listings])
+
+
+def _selected(manifest: Manifest, options: dict[str, str], path: Path) -> Manifest:
+    """Return the samples that the option `where` selects, for stores that do not look at it themselves."""
+    where = options.get("where")
+    if where is None or "where" in STORES[manifest.kind].options:
+        return manifest
+    facts: dict[str, Any] = {"id": manifest.ids, "bytes": manifest.sizes}
+    if manifest.labels is not None:
+        facts["label"] = _class_names(manifest) if manifest.classes else manifest.labels
+    facts |= {name: manifest.columns[name] for name in manifest.columns.column_names}
+    rows = np.flatnonzero(matches(where, pa.table(facts)))
+    if not len(rows):
+        raise StoreError(f"{path}: no sample is one where {where}; check the condition")
+    return manifest.select(rows)
+
+
+def _class_names(manifest: Manifest) -> pa.Array:
+    assert manifest.labels is not None
+    known = (manifest.labels >= 0) & (manifest.labels < len(manifest.classes))
+    return pa.array(manifest.classes, pa.string()).take(pa.array(np.where(known, manifest.labels, 0), mask=~known))
+
+
+def recognise(path: Path, options: dict[str, str] | None = None) -> str:
     """Return which row of STORES opens a path.
 
     Raises:
         ConfigError: No row does, or several do.
         StoreError: The folder is empty or cannot be listed.
     """
+    for kind, store in STORES.items():
+        if kind not in _OWN and store.opens(path):
+            return kind
     if path.is_dir():
-        return _recognise_folder(path)
+        return _recognise_folder(path, options or {})
     if not path.exists() and not is_pattern(path):
         raise ConfigError(f"there is nothing at {path}; check the spelling, or whether the disk is mounted")
-    kind = _SHARDS.get(path.suffix.lower())
-    if kind is None or not (path.is_file() or is_pattern(path)):
+    suffix = path.suffix.lower()
+    if path.is_file() and suffix in SUFFIXES and (suffix not in _SHARDS or _is_listing(path)):
+        return ListingStore.kind
+    kind = _SHARDS.get(suffix, "")
+    if not kind or not (path.is_file() or is_pattern(path)):
         raise ConfigError(
-            f"{path} is not a data set; expected a folder of pictures, a .tar or .parquet file or a folder of these"
+            f"{path} is not a data set; expected a folder of pictures, a listing ({', '.join(SUFFIXES)}), a .tar or "
+            ".parquet file or a folder of these"
         )
-    if not find_shards(path, path.suffix.lower())[1]:
+    if not find_shards(path, suffix)[1]:
         raise ConfigError(f"no file is named like {path}; check the pattern")
     return kind
 
 
-def _recognise_folder(path: Path) -> str:
+def _is_listing(path: Path) -> bool:
+    """Return whether a Parquet file holds paths and no bytes."""
+    try:
+        return may_list(pq.read_schema(path))
+    except ARROW_ERRORS:
+        return False  # the store says what is wrong with it
+
+
+def _recognise_folder(path: Path, options: dict[str, str]) -> str:
     found: set[str] = set()
     count = 0
     try:
@@ -98,7 +170,7 @@ def _recognise_folder(path: Path) -> str:
                 count += 1
                 suffix = os.path.splitext(entry.name)[1].lower()  # noqa: PTH122 - a million Path objects take seconds
                 if suffix in _SHARDS and not entry.name.startswith(".") and entry.is_file():
-                    found.add(_SHARDS[suffix])
+                    found |= {_SHARDS[suffix]} if entry.name not in INSIDE else set()
                 elif suffix in IMAGE_SUFFIXES:
                     found.add("folder")
     except OSError as error:
@@ -111,7 +183,10 @@ def _recognise_folder(path: Path) -> str:
             "open one file or a pattern such as *.tar, or keep them apart"
         )
     # Folders beside shards are left alone; without shards they are classes.
-    return found.pop() if found else "folder"
+    kind = found.pop() if found else "folder"
+    if kind == "folder" and "files" not in options and find_listing(path, options.get("listing")) is not None:
+        return ListingStore.kind
+    return kind
 
 
 def _title(path: Path) -> str:
@@ -119,4 +194,5 @@ def _title(path: Path) -> str:
         path = path.parent
     if path.name in ("", ".."):
         path = path.resolve()
-    return (path.stem if path.suffix.lower() in _SHARDS and path.is_file() else path.name) or "data"
+    is_file = path.suffix.lower() in (*_SHARDS, *SUFFIXES) and path.is_file()
+    return (path.stem if is_file else path.name) or "data"

@@ -9,13 +9,17 @@ Limits:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from sophon.errors import StoreError
+from sophon.store.folder import IMAGE_SUFFIXES
 from sophon.store.manifest import NO_LABEL, Manifest
+from sophon.store.options import suffixes
 from sophon.store.shards import ShardFiles, ShardStore, find_shards, shard_sources
 from sophon.store.store import Progress, describe
 from sophon.store.tar_samples import ShardSamples, scan_shard
@@ -26,6 +30,7 @@ class TarStore(ShardStore):
 
     kind = "tar"
     suffix = ".tar"
+    options: ClassVar[frozenset[str]] = frozenset({"files"})
     _files: ShardFiles
 
     def __init__(self, path: Path, name: str, manifest: Manifest) -> None:
@@ -34,8 +39,15 @@ class TarStore(ShardStore):
         self._offsets = manifest.locations["offset"].to_numpy()
 
     @classmethod
-    def scan(cls, path: Path, on_progress: Progress | None = None) -> Manifest:
-        """Return the manifest of one shard, of a folder of shards in order of their names, or of a pattern."""
+    def scan(
+        cls, path: Path, on_progress: Progress | None = None, options: Mapping[str, str] | None = None
+    ) -> Manifest:
+        """Return the manifest of one shard, of a folder of shards in order of their names, or of a pattern.
+
+        With the option `files` its samples are members with other endings, or any.
+        """
+        files = (options or {}).get("files")
+        endings = IMAGE_SUFFIXES if files is None else suffixes(files)
         folder, names = find_shards(path, cls.suffix)
         sources = shard_sources(folder, names)
         shards: list[ShardSamples] = []
@@ -46,11 +58,12 @@ class TarStore(ShardStore):
                 on_progress(done + count, None)
 
         for name in names:
-            shards.append(scan_shard(folder / name, report))
+            shards.append(scan_shard(folder / name, report, endings))
             done += len(shards[-1].sizes)
         if not done:
             raise StoreError(
-                f"no picture found in the {len(names)} shards of {path}; expected members such as 0001.jpg and 0001.cls"
+                f"no {'picture' if files is None else files} found in the {len(names)} shards of {path}; expected "
+                f"members such as 0001.jpg and 0001.cls; {path}?files=.npy takes files of another kind"
             )
         return _manifest(path, names, shards, sources)
 

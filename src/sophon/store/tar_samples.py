@@ -11,7 +11,7 @@ import json
 import os
 import re
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -33,7 +33,7 @@ _CHUNK = 16_384  # members per step: the only Python objects per member are thos
 _MAX_TEXT_BYTES = 1 << 24  # of one .json or .txt
 _MAX_LABEL_BYTES = 64
 _MIN_LABEL, _MAX_LABEL = -(1 << 63), (1 << 63) - 1
-_RANKS = {suffix.removeprefix(".").encode(): rank for rank, suffix in enumerate(IMAGE_SUFFIXES)}
+_BESIDE = (b"cls", b"json", b"txt")  # belong to a sample, and are none
 # As in WebDataset: what is before the first dot of the base name must not be empty, so hidden files are no samples.
 _NAME = re.compile(rb"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)
 _META = re.compile(rb"__[^/]*__($|/)")  # WebDataset's own notes
@@ -54,12 +54,13 @@ class ShardSamples:
     ended: bool
 
 
-def scan_shard(path: Path, on_count: Callable[[int], None]) -> ShardSamples:
+def scan_shard(path: Path, on_count: Callable[[int], None], endings: Sequence[str] = IMAGE_SUFFIXES) -> ShardSamples:
     """Return the samples of a shard.
 
     Args:
         path: The shard.
         on_count: Called now and then with the number of pictures found so far.
+        endings: Of the members that are samples, best first where one key has several; "" for any.
 
     Raises:
         StoreError: The shard cannot be read; names it and says what to try.
@@ -70,7 +71,7 @@ def scan_shard(path: Path, on_count: Callable[[int], None]) -> ShardSamples:
         raise StoreError(f"cannot open shard {path}: {describe(error)}. Check that it may be read.") from error
     try:
         archive = Archive(fd, os.fstat(fd).st_size, f"shard {path}")
-        members = _Members(archive, f"shard {path}")
+        members = _Members(archive, f"shard {path}", endings)
         for member in archive.members():
             members.add(member)
             if len(members.ranks) % _CHUNK == 0:
@@ -115,7 +116,8 @@ class _Chunks:
 class _Members:
     """The members of one shard, sorted by what they are for."""
 
-    def __init__(self, archive: Archive, where: str) -> None:
+    def __init__(self, archive: Archive, where: str, endings: Sequence[str]) -> None:
+        self._endings = {ending.removeprefix(".").encode(): rank for rank, ending in enumerate(endings)}
         self._archive = archive
         self._where = where
         binary, text = pa.large_binary(), pa.large_string()
@@ -131,11 +133,10 @@ class _Members:
         if match is None or _META.match(match[1]):
             return
         key, extension = match[1], match[2].lower()
-        last = extension.rpartition(b".")[2]
-        if last in _RANKS:
+        rank = self._rank(extension)
+        if rank is not None:
             self._image_keys.append(key)
-            # A picture called just .jpg comes before one called .mask.jpg.
-            self.ranks.append(_RANKS[last] + (len(_RANKS) if last != extension else 0))
+            self.ranks.append(rank)
             self._offsets.append(member.offset)
             self._sizes.append(member.size)
         elif extension == b"cls":
@@ -152,6 +153,16 @@ class _Members:
         elif extension == b"txt":
             self._txt_keys.append(key)
             self._txt.append(self._text(member))
+
+    def _rank(self, extension: bytes) -> int | None:
+        """Return how well a member stands for its key, 0 for best; None if it is no sample."""
+        if extension in self._endings:
+            return self._endings[extension]
+        if b"" in self._endings:
+            return None if extension in _BESIDE else 0
+        # A picture called just .jpg comes before one called .mask.jpg.
+        rank = self._endings.get(extension.rpartition(b".")[2])
+        return None if rank is None else rank + len(self._endings)
 
     def samples(self) -> ShardSamples:
         parts = [self._image_keys, self._label_keys, self._json_label_keys, self._json_keys, self._txt_keys]

@@ -17,7 +17,7 @@ from sophon.codec.window.jpeg import Index, Window, available, cut
 from sophon.codec.window.refusal import NotWindowable
 from sophon.errors import ArtifactError, OpError, PayloadError
 from sophon.pipeline import Box, Key, Kind, Part, Pipeline, Spec, Trace, can_crop_early, needed_box
-from sophon.pipeline.ops.decode import Decode, kept_metadata
+from sophon.pipeline.ops.decode import Decode, is_upright, kept_metadata
 
 _MARKER = 0xFF
 _FRAMES = (0xC0, 0xC1)
@@ -158,8 +158,10 @@ def _colour_size(jpeg: Payload) -> tuple[int, int] | None:
 
 
 def _check_metadata(data: Payload, pipeline: Pipeline) -> None:
-    """Refuse a file whose metadata a later step may look at: a window has none."""
+    """Refuse a file whose metadata Decode or a later step may look at: a window has none."""
     decode = pipeline.ops[0]
+    if isinstance(decode, Decode) and decode.upright and not is_upright(decode.open(bytes(data)).info):
+        raise NotWindowable("it has to be turned as its EXIF orientation says")
     if isinstance(decode, Decode) and decode.metadata and kept_metadata(decode.open(bytes(data))) is not None:
         raise NotWindowable("a later step may look at its EXIF orientation or colour profile")
 

@@ -175,6 +175,10 @@ class Finishing:
         """Make a batch of targets."""
         if self.output == "torch" and all(type(target) is int for target in targets):
             return self.as_output(np.array(targets, np.int64))
+        if self.output == "torch":
+            # A tuple, as torch has it when it takes samples apart: texts stay what they are given in.
+            apart: Any = tuple(targets)
+            return torch.utils.data.default_collate(apart)
         return self.collate(targets)
 
 

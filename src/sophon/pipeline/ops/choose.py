@@ -26,10 +26,10 @@ def _check_ops(where: str, ops: Any) -> tuple[Op, ...]:
 def _common(name: str, specs: Sequence[Spec]) -> Spec:
     """Return what all possible results share; dimensions that may differ are unknown."""
     first = specs[0]
-    if any((s.kind, s.dtype) != (first.kind, first.dtype) for s in specs):
+    if any((s.kind, s.dtype, s.mode) != (first.kind, first.dtype, first.mode) for s in specs):
         raise ConfigError(f"{name}: its outcomes differ: " + " or ".join(sorted({str(s) for s in specs})))
     shape = tuple(d if all(s.shape[i] == d for s in specs) else None for i, d in enumerate(first.shape))
-    return Spec(first.kind, shape, first.dtype)
+    return Spec(first.kind, shape, first.dtype, first.mode)
 
 
 @dataclass(frozen=True)

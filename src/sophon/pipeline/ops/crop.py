@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from PIL import Image
@@ -11,12 +12,12 @@ from PIL import Image
 from sophon.errors import ConfigError, OpError
 from sophon.pipeline import checks
 from sophon.pipeline.op import Params
-from sophon.pipeline.ops.pad import PADDING_MODES, pad
+from sophon.pipeline.ops.pad import PADDING_MODES, check_border, pad
 from sophon.pipeline.ops.picture import INTERPOLATIONS, ImageOp, check_size, interpolations, not_a_picture
 from sophon.pipeline.part import Box, Part, missing
 from sophon.pipeline.pixels import PillowBox, crop_and_resize
 from sophon.pipeline.rng import Rng
-from sophon.pipeline.spec import Spec, image
+from sophon.pipeline.spec import OTHER_MODES, Spec, image
 from sophon.pipeline.streams import Boxes, Numbers, Sizes, Streams, where, whole
 
 _TOO_SMALL = "Use pad_if_needed=True, a Resize before it, or a smaller crop."
@@ -46,6 +47,7 @@ class SizedCrop(ImageOp):
     """A crop whose result has a fixed size."""
 
     size: int | tuple[int, int]
+    modes: ClassVar[tuple[str, ...]] = OTHER_MODES
 
     def __post_init__(self) -> None:
         self._set(size=checks.size(self._where("size"), self.size))
@@ -58,7 +60,8 @@ class SizedCrop(ImageOp):
 
     def output(self, spec: Spec) -> Spec:
         """Return an image of the given size."""
-        return image(*self._size, self._input(spec).channels)
+        spec = self._input(spec)
+        return image(*self._size, spec.channels, spec.mode)
 
     def _places(self, tops: Numbers, lefts: Numbers, sizes: Sizes) -> Boxes:
         """Return boxes of the given size at these places, and the whole of pictures that are smaller."""
@@ -144,6 +147,7 @@ class RandomCrop(SizedCrop):
     def output(self, spec: Spec) -> Spec:
         """Return an image of the given size; a picture that is known to be too small is refused."""
         height, width, _ = self._input(spec).shape
+        check_border(self.name(), self.padding_mode, spec)
         if height is not None and width is not None and min(spare := self._spare(height, width)) < 0:
             raise ConfigError(f"{self.name()}: {self._too_small(spare)} {_TOO_SMALL}")
         return super().output(spec)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from PIL import Image
 
@@ -21,6 +22,7 @@ class _Bordered(SizedCrop):
 
     fill: checks.Fill = 0.0
     padding_mode: str = "constant"
+    modes: ClassVar[tuple[str, ...]] = ()  # timm's borders are for colours
 
     def __post_init__(self) -> None:
         super().__post_init__()

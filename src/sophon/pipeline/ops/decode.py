@@ -7,15 +7,18 @@ import struct
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from PIL import Image, JpegImagePlugin, UnidentifiedImageError
+import numpy as np
+from PIL import Image, ImageOps, JpegImagePlugin, UnidentifiedImageError
 
 from sophon.errors import OpError
 from sophon.pipeline import checks
 from sophon.pipeline.op import Json, Op, Params
 from sophon.pipeline.ops.picture import MAX_PIXELS
-from sophon.pipeline.spec import Kind, Spec, image
+from sophon.pipeline.spec import MODES, Kind, Spec, image
 
 _ORIENTATION = 0x0112  # EXIF's tag
+AS_THEY_ARE = ("P", "I;16")
+_OTHER_ORDER = ("I;16B", "I;16L", "I;16N")  # of the bytes of a number
 _KEPT = ("icc_profile", "transparency")
 _WITH_ORIENTATION = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
 _JPEG_START = b"\xff\xd8\xff"
@@ -29,49 +32,70 @@ class Decode(Op):
     """Decode an image file: ``Image.open(file).convert(mode)``; EXIF orientation and colour profiles are not applied.
 
     Args:
-        mode: "RGB" (torchvision's ImageFolder) or "L" (gray).
+        mode: "RGB" (torchvision's ImageFolder), "L" (gray), "RGBA", "LA", "CMYK", "I" (int32) or "F" (float32). "P" and
+            "I;16" keep the numbers that are in the file, such as the class ids of a mask or 16-bit depths: they take
+            files in that mode and gray ones of 8 bits, and refuse all others, which converting would change. For "P",
+            "RGBA" and so on there are fewer ops, codecs and no windows: those refuse to be put after it.
         max_pixels: A picture that declares more is refused before any pixel is decoded. Formats other than JPEG are
             also bound by ``PIL.Image.MAX_IMAGE_PIXELS``, which is process-wide and yours to set.
         metadata: Whether a later step may look at EXIF or a colour profile, as somebody's own code may (`Pipeline`
             finds out). A picture that has such then keeps it through all ops, and is not sent without it.
+        upright: Turn the picture as its EXIF orientation says, as Hugging Face's `datasets` do and ImageFolder does
+            not.
     """
 
     mode: str = "RGB"
     max_pixels: int = MAX_PIXELS
     metadata: bool = False
+    upright: bool = False
     takes: ClassVar[Kind] = Kind.ENCODED
 
     def __post_init__(self) -> None:
         self._set(
-            mode=checks.choice(self._where("mode"), self.mode, ("RGB", "L")),
+            mode=checks.choice(self._where("mode"), self.mode, tuple(MODES)),
             max_pixels=checks.integer(self._where("max_pixels"), self.max_pixels, 1, checks.MAX_SIDE**2),
             metadata=checks.flag(self._where("metadata"), self.metadata),
+            upright=checks.flag(self._where("upright"), self.upright),
         )
 
     def to_spec(self) -> dict[str, Json]:
-        """Return the op as JSON values; `metadata` only where it is set, so that fingerprints stay what they are."""
+        """Return the op as JSON values; flags only where they are set, so that fingerprints stay what they are."""
         spec = super().to_spec()
-        if not self.metadata:
-            del spec["metadata"]
+        for flag in ("metadata", "upright"):
+            if not spec[flag]:
+                del spec[flag]
         return spec
 
     def output(self, spec: Spec) -> Spec:
         """Return an image of unknown size."""
         self._check_kind(spec)
-        return image(None, None, len(self.mode))
+        return image(None, None, MODES[self.mode][0], self.mode)
 
     def apply(self, value: bytes, params: Params = None) -> Image.Image:  # noqa: ARG002 - part of the contract
         """Return the decoded picture."""
         picture = self.open(value)
         try:
             picture.load()
+            if self.upright and picture.getexif().get(_ORIENTATION) is not None:
+                picture = ImageOps.exif_transpose(picture)
             if picture.mode != self.mode:
-                return picture.convert(self.mode)
+                return self._converted(picture)
             # convert() would copy the pixels. What it returns is a plain Image, not the file's own class, and there are
             # transforms that look a class up.
             return picture._new(picture.im)
         except _DAMAGE as error:
             raise OpError(f"{_name(picture)} is damaged: {error}.", remedy=_REMEDY) from error
+
+    def _converted(self, picture: Image.Image) -> Image.Image:
+        """Return a picture in another mode than its file's."""
+        if self.mode == "I;16" and picture.mode in _OTHER_ORDER:
+            return Image.fromarray(np.asarray(picture).astype("<u2"))
+        if self.mode in AS_THEY_ARE and picture.mode != "L":
+            raise OpError(
+                f"{_name(picture)} is in mode {picture.mode}, and its pixels would change in mode {self.mode}.",
+                remedy=f'Use Decode(mode="{picture.mode}"), or save the file in mode {self.mode}.',
+            )
+        return picture.convert(self.mode)
 
     def open(self, value: bytes) -> Image.Image:
         """Return the picture with its size known and its pixels not yet decoded."""
@@ -105,10 +129,10 @@ def kept_metadata(picture: object) -> dict[str | tuple[int, int], Any] | None:
     info = picture.info if isinstance(picture, Image.Image) else {}
     if any(name in info for name in _KEPT):
         return info
-    return None if _is_upright(info) else info
+    return None if is_upright(info) else info
 
 
-def _is_upright(info: dict[str | tuple[int, int], Any]) -> bool:
+def is_upright(info: dict[str | tuple[int, int], Any]) -> bool:
     """Return whether a picture with this metadata is upright for Pillow, which reads that in EXIF and in XMP."""
     if not any(name in info for name in _WITH_ORIENTATION):
         return True

@@ -9,13 +9,14 @@ from PIL import Image
 
 from sophon.pipeline.ops.picture import ChanceOp
 from sophon.pipeline.part import Box, Part
-from sophon.pipeline.spec import Spec
+from sophon.pipeline.spec import OTHER_MODES, Spec
 from sophon.pipeline.streams import Boxes, Sizes, Streams, where
 
 
 @dataclass(frozen=True)
 class _RandomFlip(ChanceOp):
     _transpose: ClassVar[Image.Transpose]
+    modes: ClassVar[tuple[str, ...]] = OTHER_MODES
 
     def box_before(self, box: Box, spec: Spec, params: bool) -> Box | None:
         """Return the mirrored box."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from PIL import Image, ImageOps
 
-from sophon.errors import OpError
+from sophon.errors import ConfigError, OpError
 from sophon.pipeline import checks
 from sophon.pipeline.op import Params
 from sophon.pipeline.ops.picture import ImageOp, check_pixels
-from sophon.pipeline.spec import Spec, image
+from sophon.pipeline.spec import OTHER_MODES, Spec, image, spec_of
 
 PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
 
@@ -29,6 +30,7 @@ class Pad(ImageOp):
     padding: int | tuple[int, ...]
     fill: checks.Fill = 0.0
     padding_mode: str = "constant"
+    modes: ClassVar[tuple[str, ...]] = OTHER_MODES
 
     def __post_init__(self) -> None:
         self._set(
@@ -46,12 +48,15 @@ class Pad(ImageOp):
 
     def output(self, spec: Spec) -> Spec:
         """Return an image grown by the padding."""
-        height, width, channels = self._input(spec).shape
+        spec = self._input(spec)
+        check_border(self.name(), self.padding_mode, spec)
+        height, width, channels = spec.shape
         left, top, right, bottom = self.sides
         return image(
             None if height is None else height + top + bottom,
             None if width is None else width + left + right,
             channels,
+            spec.mode,
         )
 
     def apply(self, value: Image.Image, params: Params = None) -> Image.Image:  # noqa: ARG002 - part of the contract
@@ -64,9 +69,26 @@ def pad(picture: Image.Image, sides: tuple[int, int, int, int], fill: checks.Fil
     left, top, right, bottom = sides
     check_pixels("Pad", picture.height + top + bottom, picture.width + left + right)
     if mode == "constant":
-        return ImageOps.expand(picture, sides, colour(fill, picture))
+        expanded = ImageOps.expand(picture, sides, colour(fill, picture))
+        if picture.mode == "P":
+            expanded.putpalette(*palette_of(picture))  # ImageOps leaves out colours that it does not need
+        return expanded
+    check_border("Pad", mode, spec_of(picture))
     around = ((top, bottom), (left, right), (0, 0))[: 3 if picture.mode == "RGB" else 2]
     return Image.fromarray(np.pad(np.asarray(picture), around, mode=mode))  # type: ignore[call-overload]
+
+
+def check_border(name: str, padding_mode: str, spec: Spec) -> None:
+    """Refuse a border made of the picture's own pixels where torchvision makes other pictures of such ones."""
+    if spec.mode and padding_mode != "constant":
+        raise ConfigError(f"{name}: a border of mode {spec.mode} can be constant only, got {padding_mode!r}")
+
+
+def palette_of(picture: Image.Image) -> tuple[bytes, str]:
+    """Return the palette of a picture in mode P, and what its entries are: RGB or RGBA."""
+    assert picture.palette is not None
+    raw_mode, data = picture.palette.getdata()
+    return bytes(data), raw_mode
 
 
 def colour(fill: checks.Fill, picture: Image.Image) -> int | tuple[int, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from PIL import Image
@@ -20,7 +21,7 @@ from sophon.pipeline.op import Params
 from sophon.pipeline.ops.picture import INTERPOLATIONS, ImageOp, check_pixels, check_size
 from sophon.pipeline.part import Box, Part
 from sophon.pipeline.pixels import crop_and_resize
-from sophon.pipeline.spec import Spec, image, spec_of
+from sophon.pipeline.spec import OTHER_MODES, Spec, image, spec_of
 from sophon.pipeline.streams import Boxes, Numbers, Sizes, Streams
 
 # Of Pillow's filters, in pixels of the result. Torch's bicubic filter without antialiasing takes four pixels too.
@@ -40,6 +41,7 @@ class Resize(ImageOp):
     size: int | tuple[int, int]
     interpolation: str = "bilinear"
     max_size: int | None = None
+    modes: ClassVar[tuple[str, ...]] = OTHER_MODES
 
     def __post_init__(self) -> None:
         size: int | tuple[int, int]
@@ -66,10 +68,10 @@ class Resize(ImageOp):
         spec = self._input(spec)
         height, width, channels = spec.shape
         if isinstance(self.size, tuple):
-            return image(*self.size, channels)
+            return image(*self.size, channels, spec.mode)
         if height is None or width is None:
-            return image(None, None, channels)
-        return image(*self._target(height, width), channels)
+            return image(None, None, channels, spec.mode)
+        return image(*self._target(height, width), channels, spec.mode)
 
     def box_before(self, box: Box, spec: Spec, params: Params) -> Box | None:  # noqa: ARG002 - part of the contract
         """Return the box of the input that the filter reads."""

@@ -12,7 +12,7 @@ from sophon.errors import ConfigError, OpError
 from sophon.pipeline import checks, pixels
 from sophon.pipeline.op import Op, Params
 from sophon.pipeline.ops.picture import not_a_picture
-from sophon.pipeline.spec import Kind, Spec, spec_of
+from sophon.pipeline.spec import MODES, OTHER_MODES, Kind, Spec, spec_of
 
 Tensor = np.ndarray[Any, np.dtype[Any]]
 _WHITE = np.float32(255)
@@ -28,18 +28,22 @@ class _FromImage(Op):
         """Return a tensor with the channels first."""
         self._check_kind(spec)
         height, width, channels = spec.shape or (None, None, None)
-        return Spec(Kind.TENSOR, (channels, height, width), self._dtype)
+        # A picture in mode I;16 has numbers of 16 bits, which only PILToTensor takes, and keeps.
+        dtype = spec.dtype if spec.mode and self._dtype == "uint8" else self._dtype
+        return Spec(Kind.TENSOR, (channels, height, width), dtype)
 
 
 @dataclass(frozen=True)
 class PILToTensor(_FromImage):
-    """Put the channels first; values stay 0 … 255."""
+    """Put the channels first; values stay what they are: 0 … 255, or class ids, or numbers of 16 bits."""
 
     _dtype: ClassVar[str] = "uint8"
+    modes: ClassVar[tuple[str, ...]] = OTHER_MODES
 
     def apply(self, value: Image.Image, params: Params = None) -> Tensor:  # noqa: ARG002 - part of the contract
-        """Return a uint8 tensor."""
-        return planes(value, np.uint8)
+        """Return a tensor of the picture's own numbers."""
+        _, dtype = MODES.get(getattr(value, "mode", ""), (0, "uint8"))
+        return planes(value, np.dtype(dtype).type)
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,8 @@ class ToTensor(_FromImage):
     """Put the channels first and divide by 255."""
 
     _dtype: ClassVar[str] = "float32"
+    # Not those whose numbers have more than 8 bits: torchvision does not divide them, and lets large ones wrap around.
+    modes: ClassVar[tuple[str, ...]] = tuple(mode for mode in OTHER_MODES if MODES[mode][1] == "uint8")
 
     def apply(self, value: Image.Image, params: Params = None) -> Tensor:  # noqa: ARG002 - part of the contract
         """Return a float32 tensor in 0 … 1."""
@@ -102,6 +108,8 @@ class ToFloat(Op):
     def output(self, spec: Spec) -> Spec:
         """Return a float32 tensor of the same shape."""
         self._check_kind(spec)
+        if spec.kind is Kind.TENSOR and spec.dtype not in ("uint8", "float32"):
+            raise ConfigError(f"{self.name()} takes uint8 or float32, but the op before it gives {spec}")
         return Spec(Kind.TENSOR, spec.shape or (None, None, None), "float32")
 
     def apply(self, value: Tensor, params: Params = None) -> Tensor:  # noqa: ARG002 - part of the contract

@@ -1,0 +1,96 @@
+"""The paths that `sophon serve` is given: which data sets they are, and what those are called."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from sophon.errors import ConfigError
+from sophon.store.options import split_options
+
+_NAMED: Final = re.compile(r"([^/=?]+)=(.+)", re.DOTALL)
+_SHARDS: Final = (".tar", ".parquet")
+_NUMBER: Final = re.compile(r"\d+")
+
+
+def named_paths(texts: tuple[str, ...], name: str | None, where: str | None) -> list[tuple[str, str]]:
+    """Return data sets as (name, path with options).
+
+    Shards that differ in their numbers alone are one data set: the shell has written out a pattern.
+
+    Args:
+        texts: As given: ``PATH`` or ``NAME=PATH``.
+        name: For the only data set, whatever its path.
+        where: Which samples of it.
+
+    Raises:
+        ConfigError: Two data sets have one name, or it is not clear what is meant.
+    """
+    pairs = _with_shards_joined([_pair(text) for text in texts])
+    if (name is not None or where is not None) and len(pairs) != 1:
+        option, instead = ("--name", "NAME=PATH") if name is not None else ("--where", "PATH?where=CONDITION")
+        raise ConfigError(f"{option} goes with one PATH; write {instead} where there are several")
+    named: dict[str, str] = {}
+    for told, path in pairs:
+        label = name or told or _title(path)
+        if "/" in label or label in named:
+            raise ConfigError(
+                f"{label!r} cannot be the name of {path}: names are unique and without a slash; write NAME={path}"
+            )
+        named[label] = path if where is None else _with_where(path, where)
+    return list(named.items())
+
+
+def _pair(text: str) -> tuple[str | None, str]:
+    match = _NAMED.fullmatch(text)
+    return (match[1], match[2]) if match is not None and not Path(text).exists() else (None, text)
+
+
+def _with_where(path: str, where: str) -> str:
+    options = split_options(path)[1]
+    if "where" in options:
+        raise ConfigError(f"{path!r} has a condition of its own; leave --where out")
+    return f"{path}{'&' if options else '?'}where={where}"
+
+
+def _with_shards_joined(pairs: list[tuple[str | None, str]]) -> list[tuple[str | None, str]]:
+    groups: dict[tuple[Path, str], list[str]] = {}
+    for told, path in pairs:
+        if told is None and path.lower().endswith(_SHARDS) and Path(path).is_file():
+            groups.setdefault(_alike(path), []).append(path)
+    joined: list[tuple[str | None, str]] = []
+    for told, path in pairs:
+        group = groups.get(_alike(path), []) if told is None else []
+        if len(group) < 2:
+            joined.append((told, path))
+        elif path == group[0]:
+            joined.append((None, _pattern(group)))
+    return joined
+
+
+def _alike(path: str) -> tuple[Path, str]:
+    return Path(path).parent, _NUMBER.sub("*", Path(path).name)
+
+
+def _pattern(group: list[str]) -> str:
+    """Return the pattern that names these shards, and no others."""
+    parts = list(zip(*(_NUMBER.split(Path(path).name) for path in group), strict=True))
+    numbers = list(zip(*(_NUMBER.findall(Path(path).name) for path in group), strict=True))
+    stars = ["*" if len(set(found)) > 1 else found[0] for found in numbers]
+    texts = [found[0] for found in parts]
+    name = "".join(text + star for text, star in zip(texts, [*stars, ""], strict=True))
+    folder = Path(group[0]).parent
+    there, given = {path.name for path in folder.glob(name)}, {Path(path).name for path in group}
+    if len(given) < len(group) or there != given:
+        raise ConfigError(
+            f"{len(given)} of the {len(there)} files named like {folder / name} are given: are they one data set? "
+            f"Write '{folder / name}', in quotes, for all of them, put these into a folder of their own, or "
+            "write NAME=PATH for each that is a data set of its own"
+        )
+    return str(folder / name)
+
+
+def _title(path: str) -> str:
+    name = Path(split_options(path)[0]).resolve().name.split(".")[0]
+    return name.partition("*")[0].rstrip("-_ ") or Path(path).resolve().parent.name or "data"

@@ -1,0 +1,161 @@
+"""A data set given as an object: its files as a source, its transforms as a pipeline, and the proof that both fit.
+
+The first, the middle and the last sample are read as the object reads them, and as we do: a picture or a target that
+differs is an error, since all others may differ too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sophon.errors import ConfigError
+from sophon.link.transport import Transport
+from sophon.loader.sources.local import LocalTransport
+from sophon.pipeline import Key, Op, Pipeline, ops
+from sophon.pipeline.ops.decode import Decode
+from sophon.pipeline.translation.met import origin
+from sophon.store.objects.fileset import FileSet
+from sophon.store.objects.recognise import files_of
+
+
+@dataclass(frozen=True)
+class Given:
+    """What to load, whatever it was given as.
+
+    Args:
+        source: An address, a path, or a transport.
+        pipeline: What is done to a sample; None if nobody has said.
+        target_transform: What is done to a target.
+    """
+
+    source: Any
+    pipeline: Any
+    target_transform: Callable[[Any], Any] | None
+
+
+class TargetOf:
+    """Finds the target of a sample that is not an integer, and does to it what the object does.
+
+    Args:
+        targets: By the number that stands for each of them.
+        then: The target_transform of the object or of the loader.
+    """
+
+    def __init__(self, targets: Any, then: Callable[[Any], Any] | None) -> None:
+        self._targets = targets
+        self._then = then
+
+    def __call__(self, label: int) -> Any:
+        """Return the target."""
+        target = self._targets[label]
+        return target if self._then is None else self._then(target)
+
+
+def given(data: Any, pipeline: Any, target_transform: Callable[[Any], Any] | None) -> Given:
+    """Return what to load: of an object its files, its transform and its target_transform; all else as it is.
+
+    Raises:
+        ConfigError: The object cannot be represented, has a transform while a pipeline is given too, or gives other
+            pictures or targets than its files do; says what to try.
+    """
+    if isinstance(data, str | os.PathLike | Transport | list | tuple):
+        return Given(data, pipeline, target_transform)
+    files = files_of(data)
+    if files is None:
+        if not hasattr(type(data), "__getitem__"):
+            return Given(data, pipeline, target_transform)
+        raise ConfigError(
+            f"{type(data).__name__} does not say where its files lie; give sophon.from_dataset(ds, path=…, target=…), "
+            "an address or a path"
+        )
+    then = _one_of("target_transform", target_transform, files.target_transform)
+    if files.refusal and pipeline is None:
+        raise ConfigError(f"{files.title}: {files.refusal}; give a pipeline that begins with the bytes of a file")
+    built = _pipeline(files, _one_of("pipeline", pipeline, files.transform))
+    _compare(files)
+    target = then if files.targets is None else TargetOf(files.targets, then)
+    return Given(LocalTransport(files.store, files.title), built, target)
+
+
+def _one_of(name: str, told: Any, own: Any) -> Any:
+    if told is not None and own is not None and told is not own:
+        own_name = "transform" if name == "pipeline" else name
+        raise ConfigError(f"{name}: the data set has a {own_name} of its own; leave one of them out")
+    return told if told is not None else own
+
+
+def _pipeline(files: FileSet, told: Any) -> Pipeline:
+    """Return what is done to a sample; pictures are decoded as the object does it, unless the user's ops say how."""
+    decode = ops.Decode(**files.decode)
+    if told is None:
+        return Pipeline([decode])
+    steps = list(told) if isinstance(told, list | tuple) else [told]
+    pipeline = as_pipeline(told)
+    says_how = isinstance(told, Pipeline) or any(isinstance(step, Op) for step in steps)
+    first = pipeline.ops[0]
+    if says_how or not isinstance(first, Decode):
+        return pipeline
+    if decode.mode != "RGB":
+        return Pipeline([decode, *steps])  # translation is proven for pictures in colour; these steps run as they are
+    return Pipeline([replace(decode, metadata=first.metadata), *pipeline.ops[1:]])
+
+
+def _compare(files: FileSet) -> None:
+    """Raise unless some samples of the object are what its files give."""
+    if files.item is None:
+        return
+    decode = Pipeline([ops.Decode(**files.decode)])
+    manifest = files.store.manifest
+    for index in sorted({0, len(files) // 2, len(files) - 1}):
+        picture, target = files.item(index)
+        where = f"{files.title}, sample {index}"
+        if picture is not None:
+            _compare_picture(picture, decode.run(files.store.read(index), Key(0, 0, index)), where)
+        label = manifest.label(index)
+        ours = files.targets[label] if files.targets is not None and label is not None else label
+        if not _same(ours, target) and not (ours == -1 and target is None):
+            raise ConfigError(f"{where}: the object's target is {target!r:.80}, and {ours!r:.80} was found; {_REMEDY}")
+
+
+_REMEDY = "give sophon.from_dataset(ds, path=…, target=…), or its files and labels as a listing"
+
+
+def _compare_picture(theirs: Any, ours: Any, where: str) -> None:
+    size = getattr(theirs, "size", None)
+    if not hasattr(theirs, "tobytes") or not hasattr(theirs, "mode"):
+        raise ConfigError(
+            f"{where}: the object gives a {type(theirs).__name__} where a picture was expected: it does more than its "
+            "transform says. Give a pipeline that does the same from the bytes of a file, and check=False"
+        )
+    if (theirs.mode, size, theirs.tobytes()) != (ours.mode, ours.size, ours.tobytes()):
+        raise ConfigError(
+            f"{where}: the object gives other pixels ({theirs.mode}, {size}) than its file ({ours.mode}, {ours.size}); "
+            'name the mode it opens them in, as from_dataset(…, decode="L"), or give a pipeline and check=False'
+        )
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, tuple | list) and isinstance(other, tuple | list):
+        return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
+    try:
+        return bool(np.array_equal(one, other)) or one == other
+    except Exception:  # noqa: BLE001 - a comparison of the user's own targets may raise anything
+        return one is other
+
+
+def as_pipeline(pipeline: Any) -> Pipeline:
+    """Return a pipeline, given one, a list of ops, or transforms of torchvision and others, one or a list of them."""
+    if pipeline is None:
+        raise ConfigError("pipeline: expected a Pipeline or a torchvision transform, got None; the least is ToTensor()")
+    if isinstance(pipeline, Pipeline):
+        return pipeline
+    if isinstance(pipeline, list | tuple):
+        # Somebody else's transforms want pictures; own functions may want the bytes of a file.
+        on_pictures = any(origin(step).library for step in pipeline) and not any(isinstance(s, Op) for s in pipeline)
+        return Pipeline.from_torchvision(pipeline) if on_pictures else Pipeline(pipeline)
+    return Pipeline.from_torchvision(pipeline)

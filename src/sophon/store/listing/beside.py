@@ -1,0 +1,56 @@
+"""Which listing belongs to a folder of files: Hugging Face's inside of it, Kaggle's beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from sophon.errors import ConfigError
+from sophon.store.listing.rows import SUFFIXES
+from sophon.store.options import NONE
+
+INSIDE: Final = ("metadata.csv", "metadata.jsonl", "metadata.parquet", "labels.csv", "labels.jsonl")
+_BESIDE: Final = ("labels.csv", "{name}.csv", "{name}_labels.csv", "{name}_metadata.csv")
+
+
+def find_listing(folder: Path, told: str | None) -> Path | None:
+    """Return the listing of a folder, or None.
+
+    Args:
+        folder: Where the files lie.
+        told: Its name, in the folder or beside it; "none" for no listing; by default it is looked for.
+
+    Raises:
+        ConfigError: There are several, or not the one that is told.
+    """
+    if told == NONE:
+        return None
+    if told is not None:
+        return _told(folder, told)
+    found = listings_of(folder)
+    if len(found) > 1:
+        raise ConfigError(
+            f"{folder} has several listings: {', '.join(file.name for file in found)}; "
+            f"write {folder}?listing={found[0].name}, or ?listing=none to use none of them"
+        )
+    return found[0] if found else None
+
+
+def listings_of(folder: Path) -> list[Path]:
+    """Return the listings in a folder; if there is none, those beside it."""
+    for names, place in ((INSIDE, folder), (_BESIDE, folder.parent)):
+        found = [file for name in names if (file := place / name.format(name=folder.name)).is_file()]
+        if found:
+            return found
+    return []
+
+
+def _told(folder: Path, told: str) -> Path:
+    if "/" in told or Path(told).suffix.lower() not in SUFFIXES:
+        raise ConfigError(
+            f"listing: expected the name of a file in {folder} or beside it ({', '.join(SUFFIXES)}), got {told!r}"
+        )
+    for place in (folder, folder.parent):
+        if (place / told).is_file():
+            return place / told
+    raise ConfigError(f"listing: there is no {told!r} in {folder} or beside it; check the spelling")

@@ -1,0 +1,178 @@
+"""From the paths of a listing to files: inside the data set and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import stat as stat_flags
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from sophon.errors import StoreError
+from sophon.store.folder import IMAGE_SUFFIXES
+from sophon.store.listing.rows import Listing
+from sophon.store.manifest import Int64Array
+from sophon.store.store import Progress, describe
+
+_SCHEME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
+_STEP: Final = 4096  # files between two reports
+
+
+@dataclass
+class Files:
+    """The files of a listing's rows.
+
+    Args:
+        paths: Relative to the root, one per row that is taken.
+        sizes: In bytes.
+        rows: Which rows of the listing these are.
+        folders: All folders that hold one of them, relative to the root, with their times.
+        elsewhere: How many rows name files outside of the folder, or files that are not there; only where the listing
+            was found beside a folder, and may be about more than it.
+    """
+
+    paths: list[str]
+    sizes: Int64Array
+    rows: Int64Array
+    folders: dict[str, int] = field(default_factory=dict)
+    elsewhere: int = 0
+
+
+def inside(path: str, listing: Listing, index: int) -> str:
+    """Return a row's path in its shortest form, relative to the listing.
+
+    Raises:
+        StoreError: It is empty, absolute, an address, or leads out of the folder of the listing.
+    """
+    problem = ""
+    if not path or not path.strip():
+        problem = "the path is empty; name a file or remove the row"
+    elif "\0" in path:
+        problem = "the path holds a zero byte; correct it"
+    elif _SCHEME.match(path):
+        problem = f"{path!r:.80} is an address and not a path; fetch the file and name where it lies"
+    elif path.startswith(("/", "~")):
+        problem = (
+            f"{path!r:.80} is not relative to the listing; put the listing above its files, and write paths from there"
+        )
+    else:
+        short = posixpath.normpath(path)
+        if short != ".." and not short.startswith("../"):
+            if short != ".":
+                return short
+            problem = f"{path!r} is a folder; name a file"
+        else:
+            problem = f"{path!r:.80} leads out of the folder of the listing; put the listing above its files"
+    raise StoreError(f"{listing.row(index)}: {problem}")
+
+
+def find_files(
+    listing: Listing, paths: Sequence[str | None], rows: Int64Array, root: Path, on_progress: Progress | None
+) -> Files:
+    """Return the files that a listing's rows name, each of which must exist.
+
+    Args:
+        listing: Where the paths are from.
+        paths: Of all rows.
+        rows: Which ones are wanted.
+        root: The folder that the paths are relative to, and that holds all files.
+        on_progress: Called now and then.
+
+    Raises:
+        StoreError: A path leads elsewhere, a file does not exist or is named twice; names the row.
+    """
+    wanted = [inside(paths[row] or "", listing, row) for row in rows.tolist()]
+    ending = _ending(wanted[0], root) if wanted else ""
+    seen: dict[str, int] = {}
+    sizes = np.empty(len(wanted), np.int64)
+    found = Files([], sizes, rows)
+    for at, (row, name) in enumerate(zip(rows.tolist(), wanted, strict=True)):
+        path = name + ending
+        if path in seen:
+            raise StoreError(
+                f"{listing.row(row)} names {path!r} once more, after {listing.row(seen[path])}; remove one of them"
+            )
+        seen[path] = row
+        sizes[at] = _size(root, path, listing, row)
+        found.paths.append(path)
+        if on_progress is not None and (at + 1) % _STEP == 0:
+            on_progress(at + 1, len(wanted))
+    found.folders = _folders(root, found.paths)
+    return found
+
+
+def find_files_of(
+    listing: Listing, paths: Sequence[str | None], rows: Int64Array, root: Path, existing: dict[str, int]
+) -> Files:
+    """Return the files of a folder that the rows of a listing beside it name; other rows are counted.
+
+    Args:
+        listing: Where the paths are from: relative to it, or to the folder, or a name without its ending.
+        paths: Of all rows.
+        rows: Which ones are wanted.
+        root: The folder.
+        existing: The files in it by path, with their sizes.
+
+    Raises:
+        StoreError: A path leads out of the folder of the listing, or a file is named twice; names the row.
+    """
+    prefix = posixpath.relpath(root, listing.file.parent) + "/"
+    by_stem: dict[str, str | None] = {}
+    for name in existing:
+        stem = posixpath.splitext(name)[0]
+        by_stem[stem] = None if stem in by_stem else name  # two files of one name: neither is meant
+    seen: dict[str, int] = {}
+    kept: list[int] = []
+    for row in rows.tolist():
+        name = inside(paths[row] or "", listing, row)
+        forms = (name.removeprefix(prefix), name) if prefix != "./" else (name,)
+        path = next((form for form in forms if form in existing), None) or next(
+            (by_stem[form] for form in forms if by_stem.get(form)), None
+        )
+        if path is None:
+            continue
+        if path in seen:
+            raise StoreError(
+                f"{listing.row(row)} names {path!r} once more, after {listing.row(seen[path])}; remove one of them, "
+                "or leave the listing out with ?listing=none"
+            )
+        seen[path] = row
+        kept.append(row)
+    sizes = np.array([existing[path] for path in seen], np.int64)
+    return Files(list(seen), sizes, np.array(kept, np.int64), _folders(root, list(seen)), len(rows) - len(kept))
+
+
+def _ending(name: str, root: Path) -> str:
+    """Return what has to follow the names of a listing, as in Kaggle's: ".jpg" where they lack it, else ""."""
+    start = f"{root}/{name}"
+    if os.path.lexists(start):  # Path.exists raises where a name is too long
+        return ""
+    return next((suffix for suffix in IMAGE_SUFFIXES if os.path.lexists(start + suffix)), "")
+
+
+def _size(root: Path, path: str, listing: Listing, row: int) -> int:
+    try:
+        stat = os.stat(f"{root}/{path}")  # noqa: PTH116 - a Path takes longer than the call
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise StoreError(
+            f"{listing.row(row)}: there is no file {path!r:.200} in {root}; put it there, remove the row, or select "
+            "others with ?where="
+        ) from error
+    except (OSError, ValueError) as error:
+        problem = describe(error)
+        raise StoreError(
+            f"{listing.row(row)}: {path!r:.80} cannot be examined: {problem}. Check its rights."
+        ) from error
+    if not stat_flags.S_ISREG(stat.st_mode):
+        raise StoreError(f"{listing.row(row)}: {path!r} in {root} is not a file; name a file")
+    return stat.st_size
+
+
+def _folders(root: Path, paths: list[str]) -> dict[str, int]:
+    names = sorted({posixpath.dirname(path) for path in paths})
+    return {name: (root / name).stat().st_mtime_ns for name in names}

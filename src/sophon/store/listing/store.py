@@ -1,0 +1,170 @@
+"""A listing: files that a CSV, JSON lines or Parquet file names, with labels and further columns.
+
+The listing is given itself, or lies in a folder of files (Hugging Face's ``metadata.csv``) or beside it (Kaggle's
+``labels.csv``), and the folder is given. Samples are in the order of the rows. The numbers of classes come from all
+rows, so that two selections of one listing agree on them.
+
+Limits:
+    As for folders: a cached manifest is trusted as long as neither the listing nor a folder's time changes. A link in
+    the data set is followed wherever it leads; a path in the listing never leads out of the data set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from sophon.errors import StoreError
+from sophon.store.folder import FolderStore
+from sophon.store.listing.beside import find_listing
+from sophon.store.listing.files import Files, find_files, find_files_of
+from sophon.store.listing.labels import Labels, labels_of
+from sophon.store.listing.rows import Listing, read_listing
+from sophon.store.listing.where import matches
+from sophon.store.manifest import NO_LABEL, Int64Array, Manifest, decode_name, sources_table
+from sophon.store.store import Progress
+
+
+class ListingStore(FolderStore):
+    """Files that a listing names, relative to the folder it lies in, or to the folder that was opened."""
+
+    kind = "listing"
+    options: ClassVar[frozenset[str]] = frozenset({"where", "path", "label", "listing"})
+
+    def __init__(self, path: Path, name: str, manifest: Manifest) -> None:
+        super().__init__(path if path.is_dir() else path.parent, name, manifest)
+        self.path = path
+
+    @classmethod
+    def scan(
+        cls, path: Path, on_progress: Progress | None = None, options: Mapping[str, str] | None = None
+    ) -> Manifest:
+        """Return the manifest of a listing, or of a folder and the listing that belongs to it."""
+        told = dict(options or {})
+        file, folder = path, None
+        if path.is_dir():
+            found = find_listing(path, told.get("listing"))
+            if found is None:
+                raise StoreError(f"{path} has no listing, neither in it nor beside it; give the listing itself")
+            file, folder = found, path
+        listing = read_listing(file, told.get("path"), told.get("label"))
+        labels = labels_of(listing, "label" in told)
+        rows = np.arange(listing.table.num_rows)
+        if "where" in told:
+            rows = np.flatnonzero(matches(told["where"], listing.table))
+            if not len(rows):
+                raise StoreError(f"{file}: no row is one where {told['where']}; check the condition")
+        paths = listing.table[listing.path].cast(pa.string()).to_pylist()
+        if folder is None:
+            files = find_files(listing, paths, rows, file.parent, on_progress)
+            return _manifest(listing, labels, files, file.parent, [])
+        return _scan_folder(folder, listing, labels, paths, rows, on_progress)
+
+    @classmethod
+    def unchanged(cls, path: Path, manifest: Manifest) -> bool:
+        """Return whether neither the listing nor a folder that holds files has changed since."""
+        root = path if path.is_dir() else path.parent
+        try:
+            for name, size, time in zip(
+                *(manifest.sources[column] for column in ("name", "bytes", "mtime_ns")), strict=True
+            ):
+                text = decode_name(name.as_py())
+                # Not root/"..", which is another folder where the root is a link.
+                stat = (root.parent / text[3:] if text.startswith("../") else root / text).stat()
+                if stat.st_mtime_ns != time.as_py() or size.as_py() not in (-1, stat.st_size):
+                    return False
+        except OSError:
+            return False
+        return len(manifest.sources) > 0
+
+
+def _scan_folder(
+    folder: Path,
+    listing: Listing,
+    labels: Labels,
+    paths: list[str | None],
+    rows: Int64Array,
+    on_progress: Progress | None,
+) -> Manifest:
+    """Return the manifest of a folder whose listing was found; what is odd about the two together is noted."""
+    base: Manifest | None = None
+    with suppress(StoreError):  # no pictures, or class folders without any: the listing may name other files
+        base = FolderStore.scan(folder, on_progress)
+    is_inside = listing.file.parent == folder
+    notes = [f"labels and columns of {folder} are from {listing.file}; ?listing=none leaves it out"]
+    if is_inside:
+        files = find_files(listing, paths, rows, folder, on_progress)
+    else:
+        if base is None:
+            return FolderStore.scan(folder)  # says what is wrong
+        existing = dict(zip(base.ids.to_pylist(), base.sizes.tolist(), strict=True))
+        files = find_files_of(listing, paths, rows, folder, existing)
+        if base.classes or not files.paths:
+            reason = "the folder has classes of its own" if base.classes else "it names none of its files"
+            return _with_notes(base, f"{listing.file} is not used for {folder}, since {reason}")
+        if files.elsewhere:
+            notes.append(f"{files.elsewhere:,} rows of {listing.file} name files that are not in {folder}; left out")
+    if base is not None:
+        left = len(set(base.ids.to_pylist()) - set(files.paths))
+        if left:
+            notes.append(f"{left:,} pictures in {folder} have no row in {listing.file}, or are not selected; left out")
+        if base.classes and labels.numbers is not None:
+            notes.append(
+                f"labels of {folder} are those of column {listing.label!r} in {listing.file.name}, and not the names "
+                "of its class folders; ?listing=none takes those"
+            )
+        elif base.classes:
+            labels = _folder_labels(base, files, len(paths), labels.note)
+    return _manifest(listing, labels, files, folder, notes)
+
+
+def _folder_labels(base: Manifest, files: Files, count: int, note: str) -> Labels:
+    """Return labels by class folder, for a listing that has none."""
+    assert base.labels is not None
+    known = dict(zip(base.ids.to_pylist(), base.labels.tolist(), strict=True))
+    numbers = np.full(count, NO_LABEL)
+    numbers[files.rows] = [known.get(path, NO_LABEL) for path in files.paths]
+    return Labels(numbers, base.classes, note=note)
+
+
+def _manifest(listing: Listing, labels: Labels, files: Files, root: Path, notes: list[str]) -> Manifest:
+    numbers = None if labels.numbers is None else labels.numbers[files.rows]
+    if labels.note:
+        notes.append(labels.note)
+    missing = 0 if numbers is None else int((numbers == NO_LABEL).sum())
+    if missing and numbers is not None and missing == len(numbers):
+        numbers = None
+    elif missing and numbers is not None:
+        notes.append(f"{missing:,} of {len(numbers):,} samples in {listing.file} have no label and get {NO_LABEL}")
+    columns = listing.table.drop_columns([name for name in (listing.path, labels.column) if name is not None])
+    name = listing.file.name if listing.file.parent == root else f"../{listing.file.name}"
+    names, times = list(files.folders), list(files.folders.values())
+    return Manifest(
+        kind=ListingStore.kind,
+        ids=pa.array(files.paths, pa.large_string()),
+        sizes=files.sizes,
+        labels=numbers,
+        classes=labels.classes if numbers is not None else (),
+        columns=columns.take(pa.array(files.rows)) if columns.num_columns else pa.table({}),
+        sources=sources_table([name, *names], [listing.size_bytes, *(-1 for _ in names)], [listing.mtime_ns, *times]),
+        notes=tuple(notes),
+    )
+
+
+def _with_notes(manifest: Manifest, note: str) -> Manifest:
+    return Manifest(
+        kind=manifest.kind,
+        ids=manifest.ids,
+        sizes=manifest.sizes,
+        labels=manifest.labels,
+        classes=manifest.classes,
+        columns=manifest.columns,
+        locations=manifest.locations,
+        sources=manifest.sources,
+        notes=(*manifest.notes, note),
+    )

@@ -1,0 +1,71 @@
+"""What may follow the path of a data set: ``labels.csv?where=split = 'train'&label=breed``.
+
+========  =========================================================================================
+option    meaning
+========  =========================================================================================
+where     a condition that selects rows (`listing/where`); for stores of every kind
+path      listings: the column that holds the paths
+label     listings: the column that holds the labels; "none" for no labels
+listing   folders: the listing beside the pictures that is used, by its name; "none" for none
+files     folders and tars: which files are samples, as ``.wav,.flac``; "any" for all
+========  =========================================================================================
+
+Nothing is escaped: an option ends where ``&`` and the name of another one follow.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Final
+
+from sophon.errors import ConfigError
+
+NAMES: Final = ("where", "path", "label", "listing", "files")
+_START: Final = re.compile(rf"\?(?=(?:{'|'.join(NAMES)})=)")
+_BETWEEN: Final = re.compile(rf"&(?=(?:{'|'.join(NAMES)})=)")
+_SUFFIX: Final = re.compile(r"\.[\w.-]+")
+_UNKNOWN: Final = re.compile(r"\?(\w+)=")
+
+ANY: Final = "any"
+NONE: Final = "none"
+
+
+def split_options(text: str) -> tuple[str, dict[str, str]]:
+    """Return a path without its options, and the options by name.
+
+    Raises:
+        ConfigError: An option is given twice, or is empty.
+    """
+    start = _START.search(text)
+    if "?" in text and os.path.lexists(text):  # Path.exists raises where a name is too long
+        return text, {}
+    if start is None:
+        unknown = _UNKNOWN.search(text)
+        if unknown is not None:
+            raise ConfigError(f"{text!r}: there is no option {unknown[1]!r}; there is {', '.join(NAMES)}")
+        return text, {}
+    options: dict[str, str] = {}
+    for part in _BETWEEN.split(text[start.end() :]):
+        name, _, value = part.partition("=")
+        if name in options:
+            raise ConfigError(f"{text!r}: option {name!r} is given twice")
+        if not value.strip():
+            raise ConfigError(f"{text!r}: option {name!r} is empty; leave it out, or give it a value")
+        options[name] = value.strip()
+    return text[: start.start()], options
+
+
+def suffixes(files: str) -> tuple[str, ...]:
+    """Return which endings of names the option `files` means, in lower case; "" for all.
+
+    Raises:
+        ConfigError: It is not a list of such endings.
+    """
+    if files == ANY:
+        return ("",)
+    found = tuple(part.strip().lower() for part in files.split(","))
+    for suffix in found:
+        if not _SUFFIX.fullmatch(suffix):
+            raise ConfigError(f"files: expected endings of names such as .wav,.flac or {ANY!r}, got {files!r}")
+    return found
