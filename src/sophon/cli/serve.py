@@ -59,7 +59,11 @@ if TYPE_CHECKING:
     help="Where ops run: in child processes, which may crash alone, or in threads of the server, which cost less.",
 )
 @click.option(
-    "--import", "modules", multiple=True, metavar="MODULE", help="Python module that registers ops; may be repeated."
+    "--import",
+    "modules",
+    multiple=True,
+    metavar="MODULE",
+    help="Python module that registers ops or stores; may be repeated.",
 )
 @limit_options
 @click.option(
@@ -96,7 +100,7 @@ def serve(
 
     PATH is a folder of images, a .tar or .parquet file, or a folder of these.
     """
-    from sophon.server.process import Ready, ServerConfig, run_server  # Flight takes a moment to load
+    from sophon.server.process import Ready, ServerConfig, import_modules, run_server  # Flight takes a moment to load
 
     named = _named(paths, name)
     # Before the data sets are listed, which may take minutes.
@@ -105,6 +109,7 @@ def serve(
     warning = access.check_place(host)
     if warning is not None:
         click.echo(f"sophon: warning: {warning}", err=True)
+    import_modules(modules)  # one of them may bring the store that a data set is opened with
     stores, indexes = _opened(named, cache_dir)
     config = ServerConfig(
         host,

@@ -50,7 +50,7 @@ class ServerConfig:
         access: Who may read, and how connections are protected.
         limits: What one request and one sample may use.
         isolation: Where ops run: "process" or "thread".
-        modules: Python modules to import; they register ops.
+        modules: Python modules to import; they register ops and stores.
         indexes: Files of window indexes, which child processes open too.
         metrics_host: Address for health and metrics, which anybody who can reach it may read.
     """
@@ -86,7 +86,7 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
     _check_place(config)
     _allow_many_files()
     metrics = Metrics()
-    _import(config.modules)
+    import_modules(config.modules)
     budget = CpuBudget(config.cores)
     in_threads = config.isolation == "thread"
     maker = Threads() if in_threads else Processes(budget.slots, config.limits, config.modules, config.indexes)
@@ -99,6 +99,8 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
             f"cannot listen on {config.host}:{config.port}: {error}; choose another --host or --port"
         ) from error
     metrics.backlog_s.set_function(lambda: budget.backlog_s)
+    readings = executor.readings.values()
+    metrics.reads_under_way.set_function(lambda: sum(reading.under_way for reading in readings))
     executor.on_smaller_cut = lambda reason: metrics.smaller_cuts.labels(reason).inc()
     http = None
     if config.metrics_port is not None:
@@ -116,7 +118,7 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
         on_ready(ready)
         # The main thread only waits for signals; Flight's own threads do the work.
         signals.wait()
-        _drain((service.drain, budget.close, maker.close), signals, config.drain_s)
+        _drain((service.drain, executor.close, budget.close, maker.close), signals, config.drain_s)
     if http is not None:
         http.shutdown()
     for store in stores.values():
@@ -143,7 +145,8 @@ def _allow_many_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _import(modules: tuple[str, ...]) -> None:
+def import_modules(modules: tuple[str, ...]) -> None:
+    """Import the user's modules, which register ops and stores."""
     for name in modules:
         try:
             importlib.import_module(name)

@@ -14,7 +14,8 @@ import os
 import stat as stat_flags
 from array import array
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +25,7 @@ import pyarrow.compute as pc
 
 from sophon.errors import StoreError
 from sophon.store.manifest import Int64Array, Manifest, decode_name, encode_name, sources_table
-from sophon.store.store import Progress, Store, describe
+from sophon.store.store import Progress, Store, describe, fill
 
 # torchvision.datasets.folder.IMG_EXTENSIONS
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -97,6 +98,20 @@ class FolderStore(Store):
             raise self._failure(index, f"its file cannot be examined: {describe(error)}", remedy) from error
 
     def _read(self, index: int) -> bytes:
+        with self._opened(index) as fd:
+            size = int(self.manifest.sizes[index])
+            data = os.read(fd, size)
+            while len(data) < size and (more := os.read(fd, size - len(data))):
+                data += more
+            return data
+
+    def _read_into(self, index: int, space: memoryview) -> int:
+        with self._opened(index) as fd:
+            return fill(fd, space)
+
+    @contextmanager
+    def _opened(self, index: int) -> Iterator[int]:
+        """Open a picture's file, and say whose file it is if it cannot be opened or read."""
         path = self._path(index)
         try:
             # O_NONBLOCK, so as not to wait for ever if somebody has put a pipe in the place of a picture.
@@ -108,14 +123,15 @@ class FolderStore(Store):
             remedy = "Check that it exists and may be read."
             raise self._failure(index, f"its file cannot be opened: {describe(error)}", remedy) from error
         try:
-            return self._read_open(index, fd)
+            self._check_open(index, fd)
+            yield fd
         except OSError as error:
             remedy = "Check the disk or the network file system."
             raise self._failure(index, f"its file cannot be read: {describe(error)}", remedy) from error
         finally:
             os.close(fd)
 
-    def _read_open(self, index: int, fd: int) -> bytes:
+    def _check_open(self, index: int, fd: int) -> None:
         stat = os.fstat(fd)
         if not stat_flags.S_ISREG(stat.st_mode):
             raise self._failure(index, "it is not a regular file", "Replace it with a picture.")
@@ -124,10 +140,6 @@ class FolderStore(Store):
             remedy = f"Run `touch {Path(self._path(index)).parent}` and open the data set again to have it listed anew."
             problem = f"its file has {stat.st_size:,} bytes, and had {expected:,} when it was listed"
             raise self._failure(index, problem, remedy)
-        data = os.read(fd, expected)
-        while len(data) < expected and (more := os.read(fd, expected - len(data))):
-            data += more
-        return data
 
     def _path(self, index: int) -> str:
         if self._odd_paths is not None:

@@ -6,7 +6,7 @@ If a store is inconsistent with the following, it is a bug:
 - `unchanged` says whether a manifest still describes what lies at a path, and is much cheaper than `scan`.
 - `changed_ns(index)` is another number whenever the bytes of a sample may have changed.
 - `read(index)` returns the bytes of one sample or raises `StoreError`; it never returns other bytes, nor more or fewer
-  of them than the manifest says.
+  of them than the manifest says. `read_into(index, space)` puts the same bytes into memory of the caller.
 
 Concurrency:
     `read` may be called from any number of threads, and in a child after a fork: stores keep no file position, and
@@ -17,6 +17,7 @@ Concurrency:
 from __future__ import annotations
 
 import operator
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -66,17 +67,39 @@ class Store(ABC):
         Raises:
             StoreError: There is no such sample, or it cannot be read; names it and says what to try.
         """
+        index = self._checked(index)
+        data = self._read(index)
+        self._check_size(index, len(data))
+        return data
+
+    def read_into(self, index: int, space: memoryview) -> None:
+        """Put the bytes of one sample into memory of the caller, so that many samples can lie there side by side.
+
+        Args:
+            index: Position in the manifest, 0 … len - 1.
+            space: Writable memory of exactly as many bytes as the manifest lists for the sample.
+
+        Raises:
+            StoreError: As for `read`; the memory may have been written to.
+        """
+        index = self._checked(index)
+        if len(space) != self.manifest.sizes[index]:
+            raise ValueError(f"expected memory for {self.manifest.sizes[index]:,} bytes, got {len(space):,}")
+        self._check_size(index, self._read_into(index, space))
+
+    def _checked(self, index: int) -> int:
         index = operator.index(index)
         if self._closed:
             raise StoreError(f"data set {self.name!r} is closed; open it again to read sample {index}")
         if not 0 <= index < len(self):
             raise StoreError(f"data set {self.name!r} has samples 0 … {len(self) - 1}, got index {index}")
-        data = self._read(index)
+        return index
+
+    def _check_size(self, index: int, found: int) -> None:
         expected = int(self.manifest.sizes[index])
-        if len(data) != expected:
-            problem = f"{len(data):,} bytes were found where {expected:,} were listed"
+        if found != expected:
+            problem = f"{found:,} bytes were found where {expected:,} were listed"
             raise self._failure(index, problem, "Open the data set again when nothing writes to it.")
-        return data
 
     @abstractmethod
     def changed_ns(self, index: int) -> int:
@@ -89,6 +112,13 @@ class Store(ABC):
     @abstractmethod
     def _read(self, index: int) -> bytes:
         """Return the bytes of a sample that exists."""
+
+    def _read_into(self, index: int, space: memoryview) -> int:
+        """Put the bytes of a sample that exists into memory, and return how many there are; stores may save a copy."""
+        data = self._read(index)
+        if len(data) == len(space):
+            space[:] = data
+        return len(data)
 
     def close(self) -> None:
         """Release what is held open; from now on reads are refused."""
@@ -121,3 +151,21 @@ def describe(error: Exception) -> str:
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     lines = text.strip().splitlines()
     return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
+
+
+def fill(fd: int, space: memoryview, offset: int | None = None) -> int:
+    """Read from a file into memory until it is full or the file ends; return how many bytes were read.
+
+    Args:
+        fd: The file.
+        space: Writable memory.
+        offset: Where in the file to begin, without moving its position; None for where it stands.
+    """
+    done = 0
+    while done < len(space):  # Linux reads at most 2 GB at once, and network file systems may read less
+        rest = (space[done:],) if done else (space,)
+        read = os.readv(fd, rest) if offset is None else os.preadv(fd, rest, offset + done)
+        if not read:
+            break
+        done += read
+    return done
