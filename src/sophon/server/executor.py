@@ -35,7 +35,6 @@ from sophon.store.reading import Reading
 from sophon.units import format_bytes
 
 _LOOKAHEAD = 64  # samples of a request that may be made ahead, while the link does not take more
-_LINGER_S = 5.0  # that a thread waits for the next read: far longer than a loader takes between two requests
 _PIPELINES = 64  # remembered: those used last
 
 
@@ -63,9 +62,7 @@ class Executor:
         self._patience_s = patience_s
         self.limits = limits or Limits()
         # A stage for each store: one that hangs holds up nobody who reads from another.
-        self.readings = {
-            name: Reading(self.limits.reads, self.limits.read_bytes, linger_s=_LINGER_S) for name in self._stores
-        }
+        self.readings = {name: Reading(self.limits.reads, self.limits.read_bytes) for name in self._stores}
         self.maker = maker or Threads()
         self.crashes = Crashes()
         self._pipelines: LRUCache[str, Pipeline | None] = LRUCache(_PIPELINES)

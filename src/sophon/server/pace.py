@@ -19,7 +19,7 @@ from cachetools import LRUCache
 MOST_BYTES = 4 << 20  # costs half as much CPU per byte as 1 MB, on both sides
 _LEAST_BYTES = 1 << 17
 _SEND_S = 0.1
-_RUN_S = 0.8  # for raw samples: below the second after which a trainer expects a sign of life
+_RUN_S = 0.4  # for raw samples: short of the time after which people have a late request made again (`hedge`)
 _TRAINERS = 256  # remembered: those heard from last
 
 

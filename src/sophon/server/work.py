@@ -90,7 +90,7 @@ class Work:
         self._pipeline = pipeline
         self._seat = seat
         self._reading = reading
-        self._lane = reading.lane()
+        self._lane = reading.lane(in_order=request.in_order)
         self._lock = threading.RLock()  # reentrant: the garbage collector may close a dropped stream at any moment
         self._tasks: dict[Task, _Begun] = {}
         self._early: dict[int, Reply] = {}  # finished before their turn, where replies come in order

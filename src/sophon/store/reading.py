@@ -13,8 +13,8 @@ A read that does not come back cannot be stopped. After `HUNG_S` it no longer co
 others are read meanwhile; `most` of them may hang before nothing more is read from that store.
 
 Concurrency: each job runs in a thread of the stage. Threads are started when there is something to read, and end when
-there has been nothing for `linger_s`, or, if that is 0, when no lane is open. `Lane.close` may be called by the garbage
-collector in a thread that holds the stage's lock; it changes nothing that the holder relies on.
+no lane is open. `Lane.close` may be called by the garbage collector in a thread that holds the stage's lock; it changes
+nothing that the holder relies on.
 """
 
 from __future__ import annotations
@@ -60,15 +60,13 @@ class Reading:
     Args:
         most: Reads under way at once.
         most_bytes: Bytes of the samples that are being read, beyond which no further read begins.
-        linger_s: How long a thread waits for the next read before it ends.
     """
 
-    def __init__(self, most: int = MOST_READS, most_bytes: int = MOST_BYTES, linger_s: float = 0.0) -> None:
+    def __init__(self, most: int = MOST_READS, most_bytes: int = MOST_BYTES) -> None:
         if most < 1 or most_bytes < 1:
             raise ConfigError(f"reads at once: expected at least 1 and 1 byte, got {most} and {most_bytes}")
         self.most = most
         self.most_bytes = most_bytes
-        self._linger_s = linger_s
         self.read_s = 0.0
         self.read_bytes = 0
         self.reads = 0
@@ -116,9 +114,9 @@ class Reading:
         """Bytes of the samples that are being read."""
         return self._under_way_bytes
 
-    def lane(self) -> Lane:
-        """Return a lane for the reads of one request."""
-        return Lane(self)
+    def lane(self, *, in_order: bool = False) -> Lane:
+        """Return a lane for the reads of one request; in order, each begins when the one before it has ended."""
+        return Lane(self, in_order)
 
     def learn(self, seconds: float, samples: int = 1) -> None:
         """Note how long a read took that was made elsewhere, or by a job."""
@@ -176,14 +174,18 @@ class Reading:
 
     def _take(self) -> tuple[Lane, _Waiting] | None:
         """Take the next job from the lane whose turn it is."""
-        while self._lanes:
+        for _ in range(len(self._lanes)):
             lane = self._lanes.popleft()
+            if lane.in_order and lane.under_way:
+                self._lanes.append(lane)
+                continue
             try:
                 waiting = lane.waiting.popleft()
             except IndexError:  # it was closed meanwhile
                 continue
             if lane.waiting:
                 self._lanes.append(lane)
+            lane.under_way += 1
             return lane, waiting
         return None
 
@@ -212,13 +214,11 @@ class Reading:
         while not self._is_closed:
             if self._lanes and self._may_start() and (taken := self._take()) is not None:
                 return taken
-            if not self._open and not self._linger_s:
+            if not self._open:
                 return None
             self._idle += 1
-            is_woken = self._wanted.wait(self._linger_s or None)
+            self._wanted.wait()
             self._idle -= 1
-            if not is_woken and not self._lanes:
-                return None
         return None
 
     def _ended(self, number: int, lane: Lane, waiting: _Waiting, seconds: float) -> None:
@@ -226,6 +226,7 @@ class Reading:
             read = self._under_way.pop(number, None)
             if read is None:  # another process's, after a fork
                 return
+            lane.under_way -= 1
             self._hung -= read.has_hung
             self._under_way_bytes -= read.size_bytes
             if lane.is_closed:
@@ -247,15 +248,22 @@ class Reading:
 class Lane:
     """The reads of one request.
 
+    Args:
+        reading: The stage.
+        in_order: Whether each read begins when the one before it has ended.
+
     Attributes:
         waiting: Jobs that have not begun.
+        under_way: Number of jobs that have begun and not ended.
         read_s: Seconds that its reads took, summed over those at once.
         read_bytes: Bytes of the samples read.
         reads: Samples read.
     """
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: Reading, in_order: bool) -> None:
         self._reading = reading
+        self.in_order = in_order
+        self.under_way = 0
         self.waiting: deque[_Waiting] = deque()
         self.is_closed = False
         self._is_open = False
