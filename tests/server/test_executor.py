@@ -54,7 +54,7 @@ class Held:
         self.under_way = 0
         self.samples = []
         self._lock = threading.Lock()
-        for name in ("read", "read_into"):
+        for name in ("read", "read_into"):  # in `read_run` files are read as usual
             original = getattr(store, name)
 
             def read(sample, *space, original=original):
@@ -480,6 +480,7 @@ def test_a_node_without_descriptors_ends_the_request_and_not_the_sample(make, st
     executor.readings["train"].learn(1e-5)
     for name in ("read", "read_into"):
         monkeypatch.setattr(store, name, fails)
+    monkeypatch.setattr("sophon.store.folder._read_whole", lambda *_: False)
     for cut in ("0:raw", "2:webp"):
         with pytest.raises(RetryableError, match="too many files"):
             list(executor.replies(_request(cut=cut)).pulse(lambda: None, lambda: 1e9))

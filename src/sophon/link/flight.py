@@ -38,6 +38,7 @@ from sophon.link.wire import (
     sizes_from_bytes,
 )
 from sophon.pipeline import Pipeline
+from sophon.process.arenas import keep_buffers
 from sophon.process.renewal import renew_after_fork
 
 # For one record batch: the largest value that a payload may hold, plus everything else in the batch.
@@ -173,6 +174,7 @@ class FlightTransport(Transport):
                     "use multiprocessing_context='spawn', or start the workers before that"
                 )
             if self._client is None:
+                keep_buffers()
                 options = [
                     ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
                     ("grpc.min_reconnect_backoff_ms", max(1, int(1000 * self.silence_s))),  # also limits connecting

@@ -35,6 +35,7 @@ from sophon.store.reading import Reading
 from sophon.units import format_bytes
 
 _LOOKAHEAD = 64  # samples of a request that may be made ahead, while the link does not take more
+_LINGER_S = 0.2  # that a reading thread waits for the next request: a loader needs a few ms between two
 _PIPELINES = 64  # remembered: those used last
 
 
@@ -62,7 +63,7 @@ class Executor:
         self._patience_s = patience_s
         self.limits = limits or Limits()
         # A stage for each store: one that hangs holds up nobody who reads from another.
-        self.readings = {name: Reading(self.limits.reads, self.limits.read_bytes) for name in self._stores}
+        self.readings = {name: Reading(self.limits.reads, self.limits.read_bytes, _LINGER_S) for name in self._stores}
         self.maker = maker or Threads()
         self.crashes = Crashes()
         self._pipelines: LRUCache[str, Pipeline | None] = LRUCache(_PIPELINES)
@@ -128,9 +129,9 @@ class Executor:
         unknown = [name for name in request.columns if name != "id" and name not in store.manifest.columns.column_names]
         if unknown:
             raise ConfigError(f"data set {request.dataset} has no column {unknown[0]!r}")
-        for sample in request.samples:
-            if sample >= len(store):
-                raise ConfigError(f"data set {request.dataset} has {len(store):,} samples; there is no sample {sample}")
+        if request.samples and max(request.samples) >= len(store):
+            sample = next(sample for sample in request.samples if sample >= len(store))
+            raise ConfigError(f"data set {request.dataset} has {len(store):,} samples; there is no sample {sample}")
         self._check_size(store, request)
         pipeline = self._pipeline(request)
         reading = self.readings[request.dataset]

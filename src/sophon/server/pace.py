@@ -17,6 +17,7 @@ import threading
 from cachetools import LRUCache
 
 MOST_BYTES = 4 << 20  # costs half as much CPU per byte as 1 MB, on both sides
+MOST_RUN_BYTES = 8 << 20  # all of a request, as loaders make them
 _LEAST_BYTES = 1 << 17
 _SEND_S = 0.1
 _RUN_S = 0.4  # for raw samples: short of the time after which people have a late request made again (`hedge`)
@@ -37,14 +38,14 @@ class Pace:
     def sent(self, size_bytes: int, seconds: float) -> None:
         """Note how long a batch took."""
         bytes_per_s = size_bytes / max(seconds, 1e-6)
-        self.batch_bytes = _nearer(self.batch_bytes, _SEND_S * bytes_per_s)
-        self.run_bytes = _nearer(self.run_bytes, _RUN_S * bytes_per_s)
+        self.batch_bytes = _nearer(self.batch_bytes, _SEND_S * bytes_per_s, MOST_BYTES)
+        self.run_bytes = _nearer(self.run_bytes, _RUN_S * bytes_per_s, MOST_RUN_BYTES)
 
 
-def _nearer(now_bytes: float, fitting_bytes: float) -> float:
+def _nearer(now_bytes: float, fitting_bytes: float, most_bytes: int) -> float:
     # A short batch says little about the link, so it may only raise the pace step by step.
     wanted = min(fitting_bytes, 2 * now_bytes)
-    return min(max(0.5 * (now_bytes + wanted), _LEAST_BYTES), MOST_BYTES)
+    return min(max(0.5 * (now_bytes + wanted), _LEAST_BYTES), most_bytes)
 
 
 class Paces:

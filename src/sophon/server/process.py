@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from sophon.artifact import replacing
 from sophon.errors import ConfigError
+from sophon.process.arenas import keep_buffers
 from sophon.process.stop import StopSignals
 from sophon.server.access import Access
 from sophon.server.budget import CpuBudget
@@ -85,6 +86,7 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
     """Serve until SIGTERM or SIGINT, then let requests under way end, and return."""
     _check_place(config)
     _allow_many_files()
+    keep_buffers()
     metrics = Metrics()
     import_modules(config.modules)
     budget = CpuBudget(config.cores)

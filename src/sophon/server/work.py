@@ -14,6 +14,7 @@ import errno
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -94,10 +95,9 @@ class Work:
         self._lock = threading.RLock()  # reentrant: the garbage collector may close a dropped stream at any moment
         self._tasks: dict[Task, _Begun] = {}
         self._early: dict[int, Reply] = {}  # finished before their turn, where replies come in order
-        self._raw: list[int] = []  # to be read with the next job
-        self._raw_bytes = 0
+        self._sizes: list[int] = store.manifest.sizes[np.array(request.samples, np.int64)].tolist()
         self._raw_under_way = 0  # jobs whose result was not taken yet
-        self._to_cut: list[tuple[int, Cut]] = []  # the same for samples that ops work on
+        self._to_cut: list[tuple[int, Cut]] = []  # to be read with the next job
         self._cut_under_way = 0  # samples, from the start of their read until their reply is taken
         # Whatever ends puts itself here: looking at all tasks under way whenever one ends would cost a third of what an
         # indexed window does.
@@ -147,18 +147,21 @@ class Work:
     def _as_finished(
         self, patience_s: Callable[[], float | None], run_bytes: Callable[[], float] | None
     ) -> Iterator[Reply | Run | None]:
-        for position in range(len(self._request.samples)):
-            cut = self._request.cuts[position]
-            while self._must_wait(position, cut):
+        singles, runs = self._divided(run_bytes is not None)
+        at = 0
+        while True:
+            if run_bytes is not None:
+                self._start_runs(runs, run_bytes())
+            while at < len(singles) and not self._is_full(singles[at]):
+                reply = self._start(singles[at])
+                at += 1
+                if reply is not None:
+                    yield reply
+            self._flush_cuts()
+            if self._is_under_way:
                 yield self._next(patience_s())
-            reply = self._start(position, cut, run_bytes)
-            while not self._ended.empty():
-                yield self._next(0)
-            if reply is not None:
-                yield reply
-        self._flush()
-        while self._is_under_way:
-            yield self._next(patience_s())
+            elif at == len(singles) and not runs:
+                return
 
     def _in_turn(self, replies: Iterator[Reply | Run | None]) -> Iterator[Reply | None]:
         """Yield replies in the order of the request, and None for each that has to wait for its turn."""
@@ -176,49 +179,65 @@ class Work:
     def _is_under_way(self) -> bool:
         return self._raw_under_way > 0 or self._cut_under_way > 0
 
-    def _must_wait(self, position: int, cut: Cut) -> bool:
+    def _divided(self, in_runs: bool) -> tuple[list[int], deque[int]]:
+        """Return the positions that are started one by one, and those of raw samples that may come in runs."""
+        count = len(self._request.cuts)
+        if not in_runs:
+            return list(range(count)), deque()
+        most = self._executor.limits.sample_bytes
+        is_raw = [c == RAW and size <= most for c, size in zip(self._request.cuts, self._sizes, strict=True)]
+        singles = [position for position in range(count) if not is_raw[position]]
+        return singles, deque(position for position in range(count) if is_raw[position])
+
+    def _is_full(self, position: int) -> bool:
         """Return whether samples under way should end before one more is started.
 
         A request may always work on one sample, so that trainers who do not read cannot stop the others.
         """
         ahead = self._cut_under_way + len(self._to_cut) + len(self._early)
-        is_full = ahead > self._executor.lookahead or not self._seat.has_space(self._size_bytes(position))
-        if cut == RAW and self._raw_under_way > self._reading.at_once:
-            is_full = True
-        if is_full:
-            self._flush()
-        return is_full and self._is_under_way
-
-    def _size_bytes(self, position: int) -> int:
-        return int(self._store.manifest.sizes[self._request.samples[position]])
+        is_full = (
+            ahead > self._executor.lookahead
+            or (self._request.cuts[position] == RAW and self._raw_under_way > self._reading.at_once)
+            or not self._seat.has_space(self._sizes[position])
+        )
+        return is_full and (self._is_under_way or bool(self._to_cut))
 
     # --- starting reads -----------------------------------------------------------------------------------------------
 
-    def _start(self, position: int, cut: Cut, run_bytes: Callable[[], float] | None) -> Reply | None:
+    def _start_runs(self, left: deque[int], run_bytes: float) -> None:
+        """Have raw samples read, a run with each job, as far ahead as is worth it."""
+        while left and self._raw_under_way <= self._reading.at_once:
+            run = [left.popleft()]
+            size_bytes = self._sizes[run[0]]
+            if not self._seat.has_space(size_bytes) and self._is_under_way:
+                left.appendleft(run[0])
+                return
+            most = self._reading.run_samples
+            while left and len(run) < most and size_bytes + self._sizes[left[0]] <= run_bytes:
+                if not self._seat.has_space(size_bytes + self._sizes[left[0]]):
+                    break
+                size_bytes += self._sizes[left[0]]
+                run.append(left.popleft())
+            self._seat.hold(size_bytes)
+            self._read_later(run, size_bytes)
+
+    def _start(self, position: int) -> Reply | None:
         """Have a sample read, at once or with the ones that follow; return its reply if it is too large."""
-        sample, executor = self._request.samples[position], self._executor
-        size_bytes = self._size_bytes(position)
+        cut, executor, size_bytes = self._request.cuts[position], self._executor, self._sizes[position]
         if size_bytes > executor.limits.sample_bytes:
-            most = format_bytes(executor.limits.sample_bytes)
+            sample, most = self._request.samples[position], format_bytes(executor.limits.sample_bytes)
             problem = f"sample {sample} has {format_bytes(size_bytes)}, more than the {most} that this node reads"
             return Reply(position, error=StoreError(f"{problem}; leave it out, or raise --max-sample-bytes there"))
         self._seat.hold(size_bytes)
-        if cut != RAW and self._may_cut(cut):
+        if cut == RAW:
+            self._read_later([position], size_bytes)
+        elif not self._may_cut(cut):
+            executor.count("unknown_op")
+            self._read_later([position], size_bytes, "unknown_op")
+        else:
             self._to_cut.append((position, cut))
             if len(self._to_cut) >= min(self._reading.run_samples, _WINDOW):
                 self._flush_cuts()
-        elif cut != RAW:
-            executor.count("unknown_op")
-            self._read_later([position], size_bytes, "unknown_op")
-        elif run_bytes is None:
-            self._read_later([position], size_bytes)
-        else:
-            if self._raw_bytes + size_bytes > run_bytes():
-                self._flush_raw()
-            self._raw.append(position)
-            self._raw_bytes += size_bytes
-            if len(self._raw) >= self._reading.run_samples:
-                self._flush_raw()
         return None
 
     def _may_cut(self, cut: Cut) -> bool:
@@ -229,17 +248,6 @@ class Work:
             return False
         return self._pipeline is not None
 
-    def _flush(self) -> None:
-        """Have everything read that waits for company."""
-        self._flush_raw()
-        self._flush_cuts()
-
-    def _flush_raw(self) -> None:
-        if self._raw:
-            positions, size_bytes = self._raw, self._raw_bytes
-            self._raw, self._raw_bytes = [], 0
-            self._read_later(positions, size_bytes)
-
     def _read_later(self, positions: list[int], size_bytes: int, reason: str | None = None) -> None:
         self._raw_under_way += 1
         self._lane.add(lambda: self._read_raw(positions, size_bytes, reason), len(positions), size_bytes)
@@ -248,7 +256,7 @@ class Work:
         if self._to_cut:
             wanted, self._to_cut = self._to_cut, []
             self._cut_under_way += len(wanted)
-            size_bytes = sum(self._size_bytes(position) for position, _ in wanted)
+            size_bytes = sum(self._sizes[position] for position, _ in wanted)
             self._lane.add(lambda: self._read_to_cut(wanted), len(wanted), size_bytes)
 
     # --- in threads of the reading stage ------------------------------------------------------------------------------
@@ -272,30 +280,24 @@ class Work:
 
     def _run(self, positions: list[int], size_bytes: int) -> Run:
         """Read samples into one buffer; one that cannot be read leaves no gap there, and has a reply of its own."""
-        buffer = pa.allocate_buffer(size_bytes)
-        space, at, ends, kept = memoryview(buffer), 0, [], []
-        samples, sizes = self._request.samples, self._store.manifest.sizes
-        for position in positions:
-            if self._lane.is_closed:
-                break
-            end = at + int(sizes[samples[position]])
-            try:
-                self._store.read_into(samples[position], space[at:end])
-            except StoreError as error:
-                self._check(error)
-                self._ended.put(_Came(self._failed(position, error)))
-                continue
-            ends.append(end)
-            kept.append(position)
-            at = end
+        # From malloc, which has such buffers used again (`process.arenas`); Arrow's own pool gives their pages back.
+        buffer = pa.allocate_buffer(size_bytes, memory_pool=pa.system_memory_pool())
+        samples = [self._request.samples[position] for position in positions]
+        ends, failed = self._store.read_run(samples, memoryview(buffer))
+        for place, error in failed.items():
+            self._check(error)
+            self._ended.put(_Came(self._failed(positions[place], error)))
+        if failed:
+            positions = [position for place, position in enumerate(positions) if place not in failed]
+            samples = [self._request.samples[position] for position in positions]
         labels = self._store.manifest.labels
         batch = raw_batch(
-            np.array(kept, np.int32),
+            np.array(positions, np.int32),
             np.array(ends, np.int32),
             buffer,
-            None if labels is None else labels[[samples[position] for position in kept]],
+            None if labels is None else labels[samples],
         )
-        return Run(batch, at)
+        return Run(batch, ends[-1] if ends else 0)
 
     def _read_to_cut(self, wanted: list[tuple[int, Cut]]) -> None:
         """Read samples and hand them to the budget, one by one."""
@@ -387,7 +389,7 @@ class Work:
             raise came.result
         if isinstance(came.result, Reply):
             # What is held from now on is the payload, in place of the file that it was made from.
-            self._seat.hold(len(came.result.payload) - self._size_bytes(came.result.position))
+            self._seat.hold(len(came.result.payload) - self._sizes[came.result.position])
         return came.result
 
     # --- making replies -----------------------------------------------------------------------------------------------

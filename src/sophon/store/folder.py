@@ -14,7 +14,7 @@ import os
 import stat as stat_flags
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,6 +109,26 @@ class FolderStore(Store):
         with self._opened(index) as fd:
             return fill(fd, space)
 
+    def read_run(self, indexes: Sequence[int], space: memoryview) -> tuple[list[int], dict[int, StoreError]]:
+        """Read several files; the same as one by one, with less to do for each that is as it should be."""
+        if self._closed or self._odd_paths is not None:
+            return super().read_run(indexes, space)
+        names = self.manifest.ids.take(pa.array(indexes, pa.int64())).to_pylist()
+        ends: list[int] = []
+        failed: dict[int, StoreError] = {}
+        at = 0
+        for place, size in enumerate(self.manifest.sizes[indexes].tolist()):
+            part = space[at : at + size]
+            if not _read_whole(self._root + names[place], part):
+                try:
+                    self.read_into(indexes[place], part)  # which tells what is the matter
+                except StoreError as error:
+                    failed[place] = error
+                    continue
+            at += size
+            ends.append(at)
+        return ends, failed
+
     @contextmanager
     def _opened(self, index: int) -> Iterator[int]:
         """Open a picture's file, and say whose file it is if it cannot be opened or read."""
@@ -145,6 +165,22 @@ class FolderStore(Store):
         if self._odd_paths is not None:
             return f"{self._root}{decode_name(self._odd_paths[index].as_py())}"
         return f"{self._root}{self.manifest.ids[index].as_py()}"
+
+
+def _read_whole(path: str, space: memoryview) -> bool:
+    """Read a file into memory, if it is a regular one of exactly that size and comes in one piece."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        stat = os.fstat(fd)
+        is_fine = stat.st_size == len(space) and stat_flags.S_ISREG(stat.st_mode)
+        return is_fine and os.readv(fd, (space,)) == len(space)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
 
 
 @dataclass(frozen=True)

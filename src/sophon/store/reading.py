@@ -13,8 +13,8 @@ A read that does not come back cannot be stopped. After `HUNG_S` it no longer co
 others are read meanwhile; `most` of them may hang before nothing more is read from that store.
 
 Concurrency: each job runs in a thread of the stage. Threads are started when there is something to read, and end when
-no lane is open. `Lane.close` may be called by the garbage collector in a thread that holds the stage's lock; it changes
-nothing that the holder relies on.
+no lane has been open for `linger_s`. `Lane.close` may be called by the garbage collector in a thread that holds the
+stage's lock; it changes nothing that the holder relies on.
 """
 
 from __future__ import annotations
@@ -60,13 +60,15 @@ class Reading:
     Args:
         most: Reads under way at once.
         most_bytes: Bytes of the samples that are being read, beyond which no further read begins.
+        linger_s: How long threads wait for another lane when the last one was closed.
     """
 
-    def __init__(self, most: int = MOST_READS, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, most: int = MOST_READS, most_bytes: int = MOST_BYTES, linger_s: float = 0.0) -> None:
         if most < 1 or most_bytes < 1:
             raise ConfigError(f"reads at once: expected at least 1 and 1 byte, got {most} and {most_bytes}")
         self.most = most
         self.most_bytes = most_bytes
+        self._linger_s = linger_s
         self.read_s = 0.0
         self.read_bytes = 0
         self.reads = 0
@@ -214,11 +216,13 @@ class Reading:
         while not self._is_closed:
             if self._lanes and self._may_start() and (taken := self._take()) is not None:
                 return taken
-            if not self._open:
+            if not self._open and not self._linger_s:
                 return None
             self._idle += 1
-            self._wanted.wait()
+            is_woken = self._wanted.wait(None if self._open else self._linger_s)
             self._idle -= 1
+            if not is_woken and not self._open:
+                return None
         return None
 
     def _ended(self, number: int, lane: Lane, waiting: _Waiting, seconds: float) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import operator
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self, TypeAlias
@@ -86,6 +86,29 @@ class Store(ABC):
         if len(space) != self.manifest.sizes[index]:
             raise ValueError(f"expected memory for {self.manifest.sizes[index]:,} bytes, got {len(space):,}")
         self._check_size(index, self._read_into(index, space))
+
+    def read_run(self, indexes: Sequence[int], space: memoryview) -> tuple[list[int], dict[int, StoreError]]:
+        """Put the bytes of several samples side by side into memory of the caller; what fails leaves no gap there.
+
+        Args:
+            indexes: Positions in the manifest.
+            space: Writable memory of at least as many bytes as the manifest lists for these samples.
+
+        Returns:
+            Where each sample that was read ends, in order, and why the others were not, by their place in `indexes`.
+        """
+        ends: list[int] = []
+        failed: dict[int, StoreError] = {}
+        at = 0
+        for place, (index, size) in enumerate(zip(indexes, self.manifest.sizes[indexes].tolist(), strict=True)):
+            try:
+                self.read_into(index, space[at : at + size])
+            except StoreError as error:
+                failed[place] = error
+                continue
+            at += size
+            ends.append(at)
+        return ends, failed
 
     def _checked(self, index: int) -> int:
         index = operator.index(index)

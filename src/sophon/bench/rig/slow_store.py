@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from sophon.store import Store
 from sophon.store.folder import FolderStore
 from sophon.store.table import STORES
 
@@ -25,6 +26,8 @@ class SlowFolderStore(FolderStore):
     def _read_into(self, index: int, space: memoryview) -> int:
         time.sleep(READ_S)
         return super()._read_into(index, space)
+
+    read_run = Store.read_run  # one by one
 
 
 @contextmanager
