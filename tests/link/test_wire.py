@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sophon.codec import Cut
+from sophon.codec import RAW, Cut
 from sophon.errors import (
     AccessError,
     ConfigError,
@@ -22,9 +22,11 @@ from sophon.link.wire import (
     REPLY_SCHEMA,
     Reply,
     Request,
+    StreamClock,
     batch_of,
     error_from_json,
     error_to_json,
+    raw_batch,
     replies_of,
     sizes_from_bytes,
     sizes_to_bytes,
@@ -76,6 +78,51 @@ def _asking_for(replies):
 )
 def test_replies_survive_the_link(replies):
     assert list(replies_of(batch_of(replies), _asking_for(replies))) == replies
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 50), st.binary(max_size=50)), min_size=1, max_size=8, unique_by=lambda row: row[0]
+    ),
+    st.booleans(),
+)
+def test_a_batch_of_raw_samples_says_what_replies_one_by_one_do(rows, has_labels):
+    labels = np.arange(len(rows), dtype=np.int64) - 1 if has_labels else None
+    replies = [
+        Reply(position, payload=data, label=None if labels is None else int(labels[row]))
+        for row, (position, data) in enumerate(rows)
+    ]
+    data = pa.py_buffer(b"".join(data for _, data in rows) + b"unused")
+    positions = np.array([position for position, _ in rows], np.int32)
+    batch = raw_batch(positions, np.cumsum([len(data) for _, data in rows], dtype=np.int32), data, labels)
+    batch.validate(full=True)
+    assert batch.equals(batch_of(replies))
+    assert list(replies_of(batch, _asking_for(replies))) == replies
+    asked = replace(_asking_for(replies), samples=(0,) * int(positions.max()), cuts=(RAW,) * int(positions.max()))
+    with pytest.raises(ProtocolError, match="a reply to position"):
+        list(replies_of(batch, asked))
+
+
+@pytest.mark.parametrize("wrong", [-1, 7, 2**31 - 1, -(2**31)])
+def test_a_raw_reply_to_what_was_not_asked_for_is_refused_before_any_is_believed(wrong):
+    batch = raw_batch(np.array([0, wrong], np.int32), np.array([1, 2], np.int32), pa.py_buffer(b"ab"), None)
+    with pytest.raises(ProtocolError, match=f"a reply to position {wrong} of"):
+        next(replies_of(batch, REQUEST))
+
+
+def test_a_clock_survives_the_link_and_an_earlier_release_says_less():
+    clock = StreamClock(1.5, 0.25, 7, 1 << 40, 3.0)
+    assert StreamClock.from_bytes(clock.to_bytes()) == clock
+    assert StreamClock.from_bytes(b'{"computing_s": 2}') == StreamClock(2.0)
+    assert clock + StreamClock(1.0, 1.0, 1, 1, 1.0) == StreamClock(2.5, 1.25, 8, (1 << 40) + 1, 4.0)
+
+
+@pytest.mark.parametrize(
+    "told", [b'{"reading_s": -1}', b'{"reads": "7"}', b'{"read_s": NaN}', b'{"computing_s": true}', b'{"reads": 1e300}']
+)
+def test_a_clock_that_is_none_is_refused(told):
+    with pytest.raises(ProtocolError, match="unknown clock"):
+        StreamClock.from_bytes(told)
 
 
 def test_payloads_are_views_and_slices_of_a_batch_keep_theirs():

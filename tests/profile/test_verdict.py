@@ -15,6 +15,9 @@ from sophon.profile.verdict import Verdict
         ((1200.0, 3000.0, 240.0), "CPU-bound", 5.0, "more workers"),
         ((100.0, 300.0, 900.0), "GPU-bound", 3.0, "would not help"),
         ((math.inf, 300.0, 900.0), "I/O-bound", 3.0, "not measured"),
+        ((1200.0, 300.0, 900.0, 100.0), "store-bound", 3.0, "A faster disk"),
+        ((1200.0, math.inf, 900.0, 300.0), "store-bound", 3.0, "I/O none"),
+        ((1200.0, math.inf, 240.0, 4800.0), "CPU-bound", 5.0, "store 4,800"),
     ],
 )
 def test_the_slowest_part_binds(rates, bound, factor, word):
@@ -42,3 +45,14 @@ def test_parts_that_are_as_good_as_even_are_called_so():
 def test_what_is_no_rate_is_refused(rates):
     with pytest.raises(ConfigError, match="above zero"):
         Verdict(*rates)
+
+
+def test_a_store_that_was_never_waited_for_is_not_worth_a_word():
+    assert "store" not in Verdict(100.0, 300.0, 900.0).rates()
+    assert Verdict(100.0, 300.0, 900.0).to_json()["store_per_s"] is None
+    told = Verdict(1200.0, math.inf, 900.0, 100.0)
+    assert told.slowest == "store"
+    assert told.to_json()["io_per_s"] is None
+    assert told.to_json()["verdict"] == "store-bound"
+    with pytest.raises(ConfigError, match="store_per_s is 0"):
+        Verdict(1.0, 1.0, 1.0, 0.0)

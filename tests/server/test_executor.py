@@ -1,5 +1,6 @@
 """Invariant 3: the server may always do less than asked, and says what it did."""
 
+import errno
 import gc
 import itertools
 import threading
@@ -9,17 +10,19 @@ import weakref
 import pytest
 
 from sophon.codec import RAW, Cut
-from sophon.errors import ConfigError, ProtocolError, StoreError
-from sophon.link.wire import Request
+from sophon.errors import ConfigError, ProtocolError, RetryableError, StoreError
+from sophon.link.wire import REPLY_SCHEMA, Request, replies_of
 from sophon.pipeline import Pipeline, ops
 from sophon.pipeline.probe import digests, versions
 from sophon.server.budget import CpuBudget
 from sophon.server.executor import Executor
 from sophon.server.limits import Limits
 from sophon.server.maker import Threads
+from sophon.server.seats import Seats
+from sophon.server.work import Run
 from sophon.store import open_store
 from tests.support.servers import RECIPE, make_images
-from tests.support.waiting import HANG_S
+from tests.support.waiting import HANG_S, wait_until
 
 
 @pytest.fixture
@@ -41,6 +44,29 @@ def make(store):
     yield executor
     for budget in budgets:
         budget.close()
+
+
+class Held:
+    """Stands in for the reads of a store: each waits until it is let go."""
+
+    def __init__(self, store, monkeypatch, lets_pass=()):
+        self.go_on = threading.Event()
+        self.under_way = 0
+        self.samples = []
+        self._lock = threading.Lock()
+        for name in ("read", "read_into"):  # in `read_run` files are read as usual
+            original = getattr(store, name)
+
+            def read(sample, *space, original=original):
+                with self._lock:
+                    self.samples.append(sample)
+                    self.under_way += 1
+                assert sample in lets_pass or self.go_on.wait(HANG_S)
+                with self._lock:
+                    self.under_way -= 1
+                return original(sample, *space)
+
+            monkeypatch.setattr(store, name, read)
 
 
 def _request(samples=range(9), cut="2:webp", **changes):
@@ -72,7 +98,7 @@ def test_whoever_waits_for_replies_hears_of_it_now_and_then(make, in_order):
     work = executor.replies(_request(range(3), in_order=in_order, patience_s=60))
     pulse = work.pulse(lambda: 0.05)
     assert [next(pulse) for _ in range(3)] == [None] * 3
-    assert work.computing_s >= 3 * 0.05
+    assert work.computing_s >= 2 * 0.05  # before that the files were read
     go_on.set()
     assert sorted(reply.position for reply in pulse if reply is not None) == [0, 1, 2]
 
@@ -80,7 +106,7 @@ def test_whoever_waits_for_replies_hears_of_it_now_and_then(make, in_order):
 def test_raw_samples_do_not_wait_for_ops(make):
     cuts = tuple(Cut.parse("1:webp") if i % 2 else RAW for i in range(9))
     replies = list(make().replies(_request(cuts=cuts)))
-    assert [r.position for r in replies if r.cut == RAW] == [0, 2, 4, 6, 8]
+    assert sorted(r.position for r in replies if r.cut == RAW) == [0, 2, 4, 6, 8]
     assert all(r.cpu_s == 0 for r in replies if r.cut == RAW)
 
 
@@ -233,11 +259,12 @@ def test_in_order_no_more_is_made_ahead_of_a_slow_sample_than_the_window_holds(m
 
 
 def test_in_order_the_first_sample_does_not_wait_for_the_others_to_be_read(make, store, monkeypatch):
-    read, original = [], store.read
-    monkeypatch.setattr(store, "read", lambda sample: read.append(sample) or original(sample))
+    go_on, original = threading.Event(), store.read
+    monkeypatch.setattr(store, "read", lambda sample: original(sample) if sample == 0 or go_on.wait(HANG_S) else b"")
     replies = iter(make().replies(_request(cut="0:raw", in_order=True)))
     assert next(replies).position == 0
-    assert read == [0]
+    go_on.set()
+    assert [reply.position for reply in replies] == list(range(1, 9))
 
 
 def test_what_was_finished_meanwhile_goes_before_a_file_that_was_read(make, store, monkeypatch):
@@ -256,7 +283,9 @@ def test_what_was_finished_meanwhile_goes_before_a_file_that_was_read(make, stor
     make_payload = executor.maker.make
     monkeypatch.setattr(executor.maker, "make", lambda *args: (make_payload(*args), made.set())[0])
     replies = executor.replies(_request(range(3), cuts=(Cut.parse("2:webp"), RAW, RAW)))
-    assert [reply.position for reply in replies] == [0, 1, 2]
+    came = [reply.position for reply in replies]
+    assert sorted(came) == [0, 1, 2]
+    assert came.index(0) < came.index(1)
 
 
 def test_samples_that_a_closing_node_drops_are_answered_raw(make):
@@ -321,3 +350,137 @@ def _stream_cpu_s(make, monkeypatch, window):
 def test_a_sample_costs_the_sending_thread_the_same_however_many_are_under_way(make, monkeypatch):
     few, many = ([_stream_cpu_s(make, monkeypatch, window) for _ in range(2)] for window in (4, 1000))
     assert min(many) < 3 * min(few)
+
+
+@pytest.mark.parametrize("cut", ["0:raw", "2:webp", "0:window"])
+def test_the_samples_of_a_request_are_read_at_once(make, store, monkeypatch, cut):
+    executor, held = make(), Held(store, monkeypatch)
+    executor.readings["train"].learn(0.05)  # as long as a read of this store takes
+    pulse = executor.replies(_request(cut=cut, patience_s=60)).pulse(lambda: 0.01, lambda: 1e6)
+    assert next(pulse) is None
+    wait_until(lambda: held.under_way == 9)
+    held.go_on.set()
+    assert sorted(reply.position for reply in pulse if reply is not None) == list(range(9))
+
+
+def test_a_core_never_waits_for_a_disk(make, store, monkeypatch):
+    """While one sample cannot be read, the only core makes all others."""
+    executor, held = make(1), Held(store, monkeypatch, lets_pass=range(1, 9))
+    executor.readings["train"].learn(0.05)
+    pulse = executor.replies(_request(patience_s=60)).pulse(lambda: 60)
+    came = [next(pulse) for _ in range(8)]
+    assert sorted(reply.position for reply in came) == list(range(1, 9))
+    assert {str(reply.cut) for reply in came} == {"2:webp"}
+    held.go_on.set()
+    assert [reply.position for reply in pulse] == [0]
+
+
+def test_a_store_that_hangs_holds_up_neither_the_stream_nor_other_data_sets(tmp_path, make, monkeypatch):
+    executor = make()
+    stuck = open_store(make_images(tmp_path / "stuck", 9), "stuck")
+    held = Held(stuck, monkeypatch)
+    other = Executor({**executor._stores, "stuck": stuck}, executor._budget)
+    pulses = [other.replies(_request(dataset="stuck", cut=cut)).pulse(lambda: 0.01) for cut in ("0:raw", "2:webp")]
+    for _ in range(3):  # the caller is free for a heartbeat
+        assert [next(pulse) for pulse in pulses] == [None, None]
+    for cut in ("0:raw", "2:webp"):
+        assert sorted(reply.position for reply in other.replies(_request(cut=cut))) == list(range(9))
+    for pulse in pulses:
+        pulse.close()
+    held.go_on.set()
+
+
+def test_a_stream_that_is_dropped_reads_no_more(make, store, monkeypatch):
+    executor, held = make(), Held(store, monkeypatch)
+    pulse = executor.replies(_request(cut="0:raw")).pulse(lambda: 0.01)
+    assert next(pulse) is None
+    wait_until(lambda: held.under_way == 2)
+    pulse.close()
+    held.go_on.set()
+    wait_until(lambda: held.under_way == 0 and executor.readings["train"].under_way == 0)
+    assert len(held.samples) == 2
+
+
+def test_waiting_for_the_store_is_told_from_waiting_for_ops(make, store, monkeypatch):
+    executor, held = make(), Held(store, monkeypatch)
+    work = executor.replies(_request(cut="2:webp", patience_s=60))
+    pulse = work.pulse(lambda: 0.05)
+    assert [next(pulse) for _ in range(4)] == [None] * 4
+    assert work.clock.reading_s >= 4 * 0.05
+    assert work.clock.computing_s == 0
+    assert work.clock.reads == 0
+    held.go_on.set()
+    assert sum(reply is not None for reply in pulse) == 9
+    wait_until(lambda: work.clock.reads == 9)
+    assert work.clock.read_bytes == store.manifest.sizes.sum()
+    assert work.clock.read_s >= 4 * 0.05
+    assert work.clock.computing_s > 0
+
+
+def _rows(pieces):
+    """Return position, payload and label of all samples in runs and replies, and which positions are in runs."""
+    rows, in_runs = {}, set()
+    for piece in pieces:
+        if isinstance(piece, Run):
+            assert piece.batch.schema == REPLY_SCHEMA
+            found = list(replies_of(piece.batch, _request(cut="0:raw")))
+            assert piece.size_bytes == sum(len(reply.payload) for reply in found)
+            in_runs |= {reply.position for reply in found}
+        else:
+            found = [] if piece is None else [piece]
+        for reply in found:
+            assert reply.position not in rows
+            rows[reply.position] = (bytes(reply.payload), reply.label, type(reply.error), reply.cut)
+    return rows, in_runs
+
+
+@pytest.mark.parametrize("run_bytes", [1e9, 20_000, 1])
+def test_runs_of_raw_samples_hold_the_same_as_replies_one_by_one(make, store, run_bytes):
+    executor = make()
+    executor.readings["train"].learn(1e-5)  # quick: several samples are read by one job
+    seats = Seats(executor.limits)
+    seat = seats.enter()
+    rows, in_runs = _rows(executor.replies(_request(cut="0:raw"), seat=seat).pulse(lambda: None, lambda: run_bytes))
+    expected = {i: (store.read(i), int(store.manifest.labels[i]), type(None), RAW) for i in range(9)}
+    assert rows == expected
+    assert bool(in_runs) == (run_bytes > 1)
+    assert seats.held_bytes == store.manifest.sizes.sum(), "whoever sends them gives them back"
+
+
+def test_a_sample_of_a_run_that_cannot_be_read_is_an_error_of_its_own(make, store, tmp_path):
+    for index in (0, 4, 8):
+        (tmp_path / "train" / store.manifest.ids[index].as_py()).unlink()
+    executor = make()
+    executor.readings["train"].learn(1e-5)
+    seats = Seats(executor.limits)
+    seat = seats.enter()
+    rows, in_runs = _rows(executor.replies(_request(cut="0:raw"), seat=seat).pulse(lambda: None, lambda: 1e9))
+    assert in_runs == {1, 2, 3, 5, 6, 7}
+    assert {i for i, row in rows.items() if row[2] is StoreError} == {0, 4, 8}
+    assert all(rows[i][0] == store.read(i) for i in in_runs)
+    assert seats.held_bytes == sum(int(store.manifest.sizes[i]) for i in in_runs)
+
+
+def test_runs_go_round_samples_that_are_cut_and_columns_need_replies(make, store):
+    cuts = tuple(Cut.parse("2:webp") if i % 3 == 0 else RAW for i in range(9))
+    executor = make()
+    executor.readings["train"].learn(1e-5)
+    pieces = list(executor.replies(_request(cuts=cuts)).pulse(lambda: None, lambda: 1e9))
+    assert _rows(pieces)[1] == {1, 2, 4, 5, 7, 8}
+    assert {piece.position for piece in pieces if not isinstance(piece, Run)} == {0, 3, 6}
+    pieces = list(executor.replies(_request(cut="0:raw", columns=("id",))).pulse(lambda: None, lambda: 1e9))
+    assert {piece.columns["id"] for piece in pieces} == set(store.manifest.ids.to_pylist())
+
+
+def test_a_node_without_descriptors_ends_the_request_and_not_the_sample(make, store, monkeypatch):
+    def fails(*_):
+        raise StoreError("cannot be opened") from OSError(errno.EMFILE, "Too many open files")
+
+    executor = make()
+    executor.readings["train"].learn(1e-5)
+    for name in ("read", "read_into"):
+        monkeypatch.setattr(store, name, fails)
+    monkeypatch.setattr("sophon.store.folder._read_whole", lambda *_: False)
+    for cut in ("0:raw", "2:webp"):
+        with pytest.raises(RetryableError, match="too many files"):
+            list(executor.replies(_request(cut=cut)).pulse(lambda: None, lambda: 1e9))

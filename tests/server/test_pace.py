@@ -2,7 +2,7 @@
 
 import pytest
 
-from sophon.server.pace import MOST_BYTES, Pace, Paces
+from sophon.server.pace import MOST_BYTES, MOST_RUN_BYTES, Pace, Paces
 
 
 def _settle(pace, bytes_per_s, batches=40):
@@ -15,6 +15,14 @@ def test_a_batch_is_what_the_link_takes_in_a_tenth_of_a_second(bytes_per_s, expe
     pace = Pace()
     _settle(pace, bytes_per_s)
     assert pace.batch_bytes == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize(("bytes_per_s", "expected"), [(5e6, 2e6), (1e7, 4e6), (1e9, MOST_RUN_BYTES), (1e5, 1 << 17)])
+def test_a_run_of_raw_samples_may_be_four_times_as_large(bytes_per_s, expected):
+    pace = Pace()
+    for _ in range(40):
+        pace.sent(int(pace.run_bytes), pace.run_bytes / bytes_per_s)
+    assert pace.run_bytes == pytest.approx(expected, rel=0.05)
 
 
 def test_a_link_that_becomes_slow_is_followed_within_a_few_batches():

@@ -30,6 +30,36 @@ def test_every_sample_is_read_by_its_index(store):
     assert store.manifest.labels.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2]
 
 
+def test_samples_are_read_side_by_side_into_memory_of_the_caller(store):
+    space = bytearray(b"?" * (sum(map(len, PICTURES)) + 1))
+    at = 0
+    for index, data in enumerate(PICTURES):
+        store.read_into(index, memoryview(space)[at : at + len(data)])
+        at += len(data)
+    assert space == b"".join(PICTURES) + b"?"
+
+
+def test_memory_of_another_size_and_samples_that_do_not_exist_are_refused(store):
+    with pytest.raises(ValueError, match="expected memory for"):
+        store.read_into(3, memoryview(bytearray(len(PICTURES[3]) + 1)))
+    with pytest.raises(StoreError, match="has samples 0 … 9, got index 10"):
+        store.read_into(10, memoryview(bytearray(1)))
+    store.close()
+    with pytest.raises(StoreError, match="is closed"):
+        store.read_into(0, memoryview(bytearray(len(PICTURES[0]))))
+
+
+def test_data_that_changed_are_no_sample_read_into_memory_either(store):
+    for path in [store.path, *store.path.rglob("*")]:
+        if path.is_file():
+            os.truncate(path, path.stat().st_size // 2)
+    for index, data in enumerate(PICTURES):
+        with pytest.raises(StoreError):
+            store.read(index)
+        with pytest.raises(StoreError):
+            store.read_into(index, memoryview(bytearray(len(data))))
+
+
 @pytest.mark.parametrize("index", [-1, 10, 10**30])
 def test_an_index_out_of_range_is_a_store_error(store, index):
     with pytest.raises(StoreError, match=rf"data set 'data' has samples 0 … 9, got index {index}"):

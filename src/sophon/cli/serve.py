@@ -115,6 +115,7 @@ def serve(
     warning = access.check_place(host)
     if warning is not None:
         click.echo(f"sophon: warning: {warning}", err=True)
+    import_modules(modules)  # one of them may bring the store that a data set is opened with
     stores, indexes = _opened(named, cache_dir)
     config = ServerConfig(
         host,

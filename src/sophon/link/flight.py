@@ -20,7 +20,6 @@ from sophon.codec.codec import MAX_VALUE_BYTES
 from sophon.errors import (
     AccessError,
     ConfigError,
-    ProtocolError,
     RetryableError,
     TransportError,
 )
@@ -32,12 +31,14 @@ from sophon.link.wire import (
     MAX_SAMPLES,
     Reply,
     Request,
+    StreamClock,
     error_from_json,
     parse_json,
     replies_of,
     sizes_from_bytes,
 )
 from sophon.pipeline import Pipeline
+from sophon.process.arenas import keep_buffers
 from sophon.process.renewal import renew_after_fork
 
 # For one record batch: the largest value that a payload may hold, plus everything else in the batch.
@@ -173,6 +174,7 @@ class FlightTransport(Transport):
                     "use multiprocessing_context='spawn', or start the workers before that"
                 )
             if self._client is None:
+                keep_buffers()
                 options = [
                     ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
                     ("grpc.min_reconnect_backoff_ms", max(1, int(1000 * self.silence_s))),  # also limits connecting
@@ -274,18 +276,10 @@ class _FlightFetch(Fetch):
         for chunk in self._reader:
             self.heard_s = time.monotonic()
             self.waiting_since_s = None  # the caller may work on a reply for as long as it likes
-            self._read_clock(chunk.app_metadata)
+            if chunk.app_metadata is not None:
+                self.clock = StreamClock.from_bytes(chunk.app_metadata.to_pybytes())
             yield from replies_of(chunk.data, self._request)  # maybe none: the node only says that it is at work
             self.waiting_since_s = time.monotonic()
-
-    def _read_clock(self, metadata: Any) -> None:
-        if metadata is None:
-            return
-        message = parse_json(metadata.to_pybytes())
-        try:
-            self.computing_s = float(message["computing_s"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise ProtocolError(f"a record batch with an unknown clock: {error!r}") from error
 
     def cancel(self) -> None:
         self._cancelled = True

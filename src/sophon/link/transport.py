@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from sophon.link.wire import MAX_SAMPLES, Reply, Request
+from sophon.link.wire import MAX_SAMPLES, Reply, Request, StreamClock
 from sophon.pipeline import Pipeline
 
 
@@ -57,12 +57,23 @@ class Fetch(ABC):
     """The replies to one request, as they come.
 
     Attributes:
-        computing_s: How long the other side has had nothing to send because it waited for ops, so far.
+        clock: Where the time went on the other side so far: how long it had nothing to send because it waited for ops,
+            or for the store.
         heard_s: When it last gave a sign of life, by the monotonic clock; 0 if it has not yet.
     """
 
-    computing_s: float = 0.0
+    clock: StreamClock = StreamClock()
     heard_s: float = 0.0
+
+    @property
+    def computing_s(self) -> float:
+        """How long the other side has had nothing to send because it waited for ops, so far."""
+        return self.clock.computing_s
+
+    @property
+    def reading_s(self) -> float:
+        """How long the other side has had nothing to send because it waited for the store, so far."""
+        return self.clock.reading_s
 
     @abstractmethod
     def __iter__(self) -> Iterator[Reply]: ...

@@ -18,13 +18,15 @@ none), and what a trainer needs to learn costs: ``op_s`` (CPU seconds of each op
 The sizes of all files (the answer to the Flight action ``sizes``, whose body is ``{"dataset": "train"}``) are unsigned
 32-bit integers, little-endian, one per sample, in parts of a mebibyte; a file of 4 GiB or more has the largest number.
 
-Each record batch comes with JSON about its stream so far: ``computing_s`` says how long the stream had nothing to send
-because it waited for ops, which tells a slow node from a slow link. A batch without rows means that the node is still
-at work.
+Each record batch comes with JSON about its stream so far (`StreamClock`): ``computing_s`` says how long the stream had
+nothing to send because it waited for ops, ``reading_s`` how long because it waited for the store. That tells a slow
+node and a slow disk from a slow link. ``reads``, ``read_bytes`` and ``read_s`` say how many samples were read, and how
+long the reads took, summed over those under way at once. A batch without rows means that the node is still at work.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import traceback
@@ -47,9 +49,12 @@ MAX_SAMPLES = 8192  # in one request
 _MAX_CUTS = 256
 _MOST_SIZE = (1 << 32) - 1
 _SIZES_PART_BYTES = 1 << 20
+_MOST_CLOCK = 1 << 62  # of a stream's sums; no stream lasts as long or reads as much
 _MAX_TRACEBACK = 8000  # characters of a traceback that are sent: people read its end
 
 _NEVER_NULL = ("position", "cut", "payload", "cpu_s", "op_s", "raw_bytes", "height", "width")
+
+_BARE = ("cut", "cpu_s", "error", "columns", "reason", "op_s", "raw_bytes", "height", "width")
 
 REPLY_SCHEMA = pa.schema(
     [
@@ -171,6 +176,48 @@ class Reply:
     is_cached: bool = False  # not on the wire: whether the trainer had it already
 
 
+@dataclass
+class StreamClock:
+    """Where the time of a stream went so far, near storage.
+
+    Args:
+        computing_s: How long there was nothing to send because ops were waited for.
+        reading_s: How long there was nothing to send because the store was waited for.
+        reads: Number of samples that were read.
+        read_bytes: Bytes of these samples.
+        read_s: Seconds that the reads took, summed over those under way at once.
+    """
+
+    computing_s: float = 0.0
+    reading_s: float = 0.0
+    reads: int = 0
+    read_bytes: int = 0
+    read_s: float = 0.0
+
+    def to_bytes(self) -> bytes:
+        """Return the clock in the form in which it is sent."""
+        return json.dumps(vars(self)).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> StreamClock:
+        """Parse a clock that was received; a node of an earlier release says less."""
+        message = parse_json(data)
+        made = cls()
+        for name, default in vars(made).items():
+            value = message.get(name, default)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MOST_CLOCK:
+                raise ProtocolError(f"a record batch with an unknown clock: {name} is {value!r:.80}")
+            setattr(made, name, type(default)(value))
+        return made
+
+    def __add__(self, other: StreamClock) -> StreamClock:
+        return StreamClock(*(mine + theirs for mine, theirs in zip(_values(self), _values(other), strict=True)))
+
+
+def _values(clock: StreamClock) -> tuple[Any, ...]:
+    return tuple(vars(clock).values())
+
+
 def batch_of(replies: Sequence[Reply]) -> pa.RecordBatch:
     """Return replies as one record batch."""
     return pa.record_batch(
@@ -199,6 +246,37 @@ def _payloads(parts: list[Payload]) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(parts), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))])
 
 
+def raw_batch(
+    positions: NDArray[np.int32], ends: NDArray[np.int32], data: pa.Buffer, labels: NDArray[np.int64] | None
+) -> pa.RecordBatch:
+    """Return samples that are sent as they are as one record batch, without a copy or an object for each of them.
+
+    Args:
+        positions: Of the samples in the request.
+        ends: Where each sample ends in the data; they lie side by side, from 0.
+        data: The bytes of all of them.
+        labels: Their labels, if they have any.
+    """
+    count = len(positions)
+    offsets = np.zeros(count + 1, np.int32)
+    offsets[1:] = ends
+    payload = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), data])
+    made = {"position": pa.array(positions), "payload": payload}
+    if labels is not None:
+        made["label"] = pa.array(labels)
+    return pa.record_batch([made.get(name, _bare(name, count)) for name in REPLY_SCHEMA.names], schema=REPLY_SCHEMA)
+
+
+def _bare(name: str, count: int) -> pa.Array:
+    """Return what stands in a column for samples that are sent as they are, and of which nothing else is to be said."""
+    return _bare_columns().column(name).slice(0, count)
+
+
+@functools.cache
+def _bare_columns() -> pa.RecordBatch:
+    return batch_of([Reply(0)] * MAX_SAMPLES)
+
+
 def replies_of(batch: pa.RecordBatch, request: Request) -> Iterator[Reply]:
     """Return the replies of a record batch, checked against the request; payloads are views of its memory.
 
@@ -213,12 +291,31 @@ def replies_of(batch: pa.RecordBatch, request: Request) -> Iterator[Reply]:
         raise ProtocolError(f"a damaged record batch: {error}") from error
     if any(batch.column(name).null_count for name in _NEVER_NULL):
         raise ProtocolError(f"expected {', '.join(_NEVER_NULL)} in every reply")
+    positions = batch.column("position").to_numpy()
+    if len(positions) and not (positions.min() >= 0 and positions.max() < len(request.samples)):
+        wrong = positions[(positions < 0) | (positions >= len(request.samples))][0]
+        raise ProtocolError(f"a reply to position {wrong} of {len(request.samples)}")
+    views = _views(batch.column("payload"))
+    yield from _bare_replies(batch, views) if _is_bare(batch) else _full_replies(batch, views, request)
+
+
+def _is_bare(batch: pa.RecordBatch) -> bool:
+    """Return whether all samples were sent as they are, and nothing else is said of them."""
+    count = batch.num_rows
+    return 0 < count <= MAX_SAMPLES and all(batch.column(name).equals(_bare(name, count)) for name in _BARE)
+
+
+def _bare_replies(batch: pa.RecordBatch, views: Iterator[memoryview]) -> Iterator[Reply]:
+    positions, labels = batch.column("position").to_pylist(), batch.column("label").to_pylist()
+    for position, label, payload in zip(positions, labels, views, strict=True):
+        yield Reply(position, RAW, payload, label)
+
+
+def _full_replies(batch: pa.RecordBatch, views: Iterator[memoryview], request: Request) -> Iterator[Reply]:
     found = {name: batch.column(name).to_pylist() for name in REPLY_SCHEMA.names if name != "payload"}
     positions, cuts, problems, columns = (found[name] for name in ("position", "cut", "error", "columns"))
-    for row, payload in enumerate(_views(batch.column("payload"))):
+    for row, payload in enumerate(views):
         position, problem = positions[row], problems[row]
-        if not 0 <= position < len(request.samples):
-            raise ProtocolError(f"a reply to position {position} of {len(request.samples)}")
         cut = _parse_cut(cuts[row])
         if problem is None and cut not in (request.cuts[position], RAW):
             raise ProtocolError(f"asked for {request.cuts[position]} or less, got {cut}")

@@ -39,6 +39,7 @@ from sophon.loader.order.state import Place, State
 from sophon.loader.order.turns import Turns
 from sophon.loader.planning.planner import Planner, PlanSettings
 from sophon.loader.planning.shared import MEASURED
+from sophon.loader.planning.watch import Watch
 from sophon.loader.sources.assignment import OffloadWarning
 from sophon.loader.sources.prefix_cache import DEFAULT_BYTES, Cache
 from sophon.loader.sources.sources import Address
@@ -252,6 +253,8 @@ class DataLoader:
         cores = float(min(max(self.num_workers, 1), cores_here()))
         should_plan = self._should_plan(policy, plan)
         self._planner = Planner(samples, settings, cores, self.stats, self.num_workers == 0) if should_plan else None
+        is_remote, is_alone = self.dataset.transport.is_remote, self.num_workers == 0
+        self._watch = None if should_plan else Watch(is_remote, cores, self.stats, is_alone)
         self._passes = Passes(
             samples,
             self.dataset.finishing,
@@ -263,13 +266,14 @@ class DataLoader:
             self._planner,
             tuner_for(kind, max_requests, requests, config.buffer_bytes) if num_workers == "auto" else None,
             order.opened(self.dataset.opened.fingerprint, batch_size) if isinstance(order, Replay) else None,
+            self._watch,
         )
         self._setup = Setup(
             workers=self.num_workers,
             requests=requests,
             kind=kind,
             cores=cores_here(),
-            is_remote=self.dataset.transport.is_remote,
+            is_remote=is_remote,
             bad=0,
             on_error=self.bad_samples.policy,
             cuts_by=self._cuts_by(),
@@ -347,8 +351,13 @@ class DataLoader:
 
     @property
     def verdict(self) -> Verdict | None:
-        """What holds this training back, from the loader's own clocks; None until an epoch was measured."""
-        return None if self._planner is None else self._planner.verdict()
+        """What holds this training back, from the loader's own clocks; None until an epoch was measured.
+
+        Where the loader plans, it is of an epoch without offloading; otherwise of what was run so far.
+        """
+        if self._planner is not None:
+            return self._planner.verdict()
+        return None if self._watch is None else self._watch.verdict()
 
     @property
     def revisions(self) -> int:

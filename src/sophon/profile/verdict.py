@@ -1,4 +1,4 @@
-"""Verdict: which of consumer, link and trainer CPU holds training back, and by how much (the paper's first stage)."""
+"""Verdict: which of consumer, link, store and trainer CPU holds training back, and by how much."""
 
 from __future__ import annotations
 
@@ -18,28 +18,30 @@ class Verdict:
 
     Args:
         consumer_per_s: The training loop: its step and, in a loader, making batches; infinite if not known.
-        io_per_s: Fetching raw bytes.
+        io_per_s: Fetching raw bytes; infinite if there is no link.
         cpu_per_s: Preprocessing raw bytes.
+        store_per_s: Reading raw bytes where they lie; infinite if that was never what was waited for.
     """
 
     consumer_per_s: float
     io_per_s: float
     cpu_per_s: float
+    store_per_s: float = math.inf
 
     def __post_init__(self) -> None:
-        for name in ("consumer_per_s", "io_per_s", "cpu_per_s"):
+        for name in ("consumer_per_s", "io_per_s", "cpu_per_s", "store_per_s"):
             rate = getattr(self, name)
             if not rate > 0:
                 raise ConfigError(f"{name} is {rate}; a rate above zero was expected: measure at least one batch")
 
     @property
     def bound(self) -> str:
-        """What binds: "GPU-bound", "I/O-bound" or "CPU-bound"."""
+        """What binds: "GPU-bound", "I/O-bound" (the link), "store-bound" or "CPU-bound"."""
         return f"{self._ranked[0][0]}-bound"
 
     @property
     def samples_per_s(self) -> float:
-        """What the three together reach when they overlap: the slowest one's rate."""
+        """What all together reach when they overlap: the slowest one's rate."""
         return self._ranked[0][1]
 
     @property
@@ -58,30 +60,33 @@ class Verdict:
         return max(0.0, 1 - self.cpu_per_s / self.consumer_per_s) if math.isfinite(self.consumer_per_s) else 0.0
 
     @property
+    def _rates(self) -> dict[str, float]:
+        return {"GPU": self.consumer_per_s, "I/O": self.io_per_s, "CPU": self.cpu_per_s, "store": self.store_per_s}
+
+    @property
     def _ranked(self) -> list[tuple[str, float]]:
-        rates = {"GPU": self.consumer_per_s, "I/O": self.io_per_s, "CPU": self.cpu_per_s}
-        return sorted(rates.items(), key=lambda item: item[1])
+        return sorted(self._rates.items(), key=lambda item: item[1])
 
     @property
     def slowest(self) -> str:
-        """What binds, in words: "training loop", "link" or "trainer's CPU"."""
+        """What binds, in words: "training loop", "link", "store" or "trainer's CPU"."""
         return _WORDS[self._ranked[0][0]]
 
     def rates(self) -> str:
         """Return the rate of each part, in words."""
-        rates = {"GPU": self.consumer_per_s, "I/O": self.io_per_s, "CPU": self.cpu_per_s}
-        shown = {part: format_rate(rate) if math.isfinite(rate) else "not measured" for part, rate in rates.items()}
-        return ", ".join(f"{_WORDS[part]} {rate}" for part, rate in shown.items())
+        return ", ".join(f"{_WORDS[part]} {rate}" for part, rate in self._shown().items())
+
+    def _shown(self) -> dict[str, str]:
+        """Return the rate of each part; a store that was never waited for is not worth a word."""
+        rates = {part: rate for part, rate in self._rates.items() if part != "store" or math.isfinite(rate)}
+        missing = {"GPU": "not measured", "I/O": "none", "CPU": "not measured"}
+        return {part: format_rate(rate) if math.isfinite(rate) else missing[part] for part, rate in rates.items()}
 
     def explain(self) -> str:
         """Return the verdict in words, with what offloading would do."""
-        (slowest, rate), (second, next_rate), _ = self._ranked
-        known = math.isfinite(self.consumer_per_s)
-        lines = [
-            f"GPU {format_rate(self.consumer_per_s) if known else 'not measured'}, I/O {format_rate(self.io_per_s)}, "
-            f"CPU {format_rate(self.cpu_per_s)}.",
-        ]
-        if known:
+        (slowest, rate), (second, next_rate), *_ = self._ranked
+        lines = [", ".join(f"{part} {shown}" for part, shown in self._shown().items()) + "."]
+        if math.isfinite(self.consumer_per_s):
             lines.append(
                 f"Alone, the link would stall the consumer {self.io_stall:.0%} of the time, preprocessing "
                 f"{self.cpu_stall:.0%}."
@@ -96,9 +101,10 @@ class Verdict:
     def to_json(self) -> dict[str, Any]:
         """Return the verdict as a JSON object; what is not known is null."""
         return {
-            "gpu_per_s": self.consumer_per_s if math.isfinite(self.consumer_per_s) else None,
-            "io_per_s": self.io_per_s,
-            "cpu_per_s": self.cpu_per_s,
+            "gpu_per_s": _known(self.consumer_per_s),
+            "io_per_s": _known(self.io_per_s),
+            "cpu_per_s": _known(self.cpu_per_s),
+            "store_per_s": _known(self.store_per_s),
             "io_stall": self.io_stall,
             "cpu_stall": self.cpu_stall,
             "verdict": self.bound,
@@ -106,11 +112,17 @@ class Verdict:
         }
 
 
-_WORDS = {"GPU": "training loop", "I/O": "link", "CPU": "trainer's CPU"}
+def _known(rate: float) -> float | None:
+    return rate if math.isfinite(rate) else None
+
+
+_WORDS = {"GPU": "training loop", "I/O": "link", "CPU": "trainer's CPU", "store": "store"}
 _ADVICE = {
     "GPU": "Offloading would not help: the link and the trainer's CPUs keep up with the training loop. That is its "
     "step, and making batches, your own steps included.",
     "I/O": "Offloading helps: policy 'optimal' sends fewer bytes where storage has CPU to spare.",
+    "store": "Offloading would not help: the store delivers no more, whatever is sent of it. A faster disk, fewer and "
+    "larger files (tar shards), or a second node with a copy would.",
     "CPU": "Offloading helps if storage has cores to spare: policy 'optimal' moves ops there. While cores are idle "
     "here, more workers help too.",
 }

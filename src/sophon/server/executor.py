@@ -31,9 +31,11 @@ from sophon.server.maker import Maker, Threads
 from sophon.server.seats import Seat, Seats
 from sophon.server.work import Task, Work
 from sophon.store import Store
+from sophon.store.reading import Reading
 from sophon.units import format_bytes
 
 _LOOKAHEAD = 64  # samples of a request that may be made ahead, while the link does not take more
+_LINGER_S = 0.2  # that a reading thread waits for the next request: a loader needs a few ms between two
 _PIPELINES = 64  # remembered: those used last
 
 
@@ -60,6 +62,8 @@ class Executor:
         self._budget = budget
         self._patience_s = patience_s
         self.limits = limits or Limits()
+        # A stage for each store: one that hangs holds up nobody who reads from another.
+        self.readings = {name: Reading(self.limits.reads, self.limits.read_bytes, _LINGER_S) for name in self._stores}
         self.maker = maker or Threads()
         self.crashes = Crashes()
         self._pipelines: LRUCache[str, Pipeline | None] = LRUCache(_PIPELINES)
@@ -125,12 +129,18 @@ class Executor:
         unknown = [name for name in request.columns if name != "id" and name not in store.manifest.columns.column_names]
         if unknown:
             raise ConfigError(f"data set {request.dataset} has no column {unknown[0]!r}")
-        for sample in request.samples:
-            if sample >= len(store):
-                raise ConfigError(f"data set {request.dataset} has {len(store):,} samples; there is no sample {sample}")
+        if request.samples and max(request.samples) >= len(store):
+            sample = next(sample for sample in request.samples if sample >= len(store))
+            raise ConfigError(f"data set {request.dataset} has {len(store):,} samples; there is no sample {sample}")
         self._check_size(store, request)
         pipeline = self._pipeline(request)
-        return Work(self, store, request, pipeline, seat or Seats(self.limits).enter())
+        reading = self.readings[request.dataset]
+        return Work(self, store, request, pipeline, seat or Seats(self.limits).enter(), reading)
+
+    def close(self) -> None:
+        """Read nothing more."""
+        for reading in self.readings.values():
+            reading.close()
 
     def count(self, reason: str) -> None:
         """Count a sample that was given a smaller cut than was asked for."""

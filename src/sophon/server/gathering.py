@@ -58,3 +58,8 @@ class Gathering:
             self._pace.sent(self.size_bytes, now_s - began_s)
         self._sent_s = now_s
         self.replies, self.size_bytes = [], 0
+
+    def sent_run(self, size_bytes: int, began_s: float, now_s: float) -> None:
+        """Note how long the link took for raw samples that were sent beside this batch."""
+        self._pace.sent(size_bytes, now_s - began_s)
+        self._sent_s = now_s

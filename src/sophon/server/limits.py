@@ -8,6 +8,7 @@ from sophon.codec.codec import MAX_VALUE_BYTES
 from sophon.errors import ConfigError
 from sophon.link.wire import MAX_SAMPLES
 from sophon.pipeline.ops.picture import MAX_PIXELS
+from sophon.store.reading import MOST_BYTES, MOST_READS
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Limits:
             a thread.
         in_flight_bytes: Size of all samples that were read and are not sent yet. Above it, each request works on one
             sample at a time, so the excess is at most a sample and a record batch per request.
+        reads: Reads of one data set under way at once. Fewer are used where the store is quick (`store.reading`).
+        read_bytes: Size of the samples of one data set that are being read, beyond which no further read begins.
     """
 
     request_samples: int = MAX_SAMPLES
@@ -38,6 +41,8 @@ class Limits:
     child_bytes: int = 4 << 30
     requests: int = 256
     in_flight_bytes: int = 1 << 30
+    reads: int = MOST_READS
+    read_bytes: int = MOST_BYTES
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -32,10 +32,14 @@ class Metrics:
         self.samples = self._counter("samples", "Samples sent, by the cut really made", ["dataset", "cut"])
         self.payload_bytes = self._counter("payload_bytes", "Bytes of payload sent", ["dataset"])
         self.op_cpu_s = self._counter("op_cpu_seconds", "CPU seconds spent on ops and codecs", ["dataset"])
+        self.reads = self._counter("reads", "Samples read from the store", ["dataset"])
+        self.read_bytes = self._counter("read_bytes", "Bytes of the samples read", ["dataset"])
+        self.read_s = self._counter("read_seconds", "Seconds that reads took, summed over those at once", ["dataset"])
         self.smaller_cuts = self._counter("smaller_cuts", "Samples sent with a smaller cut than asked for", ["reason"])
         self.errors = self._counter("errors", "Samples and requests that failed", ["type"])
         self.in_flight = Gauge("sophon_requests_in_flight", "Requests being answered", registry=self.registry)
         self.in_flight_bytes = Gauge("sophon_in_flight_bytes", "Bytes read and not sent yet", registry=self.registry)
+        self.reads_under_way = Gauge("sophon_reads_under_way", "Reads under way", registry=self.registry)
         self.backlog_s = Gauge("sophon_backlog_seconds", "Wait for a core", registry=self.registry)
 
     def _counter(self, name: str, text: str, labels: list[str] | None = None) -> Counter:

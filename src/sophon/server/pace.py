@@ -4,6 +4,9 @@ Large record batches cost less CPU per byte. On a slow link, though, they would 
 sample, and the node's cores waiting for a stream that cannot take what they have made. Each trainer's link has its own
 pace, found from how long its last batches took.
 
+Samples that are sent as they are may come in larger batches: no core waits for the stream meanwhile, and what is read
+ahead of it goes on (`run_bytes`).
+
 Concurrency: updated by the threads of all streams; a lost update does no harm beyond a slightly worse pace.
 """
 
@@ -14,23 +17,35 @@ import threading
 from cachetools import LRUCache
 
 MOST_BYTES = 4 << 20  # costs half as much CPU per byte as 1 MB, on both sides
+MOST_RUN_BYTES = 8 << 20  # all of a request, as loaders make them
 _LEAST_BYTES = 1 << 17
 _SEND_S = 0.1
+_RUN_S = 0.4  # for raw samples: short of the time after which people have a late request made again (`hedge`)
 _TRAINERS = 256  # remembered: those heard from last
 
 
 class Pace:
-    """How many bytes to put into one record batch for one trainer."""
+    """How many bytes to put into one record batch for one trainer.
+
+    Attributes:
+        batch_bytes: In a batch of samples that ops have worked on.
+        run_bytes: In a batch of samples that are sent as they are.
+    """
 
     def __init__(self) -> None:
-        self.batch_bytes = float(MOST_BYTES) / 8
+        self.batch_bytes = self.run_bytes = float(MOST_BYTES) / 8
 
     def sent(self, size_bytes: int, seconds: float) -> None:
         """Note how long a batch took."""
-        fitting = _SEND_S * size_bytes / max(seconds, 1e-6)
-        # A short batch says little about the link, so it may only raise the pace step by step.
-        wanted = min(fitting, 2 * self.batch_bytes)
-        self.batch_bytes = min(max(0.5 * (self.batch_bytes + wanted), _LEAST_BYTES), MOST_BYTES)
+        bytes_per_s = size_bytes / max(seconds, 1e-6)
+        self.batch_bytes = _nearer(self.batch_bytes, _SEND_S * bytes_per_s, MOST_BYTES)
+        self.run_bytes = _nearer(self.run_bytes, _RUN_S * bytes_per_s, MOST_RUN_BYTES)
+
+
+def _nearer(now_bytes: float, fitting_bytes: float, most_bytes: int) -> float:
+    # A short batch says little about the link, so it may only raise the pace step by step.
+    wanted = min(fitting_bytes, 2 * now_bytes)
+    return min(max(0.5 * (now_bytes + wanted), _LEAST_BYTES), most_bytes)
 
 
 class Paces:

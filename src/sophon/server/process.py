@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from sophon.artifact import replacing
 from sophon.errors import ConfigError
+from sophon.process.arenas import keep_buffers
 from sophon.process.stop import StopSignals
 from sophon.server.access import Access
 from sophon.server.budget import CpuBudget
@@ -85,6 +86,7 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
     """Serve until SIGTERM or SIGINT, then let requests under way end, and return."""
     _check_place(config)
     _allow_many_files()
+    keep_buffers()
     metrics = Metrics()
     import_modules(config.modules)
     budget = CpuBudget(config.cores)
@@ -99,6 +101,8 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
             f"cannot listen on {config.host}:{config.port}: {error}; choose another --host or --port"
         ) from error
     metrics.backlog_s.set_function(lambda: budget.backlog_s)
+    readings = executor.readings.values()
+    metrics.reads_under_way.set_function(lambda: sum(reading.under_way for reading in readings))
     executor.on_smaller_cut = lambda reason: metrics.smaller_cuts.labels(reason).inc()
     http = None
     if config.metrics_port is not None:
@@ -116,7 +120,7 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
         on_ready(ready)
         # The main thread only waits for signals; Flight's own threads do the work.
         signals.wait()
-        _drain((service.drain, budget.close, maker.close), signals, config.drain_s)
+        _drain((service.drain, executor.close, budget.close, maker.close), signals, config.drain_s)
     if http is not None:
         http.shutdown()
     for store in stores.values():

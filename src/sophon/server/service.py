@@ -7,7 +7,7 @@ lookahead.
 A stream is never silent for long. Flight sends the schema before any work is done, and while nothing is ready an empty
 record batch goes out every `HEARTBEAT_S`. That is how a trainer tells a node at work from one that is gone
 (`link.silence`), and how the node notices that a trainer has left.
-Limits: the stream's own thread reads files that are sent as they are, so it is silent while a disk does not deliver.
+Nothing is read in the stream's own thread, so a disk that does not deliver keeps neither the stream nor others silent.
 """
 
 from __future__ import annotations
@@ -17,13 +17,24 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import flight
 
+from sophon.codec.cut import RAW
 from sophon.errors import AccessError, Error, RetryableError
-from sophon.link.wire import REPLY_SCHEMA, Reply, Request, batch_of, error_to_json, parse_json, sizes_to_bytes
+from sophon.link.wire import (
+    REPLY_SCHEMA,
+    Reply,
+    Request,
+    StreamClock,
+    batch_of,
+    error_to_json,
+    parse_json,
+    sizes_to_bytes,
+)
 from sophon.server.access import Access
 from sophon.server.executor import Executor
 from sophon.server.gate import NAME as GATE
@@ -33,7 +44,7 @@ from sophon.server.limit import RateLimit
 from sophon.server.metrics import Metrics
 from sophon.server.pace import Paces
 from sophon.server.seats import Seat, Seats
-from sophon.server.work import Work
+from sophon.server.work import Run, Work
 
 _PIECE_BYTES = 1 << 16  # how much the rate limit lets pass at a time
 OPEN = Access()
@@ -122,32 +133,41 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
     def _batches(
         self, context: flight.ServerCallContext, request: Request, work: Work, seat: Seat
     ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
-        batch = Gathering(self._paces.of(context.peer()), time.monotonic())
+        pace = self._paces.of(context.peer())
+        batch = Gathering(pace, time.monotonic())
+        counted = StreamClock()
         with seat, _typed_errors(self._metrics):
-            for reply in work.pulse(lambda: batch.wait_s(time.monotonic())):
-                if batch.is_due(reply, time.monotonic()):
+            for made in work.pulse(lambda: batch.wait_s(time.monotonic()), lambda: pace.run_bytes):
+                run = made if isinstance(made, Run) else None
+                reply = made if isinstance(made, Reply) else None
+                if run is not None or batch.is_due(reply, time.monotonic()):
                     if context.is_cancelled():  # polls the connection, which is too slow to do for every sample
                         return
-                    began_s = time.monotonic()
-                    for part in self._sent(request, batch.replies, batch.size_bytes):
-                        yield part, _json({"computing_s": work.computing_s})
-                    seat.hold(-batch.size_bytes)
-                    batch.sent(began_s, time.monotonic())
+                    if batch.replies or run is None:
+                        began_s = time.monotonic()
+                        for part in self._sent(request, batch.replies, batch.size_bytes):
+                            yield part, work.clock.to_bytes()
+                        seat.hold(-batch.size_bytes)
+                        batch.sent(began_s, time.monotonic())
+                    if run is not None:
+                        began_s = time.monotonic()
+                        del made
+                        for part in self._sent_run(request, run):
+                            yield part, work.clock.to_bytes()
+                        seat.hold(-run.size_bytes)
+                        batch.sent_run(run.size_bytes, began_s, time.monotonic())
+                        del run, part
+                    counted = self._count_reads(request, work.clock, counted)
                 if reply is not None:
                     batch.add(reply, time.monotonic())
             if batch.replies:
                 for part in self._sent(request, batch.replies, batch.size_bytes):
-                    yield part, _json({"computing_s": work.computing_s})
+                    yield part, work.clock.to_bytes()
+            self._count_reads(request, work.clock, counted)
 
     def _sent(self, request: Request, replies: list[Reply], size_bytes: int) -> Iterator[pa.RecordBatch]:
         """Yield replies as one record batch once the rate limit lets it pass, and empty batches until then."""
-        if self._limit is not None:
-            since_s = time.monotonic()
-            for start in range(0, size_bytes, _PIECE_BYTES):
-                self._limit.take(min(_PIECE_BYTES, size_bytes - start))
-                if time.monotonic() - since_s > HEARTBEAT_S:
-                    yield batch_of([])
-                    since_s = time.monotonic()
+        yield from self._passed(size_bytes)
         self._metrics.payload_bytes.labels(request.dataset).inc(size_bytes)
         self._metrics.op_cpu_s.labels(request.dataset).inc(sum(reply.cpu_s for reply in replies))
         for cut, count in Counter(reply.cut for reply in replies if reply.error is None).items():
@@ -156,6 +176,31 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
             if reply.error is not None:
                 self._metrics.errors.labels(type(reply.error).__name__).inc()
         yield batch_of(replies)
+
+    def _sent_run(self, request: Request, run: Run) -> Iterator[pa.RecordBatch]:
+        """Yield raw samples as the record batch that they are."""
+        yield from self._passed(run.size_bytes)
+        self._metrics.payload_bytes.labels(request.dataset).inc(run.size_bytes)
+        self._metrics.samples.labels(request.dataset, str(RAW)).inc(run.batch.num_rows)
+        yield run.batch
+
+    def _passed(self, size_bytes: int) -> Iterator[pa.RecordBatch]:
+        """Wait until the rate limit lets so many bytes pass; yield empty batches meanwhile."""
+        if self._limit is None:
+            return
+        since_s = time.monotonic()
+        for start in range(0, size_bytes, _PIECE_BYTES):
+            self._limit.take(min(_PIECE_BYTES, size_bytes - start))
+            if time.monotonic() - since_s > HEARTBEAT_S:
+                yield batch_of([])
+                since_s = time.monotonic()
+
+    def _count_reads(self, request: Request, clock: StreamClock, counted: StreamClock) -> StreamClock:
+        """Add to the metrics what was read since the last time; return what is counted by now."""
+        self._metrics.reads.labels(request.dataset).inc(clock.reads - counted.reads)
+        self._metrics.read_bytes.labels(request.dataset).inc(clock.read_bytes - counted.read_bytes)
+        self._metrics.read_s.labels(request.dataset).inc(clock.read_s - counted.read_s)
+        return replace(clock)
 
 
 class _typed_errors:  # noqa: N801 - reads as a statement

@@ -1,27 +1,39 @@
 """One request under way: its samples are read and worked on, or answered with a smaller cut than was asked for.
 
-Concurrency: one thread iterates; the budget's threads run `Work._process`.
+Every sample is read by the reading stage (`store.reading`). A run of samples that are sent as they are is read into one
+buffer, which becomes a record batch as it is; the bytes of a sample that is to be cut go to the CPU budget, so that no
+core waits for a disk. The thread that iterates only starts reads and takes results.
+
+Concurrency: one thread iterates; the stage's threads run `Work._read_raw` and `Work._read_to_cut`, the budget's threads
+run `Work._process`. What these have to say goes through one queue.
 """
 
 from __future__ import annotations
 
 import errno
+import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
 
 from sophon.codec.codec import Payload
 from sophon.codec.cut import RAW, Cut, check_cut
 from sophon.errors import ConfigError, Error, RetryableError, StoreError
-from sophon.link.wire import Reply, Request
+from sophon.link.wire import Reply, Request, StreamClock, raw_batch
 from sophon.pipeline import Key, Pipeline, Trace
 from sophon.server.budget import Slot
 from sophon.server.maker import ChildLost
 from sophon.server.seats import Seat
 from sophon.store import Store
+from sophon.store.reading import Reading
 from sophon.units import format_bytes
 
 if TYPE_CHECKING:
@@ -29,63 +41,133 @@ if TYPE_CHECKING:
 
 Task = Future[tuple[Reply, float]]
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+_WINDOW = 8  # samples to be cut that one job reads at most: the cores wait for the first of them
+
+
+@dataclass(frozen=True)
+class Run:
+    """Raw samples that lie in one buffer, ready to be sent.
+
+    Args:
+        batch: Their replies.
+        size_bytes: Of their payloads.
+    """
+
+    batch: pa.RecordBatch
+    size_bytes: int
+
+
+class _Begun(NamedTuple):
+    """A sample that ops work on, or will."""
+
+    position: int
+    data: bytes
+    since_s: float
+
+
+class _Came(NamedTuple):
+    """What a read has come to, and how many jobs of raw samples, or samples to be cut, end with it."""
+
+    result: Reply | Run | Error
+    raw_jobs: int = 0
+    cut_samples: int = 0
 
 
 class Work:
-    """The samples of one request; iterating does the work.
-
-    Attributes:
-        computing_s: How long the iterating thread has waited for ops so far.
-    """
+    """The samples of one request; iterating does the work."""
 
     def __init__(
-        self, executor: Executor, store: Store, request: Request, pipeline: Pipeline | None, seat: Seat
+        self,
+        executor: Executor,
+        store: Store,
+        request: Request,
+        pipeline: Pipeline | None,
+        seat: Seat,
+        reading: Reading,
     ) -> None:
         self._executor = executor
         self._store = store
         self._request = request
         self._pipeline = pipeline
         self._seat = seat
-        self._under_way: dict[Task, int] = {}
+        self._reading = reading
+        self._lane = reading.lane(in_order=request.in_order)
+        self._lock = threading.RLock()  # reentrant: the garbage collector may close a dropped stream at any moment
+        self._tasks: dict[Task, _Begun] = {}
         self._early: dict[int, Reply] = {}  # finished before their turn, where replies come in order
-        # Tasks put themselves here when they end: looking at all tasks under way whenever one ends would cost a third
-        # of what an indexed window does.
-        self._ended: SimpleQueue[Task] = SimpleQueue()
+        self._sizes: list[int] = store.manifest.sizes[np.array(request.samples, np.int64)].tolist()
+        self._raw_under_way = 0  # jobs whose result was not taken yet
+        self._to_cut: list[tuple[int, Cut]] = []  # to be read with the next job
+        self._cut_under_way = 0  # samples, from the start of their read until their reply is taken
+        # Whatever ends puts itself here: looking at all tasks under way whenever one ends would cost a third of what an
+        # indexed window does.
+        self._ended: SimpleQueue[Task | _Came] = SimpleQueue()
         self._put = _putting_into(self._ended)
-        self.computing_s = 0.0
+        self._clock = StreamClock()
+
+    @property
+    def clock(self) -> StreamClock:
+        """Where the time went so far."""
+        clock, lane = self._clock, self._lane
+        clock.reads, clock.read_bytes, clock.read_s = lane.reads, lane.read_bytes, lane.read_s
+        return clock
+
+    @property
+    def computing_s(self) -> float:
+        """How long the iterating thread has waited for ops so far."""
+        return self._clock.computing_s
 
     def __iter__(self) -> Iterator[Reply]:
-        return (reply for reply in self.pulse(lambda: None) if reply is not None)
+        return (reply for reply in self.pulse(lambda: None) if isinstance(reply, Reply))
 
-    def pulse(self, patience_s: Callable[[], float | None]) -> Iterator[Reply | None]:
+    def pulse(
+        self, patience_s: Callable[[], float | None], run_bytes: Callable[[], float] | None = None
+    ) -> Iterator[Reply | Run | None]:
         """Yield the replies, and None whenever there is none yet, so that the caller can do something else.
 
         Args:
-            patience_s: Called before each wait for an op; returns how long it may last, or None for no limit.
+            patience_s: Called before each wait; returns how long it may last, or None for no limit.
+            run_bytes: Returns how many bytes of raw samples may come as one `Run`; None for a reply to each sample.
         """
-        replies = self._as_finished(patience_s)
+        is_in_order = self._request.in_order
+        if is_in_order or self._request.columns:  # a run has neither an order nor columns
+            run_bytes = None
+        replies = self._as_finished(patience_s, run_bytes)
         try:
-            yield from self._in_turn(replies) if self._request.in_order else replies
+            yield from self._in_turn(replies) if is_in_order else replies
         finally:  # also if the stream is dropped halfway
-            self._executor.withdraw(self._under_way)
+            self._close()
 
-    def _as_finished(self, patience_s: Callable[[], float | None]) -> Iterator[Reply | None]:
-        for position in range(len(self._request.samples)):
-            while self._under_way and self._must_wait(position):
+    def _close(self) -> None:
+        self._lane.close()
+        with self._lock:
+            tasks = list(self._tasks)
+        self._executor.withdraw(tasks)
+
+    def _as_finished(
+        self, patience_s: Callable[[], float | None], run_bytes: Callable[[], float] | None
+    ) -> Iterator[Reply | Run | None]:
+        singles, runs = self._divided(run_bytes is not None)
+        at = 0
+        while True:
+            if run_bytes is not None:
+                self._start_runs(runs, run_bytes())
+            while at < len(singles) and not self._is_full(singles[at]):
+                reply = self._start(singles[at])
+                at += 1
+                if reply is not None:
+                    yield reply
+            self._flush_cuts()
+            if self._is_under_way:
                 yield self._next(patience_s())
-            reply = self._start(position)
-            while not self._ended.empty():
-                yield self._next(0)
-            if reply is not None:
-                yield reply
-        while self._under_way:
-            yield self._next(patience_s())
+            elif at == len(singles) and not runs:
+                return
 
-    def _in_turn(self, replies: Iterator[Reply | None]) -> Iterator[Reply | None]:
+    def _in_turn(self, replies: Iterator[Reply | Run | None]) -> Iterator[Reply | None]:
         """Yield replies in the order of the request, and None for each that has to wait for its turn."""
         turn = 0
         for reply in replies:
-            if reply is not None:
+            if isinstance(reply, Reply):
                 self._early[reply.position] = reply
             if turn not in self._early:
                 yield None
@@ -93,77 +175,233 @@ class Work:
                 yield self._early.pop(turn)
                 turn += 1
 
-    def _must_wait(self, position: int) -> bool:
+    @property
+    def _is_under_way(self) -> bool:
+        return self._raw_under_way > 0 or self._cut_under_way > 0
+
+    def _divided(self, in_runs: bool) -> tuple[list[int], deque[int]]:
+        """Return the positions that are started one by one, and those of raw samples that may come in runs."""
+        count = len(self._request.cuts)
+        if not in_runs:
+            return list(range(count)), deque()
+        most = self._executor.limits.sample_bytes
+        is_raw = [c == RAW and size <= most for c, size in zip(self._request.cuts, self._sizes, strict=True)]
+        singles = [position for position in range(count) if not is_raw[position]]
+        return singles, deque(position for position in range(count) if is_raw[position])
+
+    def _is_full(self, position: int) -> bool:
         """Return whether samples under way should end before one more is started.
 
         A request may always work on one sample, so that trainers who do not read cannot stop the others.
         """
-        under_way = len(self._under_way) + len(self._early)
-        return under_way > self._executor.lookahead or not self._seat.has_space(self._size_bytes(position))
+        ahead = self._cut_under_way + len(self._to_cut) + len(self._early)
+        is_full = (
+            ahead > self._executor.lookahead
+            or (self._request.cuts[position] == RAW and self._raw_under_way > self._reading.at_once)
+            or not self._seat.has_space(self._sizes[position])
+        )
+        return is_full and (self._is_under_way or bool(self._to_cut))
 
-    def _size_bytes(self, position: int) -> int:
-        return int(self._store.manifest.sizes[self._request.samples[position]])
+    # --- starting reads -----------------------------------------------------------------------------------------------
 
-    def _next(self, timeout_s: float | None) -> Reply | None:
-        """Return the reply of a task that has ended, or None if none ends in time."""
-        start_s = time.monotonic()
-        try:
-            task = self._ended.get(timeout=timeout_s)
-        except Empty:
-            return None
-        finally:
-            self.computing_s += time.monotonic() - start_s
-        return self._result(task)
-
-    def _result(self, task: Task) -> Reply:
-        position = self._under_way.pop(task)
-        if task.cancelled():  # the budget was closed meanwhile
-            return self._held(self._raw(position, "overload"))
-        reply, cpu_s = task.result()
-        reply.cpu_s = cpu_s
-        return self._held(reply)
-
-    def _held(self, reply: Reply) -> Reply:
-        """Count the payload of a reply as held, in place of the file that it was made from."""
-        self._seat.hold(len(reply.payload) - self._size_bytes(reply.position))
-        return reply
+    def _start_runs(self, left: deque[int], run_bytes: float) -> None:
+        """Have raw samples read, a run with each job, as far ahead as is worth it."""
+        while left and self._raw_under_way <= self._reading.at_once:
+            run = [left.popleft()]
+            size_bytes = self._sizes[run[0]]
+            if not self._seat.has_space(size_bytes) and self._is_under_way:
+                left.appendleft(run[0])
+                return
+            most = self._reading.run_samples
+            while left and len(run) < most and size_bytes + self._sizes[left[0]] <= run_bytes:
+                if not self._seat.has_space(size_bytes + self._sizes[left[0]]):
+                    break
+                size_bytes += self._sizes[left[0]]
+                run.append(left.popleft())
+            self._seat.hold(size_bytes)
+            self._read_later(run, size_bytes)
 
     def _start(self, position: int) -> Reply | None:
-        """Start work on a sample, or return its reply if there is no work to do."""
-        cut, sample, executor = self._request.cuts[position], self._request.samples[position], self._executor
-        size_bytes = self._size_bytes(position)
+        """Have a sample read, at once or with the ones that follow; return its reply if it is too large."""
+        cut, executor, size_bytes = self._request.cuts[position], self._executor, self._sizes[position]
         if size_bytes > executor.limits.sample_bytes:
-            most = format_bytes(executor.limits.sample_bytes)
+            sample, most = self._request.samples[position], format_bytes(executor.limits.sample_bytes)
             problem = f"sample {sample} has {format_bytes(size_bytes)}, more than the {most} that this node reads"
             return Reply(position, error=StoreError(f"{problem}; leave it out, or raise --max-sample-bytes there"))
         self._seat.hold(size_bytes)
         if cut == RAW:
-            return self._held(self._raw(position))
-        try:
-            if self._pipeline is None:
-                raise ConfigError("no op of this pipeline is known here")
-            check_cut(self._pipeline, cut)
-        except ConfigError:
-            return self._held(self._raw(position, "unknown_op"))
-        task = executor.submit(lambda slot: self._process(slot, position, cut), self._request.patience_s)
-        if task is None:
-            return self._held(self._raw(position, "overload"))
-        self._under_way[task] = position
-        task.add_done_callback(self._put)
+            self._read_later([position], size_bytes)
+        elif not self._may_cut(cut):
+            executor.count("unknown_op")
+            self._read_later([position], size_bytes, "unknown_op")
+        else:
+            self._to_cut.append((position, cut))
+            if len(self._to_cut) >= min(self._reading.run_samples, _WINDOW):
+                self._flush_cuts()
         return None
 
-    def _process(self, slot: Slot, position: int, cut: Cut) -> Reply:
+    def _may_cut(self, cut: Cut) -> bool:
+        try:
+            if self._pipeline is not None:
+                check_cut(self._pipeline, cut)
+        except ConfigError:
+            return False
+        return self._pipeline is not None
+
+    def _read_later(self, positions: list[int], size_bytes: int, reason: str | None = None) -> None:
+        self._raw_under_way += 1
+        self._lane.add(lambda: self._read_raw(positions, size_bytes, reason), len(positions), size_bytes)
+
+    def _flush_cuts(self) -> None:
+        if self._to_cut:
+            wanted, self._to_cut = self._to_cut, []
+            self._cut_under_way += len(wanted)
+            size_bytes = sum(self._sizes[position] for position, _ in wanted)
+            self._lane.add(lambda: self._read_to_cut(wanted), len(wanted), size_bytes)
+
+    # --- in threads of the reading stage ------------------------------------------------------------------------------
+
+    def _read_raw(self, positions: list[int], size_bytes: int, reason: str | None) -> None:
+        """Read samples that are sent as they are."""
+        try:
+            read = self._raw_reply(positions[0], reason) if len(positions) == 1 else self._run(positions, size_bytes)
+        except Error as error:  # of the node: the request ends with it
+            self._ended.put(_Came(error))
+        else:
+            self._ended.put(_Came(read, raw_jobs=1))
+
+    def _raw_reply(self, position: int, reason: str | None) -> Reply:
+        try:
+            reply = self._reply(position, RAW, self._read(position))
+        except StoreError as error:
+            return self._failed(position, error)
+        reply.reason = reason
+        return reply
+
+    def _run(self, positions: list[int], size_bytes: int) -> Run:
+        """Read samples into one buffer; one that cannot be read leaves no gap there, and has a reply of its own."""
+        # From malloc, which has such buffers used again (`process.arenas`); Arrow's own pool gives their pages back.
+        buffer = pa.allocate_buffer(size_bytes, memory_pool=pa.system_memory_pool())
+        samples = [self._request.samples[position] for position in positions]
+        ends, failed = self._store.read_run(samples, memoryview(buffer))
+        for place, error in failed.items():
+            self._check(error)
+            self._ended.put(_Came(self._failed(positions[place], error)))
+        if failed:
+            positions = [position for place, position in enumerate(positions) if place not in failed]
+            samples = [self._request.samples[position] for position in positions]
+        labels = self._store.manifest.labels
+        batch = raw_batch(
+            np.array(positions, np.int32),
+            np.array(ends, np.int32),
+            buffer,
+            None if labels is None else labels[samples],
+        )
+        return Run(batch, ends[-1] if ends else 0)
+
+    def _read_to_cut(self, wanted: list[tuple[int, Cut]]) -> None:
+        """Read samples and hand them to the budget, one by one."""
+        for position, cut in wanted:
+            if self._lane.is_closed:
+                return
+            start_s = time.thread_time()
+            try:
+                data = self._read(position)
+            except StoreError as error:
+                self._ended.put(_Came(self._failed(position, error), cut_samples=1))
+                continue
+            except Error as error:  # of the node: the request ends with it
+                self._ended.put(_Came(error))
+                return
+            self._submit(position, cut, data, time.thread_time() - start_s)
+
+    def _submit(self, position: int, cut: Cut, data: bytes, read_cpu_s: float) -> None:
+        with self._lock:
+            if self._lane.is_closed:
+                return
+
+            def process(slot: Slot) -> Reply:
+                # Reading is part of what a sample costs near storage.
+                slot.elsewhere_s += read_cpu_s
+                return self._process(slot, position, cut, data)
+
+            task = self._executor.submit(process, self._request.patience_s)
+            if task is not None:
+                self._tasks[task] = _Begun(position, data, time.monotonic())
+        if task is None:
+            self._ended.put(_Came(self._smaller(position, data, "overload"), cut_samples=1))
+        else:
+            task.add_done_callback(self._put)
+
+    def _read(self, position: int) -> bytes:
+        """Return a file; a problem that keeps this node from reading any file ends the request instead."""
+        try:
+            return self._store.read(self._request.samples[position])
+        except StoreError as error:
+            self._check(error)
+            raise
+
+    @staticmethod
+    def _check(error: StoreError) -> None:
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno in _NO_DESCRIPTORS:
+            raise RetryableError(
+                "this node has too many files and connections open; try again later, or raise its limit on them "
+                "(LimitNOFILE)"
+            ) from error
+
+    # --- taking results -----------------------------------------------------------------------------------------------
+
+    def _next(self, timeout_s: float | None) -> Reply | Run | None:
+        """Return what has ended, or None if nothing ends in time."""
+        start_s = time.monotonic()
+        try:
+            ended = self._ended.get(timeout=timeout_s)
+        except Empty:
+            self._reading.staff()  # what is waited for may hang
+            with self._lock:
+                begun = next(iter(self._tasks.values()), None)
+            self._waited(start_s, begun)
+            return None
+        if isinstance(ended, _Came):
+            self._waited(start_s, None)
+            return self._taken(ended)
+        with self._lock:
+            begun = self._tasks.pop(ended)
+        self._waited(start_s, begun)
+        if ended.cancelled():  # the budget was closed meanwhile
+            reply = self._smaller(begun.position, begun.data, "overload")
+        else:
+            reply, cpu_s = ended.result()
+            reply.cpu_s = cpu_s
+        return self._taken(_Came(reply, cut_samples=1))
+
+    def _waited(self, start_s: float, begun: _Begun | None) -> None:
+        """Count a wait: for ops since one had begun, and for the store before that."""
+        now_s = time.monotonic()
+        computing_s = 0.0 if begun is None else min(now_s - start_s, now_s - begun.since_s)
+        self._clock.computing_s += computing_s
+        self._clock.reading_s += now_s - start_s - computing_s
+
+    def _taken(self, came: _Came) -> Reply | Run:
+        self._raw_under_way -= came.raw_jobs
+        self._cut_under_way -= came.cut_samples
+        if isinstance(came.result, Error):
+            raise came.result
+        if isinstance(came.result, Reply):
+            # What is held from now on is the payload, in place of the file that it was made from.
+            self._seat.hold(len(came.result.payload) - self._sizes[came.result.position])
+        return came.result
+
+    # --- making replies -----------------------------------------------------------------------------------------------
+
+    def _process(self, slot: Slot, position: int, cut: Cut, data: bytes) -> Reply:
         """Make the reply of one sample, in a thread of the budget."""
         assert self._pipeline is not None
         request, executor = self._request, self._executor
         sample = request.samples[position]
         work = (self._pipeline.fingerprint, cut)
         if executor.crashes.expected(work, (self._store.name, sample)):
-            return self._raw(position, "crash")
-        try:
-            data = self._read(sample)
-        except StoreError as error:
-            return self._failed(position, error)
+            return self._smaller(position, data, "crash")
         trace = Trace(len(self._pipeline))
         try:
             key = Key(request.seed, request.epoch, sample)
@@ -186,28 +424,6 @@ class Work:
         reply.reason = reason
         return reply
 
-    def _raw(self, position: int, reason: str | None = None) -> Reply:
-        if reason is not None:
-            self._executor.count(reason)
-        try:
-            reply = self._reply(position, RAW, self._read(self._request.samples[position]))
-        except StoreError as error:
-            return self._failed(position, error)
-        reply.reason = reason
-        return reply
-
-    def _read(self, sample: int) -> bytes:
-        """Return a file; a problem that keeps this node from reading any file ends the request instead."""
-        try:
-            return self._store.read(sample)
-        except StoreError as error:
-            if isinstance(error.__cause__, OSError) and error.__cause__.errno in _NO_DESCRIPTORS:
-                raise RetryableError(
-                    "this node has too many files and connections open; try again later, or raise its limit on them "
-                    "(LimitNOFILE)"
-                ) from error
-            raise
-
     def _failed(self, position: int, error: Error) -> Reply:
         """Return an error with what is known about the sample: people look for its id."""
         reply = self._reply(position, RAW, b"")
@@ -220,7 +436,7 @@ class Work:
         return Reply(position, cut, payload, manifest.label(sample), columns=columns)
 
 
-def _putting_into(queue: SimpleQueue[Task]) -> Callable[[Task], None]:
+def _putting_into(queue: SimpleQueue[Task | _Came]) -> Callable[[Task], None]:
     """Return a callback that puts a task into a queue without keeping the queue alive.
 
     A queue and tasks that kept each other alive would hold on to the samples of a stream that was dropped.

@@ -20,7 +20,7 @@ from cachetools import LRUCache
 from sophon.errors import ConfigError, StoreError
 from sophon.process.renewal import renew_after_fork
 from sophon.store.manifest import Manifest, decode_name, sources_table
-from sophon.store.store import Store, describe
+from sophon.store.store import Store, describe, fill
 
 MAX_OPEN_FILES = 64  # far below the usual limit of 1,024 per process, which sockets need too
 _SPLIT = re.compile(r"(.+)-\d+-of-\d+\.\w+")  # train-00000-of-00042.parquet
@@ -154,6 +154,16 @@ class ShardFiles(Shards):
         file = self._file(shard)  # holding it keeps it open, even if another thread drops it from the table
         self.check(shard, os.fstat(file.fd))
         return pread(file.fd, offset, size)
+
+    def pread_into(self, shard: int, offset: int, space: memoryview) -> int:
+        """Read bytes of a shard into memory, and return how many; fewer than it holds where the shard ends.
+
+        Raises:
+            OSError: As for `pread`.
+        """
+        file = self._file(shard)
+        self.check(shard, os.fstat(file.fd))
+        return fill(file.fd, space, offset)
 
     def _file(self, shard: int) -> _File:
         with self._lock:

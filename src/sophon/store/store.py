@@ -8,7 +8,7 @@ If a store is inconsistent with the following, it is a bug:
 - `options` names what may follow a path (`store/options`) and is for this store; `scan` then takes a third argument.
 - `changed_ns(index)` is another number whenever the bytes of a sample may have changed.
 - `read(index)` returns the bytes of one sample or raises `StoreError`; it never returns other bytes, nor more or fewer
-  of them than the manifest says.
+  of them than the manifest says. `read_into(index, space)` puts the same bytes into memory of the caller.
 
 Concurrency:
     `read` may be called from any number of threads, and in a child after a fork: stores keep no file position, and
@@ -19,8 +19,9 @@ Concurrency:
 from __future__ import annotations
 
 import operator
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self, TypeAlias
@@ -74,17 +75,62 @@ class Store(ABC):
         Raises:
             StoreError: There is no such sample, or it cannot be read; names it and says what to try.
         """
+        index = self._checked(index)
+        data = self._read(index)
+        self._check_size(index, len(data))
+        return data
+
+    def read_into(self, index: int, space: memoryview) -> None:
+        """Put the bytes of one sample into memory of the caller, so that many samples can lie there side by side.
+
+        Args:
+            index: Position in the manifest, 0 … len - 1.
+            space: Writable memory of exactly as many bytes as the manifest lists for the sample.
+
+        Raises:
+            StoreError: As for `read`; the memory may have been written to.
+        """
+        index = self._checked(index)
+        if len(space) != self.manifest.sizes[index]:
+            raise ValueError(f"expected memory for {self.manifest.sizes[index]:,} bytes, got {len(space):,}")
+        self._check_size(index, self._read_into(index, space))
+
+    def read_run(self, indexes: Sequence[int], space: memoryview) -> tuple[list[int], dict[int, StoreError]]:
+        """Put the bytes of several samples side by side into memory of the caller; what fails leaves no gap there.
+
+        Args:
+            indexes: Positions in the manifest.
+            space: Writable memory of at least as many bytes as the manifest lists for these samples.
+
+        Returns:
+            Where each sample that was read ends, in order, and why the others were not, by their place in `indexes`.
+        """
+        ends: list[int] = []
+        failed: dict[int, StoreError] = {}
+        at = 0
+        for place, (index, size) in enumerate(zip(indexes, self.manifest.sizes[indexes].tolist(), strict=True)):
+            try:
+                self.read_into(index, space[at : at + size])
+            except StoreError as error:
+                failed[place] = error
+                continue
+            at += size
+            ends.append(at)
+        return ends, failed
+
+    def _checked(self, index: int) -> int:
         index = operator.index(index)
         if self._closed:
             raise StoreError(f"data set {self.name!r} is closed; open it again to read sample {index}")
         if not 0 <= index < len(self):
             raise StoreError(f"data set {self.name!r} has samples 0 … {len(self) - 1}, got index {index}")
-        data = self._read(index)
+        return index
+
+    def _check_size(self, index: int, found: int) -> None:
         expected = int(self.manifest.sizes[index])
-        if len(data) != expected:
-            problem = f"{len(data):,} bytes were found where {expected:,} were listed"
+        if found != expected:
+            problem = f"{found:,} bytes were found where {expected:,} were listed"
             raise self._failure(index, problem, "Open the data set again when nothing writes to it.")
-        return data
 
     @abstractmethod
     def changed_ns(self, index: int) -> int:
@@ -97,6 +143,13 @@ class Store(ABC):
     @abstractmethod
     def _read(self, index: int) -> bytes:
         """Return the bytes of a sample that exists."""
+
+    def _read_into(self, index: int, space: memoryview) -> int:
+        """Put the bytes of a sample that exists into memory, and return how many there are; stores may save a copy."""
+        data = self._read(index)
+        if len(data) == len(space):
+            space[:] = data
+        return len(data)
 
     def close(self) -> None:
         """Release what is held open; from now on reads are refused."""
@@ -133,3 +186,21 @@ def describe(error: Exception) -> str:
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     lines = text.strip().splitlines()
     return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
+
+
+def fill(fd: int, space: memoryview, offset: int | None = None) -> int:
+    """Read from a file into memory until it is full or the file ends; return how many bytes were read.
+
+    Args:
+        fd: The file.
+        space: Writable memory.
+        offset: Where in the file to begin, without moving its position; None for where it stands.
+    """
+    done = 0
+    while done < len(space):  # Linux reads at most 2 GB at once, and network file systems may read less
+        rest = (space[done:],) if done else (space,)
+        read = os.readv(fd, rest) if offset is None else os.preadv(fd, rest, offset + done)
+        if not read:
+            break
+        done += read
+    return done

@@ -72,8 +72,18 @@ class TarStore(ShardStore):
         try:
             return self._files.pread(shard, int(self._offsets[index]), int(self.manifest.sizes[index]))
         except OSError as error:
-            problem = f"its shard {self._files.path(shard)} cannot be read: {describe(error)}"
-            raise self._failure(index, problem, "Put the shard back or open the data set again.") from error
+            raise self._unreadable(index, shard, error) from error
+
+    def _read_into(self, index: int, space: memoryview) -> int:
+        shard = int(self._shards[index])
+        try:
+            return self._files.pread_into(shard, int(self._offsets[index]), space)
+        except OSError as error:
+            raise self._unreadable(index, shard, error) from error
+
+    def _unreadable(self, index: int, shard: int, error: OSError) -> StoreError:
+        problem = f"its shard {self._files.path(shard)} cannot be read: {describe(error)}"
+        return self._failure(index, problem, "Put the shard back or open the data set again.")
 
     def close(self) -> None:
         """Close the shards."""

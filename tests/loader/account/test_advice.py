@@ -31,9 +31,11 @@ COUNTS = [
     {"waited_s": 5.0, "collate_s": 4.8},
     {"waited_s": 5.0, "fetch_s": 39.0},
     {"waited_s": 5.0, "cached": 1000},
+    {"waited_s": 5.0, "fetch_s": 19.0, "reading_s": 18.0, "reads": 1000, "read_s": 50.0},
 ]
 VERDICTS = [None, *(Verdict(*rates) for rates in itertools.permutations((100.0, 300.0, 900.0)))]
 VERDICTS.append(Verdict(math.inf, 300.0, 900.0))
+VERDICTS.append(Verdict(900.0, 300.0, 900.0, 100.0))
 
 
 def _plans():
@@ -104,6 +106,7 @@ HELD_UP = {
     "loop": ("keeps up",),
     "no workers": ("stands still",),
     "node": ("a storage node that answers",),
+    "store": ("requests wait for files there",),
     "unknown": ("not one sample came",),
 }
 

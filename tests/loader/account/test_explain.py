@@ -54,6 +54,11 @@ def _setup(**change):
         ({"waited_s": 5.0, "collate_s": 4.8}, {}, "smaller samples, or batches of fewer: making batches"),
         ({"waited_s": 5.0}, {"is_remote": True}, "fewer bytes on the link.*policy='optimal' sends"),
         (
+            {"waited_s": 5.0, "fetch_s": 19.0, "reading_s": 18.0, "reads": 1000, "read_s": 50.0},
+            {"is_remote": True, "cuts_by": "planner"},
+            "a faster store on the node: requests wait for files there",
+        ),
+        (
             {"waited_s": 5.0},
             {"is_remote": True, "cuts_by": "planner"},
             "to go on.*measured; from the next one on there is a plan",
@@ -210,3 +215,10 @@ def test_progress_goes_on_where_a_state_was_loaded_and_ends_with_its_iterator(im
     assert "again" in shown.getvalue()
     assert "4/6" in shown.getvalue()
     assert "left before its end" in other.explain()
+
+
+def test_reads_at_once_are_told_where_there_were_several():
+    assert "A read of the store took 50 ms on average, and 5 were under way at once." in _told(
+        reads=1000, read_s=50.0, waited_s=5.0
+    )
+    assert "A read of the store" not in _told(reads=1000, read_s=0.5, waited_s=5.0)

@@ -5,14 +5,15 @@ import pytest
 from sophon.loader.planning.clocks import LinkClock
 
 
-def _stream(clock, *, speed, cores=0.0, waits=0.0, seconds=10.0, start_s=0.0, request=1):
+def _stream(clock, *, speed, cores=0.0, waits=0.0, reads=0.0, seconds=10.0, start_s=0.0, request=1):
     """Let one stream run, a reply every tenth of a second."""
-    now_s, computing_s = start_s, 0.0
+    now_s, computing_s, reading_s = start_s, 0.0, 0.0
     clock.began(request, now_s)
     while now_s < start_s + seconds:
         now_s += 0.1
         computing_s += 0.1 * waits
-        clock.got(request, int(speed * 0.1), cores * 0.1, computing_s, now_s)
+        reading_s += 0.1 * reads
+        clock.got(request, int(speed * 0.1), cores * 0.1, computing_s, now_s, reading_s)
     clock.ended(request, now_s)
     return now_s
 
@@ -32,11 +33,31 @@ def test_a_node_that_is_waited_for_shows_its_cores_and_not_the_link():
     assert clock.link_bytes_per_s == pytest.approx(5e6, rel=0.01)
 
 
-def test_a_node_that_waits_for_its_disk_is_as_good_as_a_slow_link():
+def test_a_store_that_is_waited_for_shows_its_samples_and_neither_link_nor_cores():
     clock = LinkClock(cores=2)
-    _stream(clock, speed=2e6, cores=0.05, waits=0.0)
-    assert clock.link_bytes_per_s == pytest.approx(2e6, rel=0.01)
+    end_s = _stream(clock, speed=5e6, waits=0.1, reads=0.1)
+    assert clock.store_samples_per_s is None
+    _stream(clock, speed=2e6, cores=0.05, waits=0.02, reads=0.9, start_s=end_s)
+    assert clock.store_samples_per_s == pytest.approx(10.0, rel=0.01)
+    assert clock.link_bytes_per_s == pytest.approx(5e6, rel=0.01)
     assert clock.storage_cores == 2
+
+
+def test_ops_that_are_waited_for_longer_than_the_store_are_what_binds():
+    clock = LinkClock(cores=2)
+    _stream(clock, speed=2e6, cores=0.5, waits=0.9, reads=0.8)
+    assert clock.store_samples_per_s is None
+    assert clock.storage_cores == pytest.approx(0.5, rel=0.01)
+
+
+def test_a_link_that_is_never_full_is_as_fast_as_what_it_carried_between_the_waits():
+    clock = LinkClock(cores=2)
+    _stream(clock, speed=1e6, reads=0.9)
+    assert clock.link_bytes_per_s == pytest.approx(1e7, rel=0.02)
+    clock = LinkClock(cores=2)
+    _stream(clock, speed=1e6, reads=1.0, seconds=0.4)
+    assert clock.link_bytes_per_s == pytest.approx(2e7, rel=0.02), "however long it waited, some time was the link's"
+    assert clock.store_samples_per_s == pytest.approx(10.0, rel=0.3), "not one stretch is over yet"
 
 
 def test_time_without_an_open_stream_does_not_count():

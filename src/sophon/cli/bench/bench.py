@@ -14,6 +14,7 @@ from sophon.cli.bench.paper import bench_paper_command
 from sophon.cli.bench.plan import bench_plan
 from sophon.cli.bench.profile import bench_profile_command
 from sophon.cli.bench.ranks import bench_ranks_command
+from sophon.cli.bench.reading import bench_reading_command
 from sophon.cli.bench.recipes import bench_recipes_command
 from sophon.cli.bench.replan import bench_replan_command
 from sophon.cli.bench.slow import bench_slow_command
@@ -37,6 +38,7 @@ bench.add_command(bench_paper_command)
 bench.add_command(bench_plan)
 bench.add_command(bench_profile_command)
 bench.add_command(bench_ranks_command)
+bench.add_command(bench_reading_command)
 bench.add_command(bench_recipes_command)
 bench.add_command(bench_replan_command)
 bench.add_command(bench_slow_command)

@@ -85,6 +85,8 @@ def advice(spent: Spent, setup: Setup, plan: Plan | None) -> str:
     all_cpu_s = stats.finish_cpu_s + stats.fetch_cpu_s + stats.collate_s
     # Replies are waited for nearly all the time.
     reads = stats.fetch_s - stats.fetch_cpu_s > _WAITS * wall_s * max(setup.requests, 1)
+    # Requests have nothing to give for most of the time, since the store is waited for.
+    store = stats.reading_s > _WAITS * wall_s and stats.reading_s > _WAITS * stats.fetch_s
     # The first that applies.
     found = (
         (stats.samples == 0, "to be seen: not one sample came. The error that ended the epoch says why."),
@@ -104,6 +106,7 @@ def advice(spent: Spent, setup: Setup, plan: Plan | None) -> str:
         (stats.fetch_cpu_s > stats.finish_cpu_s and all_cpu_s > busy_s, _cheaper_reading(setup, plan)),
         (stats.finish_cpu_s > busy_s, _fewer_ops(setup, plan)),
         (stats.collate_s > _BUSY * stats.waited_s, _cheaper_batches(setup)),
+        (setup.is_remote and store, _faster_store()),
         (setup.is_remote, _fewer_bytes(stats, setup, plan)),
         (reads, _faster_disk(setup)),
         (True, _idle(setup)),
@@ -182,6 +185,13 @@ def _faster_link(plan: Plan, better: str) -> str:
     # A plan that expects neither to bind was made for a link or a node that was faster than it is now.
     rest = "" if binds in remedies else " It expected less waiting, so something else may be using link or node."
     return f"{remedy}: {wait}, and the plan already sends what is cheapest.{rest}"
+
+
+def _faster_store() -> str:
+    return (
+        "a faster store on the node: requests wait for files there; neither link nor cores are full. A faster disk, "
+        "fewer and larger files (tar shards), or a second node with a copy of them."
+    )
 
 
 def _faster_disk(setup: Setup) -> str:

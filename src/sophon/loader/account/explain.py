@@ -26,7 +26,8 @@ def explain_epoch(spent: Spent, setup: Setup, verdict: Verdict | None, plan: Pla
         # Where nothing is offloaded, the epoch itself has shown what sets the pace, and the advice above is about that.
         offloads = plan is not None and any(cut != RAW for cut in plan.counts())
         pace = f"; the {verdict.slowest} would set the pace" if offloads else ""
-        lines.append(f"Without offloading, each part on its own would reach, in samples: {verdict.rates()}{pace}.")
+        each = "Without offloading, each" if setup.is_remote else "Each"
+        lines.append(f"{each} part on its own would reach, in samples: {verdict.rates()}{pace}.")
     return "\n".join(lines)
 
 
@@ -49,6 +50,11 @@ def _where(spent: Spent, setup: Setup) -> list[str]:
         lines.append(
             f"Reading {format_bytes(stats.link_bytes)} took {format_seconds(stats.fetch_cpu_s)} of CPU and "
             f"{format_seconds(max(stats.fetch_s - stats.fetch_cpu_s, 0.0))} of waiting for the disk or for a core."
+        )
+    if stats.reads and stats.read_s > wall_s:  # several at once: no thread of the loader's own saw these seconds
+        lines.append(
+            f"A read of the store took {format_seconds(stats.read_s / stats.reads)} on average, and "
+            f"{stats.read_s / wall_s:.0f} were under way at once."
         )
     if setup.is_remote:
         lines.append(

@@ -32,6 +32,10 @@ class Stats:
         finish_cpu_s: CPU seconds spent on decoding payloads and running the rest of the ops.
         collate_s: Seconds spent on making batches.
         storage_cpu_s: CPU seconds that the storage node says it has spent.
+        reads: Samples that were read from a store, by the node or here.
+        read_bytes: Bytes of these samples.
+        read_s: Seconds that the reads took, summed over those at once.
+        reading_s: Seconds for which a request had nothing to give because the store was waited for, summed over them.
     """
 
     samples: int = 0
@@ -49,6 +53,10 @@ class Stats:
     finish_cpu_s: float = 0.0
     collate_s: float = 0.0
     storage_cpu_s: float = 0.0
+    reads: int = 0
+    read_bytes: int = 0
+    read_s: float = 0.0
+    reading_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.renew()

@@ -37,7 +37,7 @@ from sophon.loader.machine.tuner import Setting, Tuner
 from sophon.loader.order.order import Order
 from sophon.loader.planning.planner import Planner
 from sophon.loader.sources.driver import Driver
-from sophon.loader.sources.samples import Samples
+from sophon.loader.sources.samples import Samples, Watcher
 from sophon.pipeline import Key
 from sophon.process.crew import Crew
 from sophon.process.renewal import renew_after_fork
@@ -85,6 +85,7 @@ class Hands:
         costs: How long finishing each sample takes.
         planner: Learns from every sample and may change cuts during the epoch; None where cuts are fixed.
         tuner: Decides how many threads there are, instead of the stretch's number, unless that is 0.
+        watcher: Wants to know how requests go, where there is no planner.
     """
 
     samples: Samples
@@ -95,6 +96,7 @@ class Hands:
     costs: Costs
     planner: Planner | None = None
     tuner: Tuner | None = None
+    watcher: Watcher | None = None
 
 
 class Engine:
@@ -117,7 +119,7 @@ class Engine:
             len(stretch.order), stretch.batch_size, config, self._finishing.result_bytes, latest=stretch.latest
         )
         self._machine = machine
-        errand = self._samples.errand(stretch.epoch, stretch.order, self._stats, self._planner)
+        errand = self._samples.errand(stretch.epoch, stretch.order, self._stats, self._planner or hands.watcher)
         self._driver = Driver(machine, errand, self._samples.raise_fatal)
         # Where the user's own function is given samples one by one, an array is of use if other processes see it.
         self._may_place = self._finishers.writes_alone or not stretch.has_collate

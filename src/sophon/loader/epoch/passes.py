@@ -30,7 +30,7 @@ from sophon.loader.order.order import epoch_order
 from sophon.loader.order.ranks import Ranks, each, positions, share
 from sophon.loader.order.turns import Positions, Turns
 from sophon.loader.planning.planner import Planner
-from sophon.loader.sources.samples import Samples
+from sophon.loader.sources.samples import Samples, Watcher
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,7 @@ class Passes:
         planner: Chooses the cuts; None where they are fixed.
         tuner: Decides how many workers there are; None where that is fixed.
         replay: A recorded order to keep to, if any.
+        watcher: Wants to know how requests go, where there is no planner.
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class Passes:
         planner: Planner | None = None,
         tuner: Tuner | None = None,
         replay: OrderLog | None = None,
+        watcher: Watcher | None = None,
     ) -> None:
         self._samples = samples
         self._finishing = finishing
@@ -137,6 +139,7 @@ class Passes:
         self._planner = planner
         self.tuner = tuner
         self._replay = replay
+        self._watcher = watcher
         self._costs = Costs(len(samples))
         self._kept: Workers | None = None  # processes that are kept between epochs
         is_relaxed = config.max_delay is not None
@@ -190,7 +193,15 @@ class Passes:
     def _hands(self, finishers: Finishers) -> Hands:
         mending = Mending(self._samples, self._bad, self._stats)
         return Hands(
-            self._samples, self._finishing, finishers, mending, self._stats, self._costs, self._planner, self.tuner
+            self._samples,
+            self._finishing,
+            finishers,
+            mending,
+            self._stats,
+            self._costs,
+            self._planner,
+            self.tuner,
+            self._watcher,
         )
 
     def _stretch(self, start: Start) -> tuple[Positions, Positions, Stretch]:

@@ -65,7 +65,7 @@ class MachineConfig:
         deadline_s: How long nothing may come before the epoch is given up.
         max_requests: Requests under way at once.
         request_samples: Samples in one request.
-        request_bytes: Expected bytes in one request.
+        request_bytes: Expected bytes of the payloads in one request.
         first_pause_s: Before the first retry; doubles with each further one.
         longest_pause_s: The longest pause before a retry.
         max_delay: How many batches late a sample may come in relaxed order; None for strict order.
@@ -160,6 +160,7 @@ class Machine:
         self._state = np.zeros(count, np.uint8)
         self._held: dict[int, int] = {}
         self._expected_bytes = float(expected_bytes)
+        self._payload_bytes = float(expected_bytes)  # of a reply, as they were lately
         self._next_new = 0
         self._again: list[int] = []
         self._owed = 0  # positions that were asked for and not received
@@ -220,7 +221,7 @@ class Machine:
                 chosen.append(heapq.heappop(self._again))
             elif not self._choose_new(chosen):
                 break
-            size_bytes += self._expected_bytes
+            size_bytes += self._payload_bytes
         return chosen
 
     def _choose_one(self) -> list[int]:
@@ -368,6 +369,7 @@ class Machine:
                 if other is not asked and not other.positions:
                     self._surplus.append(number)
         self._state[position] = _RECEIVED
+        self._payload_bytes += 0.05 * (size_bytes - self._payload_bytes)
         self._hold(position, max(size_bytes, self._held[position]))
         self._owed -= 1
         self._waiting_since_s = now_s if self._owed else None

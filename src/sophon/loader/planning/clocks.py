@@ -1,8 +1,9 @@
-"""What the link and the storage node give, from the loader's own clocks.
+"""What the link, the storage node and its store give, from the loader's own clocks.
 
 Time counts while at least one reply stream is open. For each stretch of about a second of it the storage node says how
-long its streams waited for ops. Where that is little, the bytes of the stretch show the link's speed; where it is
-much, the CPU seconds show how many cores the node really has for us.
+long its streams waited for ops, and how long for the store. Where both are little, the bytes of the stretch show the
+link's speed. Where it waited for ops, the CPU seconds show how many cores the node really has for us; where it waited
+for the store, the samples show how fast that can be read.
 
 Of several ranks that share a link none gets the same part of it in every second. So what an epoch is planned with is
 the mean of the epoch before, or of the last twenty seconds where that was shorter; the last few alone count where they
@@ -22,7 +23,8 @@ _STRETCH_S = 1.0  # long enough for several record batches of 50 ms, short enoug
 _LONGEST = 4  # times that: a slow link, or one of many ranks, needs longer until enough has come
 _KEPT = 5  # stretches; together they are believed
 _MEMORY_S = 20.0  # of an epoch before: the parts of ranks that share a link were seen to be even to 4 % by then
-_WAITS = 0.5  # of the time, and it is the node's cores that hold everything up
+_WAITS = 0.5  # of the time, and it is the node's cores, or its store, that hold everything up
+_LEAST_MOVING = 0.05  # of the time: with less nothing could be said of a link that is never full
 _LEAST_BYTES = 1 << 20  # in a stretch: less than that, and headers and turn-around are what is measured
 
 
@@ -32,6 +34,18 @@ class _Stretch:
     size_bytes: int = 0
     cpu_s: float = 0.0
     computing_s: float = 0.0
+    reading_s: float = 0.0
+    samples: int = 0
+
+    @property
+    def moving_s(self) -> float:
+        """Seconds of it in which something was on the link: what is left of them after all waits."""
+        return max(self.busy_s - self.computing_s - self.reading_s, _LEAST_MOVING * self.busy_s)
+
+    def add(self, other: _Stretch) -> None:
+        """Add another stretch to the sums."""
+        for name, amount in vars(other).items():
+            setattr(self, name, getattr(self, name) + amount)
 
 
 class LinkClock:
@@ -46,13 +60,14 @@ class LinkClock:
 
     def __init__(self, cores: float) -> None:
         self.cores = cores
-        self._open: dict[int, float] = {}
+        self._open: dict[int, tuple[float, float]] = {}  # of each stream, how long it waited for ops and for the store
         self._since_s = 0.0
         self._now = _Stretch()
         self._all = _Stretch()
         self._usual: tuple[float, float] = (0.0, 0.0)  # bytes and seconds since the epoch began, and some before
         self._link: deque[tuple[float, float]] = deque(maxlen=_KEPT)  # bytes and seconds
         self._storage: deque[tuple[float, float]] = deque(maxlen=_KEPT)  # CPU seconds and seconds
+        self._store: deque[tuple[float, float]] = deque(maxlen=_KEPT)  # samples and seconds
 
     @property
     def link_bytes_per_s(self) -> float | None:
@@ -60,7 +75,7 @@ class LinkClock:
         if self._link:
             return _rate(self._link)
         seen = self._all if self._all.busy_s else self._now
-        return seen.size_bytes / seen.busy_s if seen.busy_s > 0 and seen.size_bytes else None
+        return seen.size_bytes / seen.moving_s if seen.busy_s > 0 and seen.size_bytes else None
 
     @property
     def usual_link_bytes_per_s(self) -> float | None:
@@ -72,6 +87,15 @@ class LinkClock:
     def storage_cores(self) -> float:
         """Cores that the storage nodes have for us: what they say, or less where they were seen to be slower."""
         return min(_rate(self._storage), self.cores) if self._storage else self.cores
+
+    @property
+    def store_samples_per_s(self) -> float | None:
+        """How fast the store, or stores, can be read; None where they were never what was waited for."""
+        if self._store:
+            return _rate(self._store)
+        now = self._now
+        is_short = not self._link and not self._storage and now.samples > 0  # not one stretch is over
+        return now.samples / now.busy_s if is_short and now.reading_s > _WAITS * now.busy_s > 0 else None
 
     def turn(self) -> None:
         """Note that an epoch begins."""
@@ -88,9 +112,17 @@ class LinkClock:
     def began(self, request: int, now_s: float) -> None:
         """Note that a request was sent."""
         self._count_time(now_s)
-        self._open[request] = 0.0
+        self._open[request] = (0.0, 0.0)
 
-    def got(self, request: int, size_bytes: int, cpu_s: float, computing_s: float, now_s: float) -> None:
+    def got(
+        self,
+        request: int,
+        size_bytes: int,
+        cpu_s: float,
+        computing_s: float,
+        now_s: float,
+        reading_s: float = 0.0,
+    ) -> None:
         """Note a reply.
 
         Args:
@@ -99,15 +131,20 @@ class LinkClock:
             cpu_s: That the storage node spent on it.
             computing_s: How long that stream waited for ops, since it began.
             now_s: The time.
+            reading_s: How long that stream waited for the store, since it began.
         """
         self._count_time(now_s)
         stretch = self._now
+        stretch.samples += 1
         stretch.size_bytes += size_bytes
         stretch.cpu_s += cpu_s
         if request in self._open:
-            stretch.computing_s += max(computing_s - self._open[request], 0.0)
-            self._open[request] = computing_s
-        shows = stretch.size_bytes >= _LEAST_BYTES or stretch.computing_s > _WAITS * stretch.busy_s
+            computed_s, read_s = self._open[request]
+            stretch.computing_s += max(computing_s - computed_s, 0.0)
+            stretch.reading_s += max(reading_s - read_s, 0.0)
+            self._open[request] = (computing_s, reading_s)
+        waited_s = max(stretch.computing_s, stretch.reading_s)
+        shows = stretch.size_bytes >= _LEAST_BYTES or waited_s > _WAITS * stretch.busy_s
         if stretch.busy_s >= _STRETCH_S * (1 if shows else _LONGEST):
             self._close()
 
@@ -123,10 +160,11 @@ class LinkClock:
 
     def _close(self) -> None:
         stretch, self._now = self._now, _Stretch()
-        self._all.busy_s += stretch.busy_s
-        self._all.size_bytes += stretch.size_bytes
+        self._all.add(stretch)
         cores = stretch.cpu_s / stretch.busy_s
-        if stretch.computing_s > _WAITS * stretch.busy_s:
+        if stretch.reading_s > max(_WAITS * stretch.busy_s, stretch.computing_s):
+            self._store.append((stretch.samples, stretch.busy_s))
+        elif stretch.computing_s > _WAITS * stretch.busy_s:
             self._storage.append((stretch.cpu_s, stretch.busy_s))
         elif stretch.size_bytes >= _LEAST_BYTES:
             self._link.append((stretch.size_bytes, stretch.busy_s))

@@ -86,7 +86,8 @@ class Reporter:
 
     def received(self, request: int, sample: int, reply: Reply, asked: Cut, fetch: Fetch) -> None:
         """Note that a reply has come."""
-        told = [len(reply.payload), float(reply.cpu_s), float(fetch.computing_s), time.monotonic()]
+        waited = [float(fetch.computing_s), float(fetch.reading_s)]
+        told = [len(reply.payload), float(reply.cpu_s), *waited, time.monotonic()]
         refused = str(asked) if reply.cut != asked else None
         self._rows.append(["received", self._name(request), sample, *told, refused, reply.reason])
 

@@ -246,6 +246,7 @@ class Planner:
             consumer_per_s=resources.consumer_samples_per_s / ranks,
             io_per_s=resources.link_bytes_per_s / max(bytes_each, 1.0) / ranks,
             cpu_per_s=resources.trainer_cores / max(cpu_each, 1e-9) / ranks,
+            store_per_s=self._clock.store_samples_per_s or math.inf,
         )
 
     def _replan(self, resources: Resources, job: Job | None = None) -> None:
@@ -282,7 +283,8 @@ class Planner:
         self._background.check()
         now_s = time.monotonic()
         with self._lock:
-            self._clock.got(request, len(reply.payload), reply.cpu_s, fetch.computing_s, now_s)
+            clock = fetch.clock
+            self._clock.got(request, len(reply.payload), reply.cpu_s, clock.computing_s, now_s, clock.reading_s)
         if reply.cut != asked and reply.reason in _CANNOT:
             self._recorder.refused(sample, asked)
         if self._replanning.is_due(now_s):
@@ -307,9 +309,9 @@ class Planner:
             with self._lock:
                 self._clock.ended(*told)
         elif event == "received":
-            request, sample, size_bytes, cpu_s, computing_s, now_s, refused, reason = told
+            request, sample, size_bytes, cpu_s, computing_s, reading_s, now_s, refused, reason = told
             with self._lock:
-                self._clock.got(request, size_bytes, cpu_s, computing_s, now_s)
+                self._clock.got(request, size_bytes, cpu_s, computing_s, now_s, reading_s)
             if refused is not None and reason in _CANNOT:
                 self._recorder.refused(sample, Cut.parse(refused))
         elif event == "finished":

@@ -1,11 +1,21 @@
-"""Samples straight from a store in this process."""
+"""Samples straight from a store in this process.
+
+A store whose reads are quick, such as files in the page cache, is read in the thread that iterates: handing the bytes
+on from another thread would cost more than reading them. Where reads take longer than `_QUICK_S`, many are under way at
+once (`store.reading`), as many as are worth it. So the number of reads has nothing to do with the number of workers.
+
+Concurrency: a fetch belongs to the thread that iterates; threads of the reading stage put what they have read into its
+queue. They end with the last fetch that is under way.
+"""
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Iterator
+from queue import SimpleQueue
 
-from sophon.codec.cut import Cut, make_payload
+from sophon.codec.cut import RAW, make_payload
 from sophon.codec.window.indexes import INDEXES
 from sophon.codec.window.sidecar import find_sidecar
 from sophon.errors import (
@@ -15,9 +25,12 @@ from sophon.errors import (
     OpError,
 )
 from sophon.link.transport import Fetch, Opened, Transport
-from sophon.link.wire import Reply, Request
+from sophon.link.wire import Reply, Request, StreamClock
 from sophon.pipeline import Key, Pipeline
 from sophon.store import Store, open_store
+from sophon.store.reading import Reading
+
+_QUICK_S = 0.001  # for a read; two threads that fetch get 2,000 samples a second then, without any further thread
 
 
 def open_path(path: str) -> LocalTransport:
@@ -48,6 +61,10 @@ class LocalTransport(Transport):
     def __init__(self, store: Store, address: str) -> None:
         self.store = store
         self.address = address
+        self.reading = Reading()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.store, self.address))
 
     def open(self, pipeline: Pipeline) -> Opened:
         """Describe the store."""
@@ -66,7 +83,7 @@ class LocalTransport(Transport):
 
     def fetch(self, request: Request, timeout_s: float) -> Fetch:  # noqa: ARG002 - reading files is not timed
         """Read samples, and make the cut that was asked for."""
-        return _LocalFetch(self.store, request)
+        return _LocalFetch(self.store, self.reading, request)
 
     def close(self) -> None:
         """Close the store."""
@@ -74,26 +91,94 @@ class LocalTransport(Transport):
 
 
 class _LocalFetch(Fetch):
-    def __init__(self, store: Store, request: Request) -> None:
+    def __init__(self, store: Store, reading: Reading, request: Request) -> None:
         self._store = store
+        self._reading = reading
         self._request = request
+        self._lane = reading.lane()
+        self._read: SimpleQueue[tuple[int, bytes | BaseException] | None] = SimpleQueue()
+        self.clock = StreamClock()
 
     def __iter__(self) -> Iterator[Reply]:
-        request, manifest = self._request, self._store.manifest
-        pipeline = None
-        for position, (sample, cut) in enumerate(zip(request.samples, request.cuts, strict=True)):
-            reply = Reply(position)
-            try:
-                data = self._store.read(sample)
-                reply.payload = data
-                if cut.k or cut.codec != "raw":
-                    pipeline = pipeline or Pipeline.from_spec(request.pipeline)
-                    reply.payload = make_payload(pipeline, data, Key(request.seed, request.epoch, sample), cut)
-                    reply.cut = cut
-            except (OpError, ConfigError):
-                reply.cut = Cut(0)  # the raw bytes are there already; the trainer meets the same trouble itself
-            except Error as error:
-                reply.error = error
-            reply.label = manifest.label(sample)
-            reply.columns = manifest.values(sample, request.columns)
-            yield reply
+        request = self._request
+        pipeline: Pipeline | None = None
+        try:
+            for position, data in self._files():
+                reply = Reply(position)
+                cut = request.cuts[position]
+                try:
+                    if isinstance(data, BaseException):
+                        raise data
+                    reply.payload = data
+                    if cut != RAW:
+                        pipeline = pipeline or Pipeline.from_spec(request.pipeline)
+                        key = Key(request.seed, request.epoch, request.samples[position])
+                        reply.payload = make_payload(pipeline, data, key, cut)
+                        reply.cut = cut
+                except (OpError, ConfigError):
+                    reply.cut = RAW  # the raw bytes are there already; the trainer meets the same trouble itself
+                except Error as error:
+                    reply.error = error
+                sample, manifest = request.samples[position], self._store.manifest
+                reply.label = manifest.label(sample)
+                reply.columns = manifest.values(sample, request.columns)
+                yield reply
+        finally:
+            self._lane.close()
+
+    def _files(self) -> Iterator[tuple[int, bytes | BaseException]]:
+        """Yield the bytes of each sample, or what went wrong, with its position."""
+        count, reading = len(self._request.samples), self._reading
+        asked = came = 0
+        while came < count and not self._lane.is_closed:
+            is_quick = reading.each_s is not None and reading.each_s < _QUICK_S
+            if is_quick and asked == came:
+                came = asked = asked + 1
+                yield self._file_here(asked - 1)
+                continue
+            while not is_quick and asked < count and asked - came <= reading.at_once:
+                asked += 1
+                self._ask_for(asked - 1)
+            start_s = time.monotonic()
+            found = self._read.get()
+            self._count(self._lane.read_s, time.monotonic() - start_s)
+            if found is None:
+                return
+            came += 1
+            yield found
+
+    def _file_here(self, position: int) -> tuple[int, bytes | BaseException]:
+        """Read a sample in this thread."""
+        start_s = time.monotonic()
+        found = self._file(position)
+        seconds = time.monotonic() - start_s
+        self._reading.learn(seconds)
+        lane = self._lane
+        lane.reads += 1
+        lane.read_s += seconds
+        lane.read_bytes += self._size_bytes(position)
+        self._count(lane.read_s, seconds)
+        return found
+
+    def _count(self, read_s: float, waited_s: float) -> None:
+        clock, lane = self.clock, self._lane
+        clock.reading_s += waited_s
+        clock.read_s, clock.reads, clock.read_bytes = read_s, lane.reads, lane.read_bytes
+
+    def _ask_for(self, position: int) -> None:
+        """Have a sample read by the stage."""
+        self._lane.add(lambda: self._read.put(self._file(position)), 1, self._size_bytes(position))
+
+    def _file(self, position: int) -> tuple[int, bytes | BaseException]:
+        try:
+            return position, self._store.read(self._request.samples[position])
+        except Exception as error:  # noqa: BLE001 - raised again in the thread that iterates
+            return position, error
+
+    def _size_bytes(self, position: int) -> int:
+        return int(self._store.manifest.sizes[self._request.samples[position]])
+
+    def cancel(self) -> None:
+        """Stop: a store that hangs keeps nobody waiting."""
+        self._lane.close()
+        self._read.put(None)

@@ -239,6 +239,7 @@ class _CachedFetch(Fetch):
         if self._cancelled:  # asked last, since whoever cancels looks for it
             return
         for reply in self._fetch:
+            self.clock = self._fetch.clock
             reply.position = missing[reply.position]
             if request.cuts[reply.position] == cut and reply.error is None:
                 self._keep(reply)

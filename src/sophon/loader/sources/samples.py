@@ -181,6 +181,7 @@ class _Samples(Errand):
         self._stats = stats
         self._watcher = watcher
         self._sent: dict[int, Request] = {}
+        self._fetches: dict[int, Fetch] = {}
 
     def _watching(self, ask: Ask) -> Watcher | None:
         """Return who watches a request; nobody has to know of the fallback, where there is no link and no node."""
@@ -194,7 +195,8 @@ class _Samples(Errand):
             watcher.began(ask.request)
         if ask.is_second:
             self._stats.add(hedges=1)
-        return samples.sources[ask.source].fetch(request, samples.deadline_s)
+        fetch = self._fetches[ask.request] = samples.sources[ask.source].fetch(request, samples.deadline_s)
+        return fetch
 
     def waited(self, seconds: float, cpu_s: float) -> None:
         self._stats.add(fetch_s=seconds, fetch_cpu_s=cpu_s)
@@ -208,6 +210,11 @@ class _Samples(Errand):
 
     def ended(self, ask: Ask, failed: bool) -> None:
         self._sent.pop(ask.request, None)
+        if (fetch := self._fetches.pop(ask.request, None)) is not None:
+            clock = fetch.clock
+            self._stats.add(
+                reads=clock.reads, read_bytes=clock.read_bytes, read_s=clock.read_s, reading_s=clock.reading_s
+            )
         if (watcher := self._watching(ask)) is not None:
             watcher.ended(ask.request)
         if failed:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from sophon.codec.cut import RAW
 from sophon.errors import ConfigError, Error, RetryableError, StoreError, remote_traceback, with_remote_traceback
 from sophon.link.transport import Fetch, Opened, Transport
-from sophon.link.wire import Reply, Request
+from sophon.link.wire import Reply, Request, StreamClock
 from sophon.loader.sources.assignment import count_agreed
 from sophon.pipeline import Pipeline
 
@@ -90,7 +90,7 @@ class _PartsFetch(Fetch):
         self._timeout_s = timeout_s
         self._part: Fetch | None = None
         self._is_cancelled = False
-        self._computed_s = 0.0
+        self._before = StreamClock()
 
     def __iter__(self) -> Iterator[Reply]:
         request, size = self._request, self._max_samples
@@ -100,15 +100,15 @@ class _PartsFetch(Fetch):
             fetch = self._part = self._inner.fetch(asked, self._timeout_s)
             if self._is_cancelled:  # asked last, since whoever cancels looks for it
                 return
-            before_s = self._computed_s
+            before = self._before
             try:
                 for reply in fetch:
                     reply.position += start
-                    self.computing_s = before_s + fetch.computing_s
+                    self.clock = before + fetch.clock if start else fetch.clock
                     yield reply
             except Error as error:
                 raise explained(error, self._inner.address) from error
-            self._computed_s = before_s + fetch.computing_s
+            self.clock = self._before = before + fetch.clock
 
     @property
     def heard_s(self) -> float:  # type: ignore[override]  # an attribute there
@@ -137,6 +137,7 @@ class _FallbackFetch(Fetch):
 
     def __iter__(self) -> Iterator[Reply]:
         for reply in self._inner:
+            self.clock = self._inner.clock
             if isinstance(reply.error, StoreError) and not self._is_there():
                 # All of it is gone, as the nodes are: no reason yet to call the sample bad.
                 raise RetryableError(f"there is nothing at the fallback {self._path} any more")

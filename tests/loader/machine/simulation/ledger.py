@@ -38,7 +38,7 @@ class Ledger:
     def __init__(self, machine: Machine, config: MachineConfig, expected_bytes: int, sizes_are_even: bool) -> None:
         self._machine = machine
         self._config = config
-        self._expected_bytes = float(expected_bytes)
+        self._expected_bytes = self._payload_bytes = float(expected_bytes)
         self._sizes_are_even = sizes_are_even
         self._has_others = config.nodes > 1 or config.has_fallback
         # "silent": half a dozen sources can be tried within a deadline.
@@ -72,7 +72,7 @@ class Ledger:
             hold(len(seconds) == len(ask.positions), "a second request is for what another owes", ask)
             self._second(ask, now_s)
         else:
-            reckoned = (len(ask.positions) - 1) * self._expected_bytes
+            reckoned = (len(ask.positions) - 1) * self._payload_bytes
             hold(reckoned < self._config.request_bytes, "a request is bounded in bytes", ask)
             for position in ask.positions:
                 self._first(position)
@@ -161,6 +161,7 @@ class Ledger:
         del self.owers[position]
         hold(position not in self._received, "every position is received exactly once", number, position)
         self._received.add(position)
+        self._payload_bytes += 0.05 * (size_bytes - self._payload_bytes)
         self._held[position] = max(size_bytes, self._held[position])
         self.tries = 0
         self.since_s = now_s if self.owers else None

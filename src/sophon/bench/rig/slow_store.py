@@ -1,0 +1,41 @@
+"""A store whose reads take long, as those of an object store or of a disk that has to seek do.
+
+`sophon.bench.rig.slow_store_plugin` puts it in the place of image folders, in a server that imports it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sophon.store import Store
+from sophon.store.folder import FolderStore
+from sophon.store.table import STORES
+
+READ_S = 0.05
+
+
+class SlowFolderStore(FolderStore):
+    """An image folder of which each sample takes `READ_S` longer to read."""
+
+    def _read(self, index: int) -> bytes:
+        time.sleep(READ_S)
+        return super()._read(index)
+
+    def _read_into(self, index: int, space: memoryview) -> int:
+        time.sleep(READ_S)
+        return super()._read_into(index, space)
+
+    read_run = Store.read_run  # one by one
+
+
+@contextmanager
+def slow_folders() -> Iterator[None]:
+    """Open image folders as slow ones in this process, while a ``with`` block lasts."""
+    usual = STORES["folder"]
+    STORES["folder"] = SlowFolderStore
+    try:
+        yield
+    finally:
+        STORES["folder"] = usual

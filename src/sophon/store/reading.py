@@ -1,0 +1,297 @@
+"""Reading: many reads of one store at once, apart from whoever needs the bytes.
+
+A read is a *job*: a function that reads one sample or a run of them and passes on what it has read. The jobs of one
+request stand in a *lane*; lanes take turns, so that a long request does not hold up a short one.
+
+How many reads are worth having under way follows from how long one takes: a store whose reads take 50 ms gives 20
+samples a second to one reader and 1,280 to sixty-four, while files in the page cache take 50 µs each, and more than a
+few readers would only get in each other's way. So there are as many as give `_WANTED_PER_S` at the time that reads were
+seen to take (Little's law), within the bounds. For the same reason a job should read several samples where reads are
+quick, and one where they are slow: see `run_samples`.
+
+A read that does not come back cannot be stopped. After `HUNG_S` it no longer counts among those under way, so that
+others are read meanwhile; `most` of them may hang before nothing more is read from that store.
+
+Concurrency: each job runs in a thread of the stage. Threads are started when there is something to read, and end when
+no lane has been open for `linger_s`. `Lane.close` may be called by the garbage collector in a thread that holds the
+stage's lock; it changes nothing that the holder relies on.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sophon.errors import ConfigError
+from sophon.process.renewal import renew_after_fork
+
+MOST_READS = 64  # a shelf of disks or a network file system is at its best by then; a thread costs some 30 KB
+MOST_BYTES = 256 << 20  # under way: 64 reads of 4 MB each
+HUNG_S = 10.0  # a hundred times what a healthy store takes
+_WANTED_PER_S = 4_000.0  # reads; with photos of 100 KB that is 400 MB/s, about what a core can send
+_LEAST_AT_ONCE = 2  # one is read while what the other has read is sent
+_RUN_S = 0.004  # that a job may take where it reads several samples: lanes take turns between jobs
+_WEIGHT = 0.2  # of the newest job in the mean of what a read takes
+
+Job = Callable[[], None]
+
+
+@dataclass(slots=True)
+class _Waiting:
+    job: Job
+    samples: int
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    since_s: float
+    size_bytes: int
+    has_hung: bool = False
+
+
+class Reading:
+    """The reading stage of one store.
+
+    Args:
+        most: Reads under way at once.
+        most_bytes: Bytes of the samples that are being read, beyond which no further read begins.
+        linger_s: How long threads wait for another lane when the last one was closed.
+    """
+
+    def __init__(self, most: int = MOST_READS, most_bytes: int = MOST_BYTES, linger_s: float = 0.0) -> None:
+        if most < 1 or most_bytes < 1:
+            raise ConfigError(f"reads at once: expected at least 1 and 1 byte, got {most} and {most_bytes}")
+        self.most = most
+        self.most_bytes = most_bytes
+        self._linger_s = linger_s
+        self.read_s = 0.0
+        self.read_bytes = 0
+        self.reads = 0
+        self._each_s: float | None = None
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Begin anew in a forked child, where the threads are not."""
+        self._lock = threading.RLock()  # reentrant: the garbage collector may close a lane at any moment
+        self._wanted = threading.Condition(self._lock)
+        self._lanes: deque[Lane] = deque()  # those with something to read, in turns
+        self._under_way: dict[int, _UnderWay] = {}
+        self._under_way_bytes = 0
+        self._hung = 0
+        self._idle = 0
+        self._open = 0
+        self._number = 0
+        self._is_closed = False
+
+    @property
+    def each_s(self) -> float | None:
+        """How long the read of a sample takes, lately; None before the first."""
+        return self._each_s
+
+    @property
+    def at_once(self) -> int:
+        """How many reads are worth having under way."""
+        if self._each_s is None:
+            return min(_LEAST_AT_ONCE, self.most)
+        return min(max(math.ceil(_WANTED_PER_S * self._each_s), _LEAST_AT_ONCE), self.most)
+
+    @property
+    def run_samples(self) -> int:
+        """How many samples one job should read."""
+        return 1 if self._each_s is None else max(int(_RUN_S / max(self._each_s, 1e-6)), 1)
+
+    @property
+    def under_way(self) -> int:
+        """How many reads are under way, those that hang included."""
+        return len(self._under_way)
+
+    @property
+    def under_way_bytes(self) -> int:
+        """Bytes of the samples that are being read."""
+        return self._under_way_bytes
+
+    def lane(self, *, in_order: bool = False) -> Lane:
+        """Return a lane for the reads of one request; in order, each begins when the one before it has ended."""
+        return Lane(self, in_order)
+
+    def learn(self, seconds: float, samples: int = 1) -> None:
+        """Note how long a read took that was made elsewhere, or by a job."""
+        each_s = seconds / max(samples, 1)
+        known = self._each_s
+        # A lost update between threads does no harm beyond a slightly worse mean.
+        self._each_s = each_s if known is None else known + _WEIGHT * (each_s - known)
+
+    def add(self, lane: Lane, waiting: _Waiting) -> None:
+        """Queue a read."""
+        with self._lock:
+            if not lane.waiting:
+                self._lanes.append(lane)
+            lane.waiting.append(waiting)
+            self._staff()
+
+    def staff(self) -> None:
+        """Start what may be started; called now and then by whoever waits, since a read may have come to hang."""
+        with self._lock:
+            self._staff()
+
+    def close(self) -> None:
+        """Read nothing more; reads under way end by themselves."""
+        with self._lock:
+            self._is_closed = True
+            self._lanes.clear()
+            self._wanted.notify_all()
+
+    # --- called with the lock held ------------------------------------------------------------------------------------
+
+    def _staff(self) -> None:
+        """Wake or start a thread, if one more read may be under way."""
+        if self._is_closed or not self._lanes or not self._may_start():
+            return
+        if self._idle:
+            self._wanted.notify()
+            return
+        self._number += 1
+        thread = threading.Thread(target=self._work, args=(self._number,), name=f"sophon-read-{self._number}")
+        thread.daemon = True  # a read that hangs must not keep the process
+        thread.start()
+
+    def _may_start(self) -> bool:
+        if len(self._under_way) - self._hung >= self.at_once:
+            self._look_for_hung()
+        running = len(self._under_way) - self._hung
+        return running < self.at_once and (running == 0 or self._under_way_bytes < self.most_bytes)
+
+    def _look_for_hung(self) -> None:
+        late_s = time.monotonic() - HUNG_S
+        for read in self._under_way.values():
+            if self._hung < self.most and not read.has_hung and read.since_s < late_s:
+                read.has_hung = True
+                self._hung += 1
+
+    def _take(self) -> tuple[Lane, _Waiting] | None:
+        """Take the next job from the lane whose turn it is."""
+        for _ in range(len(self._lanes)):
+            lane = self._lanes.popleft()
+            if lane.in_order and lane.under_way:
+                self._lanes.append(lane)
+                continue
+            try:
+                waiting = lane.waiting.popleft()
+            except IndexError:  # it was closed meanwhile
+                continue
+            if lane.waiting:
+                self._lanes.append(lane)
+            lane.under_way += 1
+            return lane, waiting
+        return None
+
+    # --- in the threads of the stage ----------------------------------------------------------------------------------
+
+    def _work(self, number: int) -> None:
+        while True:
+            with self._lock:
+                taken = self._await()
+                if taken is None:
+                    return
+                lane, waiting = taken
+                self._under_way[number] = _UnderWay(time.monotonic(), waiting.size_bytes)
+                self._under_way_bytes += waiting.size_bytes
+                self._staff()  # the next one, if there is any
+            start_s = time.monotonic()
+            try:
+                if not lane.is_closed:
+                    waiting.job()
+            finally:
+                self._ended(number, lane, waiting, time.monotonic() - start_s)
+            del taken, lane, waiting  # they hold a request, which must not be kept while this thread waits
+
+    def _await(self) -> tuple[Lane, _Waiting] | None:
+        """Wait for a job; None if this thread is to end."""
+        while not self._is_closed:
+            if self._lanes and self._may_start() and (taken := self._take()) is not None:
+                return taken
+            if not self._open and not self._linger_s:
+                return None
+            self._idle += 1
+            is_woken = self._wanted.wait(None if self._open else self._linger_s)
+            self._idle -= 1
+            if not is_woken and not self._open:
+                return None
+        return None
+
+    def _ended(self, number: int, lane: Lane, waiting: _Waiting, seconds: float) -> None:
+        with self._lock:
+            read = self._under_way.pop(number, None)
+            if read is None:  # another process's, after a fork
+                return
+            lane.under_way -= 1
+            self._hung -= read.has_hung
+            self._under_way_bytes -= read.size_bytes
+            if lane.is_closed:
+                return
+            self.learn(seconds, waiting.samples)
+            for sums in (self, lane):
+                sums.read_s += seconds
+                sums.read_bytes += waiting.size_bytes
+                sums.reads += waiting.samples
+
+    def opened(self, by: int) -> None:
+        """Count the lanes that are open."""
+        with self._lock:
+            self._open = max(self._open + by, 0)  # after a fork there are lanes of the parent's
+            if not self._open:
+                self._wanted.notify_all()
+
+
+class Lane:
+    """The reads of one request.
+
+    Args:
+        reading: The stage.
+        in_order: Whether each read begins when the one before it has ended.
+
+    Attributes:
+        waiting: Jobs that have not begun.
+        under_way: Number of jobs that have begun and not ended.
+        read_s: Seconds that its reads took, summed over those at once.
+        read_bytes: Bytes of the samples read.
+        reads: Samples read.
+    """
+
+    def __init__(self, reading: Reading, in_order: bool) -> None:
+        self._reading = reading
+        self.in_order = in_order
+        self.under_way = 0
+        self.waiting: deque[_Waiting] = deque()
+        self.is_closed = False
+        self._is_open = False
+        self.read_s = 0.0
+        self.read_bytes = 0
+        self.reads = 0
+
+    def add(self, job: Job, samples: int, size_bytes: int) -> None:
+        """Queue a read.
+
+        Args:
+            job: Reads, and passes on what it has read; must not raise.
+            samples: How many samples it reads.
+            size_bytes: Of these samples.
+        """
+        if not self._is_open:
+            self._is_open = True
+            self._reading.opened(1)
+        self._reading.add(self, _Waiting(job, samples, size_bytes))
+
+    def close(self) -> None:
+        """Drop what has not begun; what is being read is nobody's any more."""
+        self.is_closed = True
+        self.waiting.clear()
+        if self._is_open:
+            self._is_open = False
+            self._reading.opened(-1)

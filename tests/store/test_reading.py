@@ -1,0 +1,161 @@
+"""Many reads at once: how many, in whose turn, and what becomes of one that hangs."""
+
+import threading
+
+import pytest
+
+from sophon.errors import ConfigError
+from sophon.store import reading as stage
+from sophon.store.reading import Reading
+from tests.support.waiting import HANG_S, wait_until
+
+
+class Reads:
+    """Jobs that wait until they are let go, and count how many are under way."""
+
+    def __init__(self):
+        self.go_on = threading.Event()
+        self.begun = []
+        self.now = 0
+        self.most = 0
+        self._lock = threading.Lock()
+
+    def job(self, name):
+        def read():
+            with self._lock:
+                self.begun.append(name)
+                self.now += 1
+                self.most = max(self.most, self.now)
+            assert self.go_on.wait(HANG_S)
+            with self._lock:
+                self.now -= 1
+
+        return read
+
+
+def _no_threads():
+    return not any(thread.name.startswith("sophon-read") for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize(
+    ("each_s", "at_once", "run"), [(50e-6, 2, 80), (1e-3, 4, 4), (10e-3, 40, 1), (50e-3, 64, 1), (3.0, 64, 1)]
+)
+def test_the_longer_reads_take_the_more_are_under_way_and_the_fewer_samples_has_a_job(each_s, at_once, run):
+    reading = Reading()
+    assert (reading.at_once, reading.run_samples) == (2, 1), "nothing is known yet"
+    for _ in range(100):
+        reading.learn(each_s * 4, samples=4)
+    assert reading.at_once == at_once
+    assert reading.run_samples == run
+
+
+@pytest.mark.parametrize("most", [1, 3, 64])
+def test_no_more_reads_are_under_way_than_allowed_and_as_many_as_allowed(most):
+    reading, reads = Reading(most), Reads()
+    reading.learn(1.0)
+    lane = reading.lane()
+    for number in range(2 * most):
+        lane.add(reads.job(number), 1, 10)
+    wait_until(lambda: reads.now == most)
+    assert reading.under_way == most
+    assert reading.under_way_bytes == 10 * most
+    reads.go_on.set()
+    wait_until(lambda: lane.reads == 2 * most)
+    assert reads.most == most
+    assert lane.read_bytes == 20 * most
+    assert lane.read_s > 0
+    lane.close()
+    wait_until(_no_threads)
+
+
+def test_bytes_bound_reads_too_and_one_may_always_be_under_way():
+    reading, reads = Reading(64, most_bytes=100), Reads()
+    reading.learn(1.0)
+    lane = reading.lane()
+    for number in range(6):
+        lane.add(reads.job(number), 1, 60)
+    wait_until(lambda: reads.now == 2)  # the first leaves room, the second does not
+    reads.go_on.set()
+    wait_until(lambda: lane.reads == 6)
+    assert reads.most == 2
+    lane.close()
+    huge = reading.lane()
+    huge.add(reads.job("huge"), 1, 1000)
+    wait_until(lambda: huge.reads == 1)
+    huge.close()
+
+
+def test_requests_take_turns():
+    reading, reads = Reading(1), Reads()
+    first, second = reading.lane(), reading.lane()
+    for number in range(5):
+        first.add(reads.job(("first", number)), 1, 1)
+    second.add(reads.job(("second", 0)), 1, 1)
+    second.add(reads.job(("second", 1)), 1, 1)
+    reads.go_on.set()
+    wait_until(lambda: first.reads + second.reads == 7)
+    assert reads.begun.index(("second", 0)) <= 2
+    assert reads.begun.index(("second", 1)) <= 4
+    assert [name for name in reads.begun if name[0] == "first"] == [("first", number) for number in range(5)]
+    first.close()
+    second.close()
+
+
+def test_a_lane_in_order_reads_one_after_the_other_and_keeps_nobody_else():
+    reading, reads, others = Reading(8), Reads(), Reads()
+    reading.learn(1.0)
+    others.go_on.set()
+    lane, other = reading.lane(in_order=True), reading.lane()
+    for number in range(4):
+        lane.add(reads.job(number), 1, 1)
+        other.add(others.job(number), 1, 1)
+    wait_until(lambda: other.reads == 4)
+    assert reads.begun == [0]
+    reads.go_on.set()
+    wait_until(lambda: lane.reads == 4)
+    assert reads.begun == [0, 1, 2, 3]
+    assert reads.most == 1
+    lane.close()
+    other.close()
+
+
+def test_what_was_not_begun_when_its_request_ended_is_never_read():
+    reading, reads = Reading(2), Reads()
+    lane, other = reading.lane(), reading.lane()
+    for number in range(10):
+        lane.add(reads.job(number), 1, 1)
+    wait_until(lambda: reads.now == 2)
+    lane.close()
+    reads.go_on.set()
+    other.add(reads.job("other"), 1, 1)
+    wait_until(lambda: other.reads == 1)
+    assert sorted(map(str, reads.begun)) == ["0", "1", "other"]
+    assert lane.reads == 0, "nobody asked for it any more"
+    other.close()
+    wait_until(_no_threads)
+
+
+def test_a_read_that_hangs_keeps_nobody_from_reading(monkeypatch):
+    monkeypatch.setattr(stage, "HUNG_S", 0.0)
+    reading, hang, reads = Reading(2), Reads(), Reads()
+    lane, other = reading.lane(), reading.lane()
+    for number in range(2):
+        lane.add(hang.job(number), 1, 1)
+    wait_until(lambda: hang.now == 2)
+    reads.go_on.set()
+    for number in range(3):
+        other.add(reads.job(number), 1, 1)
+    wait_until(lambda: reading.staff() or other.reads == 3)
+    assert hang.now == 2
+    hang.go_on.set()
+    wait_until(lambda: lane.reads == 2)
+    assert reading.under_way == 0
+    lane.close()
+    other.close()
+    wait_until(_no_threads)
+
+
+def test_bounds_below_one_are_refused():
+    for most, most_bytes in ((0, 1), (1, 0)):
+        with pytest.raises(ConfigError, match="expected at least 1"):
+            Reading(most, most_bytes)
