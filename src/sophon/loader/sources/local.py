@@ -14,9 +14,10 @@ from sophon.errors import (
     Error,
     OpError,
 )
+from sophon.link.listing import Listing
 from sophon.link.transport import Fetch, Opened, Transport
 from sophon.link.wire import Reply, Request
-from sophon.pipeline import Key, Pipeline
+from sophon.pipeline import Pipeline
 from sophon.store import Store, open_store
 
 
@@ -68,6 +69,10 @@ class LocalTransport(Transport):
         """Read samples, and make the cut that was asked for."""
         return _LocalFetch(self.store, request)
 
+    def listing(self, opened: Opened) -> Listing:  # noqa: ARG002 - others need it
+        """Return the samples of the store."""
+        return Listing.of(self.store.manifest)
+
     def close(self) -> None:
         """Close the store."""
         self.store.close()
@@ -88,7 +93,7 @@ class _LocalFetch(Fetch):
                 reply.payload = data
                 if cut.k or cut.codec != "raw":
                     pipeline = pipeline or Pipeline.from_spec(request.pipeline)
-                    reply.payload = make_payload(pipeline, data, Key(request.seed, request.epoch, sample), cut)
+                    reply.payload = make_payload(pipeline, data, request.key(position), cut)
                     reply.cut = cut
             except (OpError, ConfigError):
                 reply.cut = Cut(0)  # the raw bytes are there already; the trainer meets the same trouble itself
