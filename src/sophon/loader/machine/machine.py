@@ -404,10 +404,11 @@ class Machine:
         """How many calls must be able to be open at once.
 
         Cancelling a call that hangs may not end it. So calls that have been replaced do not count among the requests,
-        and there is one more call for the next replacement.
+        and there is one more call for the next replacement. Where there are several lanes, a call that owes nothing and
+        does not end must not keep another lane waiting either.
         """
         most = self.max_requests + len(self._lanes) - 1
-        if self._patience.most_s == math.inf and not self._config.hedge:
+        if self._patience.most_s == math.inf and not self._config.hedge and len(self._lanes) == 1:
             return most
         hoped_for = self._hoped_for
         return max(most, hoped_for) + 1 + len(self._requests) - hoped_for

@@ -119,7 +119,8 @@ class Ledger:
         busy = {request.node for request in self.requests.values() if request.owes or not self._has_threads}
         asked = {self._parts.at(p) for request in self.requests.values() for p in request.owes}
         for part, wait in enumerate(self.waits):
-            others = busy.intersection(self._parts.holders[part]) if self._has_threads else busy
+            able = {*self._parts.holders[part], self._config.nodes}  # the fallback too
+            others = busy & able if self._has_threads else busy
             if wait.since_s is not None and part not in asked and others:
                 wait.blocked_s += passed_s
 
@@ -342,10 +343,13 @@ class Ledger:
         if len(self.waits) > 1:
             late = [part for part in late if f" from {self._called(part)}, " in str(fatal)]
             hold(bool(late), "the error names the holders of the part", fatal, waiting, self._parts)
-        self.given_up = late[0]
-        wait = self.waits[late[0]]
-        if wait.tries:
-            hold(str(wait.failure or "ended") in str(fatal), "the last failure is named", fatal, wait.failure)
+        named = [part for part in late if self._is_named(self.waits[part], fatal)]
+        hold(bool(named), "the last failure is named", fatal, [self.waits[part].failure for part in late])
+        self.given_up = named[0]
+
+    @staticmethod
+    def _is_named(wait: _Wait, fatal: Error) -> bool:
+        return not wait.tries or str(wait.failure or "ended") in str(fatal)
 
     def _called(self, part: int) -> str:
         return " and ".join(f"node {number}" for number in self._parts.holders[part]) or "any node"
