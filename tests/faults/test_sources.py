@@ -1,5 +1,6 @@
 """Several nodes of which some die, and a path to fall back on."""
 
+import itertools
 import os
 import shutil
 import signal
@@ -139,7 +140,7 @@ def test_one_that_was_away_when_the_data_set_was_opened_holds_other_files(tmp_pa
             loader = sophon.DataLoader([one.url, two.url], RECIPE, batch_size=BATCH, num_workers=1, buffer_bytes=1)
         two.start()
         with pytest.raises(ConfigError, match=f"{two.url} holds another data set"):
-            list(batch for _ in range(100) for batch in loader)
+            list(itertools.chain.from_iterable(itertools.repeat(loader)))
 
 
 def test_the_other_one_has_another_version_of_an_op(images, expected, monkeypatch):

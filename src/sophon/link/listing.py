@@ -99,7 +99,7 @@ def received(ask: Callable[[int], Sequence[bytes]], samples: int, fingerprint: s
     """
     pieces: list[Listing] = []
     start = 0
-    while start < samples:
+    while start < samples or not pieces:  # one that holds nothing says whether that has labels
         pieces.append(_unpacked(ask(start), samples - start))
         start += len(pieces[-1])
     if len({(piece.kind, piece.labels is None) for piece in pieces}) > 1:
@@ -112,8 +112,6 @@ def received(ask: Callable[[int], Sequence[bytes]], samples: int, fingerprint: s
 
 
 def _joined(pieces: list[Listing]) -> Listing:
-    if not pieces:
-        return Listing("", pa.array([], pa.large_string()), np.empty(0, np.int64), None)
     labels = [piece.labels for piece in pieces if piece.labels is not None]
     return Listing(
         pieces[0].kind,
@@ -129,7 +127,7 @@ def _unpacked(parts: Sequence[bytes], most: int) -> Listing:
         raise ProtocolError(f"expected a header and a frame, got {len(parts)} messages")
     header = parse_json(parts[0])
     rows, id_bytes, kind = header.get("rows"), header.get("id_bytes"), header.get("kind")
-    if not _is_within(rows, 1, min(most, _ROWS)) or not _is_within(id_bytes, 0, _MAX_ID_BYTES):
+    if not _is_within(rows, min(most, 1), min(most, _ROWS)) or not _is_within(id_bytes, 0, _MAX_ID_BYTES):
         raise ProtocolError(
             f"expected 1 … {min(most, _ROWS)} rows, got {rows!r:.40} with {id_bytes!r:.40} bytes of ids"
         )
@@ -158,7 +156,7 @@ def _unpacked(parts: Sequence[bytes], most: int) -> Listing:
         raise ProtocolError(f"ids that are not UTF-8: {error}") from error
     rest = np.frombuffer(data, "<i8", offset=4 * rows + id_bytes).astype(np.int64)
     sizes, labels = rest[:rows], rest[rows:] if has_labels else None
-    if sizes.min() < 0:
+    if rows and sizes.min() < 0:
         raise ProtocolError("a listing with a file of less than nothing")
     return Listing(kind, ids, sizes, labels)
 

@@ -26,7 +26,7 @@ from sophon.loader.sources.source import Source, check_same, explained
 from sophon.loader.sources.union import Told, Union, unite
 from sophon.pipeline import Pipeline
 
-_LATE_S = 3.0  # that nodes may come later than the first one, where those that have come hold copies
+_LATE_S = 5.0  # that nodes may come later than the first one, where those that have come hold copies
 _PAUSE_S = 0.2  # between two tries
 _THREADS = 16
 
