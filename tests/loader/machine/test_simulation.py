@@ -214,7 +214,7 @@ class AsksAnybody(Machine):
 
 class AsksForEverything(Machine):
     def _choose(self, _):
-        return super()._choose(range(len(self._queues)))
+        return super()._choose(lambda _: True)
 
 
 class HedgesAtStrangers(Machine):
@@ -247,8 +247,8 @@ class BlamesOthers(Machine):
 
 
 class ForgetsAPart(Machine):
-    def _first(self, parts):
-        return super()._first([part for part in parts if part < 2])
+    def _first(self, accepts):
+        return super()._first(lambda part: part < 2 and accepts(part))
 
 
 class FallsBackForEveryPart(Machine):
@@ -269,9 +269,9 @@ class FallsBackForEveryPart(Machine):
 
 
 class WantsWhatItHasNoRoomFor(Machine):
-    def _choices(self, now_s):
-        found = super()._choices(now_s)
-        if not found and self.wanted < self.count:
+    def _first(self, accepts):
+        found = super()._first(accepts)
+        if found is None and self.wanted < self.count:
             self._want()
         return found
 

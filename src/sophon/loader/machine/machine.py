@@ -47,7 +47,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -128,6 +128,18 @@ class _Request:
         return not self.positions <= self.hedged
 
 
+class _Choices(dict[int, Choice | None]):
+    """Whom to ask for each part now; None where nobody can be. Found out when it is asked for: there may be many."""
+
+    def __init__(self, standings: Standings, parts: Parts, full: set[int], now_s: float) -> None:
+        super().__init__()
+        self._standings, self._parts, self._full, self._now_s = standings, parts, full, now_s
+
+    def __missing__(self, part: int) -> Choice | None:
+        choice = self[part] = self._standings.pick(self._now_s, self._parts.holders[part], self._full)
+        return choice
+
+
 class Machine:
     """The course of one epoch.
 
@@ -177,12 +189,14 @@ class Machine:
         silent_s = min(_SILENT_S, config.deadline_s / _SOURCES_TRIED)
         self._parts = parts or Parts.copies(config.nodes)
         self._lanes = self._parts.lanes(config.nodes if config.has_fallback else None)
+        self._holding_nodes = len({node for holders in self._parts.holders for node in holders}) or 1
         self._has_others = [self._standings.has_others(holders) for holders in self._parts.holders]
         self._patience = Patience(config.hedge, silent_s if any(self._has_others) else math.inf)
         self._state = np.zeros(count, np.uint8)
         self._held: dict[int, int] = {}
         self._expected_bytes = float(expected_bytes)
         self._queues: list[list[int]] = [[] for _ in self._parts.holders]  # heaps of what is wanted and not asked for
+        self._queued: set[int] = set()  # the parts that may have something there
         self._waits = [Wait() for _ in self._parts.holders]
         self._requests: dict[int, _Request] = {}
         self._request_number = 0
@@ -214,32 +228,22 @@ class Machine:
         hedge = self._hedge(now_s)
         if hedge is not None:
             return hedge
-        choices = self._choices(now_s)
-        part = self._first(choices)
-        if part is None:
+        choices = _Choices(self._standings, self._parts, self._full(), now_s)
+        part = self._first(lambda part: choices[part] is not None)
+        choice = None if part is None else choices[part]
+        if part is None or choice is None:
             return None
-        choice = choices[part]
-        if choice.is_trial:
-            positions = [self._choose_one(part)]
-        else:
-            positions = self._choose({other for other, its in choices.items() if its == choice})
+        positions = [self._choose_one(part)] if choice.is_trial else self._choose(lambda part: choices[part] == choice)
         return self._send(positions, choice.source, now_s, is_trial=choice.is_trial)
-
-    def _choices(self, now_s: float) -> dict[int, Choice]:
-        """Return the parts for which somebody can be asked now, and whom."""
-        full = self._full()
-        found = {p: self._standings.pick(now_s, holders, full) for p, holders in enumerate(self._parts.holders)}
-        return {part: choice for part, choice in found.items() if choice is not None}
 
     def _full(self) -> set[int]:
         """Return the sources that have as many requests as they may have."""
         hoped_for = Counter(request.source for request in self._requests.values() if request.is_hoped_for)
         is_full = hoped_for.total() >= self.max_requests
         full: set[int] = set()
-        nodes = len({node for holders in self._parts.holders for node in holders}) or 1
         for lane in self._lanes:
             under_way = sum(hoped_for[source] for source in lane)
-            share = -(-self.max_requests * len(lane) // nodes)
+            share = -(-self.max_requests * len(lane) // self._holding_nodes)
             if under_way >= share or (is_full and under_way):
                 full.update(lane)
         return full
@@ -264,38 +268,42 @@ class Machine:
         """Return since when a part could have been asked for; a driver always comes to the only one."""
         return now_s if len(self._waits) == 1 else self._standings.ready_s(self._parts.holders[part])
 
-    def _first(self, parts: Collection[int]) -> int | None:
-        """Return which of these parts has the sample that is wanted first; want more if they have none."""
-        if not parts:
-            return None
-        waiting = [part for part in parts if self._queues[part]]
+    def _first(self, accepts: Callable[[int], bool]) -> int | None:
+        """Return which part that is accepted has the sample that is wanted first; want more if none has any."""
+        waiting = [part for part in self._queued if self._queues[part] and accepts(part)]
         if waiting:
             return min(waiting, key=lambda part: self._queues[part][0])
+        if not any(map(accepts, range(len(self._queues)))):
+            return None  # whatever is wanted, nobody can be asked for it
         while self.wants_new:
             part = self._want()
-            if part in parts:
+            if accepts(part):
                 return part
         return None
 
     def _want(self) -> int:
         """Want one more sample; return its part."""
-        position = self.wanted
-        part = self._parts.at(position)
-        self._hold(position, int(self._expected_bytes))
-        heapq.heappush(self._queues[part], position)
+        part = self._parts.at(self.wanted)
+        self._hold(self.wanted, int(self._expected_bytes))
+        self._queue(self.wanted, part)
         self.wanted += 1
         return part
 
-    def _choose(self, parts: Collection[int]) -> list[int]:
-        """Choose what to ask of a holder of these parts."""
+    def _queue(self, position: int, part: int) -> None:
+        heapq.heappush(self._queues[part], position)
+        self._queued.add(part)
+
+    def _choose(self, accepts: Callable[[int], bool]) -> list[int]:
+        """Choose what to ask of a holder of the parts that are accepted."""
         chosen: list[int] = []
         size_bytes = 0.0
         while len(chosen) < self._config.request_samples and size_bytes < self._config.request_bytes:
-            part = self._first(parts)
+            part = self._first(accepts)
             if part is None:
                 break
             chosen.append(heapq.heappop(self._queues[part]))
             size_bytes += self._expected_bytes
+        self._queued = {part for part in self._queued if self._queues[part]}
         return chosen
 
     def _choose_one(self, part: int) -> int:
@@ -428,12 +436,16 @@ class Machine:
     @property
     def full(self) -> bool:
         """Whether there is more to ask for, but no room for it."""
-        return self.wanted < self.count and not self.wants_new and not any(self._queues)
+        return self.wanted < self.count and not self.wants_new and not self._waits_to_be_asked
 
     @property
     def wants_more(self) -> bool:
         """Whether there is more to ask for, and room for it."""
-        return any(self._queues) or self.wants_new
+        return self._waits_to_be_asked or self.wants_new
+
+    @property
+    def _waits_to_be_asked(self) -> bool:
+        return any(self._queues[part] for part in self._queued)
 
     @property
     def wants_new(self) -> bool:
@@ -506,7 +518,7 @@ class Machine:
         again = self._owed_alone(asked)
         for position in again:
             self._state[position] = _AGAIN
-            heapq.heappush(self._queues[self._parts.at(position)], position)
+            self._queue(position, self._parts.at(position))
         self._drop(request)
         for other in self._requests.values():
             if other.positions & asked.positions:
@@ -533,6 +545,8 @@ class Machine:
             return
         deadline_s = self._config.deadline_s
         for part, wait in enumerate(self._waits):
+            if wait.since_s is None or now_s - wait.since_s < deadline_s:
+                continue
             if wait.waited_s(now_s, self._ready_s(part, now_s)) >= deadline_s:
                 who = "" if len(self._waits) == 1 else f" from {self._parts.called(part)}"
                 if wait.tries:

@@ -41,6 +41,7 @@ class Source(Transport):
         self._pipeline = pipeline
         self._opened: Opened | None = None
         self._most: int | None = None  # ops that give the same bits there; None until somebody asks for a cut
+        self.may_hold_a_part = False  # of what was opened at the fallback, while no node answered
         self._holding: Holding | None = None  # None where it holds everything, in the same order
         self._labels: NDArray[np.int64] | None = None
 
@@ -86,6 +87,8 @@ class Source(Transport):
 
     def _checked(self, fingerprint: str) -> Opened:
         opened = self._inner.open(self._pipeline)
+        if self.may_hold_a_part and opened.fingerprint != fingerprint:
+            raise RetryableError(f"{self.address} holds a part, which was not known when the data set was opened")
         check_same(opened, fingerprint, self.address)
         self._opened = opened
         return opened

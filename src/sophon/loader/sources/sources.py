@@ -213,6 +213,8 @@ class Sources:
         opened, source = opening.opened, opening.source
         self.keep(machine)
         if self.is_fallback(source):
+            for node in self._sources:
+                node.may_hold_a_part = self.nodes > 1
             self.warn_of_fallback("nothing is offloaded in this run", stacklevel=5)
         elif self._sources:
             census = Census(self._sources, self._fallback, pipeline, self._deadline_s)
