@@ -10,6 +10,7 @@ from typing import Any
 
 import sophon
 from sophon.loader.sources.assignment import OffloadWarning
+from sophon.loader.sources.census import AbsentWarning
 from sophon.loader.sources.sources import FallbackWarning
 from tests.support.marks import slow
 from tests.support.servers import RECIPE, digest
@@ -65,8 +66,9 @@ class Struck:
 
 @contextlib.contextmanager
 def warnings_allowed() -> Iterator[None]:
-    """Warnings of smaller cuts and of a fallback are no errors here: they are expected."""
+    """Warnings of smaller cuts, absent nodes and a fallback are no errors here: they are expected."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OffloadWarning)
         warnings.simplefilter("ignore", FallbackWarning)
+        warnings.simplefilter("ignore", AbsentWarning)
         yield

@@ -1,5 +1,6 @@
 """Several nodes of which some die, and a path to fall back on."""
 
+import itertools
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ from sophon.bench.proxy import Proxy
 from sophon.errors import ConfigError, UnavailableError
 from sophon.link import flight as flight_transport
 from sophon.loader.machine import machine
+from sophon.loader.sources.census import AbsentWarning
 from sophon.loader.sources.sources import FallbackWarning
 from tests.faults.struck import BATCH, COUNT, MOMENTS, SEED, SLOWLY, Struck, warnings_allowed
 from tests.support.marks import slow
@@ -61,7 +63,8 @@ def _urls(pair):
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("which", [0, *slow(1)])
 def test_one_of_two_dies(pair, expected, moment, which):
-    struck = Struck(_urls(pair), pair[which].kill, moment, policy="2:webp")
+    with warnings_allowed():  # of one that is gone before anybody knows what it holds
+        struck = Struck(_urls(pair), pair[which].kill, moment, policy="2:webp")
     assert struck.digest() == expected
 
 
@@ -119,12 +122,25 @@ def test_both_die(pair):
     struck.join()
 
 
-def test_the_other_one_holds_other_files(tmp_path, images):
+def test_the_other_one_holds_other_files_under_the_same_names(tmp_path, images):
+    others = make_images(tmp_path / "train", COUNT)
+    changed = sorted(others.rglob("*.*"))[7]
+    changed.write_bytes(changed.read_bytes() + b"\0")
+    with serve(images) as one, serve(others) as two:
+        name = f"{changed.parent.name}/{changed.name}"
+        with pytest.raises(ConfigError, match=rf"{name}. is not the same everywhere: bytes .*{one.url}.*{two.url}"):
+            sophon.DataLoader([one.url, two.url], RECIPE, batch_size=BATCH, num_workers=1)
+
+
+def test_one_that_was_away_when_the_data_set_was_opened_holds_other_files(tmp_path, images):
     others = make_images(tmp_path / "train", COUNT - 1)
     with serve(images) as one, serve(others) as two:
-        loader = sophon.DataLoader([one.url, two.url], RECIPE, batch_size=BATCH, num_workers=1, buffer_bytes=1)
+        two.kill()
+        with pytest.warns(AbsentWarning, match=f"no answer from {two.url}: taken for a copy"):
+            loader = sophon.DataLoader([one.url, two.url], RECIPE, batch_size=BATCH, num_workers=1, buffer_bytes=1)
+        two.start()
         with pytest.raises(ConfigError, match=f"{two.url} holds another data set"):
-            list(loader)
+            list(itertools.chain.from_iterable(itertools.repeat(loader)))
 
 
 def test_the_other_one_has_another_version_of_an_op(images, expected, monkeypatch):

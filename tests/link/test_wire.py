@@ -31,6 +31,7 @@ from sophon.link.wire import (
     sizes_from_bytes,
     sizes_to_bytes,
 )
+from sophon.pipeline import Key
 from tests.support.servers import RECIPE
 
 CUTS = (Cut(0), Cut(2, "webp"), Cut(0))
@@ -39,6 +40,29 @@ REQUEST = Request("train", RECIPE.to_spec(), 1, 2, (5, 3, 9), CUTS, "f" * 32, Tr
 
 def test_a_request_survives_the_link():
     assert Request.from_bytes(REQUEST.to_bytes()) == REQUEST
+
+
+def test_a_sample_of_a_part_has_two_indexes():
+    request = replace(REQUEST, keys=(105, 103, 109))
+    assert Request.from_bytes(request.to_bytes()) == request
+    assert (request.key(1), REQUEST.key(1)) == (Key(1, 2, 103), Key(1, 2, 3))
+    assert json.loads(request.to_bytes())["samples"] == [[5, 105], [3, 103], [9, 109]], "which older nodes refuse"
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        [[1, 2], 3, [4, 5]],
+        [[1, 2], [3], [4, 5]],
+        [[1, 2], [3, -1], [4, 5]],
+        [[1, True], [2, 3], [4, 5]],
+        [[1, 2]] * 8193,
+    ],
+)
+def test_pairs_that_are_none_are_refused(samples):
+    message = json.loads(REQUEST.to_bytes()) | {"samples": samples, "cut_of": [0] * len(samples)}
+    with pytest.raises(ProtocolError):
+        Request.from_bytes(json.dumps(message).encode())
 
 
 def test_a_record_batch_without_replies_says_nothing():

@@ -96,6 +96,7 @@ def test_without_the_right_token_every_call_is_refused_before_any_data_is_read(t
         lambda: list(client.do_action(flight.Action("list", b""), options)),
         lambda: list(client.do_action(flight.Action("open", b'{"dataset": "alice"}'), options)),
         lambda: list(client.do_action(flight.Action("sizes", b'{"dataset": "alice"}'), options)),
+        lambda: list(client.do_action(flight.Action("listing", b'{"dataset": "alice"}'), options)),
         lambda: list(client.list_actions(options)),
         lambda: list(client.list_flights(options=options)),
         lambda: client.get_flight_info(flight.FlightDescriptor.for_path("alice"), options),
@@ -121,7 +122,7 @@ def test_a_token_opens_its_own_data_sets_and_tells_nothing_about_others(two_tena
         with pytest.raises(flight.FlightUnauthorizedError) as refused:
             client.do_get(_ticket(name), options).read_all()
         messages.append(json.loads(refused.value.extra_info)["message"].replace(name, "…"))
-        for action in ("open", "sizes"):
+        for action in ("open", "sizes", "listing"):
             with pytest.raises(flight.FlightUnauthorizedError):
                 list(client.do_action(flight.Action(action, json.dumps({"dataset": name}).encode()), options))
     assert messages[0] == messages[1]

@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from pyarrow import flight
 
 import sophon
 from sophon.errors import TransportError
+from sophon.link.listing import received
 from sophon.link.wire import Request, sizes_from_bytes
 from sophon.loader.sources.assignment import OffloadWarning
 from sophon.pipeline import Pipeline, ops
@@ -48,7 +50,7 @@ def _read(client, ticket):
 
 
 def test_any_flight_client_can_list_and_describe_data_sets(client):
-    assert {action.type for action in client.list_actions()} == {"open", "list", "sizes"}
+    assert {action.type for action in client.list_actions()} == {"open", "list", "sizes", "listing"}
     (names,) = client.do_action(flight.Action("list", b""))
     assert json.loads(names.body.to_pybytes()) == {"datasets": ["data"]}
     (answer,) = client.do_action(flight.Action("open", b'{"dataset": "data"}'))
@@ -84,7 +86,33 @@ def test_the_sizes_of_all_files_are_told(client):
     assert sizes.tolist() == [found[position] for position in range(12)]
 
 
-@pytest.mark.parametrize("action", ["nothing", "open", "sizes"])
+def test_the_samples_are_told_to_whoever_knows_the_data_set(client):
+    (answer,) = client.do_action(flight.Action("open", b'{"dataset": "data"}'))
+    fingerprint = json.loads(answer.body.to_pybytes())["fingerprint"]
+
+    def ask(start):
+        body = json.dumps({"dataset": "data", "fingerprint": fingerprint, "start": start}).encode()
+        return [part.body.to_pybytes() for part in client.do_action(flight.Action("listing", body))]
+
+    assert len(received(ask, 12, fingerprint)) == 12
+    for wrong in ({"fingerprint": "another"}, {"start": 13}, {"start": -1}, {"start": True}, {"start": "0"}):
+        body = {"dataset": "data", "fingerprint": fingerprint, "start": 0, **wrong}
+        with pytest.raises(flight.FlightError):
+            list(client.do_action(flight.Action("listing", json.dumps(body).encode())))
+
+
+def test_random_ops_depend_on_the_index_in_the_whole_data_set(client):
+    cuts = (sophon.Cut(2),) * 2
+    plain = Request("data", RECIPE.to_spec(), 0, 0, (3, 4), cuts)
+    found = []
+    for request in (plain, replace(plain, keys=(3, 4)), replace(plain, keys=(103, 4))):
+        rows = _read(client, request.to_bytes())
+        found.append(dict(zip(rows["position"].to_pylist(), rows["payload"].to_pylist(), strict=True)))
+    assert found[0] == found[1]
+    assert (found[2][0] != found[0][0], found[2][1] == found[0][1]) == (True, True)
+
+
+@pytest.mark.parametrize("action", ["nothing", "open", "sizes", "listing"])
 def test_malformed_actions_are_refused(client, action):
     with pytest.raises(flight.FlightError):
         list(client.do_action(flight.Action(action, b"\xff")))

@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,6 +26,7 @@ from sophon.errors import (
 )
 from sophon.link import grpc_fork as fork
 from sophon.link.credentials import Credentials, certificate_problem, connection_hint
+from sophon.link.listing import Listing, received
 from sophon.link.silence import SilenceWatch
 from sophon.link.transport import Fetch, Opened, Transport
 from sophon.link.wire import (
@@ -49,6 +51,7 @@ _MAX_ANSWER_BYTES = 64 << 20  # of JSON: a million class names
 SILENCE_S = 10.0
 _LEAST_SILENCE_S = 3.0  # three times as long as a healthy node means to be silent, since its machine may be busy
 OPEN_S = 10.0
+_MOST_PARTS = 3  # messages of an answer that are read: one more than there should be
 _LONGEST_BACKOFF_MS = 2_000  # as long as the machine's longest pause; gRPC's own would grow to two minutes
 
 
@@ -139,6 +142,18 @@ class FlightTransport(Transport):
         with self._connection() as client, _typed_errors(self.address):
             answer = client.do_action(action, self.call_options(self._timeout_s))
             return sizes_from_bytes((part.body.to_pybytes() for part in answer), samples)
+
+    def listing(self, opened: Opened) -> Listing:
+        """Ask the node which samples it has, piece by piece; one of an earlier release refuses."""
+        from pyarrow import flight
+
+        def ask(start: int) -> list[bytes]:
+            body = _json({"dataset": self.dataset, "fingerprint": opened.fingerprint, "start": start})
+            answer = client.do_action(flight.Action("listing", body), self.call_options(self._timeout_s))
+            return [part.body.to_pybytes() for part in islice(answer, _MOST_PARTS)]
+
+        with self._connection() as client, _typed_errors(self.address):
+            return received(ask, opened.samples, opened.fingerprint)
 
     def fetch(self, request: Request, timeout_s: float) -> Fetch:
         """Send a request; replies come as the node finishes them."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from sophon.link.listing import Listing
 from sophon.link.wire import MAX_SAMPLES, Reply, Request, StreamClock
 from sophon.pipeline import Pipeline
 
@@ -101,6 +102,14 @@ class Transport(ABC):
 
         Args:
             samples: How many there are.
+        """
+        return None
+
+    def listing(self, opened: Opened) -> Listing | None:  # noqa: ARG002 - others need it
+        """Return the ids, sizes and labels of all samples; None where nobody can say.
+
+        Args:
+            opened: What was told when the data set was opened.
         """
         return None
 

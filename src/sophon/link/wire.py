@@ -9,6 +9,9 @@ Request (the ticket of a Flight DoGet)::
      "samples": [17, 4, …], "cuts": ["0:raw", "2:webp"], "cut_of": [0, 1, …], "in_order": true, "patience_s": 5.0,
      "columns": ["id"]}
 
+Where a node holds a part of a data set, a sample is a pair ``[17, 1003]``: its index on that node, and its index in the
+whole data set, which is the one that random ops depend on. A node of a release that does not know pairs refuses them.
+
 Reply columns: ``position`` in the request, ``cut`` really made, ``payload``, ``label`` (null if the data set has none),
 ``cpu_s`` spent on ops and codec near storage, ``error`` (null, or JSON with type, message and traceback), ``columns``
 (null, or JSON of the columns that were asked for), ``reason`` for a smaller cut than was asked for (null if there is
@@ -42,6 +45,7 @@ from sophon import errors
 from sophon.codec.codec import Payload
 from sophon.codec.cut import RAW, Cut
 from sophon.errors import ConfigError, Error, ProtocolError
+from sophon.pipeline import Key
 
 PROTOCOL = 1
 MAX_REQUEST_BYTES = 1 << 20
@@ -83,12 +87,13 @@ class Request:
         pipeline: JSON spec of the pipeline, or of as many of its first ops as any cut needs.
         seed: Seed of the run.
         epoch: Number of the epoch.
-        samples: Indexes into the data set.
+        samples: Indexes into the data set, as the node has it.
         cuts: One cut per sample.
         dataset_fingerprint: Fingerprint that the trainer expects of the data set; empty to accept any.
         in_order: Whether replies come in the order of the request instead of as they are finished.
         patience_s: How long a sample may wait for a free core before it is sent as it is.
         columns: Names of further columns to send along; "id" is the sample's id.
+        keys: Indexes of the samples in the whole data set, which random ops depend on; empty if they are the same.
     """
 
     dataset: str
@@ -101,6 +106,11 @@ class Request:
     in_order: bool = False
     patience_s: float = 5.0
     columns: tuple[str, ...] = ()
+    keys: tuple[int, ...] = ()
+
+    def key(self, position: int) -> Key:
+        """Return what the random ops of a sample depend on."""
+        return Key(self.seed, self.epoch, self.keys[position] if self.keys else self.samples[position])
 
     def to_bytes(self) -> bytes:
         """Return the request in the form in which it is sent."""
@@ -114,7 +124,7 @@ class Request:
                 "pipeline": self.pipeline,
                 "seed": self.seed,
                 "epoch": self.epoch,
-                "samples": self.samples,
+                "samples": list(zip(self.samples, self.keys, strict=True)) if self.keys else self.samples,
                 "cuts": [str(cut) for cut in table],
                 "cut_of": [number[cut] for cut in self.cuts],
                 "in_order": self.in_order,
@@ -133,7 +143,7 @@ class Request:
                 f"expected protocol {PROTOCOL}, got {message.get('protocol')!r}; "
                 "install the same sophon release on trainer and storage node"
             )
-        samples = _integers(message, "samples", MAX_SAMPLES)
+        samples, keys = _samples(message)
         table = _strings(message, "cuts", _MAX_CUTS)
         cut_of = _integers(message, "cut_of", MAX_SAMPLES)
         if len(cut_of) != len(samples) or any(number >= len(table) for number in cut_of):
@@ -155,6 +165,7 @@ class Request:
             in_order=message.get("in_order") is True,
             patience_s=_seconds(message, "patience_s"),
             columns=_strings(message, "columns", 64),
+            keys=keys,
         )
 
 
@@ -410,6 +421,17 @@ def _integers(message: dict[str, Any], name: str, most: int) -> tuple[int, ...]:
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
             raise ProtocolError(f"{name}: expected integers in 0 … 2**63 - 1, got {value!r:.80}")
     return tuple(values)
+
+
+def _samples(message: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the indexes of samples, and their indexes in the whole data set where these are given too."""
+    values = message.get("samples")
+    if not isinstance(values, list) or not values or not isinstance(values[0], list):
+        return _integers(message, "samples", MAX_SAMPLES), ()
+    if len(values) > MAX_SAMPLES or not all(isinstance(pair, list) and len(pair) == 2 for pair in values):
+        raise ProtocolError(f"samples: expected at most {MAX_SAMPLES:,} integers, or as many pairs of them")
+    own, keys = ({"samples": [pair[side] for pair in values]} for side in (0, 1))
+    return _integers(own, "samples", MAX_SAMPLES), _integers(keys, "samples", MAX_SAMPLES)
 
 
 def _string(message: dict[str, Any], name: str) -> str:

@@ -18,6 +18,7 @@ from torch.utils.data import default_collate
 
 from sophon.codec.cut import RAW
 from sophon.errors import ConfigError, OpError, RetryableError, UnavailableError
+from sophon.link.transport import Transport
 from sophon.link.wire import Reply
 from sophon.loader.dataset import RemoteDataset
 from sophon.loader.loader import DataLoader
@@ -93,19 +94,21 @@ def _wait_for_accelerator() -> None:
 def _fetch(dataset: RemoteDataset, count: int, size: int, report: OnStep) -> tuple[float, list[tuple[int, Reply]]]:
     """Fetch raw samples, no processing; return samples per second and as many of them as may be held."""
     order = list(itertools.islice(itertools.cycle(range(len(dataset))), count))
-    requests = [order[at : at + MachineConfig.request_samples] for at in range(0, count, MachineConfig.request_samples)]
+    requests = _requests(dataset, order)
     kept: list[tuple[int, Reply]] = []
     held_bytes = done = 0
 
-    def fetch(samples: list[int]) -> list[tuple[int, Reply]]:
+    def fetch(asked: tuple[Transport, list[int]]) -> list[tuple[int, Reply]]:
+        source, samples = asked
         request = replace(dataset.samples.request(0, samples), cuts=(RAW,) * len(samples))
         try:
-            return [(samples[r.position], r) for r in dataset.transport.fetch(request, dataset.samples.deadline_s)]
+            return [(samples[r.position], r) for r in source.fetch(request, dataset.samples.deadline_s)]
         except RetryableError as error:  # a second try would be measured, too
             raise explain(UnavailableError(str(error)), dataset.url) from error
 
     start_s = time.monotonic()
-    with ThreadPoolExecutor(MachineConfig.max_requests, "sophon-probe") as pool:
+    sources = len({id(source) for source, _ in requests})
+    with ThreadPoolExecutor(MachineConfig.max_requests * sources, "sophon-probe") as pool:
         for replies in pool.map(fetch, requests):
             done += len(replies)
             report("raw fetch", done // size, count // size)
@@ -117,6 +120,19 @@ def _fetch(dataset: RemoteDataset, count: int, size: int, report: OnStep) -> tup
     if not kept:
         raise ConfigError(f"no sample of {dataset.url} could be read; look at its files")
     return done / max(elapsed_s, 1e-9), kept
+
+
+def _requests(dataset: RemoteDataset, order: list[int]) -> list[tuple[Transport, list[int]]]:
+    """Return who is asked for what: the first holder of each sample, and each of them in turn."""
+    by_holder: dict[int, list[int]] = {}
+    for sample in order:
+        by_holder.setdefault(dataset.sources.holders_of(sample)[0], []).append(sample)
+    size = MachineConfig.request_samples
+    queues = [
+        [(dataset.sources[holder], samples[at : at + size]) for at in range(0, len(samples), size)]
+        for holder, samples in by_holder.items()
+    ]
+    return [request for turn in itertools.zip_longest(*queues) for request in turn if request is not None]
 
 
 def _preprocess(

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from sophon.codec.table import offered
 from sophon.errors import AccessError, ConfigError, ProtocolError
+from sophon.link.listing import piece_of
 from sophon.link.wire import Reply, Request
 from sophon.pipeline import Kind, Pipeline
 from sophon.pipeline.ops.decode import Decode
@@ -101,6 +102,19 @@ class Executor:
     def file_sizes(self, message: dict[str, Any], rights: Rights = EVERYTHING) -> NDArray[np.int64]:
         """Return the bytes of every file of a data set, which a rank plans with that sees but its share of them."""
         return self._store(str(message.get("dataset", "")), rights).manifest.sizes
+
+    def listing(self, message: dict[str, Any], rights: Rights = EVERYTHING) -> list[bytes]:
+        """Return some rows of what a data set consists of, for a trainer that puts it together from parts."""
+        manifest = self._store(str(message.get("dataset", "")), rights).manifest
+        start = message.get("start", 0)
+        if isinstance(start, bool) or not isinstance(start, int) or not 0 <= start <= len(manifest):
+            raise ProtocolError(f"start: expected an integer in 0 … {len(manifest):,}, got {start!r:.80}")
+        if message.get("fingerprint") != manifest.fingerprint:
+            raise ConfigError(
+                f"data set {message.get('dataset')} is {manifest.fingerprint} here, but the trainer opened "
+                f"{message.get('fingerprint')!r:.80}; the files have changed: start the run anew"
+            )
+        return piece_of(manifest, start)
 
     def _probe(self, pipeline: Pipeline) -> tuple[list[str], str]:
         """Run the pipeline on the built-in picture, once; ops may crash on it as on any other picture."""

@@ -56,6 +56,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
     - ``DoAction("open")``: JSON → JSON; what a data set is and what this node can do with a pipeline.
     - ``DoAction("list")``: names of the data sets.
     - ``DoAction("sizes")``: JSON → the bytes of every file of a data set; see `sophon.link.wire`.
+    - ``DoAction("listing")``: JSON → ids, sizes and labels of some samples; see `sophon.link.listing`.
     - ``DoGet``: a `Request` → record batches of replies.
 
     Args:
@@ -102,6 +103,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
             ("open", "describe a data set and check a pipeline (JSON)"),
             ("list", "names of the data sets"),
             ("sizes", "bytes of every file of a data set"),
+            ("listing", "ids, bytes and labels of the samples of a data set, piece by piece"),
         ]
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
@@ -116,7 +118,10 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
             if action.type == "sizes":
                 with self._seats.enter(rights.tenant):
                     return list(sizes_to_bytes(self._executor.file_sizes(parse_json(action.body.to_pybytes()), rights)))
-        raise flight.FlightServerError(f"no action {action.type!r}; there is open, list and sizes")
+            if action.type == "listing":
+                with self._seats.enter(rights.tenant):
+                    return self._executor.listing(parse_json(action.body.to_pybytes()), rights)
+        raise flight.FlightServerError(f"no action {action.type!r}; there is open, list, sizes and listing")
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
         """Answer a request with a stream of replies."""

@@ -28,7 +28,7 @@ from sophon.codec.codec import Payload
 from sophon.codec.cut import RAW, Cut, check_cut
 from sophon.errors import ConfigError, Error, RetryableError, StoreError
 from sophon.link.wire import Reply, Request, StreamClock, raw_batch
-from sophon.pipeline import Key, Pipeline, Trace
+from sophon.pipeline import Pipeline, Trace
 from sophon.server.budget import Slot
 from sophon.server.maker import ChildLost
 from sophon.server.seats import Seat
@@ -404,8 +404,7 @@ class Work:
             return self._smaller(position, data, "crash")
         trace = Trace(len(self._pipeline))
         try:
-            key = Key(request.seed, request.epoch, sample)
-            payload = executor.maker.make(slot, self._pipeline, data, key, cut, trace)
+            payload = executor.maker.make(slot, self._pipeline, data, request.key(position), cut, trace)
         except ChildLost as lost:
             executor.crashes.fell(work, (self._store.name, sample))
             return self._smaller(position, data, lost.reason)

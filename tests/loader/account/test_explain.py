@@ -188,6 +188,8 @@ def test_stats_since_count_one_epoch_only(images):
     since.merge(before)
     both, whole = since.to_dict(), loader.stats.to_dict()
     assert both.pop("cuts") == whole.pop("cuts") == {"0:raw": 46}
+    assert both.pop("sources") == whole.pop("sources") == {str(images): 46}
+    assert both.pop("source_bytes") == whole.pop("source_bytes") == {str(images): whole["link_bytes"]}
     assert both == pytest.approx(whole)
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from sophon.loader.machine.machine import Machine
+from sophon.loader.machine.parts import Parts
 from sophon.loader.machine.placement import Placement
+from sophon.loader.machine.standing import Choice
 from tests.loader.machine.simulation.content import Pictures
 from tests.loader.machine.simulation.ledger import BrokenPromiseError
 from tests.loader.machine.simulation.world import World
@@ -62,8 +64,19 @@ def test_the_worlds_are_as_wild_as_they_should_be():
             found |= {f"{name}!" for name in ("seconds", "tries") if getattr(trainer.ledger, name)}
             found.add(type(trainer.outcome).__name__)
         found.add("resumed" if world.is_resumed else "whole")
+        found.add(_division(world))
     assert found >= {"ask", "reply", "ended", "failed", "surplus", "replan", "batch", "seconds!", "tries!"}
     assert found >= {"NoneType", "ConfigError", "UnavailableError", "resumed", "whole"}
+    assert found >= {"moved", "one node", "copies", "parts", "parts with copies", "parts of the fallback alone"}
+
+
+def _division(world):
+    sizes = {len(holders) for holders in world.holders}
+    if len(world.holders) == 1:
+        return "one node" if sizes == {1} else "copies"
+    if 0 in sizes:
+        return "parts of the fallback alone"
+    return "parts" if sizes == {1} else "parts with copies"
 
 
 def _run(machine_type):
@@ -83,14 +96,16 @@ class TakesSecondReplies(Machine):
 class ForgetsWhatFailed(Machine):
     def failed(self, request, error, now_s):
         super().failed(request, error, now_s)
-        self._again.clear()
+        for queue in self._queues:
+            queue.clear()
 
 
 class ForgetsOneOfThem(Machine):
     def failed(self, request, error, now_s):
         super().failed(request, error, now_s)
-        if len(self._again) > 1:
-            self._again.pop()
+        for queue in self._queues:
+            if len(queue) > 1:
+                queue.pop()
 
 
 class LetsSamplesComeLate(Machine):
@@ -140,7 +155,8 @@ class GivesUpEarly(Machine):
 class GivesUpOnTheConsumer(Machine):
     def _drop(self, request):
         super()._drop(request)
-        self._waiting_since_s = self._waiting_since_s or 0.0
+        for wait in self._waits:
+            wait.since_s = wait.since_s or 0.0
 
 
 class WaitsForWhoIsLost(Machine):
@@ -182,15 +198,90 @@ class KeepsWhatIsSurplus(Machine):
 
 class CancelsWhatIsOwed(Machine):
     def surplus(self):
-        return [*super().surplus(), *[n for n, r in self._requests.items() if r.is_hedged and r.positions]]
+        return [*super().surplus(), *[n for n, r in self._requests.items() if r.positions and not r.is_hoped_for]]
+
+
+# --- parts and their holders
+
+
+class AsksAnybody(Machine):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        everybody = range(self._config.nodes)
+        pick = self._standings.pick
+        self._standings.pick = lambda now_s, _, full: pick(now_s, everybody, full)
+
+
+class AsksForEverything(Machine):
+    def _choose(self, _):
+        return super()._choose(lambda _: True)
+
+
+class HedgesAtStrangers(Machine):
+    def _by_source(self, positions, pick):
+        everybody = tuple(range(self._config.nodes))
+        return super()._by_source(positions, lambda _: pick(everybody))
+
+
+class LetsOneLaneHaveAll(Machine):
+    def _full(self):
+        return set(range(9)) if self._hoped_for >= self.max_requests else set()
+
+
+class LetsOthersAnswerForAPart(Machine):
+    def reply(self, request, position, size_bytes, now_s):
+        wanted = super().reply(request, position, size_bytes, now_s)
+        for wait in self._waits if wanted else ():
+            wait.since_s = None if wait.since_s is None else now_s
+        return wanted
+
+
+class BlamesOthers(Machine):
+    def check(self, now_s):
+        parts = self._parts
+        self._parts = Parts((*parts.holders[1:], parts.holders[0]), parts.of)
+        try:
+            super().check(now_s)
+        finally:
+            self._parts = parts
+
+
+class ForgetsAPart(Machine):
+    def _first(self, accepts):
+        return super()._first(lambda part: part < 2 and accepts(part))
+
+
+class FallsBackForEveryPart(Machine):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        standings, holders = self._standings, self._parts.holders
+        falls_back = standings._falls_back
+        standings._falls_back = lambda _: any(falls_back(its) for its in holders)
+        pick = standings.pick
+
+        def pick_fallback_first(now_s, its, full):
+            choice = pick(now_s, its, full)
+            fallback = Choice(self._config.nodes)
+            falls = choice is not None and self._config.nodes not in full and standings._falls_back(its)
+            return fallback if falls else choice
+
+        standings.pick = pick_fallback_first
+
+
+class WantsWhatItHasNoRoomFor(Machine):
+    def _first(self, accepts):
+        found = super()._first(accepts)
+        if found is None and self.wanted < self.count:
+            self._want()
+        return found
 
 
 @pytest.mark.parametrize(
     ("broken", "promise"),
     [
         (TakesSecondReplies, "every position is received exactly once"),
-        (ForgetsWhatFailed, "nobody comes to the deadline|an epoch comes to its end"),
-        (ForgetsOneOfThem, "nobody comes to the deadline|an epoch comes to its end"),
+        (ForgetsWhatFailed, "nobody comes to the deadline|an epoch comes to its end|a deadline is kept"),
+        (ForgetsOneOfThem, "nobody comes to the deadline|an epoch comes to its end|a deadline is kept"),
         (LetsSamplesComeLate, "nobody comes later than promised"),
         (SleepsThroughRetries, "nobody sleeps too long"),
         (SleepsALittleTooLong, "nobody sleeps too long"),
@@ -206,6 +297,15 @@ class CancelsWhatIsOwed(Machine):
         (SwallowsFinalErrors, "a final error ends the epoch"),
         (KeepsWhatIsSurplus, "who owes nothing since others were faster is surplus"),
         (CancelsWhatIsOwed, "surplus owes nothing"),
+        (AsksAnybody, "a request goes to a holder of all its positions"),
+        (AsksForEverything, "a request goes to a holder of all its positions"),
+        (HedgesAtStrangers, "a request goes to a holder of all its positions"),
+        (LetsOneLaneHaveAll, "lanes share requests in proportion to their nodes"),
+        (LetsOthersAnswerForAPart, "a deadline is kept"),
+        (BlamesOthers, "the error names the holders of the part"),
+        (ForgetsAPart, "an epoch comes to its end|something comes of what happens"),
+        (FallsBackForEveryPart, "the fallback is asked while every holder has failed"),
+        (WantsWhatItHasNoRoomFor, "bytes held stay within the buffer"),
     ],
 )
 def test_a_machine_that_breaks_a_promise_is_caught_by_it(broken, promise):

@@ -127,7 +127,7 @@ def test_who_is_asked_instead():
 
 @pytest.mark.parametrize(("count", "has_fallback", "others"), [(1, False, False), (1, True, True), (2, False, True)])
 def test_who_is_alone(count, has_fallback, others):
-    assert _nodes(count, has_fallback).has_others is others
+    assert _nodes(count, has_fallback).has_others(range(count)) is others
 
 
 def test_many_trainers_do_not_retry_in_step():

@@ -1,10 +1,13 @@
-"""Two network namespaces joined by a veth pair that the kernel shapes from storage to trainer.
+"""Network namespaces joined by veth pairs that the kernel shapes from storage to trainer.
 
 ::
 
     namespace sophon-PID-N-s                     namespace sophon-PID-N-t
     192.0.2.1 ── spPIDnNs ══ tbf, RATE ═══════▶ spPIDnNt ── 192.0.2.2
                            ◀══════ unshaped ════
+
+Where there are several storage nodes, each has a namespace and a pair of its own, and addresses of its own block of
+four: 192.0.2.5 and .6 follow.
 
 `tbf` is a token bucket on whole frames. Its bucket holds 2 ms of the rate (at least 16 KB, ten frames), so that no
 second of a run is a free burst, and its queue 100 ms. Segmentation offload is off: frames are the size they would have
@@ -25,8 +28,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sophon.bench.rig.shell import ToolError, call, tool
+from sophon.errors import ConfigError
 
-_STORAGE_ADDRESS, _TRAINER_ADDRESS = "192.0.2.1", "192.0.2.2"  # of the block that RFC 5737 keeps for such use
+_NETWORK = "192.0.2"  # the block that RFC 5737 keeps for such use
+_MOST_NODES = 63  # with four addresses each
 _BUCKET_S, _SMALLEST_BUCKET_BYTES, _QUEUE = 0.002, 16 * 1024, "100ms"
 _FRAME_BYTES = 1514
 _NAME = re.compile(r"sophon-(\d+)-\d+-[st]")
@@ -54,22 +59,25 @@ class Node:
 
 
 class ShapedLink:
-    """The two nodes and what joins them, while a ``with`` block lasts.
+    """Storage nodes, the trainer and what joins them, while a ``with`` block lasts.
 
     Args:
-        bytes_per_s: Rate from storage to trainer, counted on whole frames.
+        bytes_per_s: Rate from each storage node to the trainer, counted on whole frames.
+        nodes: How many storage nodes there are, each with a link of its own.
     """
 
-    def __init__(self, bytes_per_s: float) -> None:
+    def __init__(self, bytes_per_s: float, nodes: int = 1) -> None:
+        if not 1 <= nodes <= _MOST_NODES:
+            raise ConfigError(f"nodes: expected 1 … {_MOST_NODES}, got {nodes}")
         self._bytes_per_s = bytes_per_s
-        number = next(_numbers)
-        self.storage = self._node(number, "s", _STORAGE_ADDRESS)
-        self.trainer = self._node(number, "t", _TRAINER_ADDRESS)
-
-    @staticmethod
-    def _node(number: int, side: str, address: str) -> Node:
         pid = os.getpid()  # up to seven digits; the name of an interface may have fifteen characters
-        return Node(f"sophon-{pid}-{number}-{side}", f"sp{pid}n{number}{side}", address)
+        numbers = [next(_numbers) for _ in range(nodes)]
+        self.storages = [
+            Node(f"sophon-{pid}-{n}-s", f"sp{pid}n{n}s", f"{_NETWORK}.{4 * i + 1}") for i, n in enumerate(numbers)
+        ]
+        home = f"sophon-{pid}-{numbers[0]}-t"
+        self._ends = [Node(home, f"sp{pid}n{n}t", f"{_NETWORK}.{4 * i + 2}") for i, n in enumerate(numbers)]
+        self.storage, self.trainer = self.storages[0], self._ends[0]
 
     def __enter__(self) -> ShapedLink:
         remove_leftovers()
@@ -81,9 +89,13 @@ class ShapedLink:
         return self
 
     def _build(self) -> None:
-        storage, trainer = self.storage, self.trainer
-        for node in (storage, trainer):
+        for node in (*self.storages, self.trainer):
             call("ip", "netns", "add", node.namespace)
+            call("ip", "-n", node.namespace, "link", "set", "lo", "up")
+        for storage, trainer in zip(self.storages, self._ends, strict=True):
+            self._join(storage, trainer)
+
+    def _join(self, storage: Node, trainer: Node) -> None:
         ends = (storage.interface, "netns", storage.namespace, trainer.interface, "netns", trainer.namespace)
         call("ip", "link", "add", *ends[:3], "type", "veth", "peer", "name", *ends[3:])
         for node in (storage, trainer):
@@ -91,7 +103,6 @@ class ShapedLink:
             call(*inside, "addr", "add", f"{node.address}/30", "dev", node.interface)
             call(*inside, "link", "set", node.interface, "gso_max_size", str(_FRAME_BYTES), "gso_max_segs", "1")
             call(*inside, "link", "set", node.interface, "up")
-            call(*inside, "link", "set", "lo", "up")
         bucket_bytes = max(_SMALLEST_BUCKET_BYTES, int(self._bytes_per_s * _BUCKET_S))
         rate = (
             "rate",
@@ -109,8 +120,8 @@ class ShapedLink:
         return call("ip", "netns", "exec", self.storage.namespace, "cat", _CONTROL).strip()
 
     def close(self) -> None:
-        """Remove both namespaces, and with them the interfaces; nothing to remove is fine."""
-        for node in (self.storage, self.trainer):
+        """Remove the namespaces, and with them the interfaces; nothing to remove is fine."""
+        for node in (*self.storages, self.trainer):
             with contextlib.suppress(ToolError):
                 call("ip", "netns", "delete", node.namespace)
 

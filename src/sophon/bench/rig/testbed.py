@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,16 +79,23 @@ class Testbed:
         return "lo" if self._link is None else self._link.trainer.interface
 
     @contextmanager
-    def server(self, datasets: Mapping[str, Path], cores: float) -> Iterator[Server]:
-        """Run a server near storage with so many cores; 0 for one that only sends."""
+    def server(self, datasets: Mapping[str, Path], cores: float, node: int = 0) -> Iterator[Server]:
+        """Run a server near storage with so many cores; 0 for one that only sends.
+
+        Args:
+            datasets: Paths by name.
+            cores: For ops.
+            node: Which storage node it runs on.
+        """
+        storage = None if self._link is None else self._link.storages[node]
         with ExitStack() as stack:
             server = stack.enter_context(
                 Server(
                     datasets,
                     cores,
-                    host="127.0.0.1" if self._link is None else self._link.storage.address,
+                    host="127.0.0.1" if storage is None else storage.address,
                     limit_bytes_per_s=self._limit_bytes_per_s,
-                    enter=() if self._link is None else self._link.storage.enter,
+                    enter=() if storage is None else storage.enter,
                     cpus=None if self._cpus is None else self._cpus[0],
                 )
             )
@@ -98,6 +105,12 @@ class Testbed:
                 yield server
             finally:
                 self.trainer.do("forget")
+
+    @contextmanager
+    def servers(self, datasets: Sequence[Mapping[str, Path]], cores: float) -> Iterator[list[Server]]:
+        """Run a server on each of the first storage nodes, with data sets of its own."""
+        with ExitStack() as stack:
+            yield [stack.enter_context(self.server(its, cores, node)) for node, its in enumerate(datasets)]
 
     @contextmanager
     def ranks(self, count: int) -> Iterator[list[Trainer]]:
@@ -130,12 +143,13 @@ class Testbed:
 
 
 @contextmanager
-def open_testbed(link_bytes_per_s: float, shape: str = "auto") -> Iterator[Testbed]:
-    """Set up two nodes.
+def open_testbed(link_bytes_per_s: float, shape: str = "auto", nodes: int = 1) -> Iterator[Testbed]:
+    """Set up a trainer, and one or more storage nodes.
 
     Args:
-        link_bytes_per_s: Rate of the link from storage to trainer.
+        link_bytes_per_s: Rate of the link from each storage node to the trainer.
         shape: Who holds it: "tbf", "server", or "auto" for the kernel where this process may ask it.
+        nodes: How many storage nodes there are, each with a link of its own.
     """
     if shape not in SHAPES:
         raise ConfigError(f"shape: expected one of {', '.join(SHAPES)}, got {shape!r}")
@@ -143,7 +157,7 @@ def open_testbed(link_bytes_per_s: float, shape: str = "auto") -> Iterator[Testb
         raise ConfigError("shaping by the kernel needs root and iproute2 (ip, tc); become root or use --shape server")
     with ExitStack() as stack:
         stack.enter_context(_ended_in_order())
-        link = stack.enter_context(ShapedLink(link_bytes_per_s)) if shape != "server" and can_shape() else None
+        link = stack.enter_context(ShapedLink(link_bytes_per_s, nodes)) if shape != "server" and can_shape() else None
         cpus = cpus_for_two()
         trainer = Trainer(() if link is None else link.trainer.enter, None if cpus is None else cpus[1])
         stack.enter_context(trainer)

@@ -58,7 +58,7 @@ class Trainer:
         return len(self._loaders[name].dataset)
 
     def open_recipe(
-        self, name: str, url: str, recipe: str, policy: str, batch_size: int, workers: int, seed: int
+        self, name: str, url: str | list[str], recipe: str, policy: str, batch_size: int, workers: int, seed: int
     ) -> int:
         """Make a loader of a recipe as people write it; return how many samples there are."""
         self._loaders[name] = DataLoader(
@@ -83,7 +83,8 @@ class Trainer:
     def forget(self) -> None:
         """Let all loaders, data sets and their connections go."""
         for dataset in [*self._datasets.values(), *(loader.dataset for loader in self._loaders.values())]:
-            dataset.transport.close()
+            for source in dataset.sources:
+                source.close()
         self._datasets.clear()
         self._loaders.clear()
 

@@ -11,6 +11,7 @@ from sophon.cli.bench.link import bench_link_command
 from sophon.cli.bench.loader import bench_loader_command
 from sophon.cli.bench.ops import bench_ops_command
 from sophon.cli.bench.paper import bench_paper_command
+from sophon.cli.bench.parts import bench_parts_command
 from sophon.cli.bench.plan import bench_plan
 from sophon.cli.bench.profile import bench_profile_command
 from sophon.cli.bench.ranks import bench_ranks_command
@@ -35,6 +36,7 @@ bench.add_command(bench_link_command)
 bench.add_command(bench_loader_command)
 bench.add_command(bench_ops_command)
 bench.add_command(bench_paper_command)
+bench.add_command(bench_parts_command)
 bench.add_command(bench_plan)
 bench.add_command(bench_profile_command)
 bench.add_command(bench_ranks_command)

@@ -36,6 +36,8 @@ class Stats:
         read_bytes: Bytes of these samples.
         read_s: Seconds that the reads took, summed over those at once.
         reading_s: Seconds for which a request had nothing to give because the store was waited for, summed over them.
+        sources: Samples by the address of the node or path that they came from.
+        source_bytes: Bytes of payload by that address.
     """
 
     samples: int = 0
@@ -57,6 +59,8 @@ class Stats:
     read_bytes: int = 0
     read_s: float = 0.0
     reading_s: float = 0.0
+    sources: Counter[str] = field(default_factory=Counter)
+    source_bytes: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.renew()
@@ -67,8 +71,8 @@ class Stats:
         # Reentrant: the garbage collector may close a dropped iterator in a thread that holds this lock.
         self._lock = threading.RLock()
 
-    def received(self, reply: Reply, asked: Cut, is_fallback: bool = False) -> None:
-        """Count a reply."""
+    def received(self, reply: Reply, asked: Cut, is_fallback: bool = False, source: str = "") -> None:
+        """Count a reply, and who it came from."""
         with self._lock:
             self.samples += 1
             self.cached += reply.is_cached
@@ -77,6 +81,9 @@ class Stats:
             self.fallback += is_fallback
             self.smaller_cuts += reply.cut != asked and not is_fallback
             self.storage_cpu_s += reply.cpu_s
+            if source and not reply.is_cached:
+                self.sources[source] += 1
+                self.source_bytes[source] += len(reply.payload)
 
     def add(self, **amounts: float) -> None:
         """Add to some of the sums."""
@@ -102,10 +109,10 @@ class Stats:
 
     def since(self, before: dict[str, Any]) -> Stats:
         """Return what was counted since an earlier `to_dict`."""
-        now = self.to_dict()
-        cuts = Counter(now.pop("cuts"))
-        cuts.subtract(before["cuts"])
-        return Stats(cuts=+cuts, **{name: value - before[name] for name, value in now.items()})
+        found: dict[str, Any] = {}
+        for name, value in self.to_dict().items():
+            found[name] = Counter(value) - Counter(before[name]) if isinstance(value, dict) else value - before[name]
+        return Stats(**found)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all counts as JSON values."""

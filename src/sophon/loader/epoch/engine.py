@@ -116,7 +116,7 @@ class Engine:
         self._strict = config.max_delay is None
         now_s = time.monotonic()
         machine = self._samples.sources.machine(
-            len(stretch.order), stretch.batch_size, config, self._finishing.result_bytes, latest=stretch.latest
+            stretch.order, stretch.batch_size, config, self._finishing.result_bytes, stretch.latest
         )
         self._machine = machine
         errand = self._samples.errand(stretch.epoch, stretch.order, self._stats, self._planner or hands.watcher)

@@ -8,12 +8,16 @@ same way, and every `batch_size` of them are a batch. In strict order the sample
 number. In relaxed order it gets the first free place when it is finished, so that slow samples hold up no others.
 A position goes through these states, and back only along the one arrow::
 
-    waiting ──ask──▶ asked ──reply──▶ received ──finished──▶ finished ──placed──▶ put ──taken──▶ (released)
-       ▲               │
-       └─failed, ended─┘
+    (to come) ──▶ wanted ──ask──▶ asked ──reply──▶ received ──finished──▶ finished ──placed──▶ put ──taken──▶ (released)
+                    ▲               │
+                    └─failed, ended─┘
+
+Samples are wanted first, in order and as far as there is room; then one of their holders is asked for each. `parts`
+says who holds what: copies, parts of a data set and the fallback are the same thing here. A sample whose holders pause,
+or have enough to do, stays wanted, while the holders of others are asked for samples further ahead.
 
 A request that has brought no reply for a long time is *late*, and one whose node gives no sign of life is *lost*.
-Either is hedged: another source (or, if there is none, the same node once more) is asked for what the request still
+Either is hedged: another holder (or, if there is none, the same node once more) is asked for what the request still
 owes, and the first answer counts. A request that owes nothing any more is surplus and may be cancelled. The node of a
 lost request counts as failed; if the second request is lost as well, the first is given up in favour of a third.
 `standing` says which source to ask, and `patience` how long a long time is.
@@ -22,15 +26,19 @@ If the implementation is inconsistent with the following, it is a bug:
 
 - Every position is received exactly once; a second reply for it is refused, whoever sends it.
 - A position is owed by at most two requests, and by at least one while it is asked for.
+- A request goes to a holder of all its positions, or to the fallback.
 - Every position gets exactly one place, and every place exactly one position.
 - Batches become ready in order.
 - In relaxed order no sample comes more than `max_delay` batches after the batch it would be in by strict order: where
   a batch has as many free places as there are samples that must not wait any longer, these places are kept for them.
-- The bytes held for positions between ask and taken stay within `buffer_bytes`, except that the batch to be delivered
+- The bytes held for positions between wanted and taken stay within `buffer_bytes`, except that the batch that comes
   next may always be completed. Until its reply has come, a sample counts as what finished ones took lately: only what
-  is under way can turn out to be larger, and then nothing more is asked for until there is room.
+  is under way can turn out to be larger, and then nothing more is wanted until there is room.
 - A failure is followed by the next try after a pause that grows as long as nothing is received, and by `fatal` once
-  `deadline_s` has passed since something was asked for or received, while something is still owed.
+  `deadline_s` has passed since something of a part was asked for or received, while something of it is still owed;
+  whatever the holders of other parts answer meanwhile. The error names the holders of that part.
+- Requests under way are bounded by `max_requests`, which lanes share in proportion to their nodes; but every lane may
+  have one, so that nothing waits for holders that it does not have.
 - A driver that is woken by what happens and after `wait_s` asks nobody later than it could have.
 """
 
@@ -38,17 +46,20 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sophon.errors import Error, RetryableError, UnavailableError
+from sophon.loader.machine.parts import Parts, Wait
 from sophon.loader.machine.patience import Patience
 from sophon.loader.machine.placement import Placement, Placing
-from sophon.loader.machine.standing import Standings
+from sophon.loader.machine.standing import Choice, Standings
 
-_WAITING, _ASKED, _RECEIVED, _FINISHED = range(4)
+_WAITING, _ASKED, _AGAIN, _RECEIVED, _FINISHED = range(5)
 _SILENT_S = 5.0  # for which a node may say nothing where there is another source; after that it counts as failed
 _TRIAL_S = 0.25  # the same for a node that has failed before, while a batch waits for what it was asked for
 _SOURCES_TRIED = 6  # one after the other, before the deadline
@@ -69,7 +80,7 @@ class MachineConfig:
         first_pause_s: Before the first retry; doubles with each further one.
         longest_pause_s: The longest pause before a retry.
         max_delay: How many batches late a sample may come in relaxed order; None for strict order.
-        nodes: How many storage nodes hold the data set.
+        nodes: How many storage nodes there are.
         has_fallback: Whether there is a path to fall back on.
         hedge: After how many seconds of silence a request is made a second time; True to learn it; False for never.
     """
@@ -105,10 +116,28 @@ class _Request:
     sent_s: float
     got_s: float  # when it was sent, or a reply came
     heard_s: float  # when it was sent, or its node or connection gave any sign of life
-    is_hedged: bool = False
+    hedged: set[int] = field(default_factory=set)  # positions for which there is a replacement request
+    can_be_lost: bool = False  # whether there are other sources for some of it
     is_suspect: bool = False
     is_second: bool = False
     is_trial: bool = False  # of a node that has failed before
+
+    @property
+    def is_hoped_for(self) -> bool:
+        """Whether it owes something that has no replacement request."""
+        return not self.positions <= self.hedged
+
+
+class _Choices(dict[int, Choice | None]):
+    """Whom to ask for each part now; None where nobody can be. Found out when it is asked for: there may be many."""
+
+    def __init__(self, standings: Standings, parts: Parts, full: set[int], now_s: float) -> None:
+        super().__init__()
+        self._standings, self._parts, self._full, self._now_s = standings, parts, full, now_s
+
+    def __missing__(self, part: int) -> Choice | None:
+        choice = self[part] = self._standings.pick(self._now_s, self._parts.holders[part], self._full)
+        return choice
 
 
 class Machine:
@@ -124,11 +153,12 @@ class Machine:
         standings: How the sources did in the epoch before; by default nothing is known of them.
         latest: In relaxed order, for every position the last batch that its sample may come in; by default `max_delay`
             after its own (see `placement`).
+        parts: Who holds what; by default all nodes hold everything.
 
     Attributes:
         max_requests: Requests under way at once; may be changed during the epoch.
         ahead_bytes: Bytes held at once, at most `buffer_bytes`; may be changed during the epoch.
-        tries: Failures since something was received.
+        wanted: How many positions, from the first, have been wanted so far.
     """
 
     def __init__(
@@ -141,12 +171,13 @@ class Machine:
         seed: int = 0,
         standings: Standings | None = None,
         latest: NDArray[np.int64] | None = None,
+        parts: Parts | None = None,
     ) -> None:
         self.count = count
         self.batch_size = batch_size
         self.batches = -(-count // batch_size)
         self.fatal: Error | None = None
-        self.tries = 0
+        self.wanted = 0
         self.held_bytes = 0
         self.max_requests = config.max_requests
         self.ahead_bytes = config.buffer_bytes
@@ -156,14 +187,18 @@ class Machine:
         )
         self._standings.begin(seed)
         silent_s = min(_SILENT_S, config.deadline_s / _SOURCES_TRIED)
-        self._patience = Patience(config.hedge, silent_s if self._standings.has_others else math.inf)
+        self._parts = parts or Parts.copies(config.nodes)
+        self._lanes = self._parts.lanes(config.nodes if config.has_fallback else None)
+        self._holding_nodes = len({node for holders in self._parts.holders for node in holders}) or 1
+        self._has_others = [self._standings.has_others(holders) for holders in self._parts.holders]
+        self._patience = Patience(config.hedge, silent_s if any(self._has_others) else math.inf)
         self._state = np.zeros(count, np.uint8)
         self._held: dict[int, int] = {}
         self._expected_bytes = float(expected_bytes)
         self._payload_bytes = float(expected_bytes)  # of a reply, as they were lately
-        self._next_new = 0
-        self._again: list[int] = []
-        self._owed = 0  # positions that were asked for and not received
+        self._queues: list[list[int]] = [[] for _ in self._parts.holders]  # heaps of what is wanted and not asked for
+        self._queued: set[int] = set()  # the parts that may have something there
+        self._waits = [Wait() for _ in self._parts.holders]
         self._requests: dict[int, _Request] = {}
         self._request_number = 0
         self._surplus: list[int] = []
@@ -173,8 +208,11 @@ class Machine:
             self._placement = Placement(count, batch_size, config.max_delay, latest)
         self._next_ready = 0
         self._taken = 0
-        self._last_failure: Error | None = None
-        self._waiting_since_s: float | None = None  # for an answer; None while nothing is owed to us
+
+    @property
+    def tries(self) -> int:
+        """Failures since something was received, of the part that has most of them."""
+        return max(wait.tries for wait in self._waits)
 
     @property
     def standings(self) -> Standings:
@@ -191,54 +229,93 @@ class Machine:
         hedge = self._hedge(now_s)
         if hedge is not None:
             return hedge
-        if self._hoped_for >= self.max_requests:
+        choices = _Choices(self._standings, self._parts, self._full(), now_s)
+        part = self._first(lambda part: choices[part] is not None)
+        choice = None if part is None else choices[part]
+        if part is None or choice is None:
             return None
-        choice = self._standings.pick(now_s)
-        if choice is None:
-            return None
-        positions = self._choose_one() if choice.is_trial else self._choose()
-        return self._send(positions, choice.source, now_s, is_trial=choice.is_trial) if positions else None
+        positions = [self._choose_one(part)] if choice.is_trial else self._choose(lambda part: choices[part] == choice)
+        return self._send(positions, choice.source, now_s, is_trial=choice.is_trial)
+
+    def _full(self) -> set[int]:
+        """Return the sources that have as many requests as they may have."""
+        hoped_for = Counter(request.source for request in self._requests.values() if request.is_hoped_for)
+        is_full = hoped_for.total() >= self.max_requests
+        full: set[int] = set()
+        for lane in self._lanes:
+            under_way = sum(hoped_for[source] for source in lane)
+            share = -(-self.max_requests * len(lane) // self._holding_nodes)
+            if under_way >= share or (is_full and under_way):
+                full.update(lane)
+        return full
 
     def _send(
         self, positions: list[int], source: int, now_s: float, is_second: bool = False, is_trial: bool = False
     ) -> Ask:
-        if self._waiting_since_s is None:
-            self._waiting_since_s = now_s
         self._request_number += 1
         request = _Request(set(positions), source, now_s, now_s, now_s, is_second=is_second, is_trial=is_trial)
+        request.can_be_lost = any(self._has_others[self._parts.at(position)] for position in positions)
         self._requests[self._request_number] = request
+        for position in positions:
+            if self._state[position] != _ASKED:
+                part = self._parts.at(position)
+                self._waits[part].asks(self._state[position] == _WAITING, now_s, self._ready_s(part, now_s))
+                self._state[position] = _ASKED
         self._standings.asked(source)
         self._patience.asked(len(positions), is_second)
-        for position in positions:
-            self._state[position] = _ASKED
         return Ask(self._request_number, tuple(positions), source, is_second, is_trial)
 
-    def _choose(self) -> list[int]:
+    def _ready_s(self, part: int, now_s: float) -> float:
+        """Return since when a part could have been asked for; a driver always comes to the only one."""
+        return now_s if len(self._waits) == 1 else self._standings.ready_s(self._parts.holders[part])
+
+    def _first(self, accepts: Callable[[int], bool]) -> int | None:
+        """Return which part that is accepted has the sample that is wanted first; want more if none has any."""
+        waiting = [part for part in self._queued if self._queues[part] and accepts(part)]
+        if waiting:
+            return min(waiting, key=lambda part: self._queues[part][0])
+        if not any(map(accepts, range(len(self._queues)))):
+            return None  # whatever is wanted, nobody can be asked for it
+        while self.wants_new:
+            part = self._want()
+            if accepts(part):
+                return part
+        return None
+
+    def _want(self) -> int:
+        """Want one more sample; return its part."""
+        part = self._parts.at(self.wanted)
+        self._hold(self.wanted, int(self._expected_bytes))
+        self._queue(self.wanted, part)
+        self.wanted += 1
+        return part
+
+    def _queue(self, position: int, part: int) -> None:
+        heapq.heappush(self._queues[part], position)
+        self._queued.add(part)
+
+    def _choose(self, accepts: Callable[[int], bool]) -> list[int]:
+        """Choose what to ask of a holder of the parts that are accepted."""
         chosen: list[int] = []
         size_bytes = 0.0
         while len(chosen) < self._config.request_samples and size_bytes < self._config.request_bytes:
-            if self._again:
-                chosen.append(heapq.heappop(self._again))
-            elif not self._choose_new(chosen):
+            part = self._first(accepts)
+            if part is None:
                 break
+            chosen.append(heapq.heappop(self._queues[part]))
             size_bytes += self._payload_bytes
+        self._queued = {part for part in self._queued if self._queues[part]}
         return chosen
 
-    def _choose_one(self) -> list[int]:
-        """Choose a sample for a node that may not answer: if possible one that nobody waits for yet."""
-        chosen: list[int] = []
-        if not self._choose_new(chosen) and self._again:
-            chosen.append(heapq.heappop(self._again))
-        return chosen
-
-    def _choose_new(self, chosen: list[int]) -> bool:
-        if self._next_new >= self.count or not self._room_for(self._next_new):
-            return False
-        self._hold(self._next_new, int(self._expected_bytes))
-        chosen.append(self._next_new)
-        self._next_new += 1
-        self._owed += 1
-        return True
+    def _choose_one(self, part: int) -> int:
+        """Choose a sample for a node that may not answer: the one that is waited for last."""
+        if self.wants_new and self._parts.at(self.wanted) == part:
+            self._want()
+        queue = self._queues[part]
+        position = max(queue)
+        queue.remove(position)
+        heapq.heapify(queue)
+        return position
 
     # --- asking a second time -----------------------------------------------------------------------------------------
 
@@ -259,42 +336,58 @@ class Machine:
         """Return when a request is late, and when it is lost."""
         limit_s = self._patience.limit_s
         late_s = request.got_s + (min(limit_s, _TRIAL_S) if request.is_trial else limit_s)
-        return late_s, request.heard_s + self._patience.most_s
+        return late_s, request.heard_s + (self._patience.most_s if request.can_be_lost else math.inf)
 
     def _repeat(self, request: _Request, now_s: float) -> Ask | None:
         """Ask for what is late a second time."""
-        if request.is_hedged or request.is_second:
-            return None
-        owed = self._owed_alone(request)
+        owed = [] if request.is_second else self._owed_alone(request)
         if not owed or not self._is_needed(owed[0]):
             return None
-        source = self._standings.pick_other({request.source}, now_s)
-        if source is None if request.is_trial else not self._patience.may_ask_twice(len(owed)):
+        found = self._by_source(owed, lambda holders: self._standings.pick_other({request.source}, now_s, holders))
+        source, positions = next(iter(found.items()))
+        if source is None if request.is_trial else not self._patience.may_ask_twice(len(positions)):
             return None
-        request.is_hedged = True
-        return self._send(owed, request.source if source is None else source, now_s, is_second=True)
+        request.hedged.update(positions)
+        return self._send(positions, request.source if source is None else source, now_s, is_second=True)
 
     def _replace(self, number: int, now_s: float) -> Ask | None:
         """Ask another source for what is lost; if that is lost too, a third one instead of the first, and so on."""
-        request, rival = self._requests[number], None
-        owed, asked = self._owed_alone(request), {request.source}
-        if not owed:
-            rival = next((o for n, o in self._requests.items() if n > number and self._is_rival(request, o)), None)
-            if rival is None:
-                return None
-            owed = sorted(request.positions & rival.positions)
-            asked.add(rival.source)
-        source = self._standings.pick_instead(asked, now_s)
+        request = self._requests[number]
+        ask = self._ask_instead(request, None, self._owed_alone(request), now_s)
+        if ask is not None:
+            return ask
+        for rival in [other for n, other in self._requests.items() if n > number and self._is_rival(request, other)]:
+            ask = self._ask_instead(request, rival, sorted(request.positions & rival.positions), now_s)
+            if ask is not None:
+                if not request.positions:
+                    self._surplus.append(number)
+                return ask
+        return None  # nobody else is there: when this one fails, it is asked again
+
+    def _ask_instead(self, request: _Request, rival: _Request | None, owed: list[int], now_s: float) -> Ask | None:
+        """Ask for what is lost, or for what two requests have lost in place of the first."""
+        asked = {request.source} if rival is None else {request.source, rival.source}
+        found = self._by_source(owed, lambda holders: self._standings.pick_instead(asked, now_s, holders))
+        source = next((source for source in found if source is not None), None)
         if source is None:
-            return None  # nobody else is there: when this one fails, it is asked again
+            return None
+        positions = found[source]
         if rival is None:
-            request.is_hedged = True
+            request.hedged.update(positions)
         else:
-            rival.is_hedged = True
-            request.positions.difference_update(owed)
-            if not request.positions:
-                self._surplus.append(number)
-        return self._send(owed, source, now_s, is_second=True)
+            rival.hedged.update(positions)
+            request.positions.difference_update(positions)
+        return self._send(positions, source, now_s, is_second=True)
+
+    def _by_source(
+        self, positions: list[int], pick: Callable[[tuple[int, ...]], int | None]
+    ) -> dict[int | None, list[int]]:
+        """Return which source is picked for which positions, the most urgent first."""
+        picked = {part: pick(self._parts.holders[part]) for part in {self._parts.at(p) for p in positions}}
+        found: dict[int | None, list[int]] = {}
+        for position in positions:
+            found.setdefault(picked[self._parts.at(position)], []).append(position)
+        return found
 
     @staticmethod
     def _is_rival(request: _Request, other: _Request) -> bool:
@@ -313,19 +406,21 @@ class Machine:
     @property
     def _hoped_for(self) -> int:
         """How many requests are under way that owe something and have no replacement request."""
-        return sum(bool(request.positions) and not request.is_hedged for request in self._requests.values())
+        return sum(request.is_hoped_for for request in self._requests.values())
 
     @property
     def calls(self) -> int:
         """How many calls must be able to be open at once.
 
         Cancelling a call that hangs may not end it. So calls that have been replaced do not count among the requests,
-        and there is one more call for the next replacement.
+        and there is one more call for the next replacement. Where there are several lanes, a call that owes nothing and
+        does not end must not keep another lane waiting either.
         """
-        if self._patience.most_s == math.inf and not self._config.hedge:
-            return self.max_requests
+        most = self.max_requests + len(self._lanes) - 1
+        if self._patience.most_s == math.inf and not self._config.hedge and len(self._lanes) == 1:
+            return most
         hoped_for = self._hoped_for
-        return max(self.max_requests, hoped_for) + 1 + len(self._requests) - hoped_for
+        return max(most, hoped_for) + 1 + len(self._requests) - hoped_for
 
     def surplus(self) -> list[int]:
         """Return the requests that owe nothing any more since others were faster; each is returned once."""
@@ -342,12 +437,21 @@ class Machine:
     @property
     def full(self) -> bool:
         """Whether there is more to ask for, but no room for it."""
-        return not self._again and self._next_new < self.count and not self._room_for(self._next_new)
+        return self.wanted < self.count and not self.wants_new and not self._waits_to_be_asked
 
     @property
     def wants_more(self) -> bool:
         """Whether there is more to ask for, and room for it."""
-        return bool(self._again) or (self._next_new < self.count and self._room_for(self._next_new))
+        return self._waits_to_be_asked or self.wants_new
+
+    @property
+    def _waits_to_be_asked(self) -> bool:
+        return any(self._queues[part] for part in self._queued)
+
+    @property
+    def wants_new(self) -> bool:
+        """Whether one more sample can be wanted: there is one, and room for it."""
+        return self.wanted < self.count and self._room_for(self.wanted)
 
     def _hold(self, position: int, size_bytes: int) -> None:
         self.held_bytes += size_bytes - self._held.get(position, 0)
@@ -371,9 +475,7 @@ class Machine:
         self._state[position] = _RECEIVED
         self._payload_bytes += 0.05 * (size_bytes - self._payload_bytes)
         self._hold(position, max(size_bytes, self._held[position]))
-        self._owed -= 1
-        self._waiting_since_s = now_s if self._owed else None
-        self.tries = 0
+        self._waits[self._parts.at(position)].received(now_s)
         return True
 
     def _hear(self, request: _Request, now_s: float) -> None:
@@ -400,7 +502,8 @@ class Machine:
     def resume(self) -> None:
         """Start the deadline anew, for a driver that only drives while its consumer waits."""
         if not self._requests:
-            self._waiting_since_s = None
+            for wait in self._waits:
+                wait.since_s = None
 
     def failed(self, request: int, error: Error, now_s: float) -> bool:
         """Record that a request has failed; what it still owes is asked for again, unless the error is final.
@@ -414,18 +517,23 @@ class Machine:
         if not asked.positions and isinstance(error, RetryableError):
             self._drop(request)  # it was cancelled, or broke after its last reply
             return False
-        for position in self._owed_alone(asked):
-            self._state[position] = _WAITING
-            heapq.heappush(self._again, position)
+        again = self._owed_alone(asked)
+        for position in again:
+            self._state[position] = _AGAIN
+            self._queue(position, self._parts.at(position))
         self._drop(request)
         for other in self._requests.values():
             if other.positions & asked.positions:
-                other.is_hedged = other.is_second = False  # there is only one of the two now
+                other.hedged -= asked.positions  # there is only one of the two now
+                other.is_second = False
         if not isinstance(error, RetryableError):
             self.fatal = self.fatal or error
             return True
-        self.tries += 1
-        self._last_failure = error
+        for part, positions in Counter(map(self._parts.at, again)).items():
+            self._waits[part].failed(positions, now_s)
+        for part in {self._parts.at(position) for position in asked.positions}:
+            self._waits[part].tries += 1
+            self._waits[part].failure = error
         self._standings.failed(asked.source, asked.sent_s, now_s)
         self.check(now_s)
         return True
@@ -438,13 +546,17 @@ class Machine:
         if self.fatal:
             return
         deadline_s = self._config.deadline_s
-        if self._waiting_since_s is None or now_s - self._waiting_since_s < deadline_s:
-            return
-        if self.tries:
-            text = f"no answer for {deadline_s:g} s, after {self.tries} tries; the last one: {self._last_failure}"
-        else:
-            text = f"no answer for {deadline_s:g} s, though the connection stands"
-        self.fatal = UnavailableError(text)
+        for part, wait in enumerate(self._waits):
+            if wait.since_s is None or now_s - wait.since_s < deadline_s:
+                continue
+            if wait.waited_s(now_s, self._ready_s(part, now_s)) >= deadline_s:
+                who = "" if len(self._waits) == 1 else f" from {self._parts.called(part)}"
+                if wait.tries:
+                    what = f"after {wait.tries} tries; the last one: {wait.failure}"
+                else:
+                    what = "though the connection stands"
+                self.fatal = UnavailableError(f"no answer for {deadline_s:g} s{who}, {what}")
+                return
 
     # --- what happens to samples and batches --------------------------------------------------------------------------
 

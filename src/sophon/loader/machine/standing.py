@@ -1,7 +1,8 @@
-"""Which of several sources to ask next: storage nodes that hold the same data set, and maybe a path to fall back on.
+"""Which of several sources to ask next: the holders of a sample, and maybe a path to fall back on.
 
 A part of the machine, and like it without sockets, threads or clocks. The nodes are numbered 0 … count - 1; the
-fallback, if there is one, has the number `count`.
+fallback, if there is one, has the number `count`. Every question names the holders among which to choose; below, "every
+node" and "others" mean these.
 
 - A node that answers is *well*, and well nodes share the requests: the one with the fewest under way gets the next,
   and where these are equally many, the one that was asked longest ago.
@@ -16,7 +17,7 @@ fallback, if there is one, has the number `count`.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 _REST = 4.0  # times the wait that a node has caused: for so long it is left alone, where others answer
@@ -63,6 +64,7 @@ class Standings:
         self, count: int, has_fallback: bool, first_pause_s: float, longest_pause_s: float, now_s: float, seed: int
     ) -> None:
         self._nodes = [_Standing(retry_at_s=now_s) for _ in range(count)]
+        self._every = range(count)
         self._fallback = _Standing(retry_at_s=now_s) if has_fallback else None
         self._first_pause_s = first_pause_s
         self._longest_pause_s = longest_pause_s
@@ -76,22 +78,34 @@ class Standings:
         for node in (*self._nodes, *([] if self._fallback is None else [self._fallback])):
             node.under_way = 0
 
-    def pick(self, now_s: float) -> Choice | None:
-        """Return which source to ask now; None while all of them pause."""
-        well = [number for number, node in enumerate(self._nodes) if node.tries == 0]
-        due = [number for number, node in enumerate(self._nodes) if node.tries and node.retry_at_s <= now_s]
+    def pick(self, now_s: float, holders: Sequence[int] | None = None, full: Collection[int] = ()) -> Choice | None:
+        """Return which source to ask now; None while all of them pause or have enough to do.
+
+        Args:
+            now_s: The time.
+            holders: The nodes to choose from; None for all.
+            full: Sources that have as many requests as they may have.
+        """
+        holders = self._every if holders is None else holders
+        is_well = any(self._nodes[number].tries == 0 for number in holders)
+        free = [number for number in holders if number not in full]
+        well = [number for number in free if self._nodes[number].tries == 0]
+        due = [number for number in free if self._nodes[number].tries and self._nodes[number].retry_at_s <= now_s]
         untried = [number for number in due if self._may_be_tried(number, now_s)]
-        if untried and (well or self._falls_back) and not self._tried:
+        falls_back = self._falls_back(holders)
+        if untried and (is_well or falls_back) and not self._tried:
             return Choice(min(untried, key=self._soonest), is_trial=True)
         if well:
             return Choice(min(well, key=self._idlest))
-        if self._falls_back and self._fallback is not None and self._fallback.retry_at_s <= now_s:
-            return Choice(len(self._nodes))
-        return Choice(min(due, key=self._soonest), is_trial=self._falls_back) if due else None
+        fallback = len(self._nodes)
+        if falls_back and fallback not in full and self._at(fallback).retry_at_s <= now_s:
+            return Choice(fallback)
+        return Choice(min(due, key=self._soonest), is_trial=falls_back) if due and not is_well else None
 
-    def pick_other(self, than: Collection[int], now_s: float) -> int | None:
+    def pick_other(self, than: Collection[int], now_s: float, holders: Sequence[int] | None = None) -> int | None:
         """Return which source to ask for what others were asked for and do not send; None if there is no other."""
-        well = [number for number, node in enumerate(self._nodes) if node.tries == 0 and number not in than]
+        holders = self._every if holders is None else holders
+        well = [number for number in holders if self._nodes[number].tries == 0 and number not in than]
         if well:
             return min(well, key=self._idlest)
         fallback = len(self._nodes)
@@ -99,25 +113,30 @@ class Standings:
             return fallback
         return None
 
-    def pick_instead(self, than: Collection[int], now_s: float) -> int | None:
+    def pick_instead(self, than: Collection[int], now_s: float, holders: Sequence[int] | None = None) -> int | None:
         """Return which source to ask instead of lost ones: even one that has failed, or has answered others since."""
-        other = self.pick_other(than, now_s)
+        other = self.pick_other(than, now_s, holders)
         if other is not None:
             return other
-        nodes = enumerate(self._nodes)
-        due = [number for number, node in nodes if number not in than and node.retry_at_s <= now_s]
+        nodes = self._every if holders is None else holders
+        due = [number for number in nodes if number not in than and self._nodes[number].retry_at_s <= now_s]
         if due:
             return min(due, key=self._soonest)
         return next((number for number in sorted(than) if self._at(number).tries == 0), None)
 
-    @property
-    def has_others(self) -> bool:
-        """Whether there is more than one source."""
-        return len(self._nodes) > 1 or self._fallback is not None
+    def ready_s(self, holders: Sequence[int]) -> float:
+        """Return when the first of these nodes, or the fallback where it is its turn, can be asked, or could have."""
+        times_s = [node.retry_at_s if node.tries else 0.0 for node in (self._nodes[number] for number in holders)]
+        if self._fallback is not None and self._falls_back(holders):
+            times_s.append(self._fallback.retry_at_s)
+        return min(times_s, default=0.0)
 
-    @property
-    def _falls_back(self) -> bool:
-        return self._fallback is not None and all(node.tries >= _GIVEN_UP for node in self._nodes)
+    def has_others(self, holders: Sequence[int]) -> bool:
+        """Return whether there is more than one source for what these nodes hold."""
+        return len(holders) + (self._fallback is not None) > 1
+
+    def _falls_back(self, holders: Sequence[int]) -> bool:
+        return self._fallback is not None and all(self._nodes[number].tries >= _GIVEN_UP for number in holders)
 
     @property
     def retries_s(self) -> list[float]:

@@ -24,9 +24,10 @@ from sophon.errors import (
     Error,
     OpError,
 )
+from sophon.link.listing import Listing
 from sophon.link.transport import Fetch, Opened, Transport
 from sophon.link.wire import Reply, Request, StreamClock
-from sophon.pipeline import Key, Pipeline
+from sophon.pipeline import Pipeline
 from sophon.store import Store, open_store
 from sophon.store.reading import Reading
 
@@ -85,6 +86,10 @@ class LocalTransport(Transport):
         """Read samples, and make the cut that was asked for."""
         return _LocalFetch(self.store, self.reading, request)
 
+    def listing(self, opened: Opened) -> Listing:  # noqa: ARG002 - others need it
+        """Return the samples of the store."""
+        return Listing.of(self.store.manifest)
+
     def close(self) -> None:
         """Close the store."""
         self.store.close()
@@ -112,8 +117,7 @@ class _LocalFetch(Fetch):
                     reply.payload = data
                     if cut != RAW:
                         pipeline = pipeline or Pipeline.from_spec(request.pipeline)
-                        key = Key(request.seed, request.epoch, request.samples[position])
-                        reply.payload = make_payload(pipeline, data, key, cut)
+                        reply.payload = make_payload(pipeline, data, request.key(position), cut)
                         reply.cut = cut
                 except (OpError, ConfigError):
                     reply.cut = RAW  # the raw bytes are there already; the trainer meets the same trouble itself

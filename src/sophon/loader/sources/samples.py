@@ -12,9 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from sophon.codec.cut import RAW, Cut
 from sophon.errors import Error, OpError
 from sophon.link.transport import Fetch, Opened
@@ -23,15 +20,12 @@ from sophon.loader.account.stats import Stats
 from sophon.loader.machine.machine import Ask
 from sophon.loader.sources.assignment import Assignment, within
 from sophon.loader.sources.driver import Driver, Errand
-from sophon.loader.sources.sources import Sources, explain
+from sophon.loader.sources.sources import Row, Sources, explain
 from sophon.pipeline import Pipeline
 from sophon.process.crew import Crew
 
 _GLANCE_S = 2.0  # that the name of a bad sample's file is worth, or a sample to try callables on
 _LEAVE_S = 1.0  # that a fetching thread may take to end; one that can be cancelled needs a millisecond
-
-
-Row = Sequence[int] | NDArray[np.int64]
 
 
 class Watcher(Protocol):
@@ -127,10 +121,12 @@ class Samples:
         config = self.sources.config(
             request_samples=min(len(samples), self.opened.max_samples) or 1, request_bytes=1 << 62, hedge=hedge
         )
-        machine = self.sources.machine(len(samples), len(samples) or 1, config, 0)
+        machine = self.sources.machine(samples, len(samples) or 1, config, 0)
         driver = Driver(machine, self.errand(epoch, samples, stats, watcher), self.raise_fatal)
         got = 0
-        replies = _in_threads(driver, len(samples)) if hedge else driver.inline(lambda: got == len(samples))
+        # The holders of different parts are asked at the same time.
+        in_threads = hedge or (self.sources.has_parts and len(samples) > 1)
+        replies = _in_threads(driver, len(samples)) if in_threads else driver.inline(lambda: got == len(samples))
         for item in replies:
             got += 1
             yield item
@@ -164,9 +160,9 @@ class Samples:
     def _glance(self, sample: int) -> Reply | None:
         """Return a sample as it is, with its id, if some source gives it soon; nothing is counted or tried again."""
         request = replace(self.request(0, [sample]), cuts=(RAW,), columns=("id",))
-        for source in self.sources:
+        for number in self.sources.holders_of(sample):
             try:
-                (reply,) = source.fetch(request, min(_GLANCE_S, self.deadline_s))
+                (reply,) = self.sources[number].fetch(request, min(_GLANCE_S, self.deadline_s))
             except (Error, ValueError):
                 continue
             return reply
@@ -204,7 +200,8 @@ class _Samples(Errand):
     def received(self, ask: Ask, reply: Reply, fetch: Fetch) -> None:
         request = self._sent[ask.request]
         asked = request.cuts[reply.position]
-        self._stats.received(reply, asked, self._samples.sources.is_fallback(ask.source))
+        sources = self._samples.sources
+        self._stats.received(reply, asked, sources.is_fallback(ask.source), sources[ask.source].address)
         if (watcher := self._watching(ask)) is not None:
             watcher.received(ask.request, request.samples[reply.position], reply, asked, fetch)
 

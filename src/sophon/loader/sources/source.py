@@ -1,8 +1,8 @@
-"""One of several places that hold the same data set.
+"""One of several places that hold the same data set, or parts of one.
 
-Invariants 1 and 3 make one node as good as another: any of them may answer any request, with any cut, and the tensors
-are the same. What is left to see to is that a node really holds the same data set, and that it is asked only for cuts
-that give the same bits there as here.
+Invariants 1 and 3 make one holder of a sample as good as another: any of them may answer any request, with any cut, and
+the tensors are the same. What is left to see to is that a node really holds the same data set, or is asked for a sample
+by the index that it has there; and that it is asked only for cuts that give the same bits there as here.
 
 Concurrency: a source may be used by several threads; two that open it at once find the same.
 """
@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 
 from sophon.codec.cut import RAW
 from sophon.errors import ConfigError, Error, RetryableError, StoreError, remote_traceback, with_remote_traceback
+from sophon.link.listing import Listing
 from sophon.link.transport import Fetch, Opened, Transport
 from sophon.link.wire import Reply, Request, StreamClock
 from sophon.loader.sources.assignment import count_agreed
+from sophon.loader.sources.union import Holding
 from sophon.pipeline import Pipeline
 
 
@@ -39,6 +41,9 @@ class Source(Transport):
         self._pipeline = pipeline
         self._opened: Opened | None = None
         self._most: int | None = None  # ops that give the same bits there; None until somebody asks for a cut
+        self.may_hold_a_part = False  # of what was opened at the fallback, while no node answered
+        self._holding: Holding | None = None  # None where it holds everything, in the same order
+        self._labels: NDArray[np.int64] | None = None
 
     @property
     def opened(self) -> Opened | None:
@@ -58,7 +63,23 @@ class Source(Transport):
             most = self._agreed(opened)
             cuts = tuple(cut if cut.k <= most else RAW for cut in cuts)
         fitted = replace(request, dataset=opened.name, cuts=cuts)
-        return _PartsFetch(self._inner, fitted, opened.max_samples, timeout_s)
+        if self._holding is not None:
+            own, its = self._holding.own_of(request.samples), opened.fingerprint
+            fitted = replace(fitted, dataset_fingerprint=its, samples=own, keys=request.samples)
+        return _PiecesFetch(self._inner, fitted, opened.max_samples, timeout_s, self._labels)
+
+    def hold(self, holding: Holding, labels: NDArray[np.int64] | None) -> None:
+        """Take note of which samples the node holds.
+
+        Args:
+            holding: What their indexes are in the whole data set, and at the node.
+            labels: Label of every sample of the whole data set: a node numbers the classes that it has itself.
+        """
+        self._holding, self._labels = holding, labels
+
+    def listing(self, opened: Opened) -> Listing | None:
+        """Ask the node which samples it has."""
+        return self._inner.listing(opened)
 
     def file_sizes(self, samples: int) -> NDArray[np.int64] | None:
         """Return what the node says, once it is known to hold the same data set."""
@@ -66,6 +87,8 @@ class Source(Transport):
 
     def _checked(self, fingerprint: str) -> Opened:
         opened = self._inner.open(self._pipeline)
+        if self.may_hold_a_part and opened.fingerprint != fingerprint:
+            raise RetryableError(f"{self.address} holds a part, which was not known when the data set was opened")
         check_same(opened, fingerprint, self.address)
         self._opened = opened
         return opened
@@ -80,29 +103,40 @@ class Source(Transport):
         self._inner.close()
 
 
-class _PartsFetch(Fetch):
-    """A request in parts, as large as one node of several takes; where it fails, the error says which node."""
+class _PiecesFetch(Fetch):
+    """A request in pieces, as large as one node of several takes; where it fails, the error says which node."""
 
-    def __init__(self, inner: Transport, request: Request, max_samples: int, timeout_s: float) -> None:
+    def __init__(
+        self,
+        inner: Transport,
+        request: Request,
+        max_samples: int,
+        timeout_s: float,
+        labels: NDArray[np.int64] | None,
+    ) -> None:
+        self._labels = labels
         self._inner = inner
         self._request = request
         self._max_samples = max_samples
         self._timeout_s = timeout_s
-        self._part: Fetch | None = None
+        self._piece: Fetch | None = None
         self._is_cancelled = False
         self._before = StreamClock()
 
     def __iter__(self) -> Iterator[Reply]:
         request, size = self._request, self._max_samples
         for start in range(0, len(request.samples), size):
-            part = slice(start, start + size)
-            asked = replace(request, samples=request.samples[part], cuts=request.cuts[part])
-            fetch = self._part = self._inner.fetch(asked, self._timeout_s)
+            piece = slice(start, start + size)
+            keys = request.keys[piece]
+            asked = replace(request, samples=request.samples[piece], cuts=request.cuts[piece], keys=keys)
+            fetch = self._piece = self._inner.fetch(asked, self._timeout_s)
             if self._is_cancelled:  # asked last, since whoever cancels looks for it
                 return
             before = self._before
             try:
                 for reply in fetch:
+                    if self._labels is not None:
+                        reply.label = int(self._labels[asked.keys[reply.position]])
                     reply.position += start
                     self.clock = before + fetch.clock if start else fetch.clock
                     yield reply
@@ -113,12 +147,12 @@ class _PartsFetch(Fetch):
     @property
     def heard_s(self) -> float:  # type: ignore[override]  # an attribute there
         """When the node last gave a sign of life."""
-        return 0.0 if self._part is None else self._part.heard_s
+        return 0.0 if self._piece is None else self._piece.heard_s
 
     def cancel(self) -> None:
         self._is_cancelled = True
-        if self._part is not None:
-            self._part.cancel()
+        if self._piece is not None:
+            self._piece.cancel()
 
 
 class Fallback(Source):
@@ -160,7 +194,8 @@ def check_same(opened: Opened, fingerprint: str, address: str) -> None:
     if opened.fingerprint != fingerprint:
         raise ConfigError(
             f"{address} holds another data set ({opened.fingerprint}) than the others ({fingerprint}): other files, "
-            "sizes or labels; copy the same files there, or leave it out"
+            "sizes or labels; copy the same files there, or leave it out. If it holds a part of the data set, and did "
+            "not answer when the data set was opened, start the run anew"
         )
 
 

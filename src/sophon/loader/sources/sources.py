@@ -1,6 +1,7 @@
-"""Where samples come from: storage nodes that hold the same data set, and maybe a path to fall back on.
+"""Where samples come from: storage nodes that hold copies or parts of a data set, and maybe a path to fall back on.
 
-Keeps what is known of them from one epoch to the next, and opens the data set at the first that answers.
+Keeps what is known of them from one epoch to the next, and opens the data set: at the first that answers, and then at
+all others (`census`).
 """
 
 from __future__ import annotations
@@ -23,15 +24,19 @@ from sophon.link.schemes import open_address, scheme_of
 from sophon.link.transport import Fetch, Opened, Transport
 from sophon.link.wire import Reply
 from sophon.loader.machine.machine import Ask, Machine, MachineConfig
+from sophon.loader.machine.parts import Parts
 from sophon.loader.machine.standing import Standings
+from sophon.loader.sources.census import Census
 from sophon.loader.sources.driver import Driver, Errand
 from sophon.loader.sources.local import open_path
-from sophon.loader.sources.source import Fallback, Source, check_same, explained
+from sophon.loader.sources.source import Fallback, Source, explained
+from sophon.loader.sources.union import Union
 from sophon.pipeline import Pipeline
 
 _REMEDY = "Is `sophon serve` running there and reachable? Raise deadline_s to wait longer."
 
 Address = str | PathLike[str] | Sequence[str]
+Row = Sequence[int] | NDArray[np.int64]
 
 
 class FallbackWarning(UserWarning):
@@ -39,7 +44,7 @@ class FallbackWarning(UserWarning):
 
 
 def addresses_of(data: Address) -> list[str]:
-    """Return the addresses that a user gives: one, a path, or several of nodes that hold the same data set."""
+    """Return the addresses that a user gives: one, a path, or several of nodes with copies or parts of a data set."""
     if isinstance(data, str | PathLike):
         return [str(fspath(data))]
     if not isinstance(data, Sequence) or not data or not all(isinstance(one, str) for one in data):
@@ -89,16 +94,23 @@ class Sources:
         self._deadline_s = deadline_s
         self._warned = False
         self._kept: Standings | None = None
+        self._union: Union | None = None  # None where all hold the same
+        self._holders: tuple[tuple[int, ...], ...] = (tuple(range(self.nodes)),)
+        self._names = tuple(node.address for node in nodes)
         self._all = list(nodes)
+        self._sources: list[Source] = []  # the same nodes, without what is put in front of them
+        self._fallback: Fallback | None = None
         if self.nodes > 1 or fallback is not None:
-            self._all = [Source(node, pipeline) for node in nodes]
+            self._sources = [Source(node, pipeline) for node in nodes]
+            self._all = list(self._sources)
         if fallback is not None:
             if not all(node.is_remote for node in nodes):
                 raise ConfigError("fallback: the samples are read from a path already")
             path = str(fspath(fallback))
             if scheme_of(path) is not None:
                 raise ConfigError(f"fallback: expected a path, got {path!r}; give several nodes as a list of addresses")
-            self._all.append(Fallback(transport_to(path), pipeline))
+            self._fallback = Fallback(transport_to(path), pipeline)
+            self._all.append(self._fallback)
 
     def __getitem__(self, number: int) -> Transport:
         return self._all[number]
@@ -118,9 +130,24 @@ class Sources:
         Args:
             first: What the source has said that the data set was opened at.
         """
-        nodes = self._all[: self.nodes]
-        told = [node.opened for node in nodes if isinstance(node, Source) and node.opened is not None] or [first]
-        return self.nodes * sum(opened.cores for opened in told) / len(told)
+        told = [cores for cores in self.cores_of_nodes if cores is not None] or [first.cores]
+        return self.nodes * sum(told) / len(told)
+
+    @property
+    def cores_of_nodes(self) -> list[float | None]:
+        """How many cores for ops each node has; None for one that was not asked yet, or stands alone."""
+        opened = [source.opened for source in self._sources]
+        return [None if one is None else one.cores for one in opened] or [None] * self.nodes
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether nodes hold different samples."""
+        return self._union is not None
+
+    def holders_of(self, sample: int) -> list[int]:
+        """Return the numbers of the sources that hold a sample, nodes first."""
+        part = 0 if self._union is None else int(self._union.part_of[sample])
+        return [*self._holders[part], *([self.nodes] if self.has_fallback else [])]
 
     def file_sizes(self, samples: int) -> NDArray[np.int64] | None:
         """Return the bytes of every sample's file, as the first node says that can; None if none does.
@@ -128,6 +155,8 @@ class Sources:
         Args:
             samples: How many there are.
         """
+        if self._union is not None:
+            return self._union.sizes
         for node in self._all[: self.nodes]:
             with suppress(Error):  # a plan is made without them, if not as good a one
                 found = node.file_sizes(samples)
@@ -143,11 +172,24 @@ class Sources:
         """Return what the machine has to know, for these sources."""
         return MachineConfig(deadline_s=self._deadline_s, nodes=self.nodes, has_fallback=self.has_fallback, **more)
 
-    def machine(self, count: int, batch_size: int, config: MachineConfig, size_bytes: int, **more: Any) -> Machine:
-        """Return a machine that knows what the one before has learned of the sources; see `keep`."""
+    def machine(
+        self, row: Row, batch_size: int, config: MachineConfig, size_bytes: int, latest: NDArray[np.int64] | None = None
+    ) -> Machine:
+        """Return a machine that knows who holds what, and what the one before has learned of the sources; see `keep`.
+
+        Args:
+            row: Samples in the order they are wanted.
+            batch_size: As for `Machine`, as are the others.
+            config: Bounds and times.
+            size_bytes: First guess at the bytes held for one sample.
+            latest: In relaxed order the last batch that each sample may come in.
+        """
+        of = None if self._union is None else self._union.part_of[np.asarray(row, np.int64)]
+        parts = Parts(self._holders, of, self._names)
         standings, self._kept = self._kept, None  # whoever asks meanwhile begins anew
         seed = int.from_bytes(os.urandom(8))  # of pauses: trainers that lose a node together do not come back in step
-        return Machine(count, batch_size, config, size_bytes, time.monotonic(), seed, standings, **more)
+        now_s = time.monotonic()
+        return Machine(len(row), batch_size, config, size_bytes, now_s, seed, standings, latest, parts)
 
     def keep(self, machine: Machine) -> None:
         """Keep what a machine has learned of the sources for the next one."""
@@ -156,11 +198,14 @@ class Sources:
     def open(self, pipeline: Pipeline) -> Opened:
         """Open the data set at the first source that answers, until the deadline: a trainer may start before its node.
 
+        Where there are several nodes, all of them are asked then, and found to hold copies or parts.
+
         Raises:
-            ConfigError: The fallback holds another data set.
+            ConfigError: The fallback holds another data set, or what nodes hold does not fit together.
+            UnavailableError: No source answers, or one does not that may hold samples of its own.
         """
         opening = _Opening(self._all, pipeline)
-        machine = self.machine(1, 1, self.config(), 0)
+        machine = self.machine([0], 1, self.config(), 0)
         driver = Driver(machine, opening, self._raise_fatal)
         for _ in driver.inline(lambda: opening.opened is not None):
             pass
@@ -168,10 +213,12 @@ class Sources:
         opened, source = opening.opened, opening.source
         self.keep(machine)
         if self.is_fallback(source):
+            for node in self._sources:
+                node.may_hold_a_part = self.nodes > 1
             self.warn_of_fallback("nothing is offloaded in this run", stacklevel=5)
-        elif self.has_fallback:
-            fallback = self._all[-1]
-            check_same(fallback.open(pipeline), opened.fingerprint, f"fallback {fallback.address}")
+        elif self._sources:
+            census = Census(self._sources, self._fallback, pipeline, self._deadline_s)
+            opened, self._union, self._holders = census.take(opened)
         return opened
 
     def _raise_fatal(self, error: Error) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 from sophon.codec.cut import Cut
 from sophon.errors import Error
 from sophon.loader.machine.machine import Ask, Machine, MachineConfig
+from sophon.loader.machine.parts import Parts
 from sophon.loader.order.order import Order
 from sophon.loader.planning.clocks import LinkClock
 from sophon.loader.planning.replanning import Replanning, moved
@@ -70,6 +71,7 @@ class Trainer:
         machine_type: type[Machine] = Machine,
         stop_after: int | None = None,
         latest: Any = None,
+        parts: Parts | None = None,
     ) -> None:
         self.setup = setup
         self.name = name
@@ -78,7 +80,7 @@ class Trainer:
         self.outcome: Error | None = None
         self.is_over = False
         self.replans = 0
-        self.asked_s: list[float] = []
+        self.asked_s: list[tuple[float, int]] = []  # when, and whom
         self._seed, self._epoch = seed, epoch
         self._world = world
         self._clock: Clock = world.clock
@@ -86,10 +88,14 @@ class Trainer:
         self._content: Content = world.content
         self._random = world.random
         self._stop_after = stop_after
+        self.parts = parts or Parts.copies(setup.config.nodes)
+        now_s = self._clock.now_s
         self.machine = machine_type(
-            len(order), setup.batch_size, setup.config, setup.expected_bytes, self._clock.now_s, seed, latest=latest
+            len(order), setup.batch_size, setup.config, setup.expected_bytes, now_s, seed, latest=latest, parts=parts
         )
-        self.ledger = Ledger(self.machine, setup.config, setup.expected_bytes, setup.sizes_are_even)
+        self.ledger = Ledger(
+            self.machine, setup.config, setup.expected_bytes, setup.sizes_are_even, self.parts, setup.workers > 0
+        )
         self._asks: dict[int, Ask] = {}
         self._cuts: dict[int, tuple[Cut, ...]] = {}
         self._streams: dict[int, Stream] = {}
@@ -144,7 +150,7 @@ class Trainer:
         if self.setup.workers:
             self._clock.after(CHECK_S, self._check_again, self._look)
         elif not self._streams:
-            ask = self.machine.ask(now_s)
+            ask = self._asked(now_s)
             if self.machine.fatal is not None:
                 self._close(self.machine.fatal)
             elif ask is not None:
@@ -207,7 +213,7 @@ class Trainer:
     def _pump(self) -> None:
         now_s = self._clock.now_s
         while len(self._streams) < self._threads:
-            ask = self.machine.ask(now_s)
+            ask = self._asked(now_s)
             self.ledger.check(now_s)
             if self.machine.fatal is not None:
                 self._check()  # the consumer is woken; the other threads have nothing to do any more
@@ -216,6 +222,11 @@ class Trainer:
                 self._nap(now_s)
                 return
             self._send(ask)
+
+    def _asked(self, now_s: float) -> Ask | None:
+        ask = self.machine.ask(now_s)
+        self.ledger.wanted()
+        return ask
 
     def _nap(self, now_s: float) -> None:
         self._sleep += 1
@@ -243,7 +254,7 @@ class Trainer:
     def _send(self, ask: Ask) -> None:
         now_s = self._clock.now_s
         self.ledger.ask(ask, now_s)
-        self.asked_s.append(now_s)
+        self.asked_s.append((now_s, ask.source))
         self.tell("ask", ask.request, ask.source, ask.positions)
         samples = [self.order[position] for position in ask.positions]
         cuts = self._world.assignment.of(samples)
@@ -293,7 +304,7 @@ class Trainer:
             self.machine.ended(request, now_s)
         else:
             self.machine.failed(request, error, now_s)
-        self.ledger.over(request, error)
+        self.ledger.over(request, error, now_s)
         self.ledger.check(now_s)
         self._link.ended(request, now_s)
         if self.setup.workers:

@@ -3,9 +3,11 @@
 Invariants 1 to 3 of the design: what the consumer gets are the bits of the uncut run, nothing is lost, repeated or
 reordered, and a source may always do less than it was asked for. And these, beside what `ledger` checks at every step:
 
-- While a source answers, and a thread is left to ask it, an epoch comes to its end, and never to the deadline.
-- Where nobody answers any more, it comes to the deadline, half a second late at most (see `trainer`).
-- Whatever number of ranks goes on where others were interrupted, each sample comes once, but for padding.
+- While some holder of every part answers, or the fallback does, and a thread is left to ask it, an epoch comes to its
+  end, and never to the deadline.
+- Where nobody answers any more for a part, it comes to the deadline, half a second late at most (see `trainer`).
+- Whatever number of ranks goes on where others were interrupted, each sample comes once, but for padding; also if parts
+  were divided otherwise, or moved to other nodes, meanwhile.
 """
 
 import hashlib
@@ -20,6 +22,7 @@ from sophon.codec.cut import RAW
 from sophon.errors import ConfigError, UnavailableError
 from sophon.link.flight import SILENCE_S
 from sophon.loader.machine.machine import Machine, MachineConfig
+from sophon.loader.machine.parts import Parts
 from sophon.loader.order.log import OrderLog
 from sophon.loader.order.order import Order, epoch_order
 from sophon.loader.order.ranks import Ranks, each, share
@@ -76,14 +79,21 @@ class World:
         self.max_delay = r.choice((None, None, None, 0, 1, 2, 5, 100))
         self.uneven = r.choice(("pad", "drop"))
         self.is_resumed = r.random() < 0.4
-        self.fate = r.choices(("calm", "dead", "final", "wild"), (6, 1.5, 1, 1.5))[0]
+        self.fate = r.choices(("calm", "dead", "final", "wild", "orphan"), (6, 1.5, 1, 1.5, 0.7))[0]
         self.deadline_s = r.choice((6.0, 12.0, 60.0))
         self.workers = r.choice((0, 1, 2, 4, 4))
-        nodes = r.choice((1, 1, 2, 3))
+        nodes = r.choice((1, 1, 2, 3, 4))
         has_fallback = r.random() < 0.4
+        if self.fate == "orphan":  # the holder of one part dies, and those of others answer slowly for a long time
+            nodes, has_fallback, self.deadline_s = r.choice((2, 3)), False, 6.0
+            self.count = max(self.count, 150)
+            self.order = epoch_order(self.count, seed, self.epoch, shuffle=True)
+        self.fallback = nodes if has_fallback else None
+        self.good: set[int] = set()
+        self.holders, self.part_of = self._divide(nodes, has_fallback)
         self.sources = self._make_sources(nodes + has_fallback)
         self.config = MachineConfig(
-            buffer_bytes=r.choice((1, 3, 10, 40, 10_000)) * _SAMPLE_BYTES,
+            buffer_bytes=(10_000 if self.fate == "orphan" else r.choice((1, 3, 10, 40, 10_000))) * _SAMPLE_BYTES,
             deadline_s=self.deadline_s,
             max_requests=r.randint(1, 4),
             request_samples=r.choice((1, 3, 8, 64)),
@@ -93,23 +103,50 @@ class World:
             has_fallback=has_fallback,
             hedge=r.choice((False, True, True, 0.1, 1.0)),
         )
-        self.tell(0, "world", self.config, self.fate, self.count, self.workers)
+        self.tell(0, "world", self.config, self.fate, self.count, self.workers, self.holders)
         for source in self.sources:
             self.tell(0, "source", source.number, source.spells, source.manners)
         self.replan()
 
     # --- made from the seed -------------------------------------------------------------------------------------------
 
+    def _divide(self, nodes: int, has_fallback: bool) -> tuple[tuple[tuple[int, ...], ...], Any]:
+        """Return who holds each part, and the part of each sample: copies, parts, or parts that have copies."""
+        r = self.random
+        if self.fate == "orphan":
+            return tuple((node,) for node in range(nodes)), np.array([r.randrange(nodes) for _ in range(self.count)])
+        parts = 1 if nodes == 1 or r.random() < 0.4 else r.choice((2, 2, 3, 5))
+        if parts == 1:
+            return (tuple(range(nodes)),), np.zeros(self.count, np.uint16)
+        least = 0 if has_fallback and r.random() < 0.2 else 1
+        holders = [set(r.sample(range(nodes), r.randint(least, r.choice((1, 1, nodes))))) for _ in range(parts)]
+        for held in holders:
+            if self.good and nodes not in self.good and not held & self.good:
+                held.add(r.choice(sorted(self.good)))  # parts were divided anew
+        stripes = r.random() < 0.5
+        part_of = [i * parts // self.count if stripes else r.randrange(parts) for i in range(self.count)]
+        return tuple(tuple(sorted(held)) for held in holders), np.array(part_of, np.uint16)
+
+    def _choose_good(self, count: int) -> None:
+        """Choose who answers from `good_s` on in calm worlds: somebody for each part."""
+        r = self.random
+        self.good.add(r.randrange(count))
+        for held in self.holders:
+            if not self.good & {*held, self.fallback}:
+                self.good.add(r.choice(held or (count - 1,)))  # who else than the fallback
+
     def _make_sources(self, count: int) -> list[Source]:
         r = self.random
-        self.good = r.randrange(count)  # in calm and resumed worlds it answers from `good_s` on
+        self._choose_good(count)
         self.good_s = r.choice((0.0, 0.0, r.uniform(0, 20)))
         self.dead_s = r.uniform(0, 3)
         self.keepalive_s = self.deadline_s * r.uniform(0.02, 0.2)
         sources = []
         for number in range(count):
-            is_good = self.fate == "calm" and number == self.good
+            is_good = self.fate == "calm" and number in self.good
             spells = self._make_spells(is_good, count)
+            if self.fate == "orphan" and number == 0:
+                spells = [Spell(self.dead_s, float("inf"), r.choice((Mode.REFUSING, Mode.GONE)))]
             sources.append(
                 Source(number, self.clock, self.content, r.randrange(1 << 62), spells, self._manners(is_good))
             )
@@ -129,6 +166,8 @@ class World:
             "late": sometimes(0.2),
             "small": sometimes(0.5),
         }
+        if self.fate == "orphan":
+            return Manners(first_s=0.02, gap_s=0.5)
         if is_good:
             return Manners(**common)
         return Manners(
@@ -147,6 +186,8 @@ class World:
         if self.workers and (count > 1 or not is_good):
             # Who has one thread, or one source, waits for the transport to find out.
             modes += [Mode.MUTE, Mode.FROZEN]
+        if self.fate == "orphan":
+            return []  # but see `_make_sources`
         spells, start_s = [], r.choice((0.0, r.expovariate(1.0)))
         for _ in range(r.choice((0, 1, 2, 4))):
             end_s = start_s + r.expovariate(1 / r.choice((0.2, 2.0, 10.0)))
@@ -237,6 +278,9 @@ class World:
             size = r.choice((1, 2, 3, 4))
             saved = [saved[0]] * size
             self._setup = self._make_setup()
+        if r.random() < 0.5:
+            self.holders, self.part_of = self._divide(self.config.nodes, self.config.has_fallback)
+            self.tell(0, "moved", self.holders)
         left = each(self.count - used, Ranks(0, size), self.uneven)
         places = [Place() for _ in range(size)]
         for rank, (place, state) in enumerate(zip(places, saved, strict=True)):
@@ -271,7 +315,9 @@ class World:
                 latest = turns.latest(left, self._setup.batch_size, self.max_delay)
             name = len(self.trainers) + len(trainers) + 1
             self._passes[name] = _Pass(row, left, 0 if turns is None else turns.places, turns, rank)
-            trainer = Trainer(name, self._setup, row[left], self.seed, epoch, self, self._machine_type, stop, latest)
+            mine = row[left]
+            parts = Parts(self.holders, self.part_of[mine])
+            trainer = Trainer(name, self._setup, mine, self.seed, epoch, self, self._machine_type, stop, latest, parts)
             self._places[trainer.name] = place
             trainers.append(trainer)
         self.trainers += trainers
@@ -337,22 +383,26 @@ class World:
             hold(outcome is trainer.ledger.final, "a final error ends the epoch, that one", outcome)
             return
         hold(isinstance(outcome, UnavailableError), "an epoch ends by a typed error", outcome)
-        since_s = trainer.ledger.since_s
-        hold(since_s is not None, "nobody is given up who owes nothing", outcome)
-        if self._was_starved(trainer):
+        part = trainer.ledger.given_up
+        hold(part is not None, "nobody is given up who owes nothing", outcome)
+        assert part is not None
+        since_s = trainer.ledger.waits[part].since_s
+        if self._was_starved(trainer, part):
             self.starved += 1
             return
-        good = [source.number for source in self.sources if source.is_good_from(since_s or 0.0)]
+        able = {*trainer.parts.holders[part], self.fallback}
+        good = [s.number for s in self.sources if s.number in able and s.is_good_from(since_s or 0.0)]
         hold(not good, "while a source answers nobody comes to the deadline", outcome, since_s, now_s, good)
 
-    def _was_starved(self, trainer: Trainer) -> bool:
+    def _was_starved(self, trainer: Trainer, part: int) -> bool:
         """Return whether the one thread there is was not left to try every source: a call may hang."""
         ledger = trainer.ledger
         if trainer.setup.workers:
             return False
         # One thread: each node may hold it up twice before the fallback is asked.
-        asked = sum(at_s >= (ledger.since_s or 0.0) for at_s in trainer.asked_s)
-        return asked <= 2 * self.config.nodes + 1
+        able, since_s = {*trainer.parts.holders[part], self.fallback}, ledger.waits[part].since_s or 0.0
+        asked = sum(at_s >= since_s and who in able for at_s, who in trainer.asked_s)
+        return asked <= 2 * len(trainer.parts.holders[part]) + 1
 
     def _check_log(self, trainer: Trainer, positions: list[int]) -> None:
         """A rank's log, over both parts, gives the batches that it handed out."""

@@ -1,0 +1,165 @@
+"""What a node holds, sample by sample: how the parts of one data set are told apart and put together.
+
+Asked for only where nodes turn out to hold different samples. A listing comes in pieces, each the answer to a Flight
+action ``listing`` with the body ``{"dataset": "train", "fingerprint": "…", "start": 50000}``: a JSON header ``{"rows":
+50000, "id_bytes": 1250000, "has_labels": true, "kind": "folder"}``, and a zstd frame of
+
+    lengths of the ids in bytes, uint32 | the ids, UTF-8 | sizes of the files, int64 | labels, int64, if there are any
+
+all little-endian. A million samples of ImageNet are 20 pieces and about 5 MB. The other side is not trusted: rows and
+bytes are bounded before anything is unpacked, and the whole must have the fingerprint that the node has told.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from sophon.errors import ProtocolError
+from sophon.link.wire import parse_json
+from sophon.store.manifest import Manifest, fingerprint_of
+
+_ROWS = 50_000  # in one piece: at a megabit per second it takes some seconds, and a call may take ten
+_PIECE_ID_BYTES = 16 << 20  # ids in one piece; a single longer one is still sent
+_MAX_ID_BYTES = _PIECE_ID_BYTES + (1 << 20)  # that is accepted
+_MAX_KIND = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Listing:
+    """The samples of one source, in its own order.
+
+    Args:
+        kind: Kind of the store.
+        ids: Id of each sample.
+        sizes: Bytes of each sample's file.
+        labels: Label of each sample, as the source numbers them; None if there are none.
+    """
+
+    kind: str
+    ids: pa.LargeStringArray
+    sizes: NDArray[np.int64]
+    labels: NDArray[np.int64] | None
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Listing:
+        """Return the listing of a manifest."""
+        return cls(manifest.kind, manifest.ids, manifest.sizes, manifest.labels)
+
+
+def piece_of(manifest: Manifest, start: int) -> list[bytes]:
+    """Return a piece of a listing as it is sent: the header, and the rows from `start` on, as many as fit."""
+    start = min(max(start, 0), len(manifest))
+    ids = manifest.ids.slice(start, _ROWS)
+    lengths = np.diff(_offsets(ids))
+    rows = max(1, int(np.searchsorted(np.cumsum(lengths), _PIECE_ID_BYTES, side="right"))) if len(ids) else 0
+    ids, lengths = ids.slice(0, rows), lengths[:rows]
+    part = slice(start, start + rows)
+    header = {
+        "rows": rows,
+        "id_bytes": int(lengths.sum()),
+        "has_labels": manifest.labels is not None,
+        "kind": manifest.kind,
+    }
+    packed = [lengths.astype("<u4").tobytes(), _text(ids), manifest.sizes[part].astype("<i8").tobytes()]
+    if manifest.labels is not None:
+        packed.append(manifest.labels[part].astype("<i8").tobytes())
+    return [json.dumps(header).encode(), pa.Codec("zstd").compress(b"".join(packed), asbytes=True)]
+
+
+def _offsets(ids: pa.LargeStringArray) -> NDArray[np.int64]:
+    if not len(ids):
+        return np.zeros(1, np.int64)
+    return np.frombuffer(ids.buffers()[1], np.int64)[ids.offset : ids.offset + len(ids) + 1]
+
+
+def _text(ids: pa.LargeStringArray) -> bytes:
+    offsets, data = _offsets(ids), ids.buffers()[2] if len(ids) else None
+    return b"" if data is None else bytes(memoryview(data)[int(offsets[0]) : int(offsets[-1])])
+
+
+def received(ask: Callable[[int], Sequence[bytes]], samples: int, fingerprint: str) -> Listing:
+    """Return the listing of a node that is asked piece by piece.
+
+    Args:
+        ask: Asks for the piece that begins with a row.
+        samples: How many rows the node has told that there are.
+        fingerprint: What they must have.
+
+    Raises:
+        ProtocolError: The node has sent something else.
+    """
+    pieces: list[Listing] = []
+    start = 0
+    while start < samples or not pieces:  # one that holds nothing says whether that has labels
+        pieces.append(_unpacked(ask(start), samples - start))
+        start += len(pieces[-1])
+    if len({(piece.kind, piece.labels is None) for piece in pieces}) > 1:
+        raise ProtocolError("a listing whose pieces are of several kinds")
+    listing = _joined(pieces)
+    found = fingerprint_of(listing.ids, listing.sizes, listing.labels)
+    if found != fingerprint:
+        raise ProtocolError(f"a listing with the fingerprint {found} instead of {fingerprint}")
+    return listing
+
+
+def _joined(pieces: list[Listing]) -> Listing:
+    labels = [piece.labels for piece in pieces if piece.labels is not None]
+    return Listing(
+        pieces[0].kind,
+        pa.concat_arrays([piece.ids for piece in pieces]),
+        np.concatenate([piece.sizes for piece in pieces]),
+        np.concatenate(labels) if labels else None,
+    )
+
+
+def _unpacked(parts: Sequence[bytes], most: int) -> Listing:
+    """Return a piece that was sent, of at most so many rows."""
+    if len(parts) != 2:
+        raise ProtocolError(f"expected a header and a frame, got {len(parts)} messages")
+    header = parse_json(parts[0])
+    rows, id_bytes, kind = header.get("rows"), header.get("id_bytes"), header.get("kind")
+    if not _is_within(rows, min(most, 1), min(most, _ROWS)) or not _is_within(id_bytes, 0, _MAX_ID_BYTES):
+        raise ProtocolError(
+            f"expected 1 … {min(most, _ROWS)} rows, got {rows!r:.40} with {id_bytes!r:.40} bytes of ids"
+        )
+    if not isinstance(kind, str) or len(kind) > _MAX_KIND:
+        raise ProtocolError(f"expected a kind of store, got {kind!r:.80}")
+    assert isinstance(rows, int)
+    assert isinstance(id_bytes, int)
+    has_labels = header.get("has_labels") is True
+    size_bytes = 12 * rows + id_bytes + (8 * rows if has_labels else 0)
+    try:
+        data = pa.Codec("zstd").decompress(parts[1], size_bytes, asbytes=True)
+    except (OSError, pa.ArrowException) as error:
+        raise ProtocolError(f"a damaged listing: {error}") from error
+    if len(data) != size_bytes:
+        raise ProtocolError(f"a listing of {len(data):,} bytes instead of {size_bytes:,}")
+    lengths = np.frombuffer(data, "<u4", rows)
+    offsets = np.zeros(rows + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    if offsets[-1] != id_bytes:
+        raise ProtocolError(f"ids of {int(offsets[-1]):,} bytes instead of {id_bytes:,}")
+    text = data[4 * rows : 4 * rows + id_bytes]
+    ids = pa.LargeStringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(text))
+    try:
+        ids.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise ProtocolError(f"ids that are not UTF-8: {error}") from error
+    rest = np.frombuffer(data, "<i8", offset=4 * rows + id_bytes).astype(np.int64)
+    sizes, labels = rest[:rows], rest[rows:] if has_labels else None
+    if rows and sizes.min() < 0:
+        raise ProtocolError("a listing with a file of less than nothing")
+    return Listing(kind, ids, sizes, labels)
+
+
+def _is_within(value: object, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most

@@ -1,0 +1,117 @@
+"""Which sources can answer for which samples: a part of the machine.
+
+A *part* is a share of an epoch's samples that the same nodes hold; these are its *holders*. Copies of a data set are
+one part with several holders, a data set that is spread over nodes has several parts with one holder each, and anything
+in between is possible. The fallback, if there is one, holds everything and belongs to no part.
+
+Nodes that hold the same parts share a *lane*: so many requests may be under way at all of them together. Nodes of other
+lanes cannot take over that work, so none of them goes without a request because others have them all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sophon.errors import Error
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of an epoch's samples.
+
+    Args:
+        holders: For each part the numbers of the nodes that hold it, ascending; none where only the fallback has it.
+        of: For each position the number of its part; None where there is only one.
+        names: What to call the nodes in messages; by default "node 0" and so on.
+    """
+
+    holders: tuple[tuple[int, ...], ...]
+    of: NDArray[np.uint16] | None = None
+    names: tuple[str, ...] = field(default=(), repr=False)
+
+    @classmethod
+    def copies(cls, nodes: int) -> Parts:
+        """Return the one part that all nodes hold."""
+        return cls((tuple(range(nodes)),))
+
+    def at(self, position: int) -> int:
+        """Return the part of the sample at a position."""
+        return 0 if self.of is None else int(self.of[position])
+
+    def called(self, part: int) -> str:
+        """Return the holders of a part in words."""
+        names = [self.names[n] if n < len(self.names) else f"node {n}" for n in self.holders[part]]
+        return " and ".join(names) or "any node"
+
+    def lanes(self, fallback: int | None) -> list[tuple[int, ...]]:
+        """Return the sources that share requests.
+
+        Args:
+            fallback: The number of the fallback, which stands alone unless there is only one part.
+        """
+        alone = () if fallback is None else (fallback,)
+        if len(self.holders) == 1:
+            return [(*self.holders[0], *alone)]
+        held: dict[tuple[int, ...], list[int]] = {}
+        for node in sorted({node for holders in self.holders for node in holders}):
+            held.setdefault(tuple(p for p, holders in enumerate(self.holders) if node in holders), []).append(node)
+        return [tuple(lane) for lane in held.values()] + ([alone] if alone else [])
+
+
+@dataclass
+class Wait:
+    """How long something of one part is owed.
+
+    Time in which a holder could have been asked, and the driver did not come to it, does not count: a driver with one
+    thread may be reading the samples of another part.
+    """
+
+    owed: int = 0  # positions that were asked for and not received
+    asked: int = 0  # of these, the ones that a request under way owes
+    since_s: float | None = None  # something was asked for or received; None while nothing is owed
+    left_s: float = 0.0  # when the last request for it failed
+    tries: int = 0  # failures since something was received
+    failure: Error | None = None  # the last of them
+
+    def asks(self, is_new: bool, now_s: float, ready_s: float) -> None:
+        """Record that a position is asked for.
+
+        Args:
+            is_new: Whether it is for the first time.
+            now_s: The time.
+            ready_s: Since when it could have been asked for, as far as the holders go.
+        """
+        if self.since_s is None:
+            self.since_s = now_s
+        elif self.asked == 0:
+            self.since_s += max(0.0, now_s - max(self.left_s, ready_s))
+        self.owed += is_new
+        self.asked += 1
+
+    def received(self, now_s: float) -> None:
+        """Record that a position was received."""
+        self.owed -= 1
+        self.asked -= 1
+        self.since_s = now_s if self.owed else None
+        self.left_s = now_s
+        self.tries = 0
+
+    def failed(self, positions: int, now_s: float) -> None:
+        """Record that so many positions have to be asked for again."""
+        self.asked -= positions
+        self.left_s = now_s
+
+    def waited_s(self, now_s: float, ready_s: float) -> float:
+        """Return for how long it has been waited for.
+
+        Args:
+            now_s: The time.
+            ready_s: As for `asks`.
+        """
+        if self.since_s is None:
+            return 0.0
+        until_s = now_s if self.asked else min(now_s, max(self.left_s, ready_s))
+        return until_s - self.since_s

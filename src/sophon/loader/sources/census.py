@@ -1,0 +1,196 @@
+"""Asking several nodes what they hold, when a data set is opened.
+
+Nodes with equal fingerprints hold copies; that is all there is to know of them. Where they differ, each says which
+samples it has, and `union` makes one data set of them.
+
+A node that does not answer may hold a copy or samples that nobody else has. So it is waited for: a few seconds where
+the others hold copies, and until the deadline where they hold parts. After that a run goes on without it only where
+nothing can be missing, or with a warning where copies are all that was seen; if it turns out later that the node holds
+something else, the run ends with an error.
+
+Concurrency: nodes are asked by threads, all of which have ended when a function returns.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from sophon.errors import ConfigError, Error, RetryableError, UnavailableError
+from sophon.link.listing import Listing
+from sophon.link.transport import Opened
+from sophon.loader.sources.source import Source, check_same, explained
+from sophon.loader.sources.union import Told, Union, unite
+from sophon.pipeline import Pipeline
+
+_LATE_S = 5.0  # that nodes may come later than the first one, where those that have come hold copies
+_PAUSE_S = 0.2  # between two tries
+_THREADS = 16
+
+
+class AbsentWarning(UserWarning):
+    """A node of several does not answer when a data set is opened, and is taken for a copy of the others."""
+
+
+class Census:
+    """What all nodes of a data set hold.
+
+    Args:
+        nodes: All of them; those that have been opened say what they have.
+        fallback: The path to fall back on, if there is one.
+        pipeline: What is divided.
+        deadline_s: How long nothing may come before an error is raised.
+    """
+
+    def __init__(self, nodes: Sequence[Source], fallback: Source | None, pipeline: Pipeline, deadline_s: float) -> None:
+        self._nodes = nodes
+        self._fallback = fallback
+        self._pipeline = pipeline
+        self._deadline_s = deadline_s
+        self._problems: dict[int, Error] = {}
+
+    def take(self, opened: Opened) -> tuple[Opened, Union | None, tuple[tuple[int, ...], ...]]:
+        """Return what the data set is, how it is divided, and the nodes that hold each part.
+
+        Args:
+            opened: What the first node has told.
+
+        Returns:
+            None for the division where all nodes hold copies.
+
+        Raises:
+            ConfigError: What nodes and fallback hold does not fit together.
+            UnavailableError: A node does not answer that may hold samples of its own.
+        """
+        self._open_all()
+        absent = [node.address for node in self._nodes if node.opened is None]
+        found = list(dict.fromkeys(node.opened.fingerprint for node in self._nodes if node.opened is not None))
+        if len(found) == 1:
+            self._check_copies(opened, absent)
+            return opened, None, (tuple(range(len(self._nodes))),)
+        union = unite([self._told(fingerprint) for fingerprint in found])
+        whole = self._whole(opened, union)
+        self._check_parts(union, absent)
+        holders = tuple(
+            tuple(n for n, node in enumerate(self._nodes) if node.opened is not None and node.opened.fingerprint in its)
+            for its in ({found[number] for number in numbers} for numbers in union.holders)
+        )
+        for node in self._nodes:
+            if node.opened is not None:
+                node.hold(union.holdings[found.index(node.opened.fingerprint)], union.labels)
+        return whole, union, holders
+
+    # --- asking -------------------------------------------------------------------------------------------------------
+
+    def _open_all(self) -> None:
+        """Open the data set at all nodes, and wait for some time for those that do not answer."""
+        start_s = time.monotonic()
+        with ThreadPoolExecutor(min(len(self._nodes), _THREADS), "sophon-open") as pool:
+            while True:
+                left = [number for number, node in enumerate(self._nodes) if node.opened is None]
+                list(pool.map(self._try, left))
+                found = {node.opened.fingerprint for node in self._nodes if node.opened is not None}
+                patience_s = self._deadline_s if len(found) > 1 else min(_LATE_S, self._deadline_s)
+                if all(node.opened is not None for node in self._nodes) or time.monotonic() - start_s >= patience_s:
+                    return
+                time.sleep(_PAUSE_S)
+
+    def _try(self, number: int) -> None:
+        node = self._nodes[number]
+        try:
+            node.open(self._pipeline)
+        except RetryableError as error:
+            self._problems[number] = error
+        except Error as error:
+            raise explained(error, node.address) from error
+
+    def _told(self, fingerprint: str) -> Told:
+        """Return what nodes with this fingerprint hold, from the first of them that says it."""
+        copies = [node for node in self._nodes if node.opened is not None and node.opened.fingerprint == fingerprint]
+        start_s = time.monotonic()
+        while True:
+            for node in copies:
+                assert node.opened is not None
+                try:
+                    listing = node.listing(node.opened)
+                except RetryableError as error:
+                    problem = error
+                    continue
+                except Error as error:
+                    raise explained(error, node.address) from error
+                return self._checked(node, listing)
+            if time.monotonic() - start_s >= self._deadline_s:
+                raise explained(UnavailableError(str(problem)), copies[0].address)
+            time.sleep(_PAUSE_S)
+
+    def _checked(self, node: Source, listing: Listing | None) -> Told:
+        if listing is None:
+            raise ConfigError(
+                f"{node.address} does not say which samples it holds; it cannot hold a part of a data set"
+            )
+        assert node.opened is not None
+        return Told(node.address, listing, node.opened.classes)
+
+    # --- what must fit together ---------------------------------------------------------------------------------------
+
+    def _whole(self, opened: Opened, union: Union) -> Opened:
+        told = [node.opened for node in self._nodes if node.opened is not None]
+        for node in self._nodes:
+            if node.opened is not None and set(node.opened.columns) != set(opened.columns):
+                raise ConfigError(
+                    f"{node.address} has the columns {', '.join(node.opened.columns)}, and another node "
+                    f"{', '.join(opened.columns)}; parts of one data set have the same ones"
+                )
+        return replace(
+            opened,
+            samples=len(union),
+            fingerprint=union.fingerprint,
+            classes=union.classes,
+            has_labels=union.labels is not None,
+            max_samples=min(one.max_samples for one in told),
+        )
+
+    def _check_copies(self, opened: Opened, absent: list[str]) -> None:
+        if self._fallback is not None:
+            there = self._fallback.open(self._pipeline)
+            if absent and there.fingerprint != opened.fingerprint:
+                raise UnavailableError(self._missing(opened.samples, absent))
+            check_same(there, opened.fingerprint, f"fallback {self._fallback.address}")
+        elif absent:
+            warnings.warn(
+                f"no answer from {', '.join(absent)}: taken for a copy of the other nodes, which hold "
+                f"{opened.samples:,} samples. If samples are missing, stop this run and start it when all nodes answer",
+                AbsentWarning,
+                stacklevel=6,
+            )
+
+    def _check_parts(self, union: Union, absent: list[str]) -> None:
+        """Raise unless nothing can be missing; tell the fallback what its samples are called in the whole."""
+        if self._fallback is None:
+            if absent:
+                raise UnavailableError(
+                    f"no answer for {self._deadline_s:g} s from {', '.join(absent)} "
+                    f"({next(iter(self._problems.values()))}). The other nodes hold different parts of a data set, "
+                    f"{len(union):,} samples together, and samples may be missing. Start all nodes, or leave out those "
+                    "that hold nothing of their own"
+                )
+            return
+        there = self._fallback.open(self._pipeline)
+        listing = self._fallback.listing(there)
+        assert listing is not None
+        path = f"fallback {self._fallback.address}"
+        alone = unite([Told(path, listing, there.classes)])
+        if absent and alone.fingerprint != union.fingerprint:
+            raise UnavailableError(self._missing(len(union), absent))
+        check_same(replace(there, fingerprint=alone.fingerprint), union.fingerprint, path)
+        self._fallback.hold(alone.holdings[0], union.labels)
+
+    def _missing(self, samples: int, absent: list[str]) -> str:
+        assert self._fallback is not None
+        return (
+            f"no answer from {', '.join(absent)}, and the other nodes hold {samples:,} samples, which are not those of "
+            f"the fallback {self._fallback.address}. Start all nodes, or give only the fallback's path"
+        )

@@ -1,0 +1,225 @@
+"""One data set out of what several sources hold: who has which sample, and what its index is.
+
+A sample's index is its place among all ids, sorted, whoever holds it; for folders, sorted as torchvision sorts them. So
+order, random ops, state and fingerprint do not depend on how a data set is divided: moving a part changes nothing. A
+folder that is spread over nodes has the fingerprint that it would have in one piece.
+
+Class folders may exist on some nodes only; labels are numbered over all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from sophon.errors import ConfigError
+from sophon.link.listing import Listing
+from sophon.store.manifest import NO_LABEL, fingerprint_of
+
+Indexes = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Holding:
+    """What one source holds.
+
+    Args:
+        indexes: Indexes of its samples in the whole data set, ascending.
+        own: The index that each of them has at the source; None if these are 0, 1, 2 ….
+    """
+
+    indexes: Indexes
+    own: Indexes | None = None
+
+    def own_of(self, samples: Sequence[int]) -> tuple[int, ...]:
+        """Return the indexes that samples have at the source.
+
+        Raises:
+            ConfigError: It does not hold one of them.
+        """
+        wanted = np.asarray(samples, np.int64)
+        rows = np.searchsorted(self.indexes, wanted)
+        held = rows < len(self.indexes)
+        held[held] = self.indexes[rows[held]] == wanted[held]
+        if not held.all():
+            raise ConfigError(f"sample {int(wanted[~held][0])} is not held there; open the data set again")
+        return tuple((rows if self.own is None else self.own[rows]).tolist())
+
+
+@dataclass(frozen=True, eq=False)
+class Union:
+    """The whole data set.
+
+    Args:
+        fingerprint: Over ids, sizes and labels in order, as a manifest's: the same for every division.
+        classes: Names of all classes.
+        sizes: Bytes of every sample's file.
+        labels: Label of every sample; None if there are none.
+        part_of: The part of every sample.
+        holders: For each part the sources that hold it, by their place among the listings.
+        holdings: What each source holds.
+    """
+
+    fingerprint: str
+    classes: tuple[str, ...]
+    sizes: Indexes
+    labels: Indexes | None
+    part_of: NDArray[np.uint16]
+    holders: tuple[tuple[int, ...], ...]
+    holdings: tuple[Holding, ...]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+
+@dataclass(frozen=True, eq=False)
+class Told:
+    """What a source has told of itself.
+
+    Args:
+        name: What to call it in messages.
+        listing: Its samples.
+        classes: Names of its classes.
+    """
+
+    name: str
+    listing: Listing
+    classes: tuple[str, ...]
+
+
+def unite(told: Sequence[Told]) -> Union:
+    """Return the data set that some sources hold together.
+
+    Raises:
+        ConfigError: They contradict each other.
+    """
+    listings = [one.listing for one in told]
+    if len({one.kind for one in listings if len(one)}) > 1:
+        raise ConfigError(f"the nodes hold data sets of different kinds: {_each(told, lambda one: one.listing.kind)}")
+    if len({one.labels is None for one in listings if len(one)}) > 1:
+        has_labels = _each(told, lambda one: "without labels" if one.listing.labels is None else "with labels")
+        raise ConfigError(f"samples have labels on some nodes only: {has_labels}")
+    classes, labels = _labels(told)
+    ids = pa.concat_arrays([one.ids for one in listings])
+    sizes = np.concatenate([one.sizes for one in listings])
+    source = np.repeat(np.arange(len(listings)), [len(one) for one in listings])
+    own = np.concatenate([np.arange(len(one)) for one in listings])
+    kind = next((one.kind for one in listings if len(one)), "")
+    order = _order(ids, kind)
+    ids, sizes, source, own = ids.take(order), sizes[order], source[order], own[order]
+    labels = None if labels is None else labels[order]
+    is_first = np.ones(len(ids), bool)
+    if len(ids):
+        is_first[1:] = pc.not_equal(ids[1:], ids[:-1]).to_numpy(zero_copy_only=False)
+    index = np.cumsum(is_first) - 1
+    _check(told, ids, index, np.flatnonzero(is_first), source, sizes, labels)
+    holdings = [_holding(index[source == number], own[source == number]) for number in range(len(listings))]
+    first = np.flatnonzero(is_first)
+    ids, sizes = ids.take(first), np.ascontiguousarray(sizes[first])
+    labels = None if labels is None else np.ascontiguousarray(labels[first])
+    part_of, holders = _parts(len(first), holdings)
+    fingerprint = fingerprint_of(pa.concat_arrays([ids]), sizes, labels)
+    return Union(fingerprint, classes, sizes, labels, part_of, holders, tuple(holdings))
+
+
+def _order(ids: pa.LargeStringArray, kind: str) -> Any:
+    """Return the order of ids: of their bytes; in folders as torchvision has it: by class, folder and name."""
+    keys = ids
+    if kind == "folder":
+        # With a byte between the three that no name can hold, and that sorts before all others.
+        keys = pc.replace_substring_regex(ids, r"(?s)^([^/]*)((?:/.*)?)/([^/]*)$", "\\1\0\\1\\2\0\\3")
+    return pc.sort_indices(keys.cast(pa.large_binary())).to_numpy()
+
+
+def _labels(told: Sequence[Told]) -> tuple[tuple[str, ...], Indexes | None]:
+    """Return the names of all classes, and the labels of all samples numbered over them."""
+    found = [one.listing.labels for one in told if one.listing.labels is not None]
+    if not found:
+        return (), None
+    names = {one.classes for one in told if len(one.listing)}
+    if len(names) <= 1:
+        return next(iter(names), ()), np.concatenate(found)
+    if not all(names):
+        raise ConfigError(
+            f"classes have names on some nodes only: {_each(told, lambda one: f'{len(one.classes):,} names')}"
+        )
+    if any(list(one) != sorted(set(one)) for one in names):
+        raise ConfigError(
+            "the nodes number their classes in different ways, and not by name; use the same class names, in the same "
+            f"order, everywhere: {_each(told, lambda one: f'{len(one.classes):,} names')}"
+        )
+    classes = tuple(sorted(set().union(*names)))
+    number = {name: label for label, name in enumerate(classes)}
+    renumbered = []
+    for one in told:
+        labels = one.listing.labels
+        assert labels is not None
+        table = np.array([*(number[name] for name in one.classes), NO_LABEL], np.int64)
+        if len(labels) and not (labels.min() >= NO_LABEL and labels.max() < len(one.classes)):
+            raise ConfigError(f"{one.name} has labels that are none of its {len(one.classes):,} classes")
+        renumbered.append(table[labels])
+    return classes, np.concatenate(renumbered)
+
+
+def _check(
+    told: Sequence[Told],
+    ids: pa.LargeStringArray,
+    index: Indexes,
+    first: Indexes,
+    source: Indexes,
+    sizes: Indexes,
+    labels: Indexes | None,
+) -> None:
+    """Raise where a source has an id twice, or two sources have something else under the same one."""
+    twice = np.flatnonzero((index[1:] == index[:-1]) & (source[1:] == source[:-1]))
+    if len(twice):
+        row = int(twice[0])
+        raise ConfigError(
+            f"{told[source[row]].name} has several samples named {ids[row].as_py()!r}; only a data set whose ids are "
+            "all different can be put together from parts"
+        )
+    for what, values in (("bytes", sizes), ("label", labels)):
+        if values is None:
+            continue
+        other = np.flatnonzero(values != values[first][index])
+        if len(other):
+            row = int(other[0])
+            before = int(first[index[row]])
+            found = [f"{int(values[at])} at {told[source[at]].name}" for at in (before, row)]
+            raise ConfigError(
+                f"{ids[row].as_py()!r} is not the same everywhere: {what} {found[0]}, {found[1]}; copy the same file "
+                "there, or remove one of them"
+            )
+
+
+def _holding(indexes: Indexes, own: Indexes) -> Holding:
+    return Holding(indexes, None if np.array_equal(own, np.arange(len(own))) else own)
+
+
+def _parts(samples: int, holdings: Sequence[Holding]) -> tuple[NDArray[np.uint16], tuple[tuple[int, ...], ...]]:
+    """Return the part of every sample, and who holds each part."""
+    part_of = np.zeros(samples, np.int64)
+    holders: list[tuple[int, ...]] = [()]
+    for number, holding in enumerate(holdings):
+        split = 2 * part_of
+        split[holding.indexes] += 1
+        used = np.flatnonzero(np.bincount(split, minlength=2 * len(holders)))
+        place = np.zeros(2 * len(holders), np.int64)
+        place[used] = np.arange(len(used))
+        holders = [(*holders[at // 2], *([number] if at % 2 else [])) for at in used.tolist()]
+        part_of = place[split]
+    if len(holders) > np.iinfo(np.uint16).max:
+        raise ConfigError(
+            f"the nodes hold the samples in {len(holders):,} combinations; at most 65,535 can be told apart"
+        )
+    return part_of.astype(np.uint16), tuple(holders)
+
+
+def _each(told: Sequence[Told], say: Any) -> str:
+    return ", ".join(f"{one.name} {say(one)}" for one in told)
