@@ -75,7 +75,8 @@ def test_it_works_where_there_is_no_torch(images):
 import sys; sys.modules["torch"] = None
 import json, sophon
 from tests.support.no_torch import RECIPE
-loader = sophon.DataLoader({{url!r}}, RECIPE, batch_size=4, shuffle=True, num_workers=2, output="numpy", on_error="substitute")
+told = dict(batch_size=4, shuffle=True, output="numpy")
+loader = sophon.DataLoader({{url!r}}, RECIPE, num_workers=2, on_error="substitute", **told)
 state, total = None, 0.0
 for images, labels in loader:
     total += float(images.astype("f8").sum()) + int(labels.sum())
@@ -84,7 +85,7 @@ other = sophon.DataLoader({{url!r}}, RECIPE, batch_size=4, shuffle=True, output=
 other.load_state_dict(json.loads(json.dumps(state)))
 assert sum(len(labels) for _, labels in other) == 9
 print(type(images).__module__, round(total, 3))
-forked = sophon.DataLoader({{url!r}}, [*RECIPE.ops, lambda x: x], batch_size=4, shuffle=True, num_workers=1, output="numpy")
+forked = sophon.DataLoader({{url!r}}, [*RECIPE.ops, lambda x: x], num_workers=1, **told)
 print(round(sum(float(images.astype("f8").sum()) + int(labels.sum()) for images, labels in forked), 3))
 try:
     sophon.DataLoader({str(images)!r}, RECIPE)

@@ -136,17 +136,29 @@ def batch_size_of(told: TorchArguments) -> int:
     return told.batch_size or 1
 
 
-def single(output: str) -> Collate:
-    """Return what makes a batch of one sample: the sample itself, as torch converts it."""
-    return _first if output == "numpy" else _converted
+@dataclass(frozen=True)
+class Single:
+    """What makes a "batch" of one sample, where there are no batches: as torch does, the sample itself.
+
+    Args:
+        output: "torch" or "numpy".
+        collate: The user's own function, which is given the sample and not a list.
+    """
+
+    output: str
+    collate: Callable[[Any], Any] | None = None
+
+    def __call__(self, items: list[Any]) -> Any:
+        """Return the sample."""
+        if self.collate is not None:
+            return self.collate(items[0])
+        convert: Callable[[Any], Any] = torch.utils.data.default_convert
+        return convert(items[0]) if self.output == "torch" else items[0]
 
 
-def _first(items: list[Any]) -> Any:
-    return items[0]
-
-
-def _converted(items: list[Any]) -> Any:
-    return torch.utils.data.default_convert(items[0])  # type: ignore[no-untyped-call]
+def collate_of(told: TorchArguments, output: str) -> Collate | None:
+    """Return what makes a batch of samples; None for what torch does by default."""
+    return Single(output, told.collate_fn) if told.batch_size is None else told.collate_fn
 
 
 def workers_of(told: int | str | Workers | None, is_remote: bool) -> Workers:

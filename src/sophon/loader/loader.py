@@ -23,10 +23,10 @@ from sophon.loader.arguments import (
     batch_size_of,
     bound_ahead,
     can_pin,
+    collate_of,
     order_of,
     relaxed_order,
     sampling_of,
-    single,
     tuner_for,
     underlying,
     workers_kind,
@@ -218,12 +218,13 @@ class DataLoader:
             self._sampling,
             size,
             told.drop_last,
-            single(dataset.output) if told.batch_size is None else told.collate_fn,
+            collate_of(told, dataset.output),
             self.pin_memory,
             told.timeout or math.inf,
         )
         self._place = Place()
         self._running = Running()  # the latest pass
+        self._is_closed = False
         self._spent: tuple[Spent, Plan | None] | None = None  # by the latest pass that ended, and under which plan
         self._warned = False
         self.stats = Stats()
@@ -428,7 +429,7 @@ class DataLoader:
             pipeline=self.dataset.pipeline.fingerprint,
             plan=self.revisions,
             turns=None if turns is None else turns.to_dict(),
-            sampler=self._sampling.state(),
+            sampler=self._sampling.state(epoch, self._place.is_ahead),
         )
 
     def _left(self, cursor: int) -> int:
@@ -445,6 +446,8 @@ class DataLoader:
 
     def _begin(self, running: Running) -> Generator[Any]:
         """Return the next pass; its engine, if it has one, is added to those that run when it does."""
+        if self._is_closed:
+            raise ConfigError("this loader is closed; make another one")
         epoch, cursor, turns = self._place.begin()
         self.dataset.set_epoch(epoch)
         return self._pass(epoch, cursor, self.ranks, turns, running)
@@ -479,7 +482,8 @@ class DataLoader:
         return shown
 
     def close(self) -> None:
-        """End what is left of this loader: worker processes that are kept, and connections to storage nodes."""
+        """End all that belongs to this loader: an epoch under way, worker processes, connections, open files."""
+        self._is_closed = True
         self._running.stop()
         self._passes.close()
         for source in self.dataset.sources:

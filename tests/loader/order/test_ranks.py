@@ -108,7 +108,7 @@ def test_which_rank_this_is_may_be_told_after_the_loader_is_made(images, monkeyp
     monkeypatch.setenv("WORLD_SIZE", "4")
     loader = sophon.DataLoader(images, RECIPE, batch_size=41)
     for look in (iter, len):
-        with pytest.raises(sophon.RankError, match="WORLD_SIZE is 4 but RANK is not set.*start with torchrun"):
+        with pytest.raises(sophon.RankError, match=r"WORLD_SIZE is 4 but RANK is not set.*start with torchrun"):
             look(loader)
     monkeypatch.setenv("RANK", "3")  # as a launcher does that joins its processes late
     (batch,) = list(loader)

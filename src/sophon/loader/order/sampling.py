@@ -76,8 +76,13 @@ class Sampling(ABC):
         """A digest of which samples of the data set take part; "" for all."""
         return ""
 
-    def state(self) -> dict[str, Any] | None:
-        """Return what has to be restored before the latest epoch can be begun again, as JSON values."""
+    def state(self, epoch: int, is_ahead: bool) -> dict[str, Any] | None:  # noqa: ARG002 - part of the contract
+        """Return what has to be restored before an epoch can be begun again, as JSON values.
+
+        Args:
+            epoch: The latest one, or the next.
+            is_ahead: Whether that epoch is still to come.
+        """
         return None
 
     def load(self, state: dict[str, Any] | None) -> None:  # noqa: B027 - most have nothing to restore
@@ -148,7 +153,8 @@ class ToldOrder(Sampling):
         self._seed = seed
         self._indices = indices
         self._starts = np.zeros(1, np.int64)  # of the batches of the latest epoch
-        self._before: dict[str, Any] | None = None  # the state of the sampler when the latest epoch began
+        self._epoch = -1  # the latest that the sampler was asked for
+        self._before: dict[str, Any] = {}  # the state that it had then
         if not hasattr(sampler, "__iter__"):
             raise ConfigError(f"{self._name}: expected something to iterate over, got {sampler!r}")
         if not hasattr(sampler, "__len__"):
@@ -159,7 +165,7 @@ class ToldOrder(Sampling):
 
     def row(self, epoch: int, cursor: int, rank: Rank) -> Row:  # noqa: ARG002 - a sampler knows its rank itself
         """Ask the sampler for its epoch; what is used up of it is left out."""
-        self._before = _state_of(self._sampler)
+        self._epoch, self._before = epoch, _state_of(self._sampler)
         if self._before:
             told = list(self._sampler)
         else:
@@ -204,9 +210,10 @@ class ToldOrder(Sampling):
         """Return how many samples an epoch has; many, where only batches are counted."""
         return 1 << 62 if self._gives_batches else len(self._sampler)  # type: ignore[arg-type]
 
-    def state(self) -> dict[str, Any] | None:
+    def state(self, epoch: int, is_ahead: bool) -> dict[str, Any] | None:
         """Return the state that the sampler had when the latest epoch began."""
-        return self._before if self._before is not None else _state_of(self._sampler)
+        was_asked = self._epoch == epoch and not is_ahead
+        return self._before if was_asked else _state_of(self._sampler)
 
     def load(self, state: dict[str, Any] | None) -> None:
         """Bring the sampler back to where an epoch began."""
