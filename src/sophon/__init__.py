@@ -12,24 +12,35 @@ if TYPE_CHECKING:
     from sophon.errors import (
         AccessError,
         ArtifactError,
+        BatchTimeoutError,
         BudgetError,
         ConfigError,
         Error,
         OpError,
         PayloadError,
         ProtocolError,
+        RankError,
         StoreError,
         TransportError,
         UnavailableError,
+        WorkerError,
     )
+    from sophon.link.credentials import Credentials
     from sophon.loader.account.bad import BadSamples
     from sophon.loader.dataset import RemoteDataset
     from sophon.loader.loader import DataLoader
     from sophon.loader.local_server import LocalServer
+    from sophon.loader.options import Faults, OnError, Output, Planning, Ranks, Workers
     from sophon.loader.order.log import OrderLog, Relaxed, Replay
     from sophon.loader.probe import probe
     from sophon.loader.sampler import EpochSampler
+    from sophon.loader.sources.assignment import OffloadWarning, SeedWarning
+    from sophon.loader.sources.prefix_cache import Cache
+    from sophon.loader.sources.sources import FallbackWarning
     from sophon.pipeline import OPS, Key, Op, Pipeline, ops, register
+    from sophon.plan.plan import Plan
+    from sophon.plan.resources import Resources
+    from sophon.profile.table import Profile
     from sophon.store import open_store
     from sophon.store.objects.recognise import from_dataset
 
@@ -39,12 +50,14 @@ _ROOMS = {
     "sophon.errors": (
         "AccessError",
         "ArtifactError",
+        "BatchTimeoutError",
         "BudgetError",
         "ConfigError",
         "Error",
         "OpError",
         "PayloadError",
         "ProtocolError",
+        "RankError",
         "StoreError",
         "TransportError",
         "UnavailableError",
@@ -55,11 +68,17 @@ _ROOMS = {
     "sophon.loader.dataset": ("RemoteDataset",),
     "sophon.loader.loader": ("DataLoader",),
     "sophon.loader.local_server": ("LocalServer",),
+    "sophon.loader.options": ("Faults", "OnError", "Output", "Planning", "Ranks", "Workers"),
     "sophon.loader.order.log": ("OrderLog", "Relaxed", "Replay"),
     "sophon.loader.probe": ("probe",),
     "sophon.loader.sampler": ("EpochSampler",),
+    "sophon.loader.sources.assignment": ("OffloadWarning", "SeedWarning"),
     "sophon.loader.sources.prefix_cache": ("Cache",),
+    "sophon.loader.sources.sources": ("FallbackWarning",),
     "sophon.pipeline": ("OPS", "Key", "Op", "Pipeline", "ops", "register"),
+    "sophon.plan.plan": ("Plan",),
+    "sophon.plan.resources": ("Resources",),
+    "sophon.profile.table": ("Profile",),
     "sophon.store": ("open_store",),
     "sophon.store.objects.recognise": ("from_dataset",),
 }
@@ -71,6 +90,7 @@ __all__ = [
     "AccessError",
     "ArtifactError",
     "BadSamples",
+    "BatchTimeoutError",
     "BudgetError",
     "Cache",
     "ConfigError",
@@ -79,21 +99,34 @@ __all__ = [
     "DataLoader",
     "EpochSampler",
     "Error",
+    "FallbackWarning",
+    "Faults",
     "Key",
     "LocalServer",
+    "OffloadWarning",
+    "OnError",
     "Op",
     "OpError",
     "OrderLog",
+    "Output",
     "PayloadError",
     "Pipeline",
+    "Plan",
+    "Planning",
+    "Profile",
     "ProtocolError",
+    "RankError",
+    "Ranks",
     "Relaxed",
     "RemoteDataset",
     "Replay",
+    "Resources",
+    "SeedWarning",
     "StoreError",
     "TransportError",
     "UnavailableError",
     "WorkerError",
+    "Workers",
     "__version__",
     "finish_payload",
     "from_dataset",

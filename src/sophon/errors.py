@@ -4,11 +4,13 @@
 
     sophon.Error
     ├── ConfigError            an argument, spec or pipeline that cannot work, found before any sample is touched
+    │   └── RankError          which of several training processes this is cannot be found out yet
     ├── ArtifactError          a saved file that is damaged, of another version or of another job
     ├── StoreError             a data set or sample that cannot be read
     ├── OpError                an op failed on one sample; carries op, position and sample
     ├── BudgetError            more samples are bad than the user allows
     ├── WorkerError            a worker process died
+    ├── BatchTimeoutError      a batch did not come within the timeout that the user set; a TimeoutError, too
     └── TransportError         trouble between trainer and storage
         ├── UnavailableError   no storage node answered within the deadline; a ConnectionError, too
         ├── RetryableError     one request failed, and may succeed later or elsewhere; loaders try again by themselves
@@ -28,6 +30,10 @@ class Error(Exception):
 
 class ConfigError(Error, ValueError):
     """A wrong argument, op spec or pipeline."""
+
+
+class RankError(ConfigError):
+    """Nothing says yet which of several training processes this is."""
 
 
 class ArtifactError(Error):
@@ -99,6 +105,10 @@ class BudgetError(Error):
 
 class WorkerError(Error, RuntimeError):
     """A worker process died while it was at work."""
+
+
+class BatchTimeoutError(Error, RuntimeError, TimeoutError):
+    """A batch did not come in time; a RuntimeError, as torch's DataLoader raises."""
 
 
 class TransportError(Error):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sophon import DataLoader, LocalServer
+from sophon import Credentials, DataLoader, LocalServer
 from sophon.cli.serve import serve as serve_command
 from tests.support.servers import RECIPE, make_images
 from tests.support.waiting import HANG_S
@@ -82,7 +82,7 @@ def test_the_units_command_serves(tmp_path):
         port = json.loads((tmp_path / "ready").read_text())["port"]
         for name in ("train", "val"):
             url = f"grpc://127.0.0.1:{port}/{name}"
-            assert len(list(DataLoader(url, RECIPE, batch_size=3, token=TOKEN))) == 2
+            assert len(list(DataLoader(url, RECIPE, batch_size=3, credentials=Credentials(token=TOKEN)))) == 2
     finally:
         process.terminate()
         process.communicate(timeout=HANG_S)

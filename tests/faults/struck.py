@@ -14,6 +14,7 @@ from sophon.loader.sources.census import AbsentWarning
 from sophon.loader.sources.sources import FallbackWarning
 from tests.support.marks import slow
 from tests.support.servers import RECIPE, digest
+from tests.support.settings import grouped
 from tests.support.waiting import HANG_S
 
 COUNT, BATCH, SEED = 60, 5, 5
@@ -41,7 +42,7 @@ class Struck:
             self._striker.start()
         arguments = {"batch_size": BATCH, "shuffle": True, "seed": SEED, "num_workers": 2, "buffer_bytes": 1 << 18}
         arguments["deadline_s"] = FAR_S
-        self.loader = sophon.DataLoader(data, RECIPE, **(arguments | settings))
+        self.loader = sophon.DataLoader(data, RECIPE, **grouped(**arguments | settings))
 
     def batches(self) -> Iterator[Any]:
         try:

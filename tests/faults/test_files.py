@@ -38,7 +38,9 @@ def _dangle(path):
 def test_a_file_is_lost_in_the_middle_of_an_epoch(tmp_path, damage, policy):
     images = make_images(tmp_path / "train", 20)
     with serve(images) as server:
-        loader = sophon.DataLoader(server.url, RECIPE, batch_size=2, num_workers=1, policy=policy, buffer_bytes=1)
+        loader = sophon.DataLoader(
+            server.url, RECIPE, batch_size=2, num_workers=sophon.Workers(1, buffer_bytes=1), policy=policy
+        )
         store = sophon.open_store(images)
         victim = images / store.manifest.ids[15].as_py()
         good = victim.read_bytes()
@@ -108,5 +110,13 @@ def test_no_room_for_a_profile(images, full_disk, monkeypatch):
             assert len(list(loader)) == 1
         assert loader.profile is not None
         with pytest.raises(ConfigError, match=r"the profile cannot be kept at .*No space left"):
-            list(sophon.DataLoader(server.url, RECIPE, batch_size=COUNT, num_workers=1, profile=full_disk / "mine"))
+            list(
+                sophon.DataLoader(
+                    server.url,
+                    RECIPE,
+                    batch_size=COUNT,
+                    num_workers=1,
+                    policy=sophon.Planning(profile=full_disk / "mine"),
+                )
+            )
     assert [path.name for path in full_disk.rglob("*") if path.is_file()] == ["ballast"], "nothing is left half written"

@@ -19,6 +19,7 @@ from tests.faults.struck import BATCH, FAR_S, SEED, SLOWLY, Struck
 from tests.support.misbehave import DOZE_S, NODE, Misbehave
 from tests.support.network import can_make_links, far_server
 from tests.support.servers import RECIPE, digest, serve
+from tests.support.settings import grouped
 from tests.support.waiting import HANG_S, wait_until
 
 REPOSITORY = str(Path(__file__).parents[2])
@@ -56,7 +57,9 @@ def _stopped(server):
 
 
 def _loader(url, **settings):
-    return sophon.DataLoader(url, RECIPE, BATCH, **({"shuffle": True, "seed": SEED, "num_workers": 2} | settings))
+    return sophon.DataLoader(
+        url, RECIPE, **grouped(batch_size=BATCH, **{"shuffle": True, "seed": SEED, "num_workers": 2} | settings)
+    )
 
 
 # --- and comes back ---------------------------------------------------------------------------------------------------
@@ -196,7 +199,9 @@ def dozing(monkeypatch):
 
 
 def _digest(url, recipe, count):
-    loader = sophon.DataLoader(url, recipe, 5, num_workers=2, policy="3:webp", deadline_s=FAR_S)
+    loader = sophon.DataLoader(
+        url, recipe, batch_size=5, num_workers=2, policy="3:webp", faults=sophon.Faults(deadline_s=FAR_S)
+    )
     batches = iter(loader)
     found = digest([next(batches) for _ in range(count)])
     batches.close()

@@ -179,7 +179,9 @@ def test_nodes_may_take_requests_of_different_size(images, expected):
 
 def test_an_error_says_which_node_it_comes_from(images):
     with serve(images) as one, serve(images) as two:
-        loader = sophon.DataLoader([one.url, two.url], RECIPE, BATCH, num_workers=1, buffer_bytes=1)
+        loader = sophon.DataLoader(
+            [one.url, two.url], RECIPE, batch_size=BATCH, num_workers=sophon.Workers(1, buffer_bytes=1)
+        )
         batches = iter(loader)
         next(batches)
         two.kill()
@@ -206,10 +208,10 @@ def test_late_samples_are_asked_for_a_second_time(pair, expected, hedge):
 
 def test_to_ask_twice_needs_threads(images):
     with pytest.raises(ConfigError, match="hedge: asking twice needs threads"):
-        sophon.DataLoader(images, RECIPE, hedge=True, num_workers=0)
+        sophon.DataLoader(images, RECIPE, num_workers=0, faults=sophon.Faults(hedge=True))
     for wrong in (-1, 0, 0.0, "yes", float("nan")):
         with pytest.raises(ConfigError, match="hedge: expected True, False or seconds"):
-            sophon.DataLoader(images, RECIPE, num_workers=1, hedge=wrong)
+            sophon.DataLoader(images, RECIPE, num_workers=1, faults=sophon.Faults(hedge=wrong))
 
 
 # --- a path to fall back on -------------------------------------------------------------------------------------------
@@ -264,7 +266,14 @@ def test_no_node_at_the_start(images, expected, workers):
     url = "grpc://127.0.0.1:9/data"
     with pytest.warns(FallbackWarning, match="nothing is offloaded in this run"):
         loader = sophon.DataLoader(
-            url, RECIPE, BATCH, True, 1, seed=SEED, policy="2:webp", fallback=images, workers=workers
+            url,
+            RECIPE,
+            batch_size=BATCH,
+            shuffle=True,
+            num_workers=sophon.Workers(1, kind=workers),
+            seed=SEED,
+            policy="2:webp",
+            faults=sophon.Faults(fallback=images),
         )
     with warnings_allowed():
         assert digest(batch for _ in range(2) for batch in loader) == expected
@@ -290,7 +299,9 @@ def test_a_file_that_is_missing_in_the_fallback_is_one_bad_sample(tmp_path, one,
     copy = tmp_path / "copy"
     shutil.copytree(images, copy)
     with warnings_allowed():
-        loader = sophon.DataLoader(one.url, RECIPE, BATCH, num_workers=1, fallback=copy, on_error="skip")
+        loader = sophon.DataLoader(
+            one.url, RECIPE, batch_size=BATCH, num_workers=1, on_error="skip", faults=sophon.Faults(fallback=copy)
+        )
         one.kill()
         next(copy.rglob("*.jpg")).unlink()
         assert sum(len(labels) for _, labels in loader) == COUNT - 1
@@ -298,7 +309,7 @@ def test_a_file_that_is_missing_in_the_fallback_is_one_bad_sample(tmp_path, one,
 
 
 def test_single_samples_warn_of_the_fallback_too(one, images):
-    dataset = sophon.RemoteDataset(one.url, RECIPE, fallback=images)
+    dataset = sophon.RemoteDataset(one.url, RECIPE, faults=sophon.Faults(fallback=images))
     one.kill()
     with pytest.warns(FallbackWarning, match="samples are read from"):
         assert len(dataset[0]) == 2
@@ -307,24 +318,30 @@ def test_single_samples_warn_of_the_fallback_too(one, images):
 def test_a_fallback_that_makes_no_sense(tmp_path, one, images):
     others = make_images(tmp_path / "train", COUNT - 1)
     with pytest.raises(ConfigError, match=r"fallback .* holds another data set"):
-        sophon.DataLoader(one.url, RECIPE, fallback=others)
+        sophon.DataLoader(one.url, RECIPE, faults=sophon.Faults(fallback=others))
     with pytest.raises(ConfigError, match=r"there is nothing at .*nowhere"):
-        sophon.DataLoader(one.url, RECIPE, fallback=tmp_path / "nowhere")
+        sophon.DataLoader(one.url, RECIPE, faults=sophon.Faults(fallback=tmp_path / "nowhere"))
     with pytest.raises(ConfigError, match="several nodes as a list"):
-        sophon.DataLoader(one.url, RECIPE, fallback=one.url)
+        sophon.DataLoader(one.url, RECIPE, faults=sophon.Faults(fallback=one.url))
     dataset = sophon.RemoteDataset(one.url, RECIPE)
     with pytest.raises(ConfigError, match="has its own fallback; tell it"):
-        sophon.DataLoader(dataset, fallback=images)
+        sophon.DataLoader(dataset, faults=sophon.Faults(fallback=images))
     with pytest.raises(ConfigError, match="read from a path already"):
-        sophon.DataLoader(images, RECIPE, fallback=images)
+        sophon.DataLoader(images, RECIPE, faults=sophon.Faults(fallback=images))
 
 
 def test_a_cached_prefix_is_filled_from_the_fallback_too(tmp_path, one, images):
-    plain = sophon.DataLoader(images, RECIPE, BATCH, seed=SEED)
+    plain = sophon.DataLoader(images, RECIPE, batch_size=BATCH, seed=SEED)
     expected = [batch[0] for batch in plain]
     with warnings_allowed():
         loader = sophon.DataLoader(
-            one.url, RECIPE, BATCH, num_workers=1, seed=SEED, cache=True, cache_dir=tmp_path, fallback=images
+            one.url,
+            RECIPE,
+            batch_size=BATCH,
+            num_workers=1,
+            seed=SEED,
+            cache=sophon.Cache(True, tmp_path),
+            faults=sophon.Faults(fallback=images),
         )
         batches = iter(loader)
         first = next(batches)[0]

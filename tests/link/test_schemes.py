@@ -57,6 +57,12 @@ def test_another_room_adds_a_scheme_by_a_row(tmp_path, monkeypatch):
         return LocalTransport(sophon.open_store(images), address)
 
     monkeypatch.setitem(SCHEMES, "mine", open_mine)
-    batches = sophon.DataLoader("mine://anything", RECIPE, batch_size=2, token="0123456789abcdef", deadline_s=7.0)
+    batches = sophon.DataLoader(
+        "mine://anything",
+        RECIPE,
+        batch_size=2,
+        faults=sophon.Faults(deadline_s=7.0),
+        credentials=sophon.Credentials(token="0123456789abcdef"),
+    )
     assert digest(batches) == digest(sophon.DataLoader(images, RECIPE, batch_size=2))
     assert asked == [("mine://anything", Credentials, 7.0)]

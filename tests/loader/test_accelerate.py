@@ -7,6 +7,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 import sophon
 from tests.support.servers import RECIPE, digest, make_images
+from tests.support.settings import grouped
 
 accelerate = pytest.importorskip("accelerate")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Accelerate's own advice is not ours to heed
@@ -24,7 +25,7 @@ def accelerator():
 
 
 def _ours(images, **settings):
-    return sophon.DataLoader(images, RECIPE, 4, shuffle=True, seed=3, **settings)
+    return sophon.DataLoader(images, RECIPE, **grouped(batch_size=4, shuffle=True, seed=3, **settings))
 
 
 def test_our_loader_passes_through_and_trains(images, accelerator):

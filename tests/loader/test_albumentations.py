@@ -14,6 +14,7 @@ from sophon.errors import ConfigError
 from sophon.loader.sources.assignment import OffloadWarning, SeedWarning
 from sophon.pipeline import Key, Pipeline, ops
 from tests.support.servers import digest
+from tests.support.settings import grouped
 from tests.support.torchvision_import import import_torchvision
 
 import_torchvision()
@@ -44,12 +45,12 @@ IS_BLOCKED = {name for name in RECIPES if name != "after a crop"}
 WORKERS = {
     "no workers": {"num_workers": 0},
     "threads": {"num_workers": 2},
-    "processes": {"num_workers": 2, "workers": "processes"},
+    "processes": {"num_workers": 2, "kind": "processes"},
 }
 
 
 def _two_epochs(data, recipe, **more):
-    loader = sophon.DataLoader(data, recipe, 8, shuffle=True, seed=5, **more)
+    loader = sophon.DataLoader(data, recipe, **grouped(batch_size=8, shuffle=True, seed=5, **more))
     return digest(batch for _ in range(2) for batch in loader)
 
 

@@ -9,6 +9,7 @@ import torch
 import sophon
 from sophon.bench.torchvision_import import import_torchvision
 from tests.support.servers import RECIPE, make_images
+from tests.support.settings import grouped
 
 import_torchvision()  # Lightning's metrics would, and fail where its build and torch's do not match
 with warnings.catch_warnings(action="ignore"):
@@ -56,7 +57,11 @@ def _fit(images, tmp_path, epochs, resume=None, stop_at=None, count=1, **setting
         default_root_dir=tmp_path,
     )
     loader = sophon.DataLoader(
-        images, RECIPE, BATCH, shuffle=True, num_workers=count, seed=3, columns=("id",), **settings
+        images,
+        RECIPE,
+        **grouped(
+            batch_size=BATCH, shuffle=True, num_workers=count, seed=3, output=sophon.Output(columns=("id",)), **settings
+        ),
     )
     trainer.fit(model, loader, ckpt_path=resume)
     return model
@@ -87,12 +92,12 @@ def test_a_checkpoint_resumes_where_it_was_taken_within_an_epoch_and_at_its_end(
 
 def test_a_checkpoint_resumes_into_worker_processes(images, whole, tmp_path):
     seen, folder = whole
-    again = _fit(images, tmp_path, 3, resume=folder / "step=8.ckpt", count=2, workers="processes").seen
+    again = _fit(images, tmp_path, 3, resume=folder / "step=8.ckpt", count=2, kind="processes").seen
     assert again == seen[8:]
 
 
 def test_torchs_loader_with_our_data_set_and_sampler_works_too(images, tmp_path):
-    dataset = sophon.RemoteDataset(images, RECIPE, seed=3, columns=("id",))
+    dataset = sophon.RemoteDataset(images, RECIPE, seed=3, output=sophon.Output(columns=("id",)))
     sampler = sophon.EpochSampler(dataset, shuffle=True, seed=3)
     model = _Model()
     trainer = lightning.Trainer(
@@ -105,6 +110,8 @@ def test_torchs_loader_with_our_data_set_and_sampler_works_too(images, tmp_path)
         default_root_dir=tmp_path,
     )
     trainer.fit(model, torch.utils.data.DataLoader(dataset, BATCH, sampler=sampler))
-    ours = sophon.DataLoader(images, RECIPE, BATCH, shuffle=True, seed=3, columns=("id",))
+    ours = sophon.DataLoader(
+        images, RECIPE, batch_size=BATCH, shuffle=True, seed=3, output=sophon.Output(columns=("id",))
+    )
     expected = [tuple(columns["id"]) for _ in range(2) for _, _, columns in ours]
     assert [names for _, _, names, _ in model.seen] == expected

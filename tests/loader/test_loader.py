@@ -14,6 +14,7 @@ import sophon
 from sophon.errors import ConfigError, OpError, StoreError
 from sophon.pipeline import Pipeline, ops
 from tests.support.servers import RECIPE, make_images, serve
+from tests.support.settings import grouped
 
 
 def test_torchvision_transforms_are_taken_as_they_are(server):
@@ -36,7 +37,12 @@ def test_drop_last_and_length(images):
 
 def test_labels_classes_ids_and_target_transform(server, images):
     loader = sophon.DataLoader(
-        server.url, RECIPE, batch_size=41, columns=("id",), target_transform=lambda label: label * 10, num_workers=1
+        server.url,
+        RECIPE,
+        batch_size=41,
+        target_transform=lambda label: label * 10,
+        num_workers=1,
+        output=sophon.Output(columns=("id",)),
     )
     ((_, labels, columns),) = list(loader)
     assert loader.dataset.classes == ("class_0", "class_1", "class_2")
@@ -102,15 +108,19 @@ def test_an_exception_in_the_training_loop_leaves_nothing_behind(server):
 
 
 def test_the_buffer_is_bounded(server):
-    loader = sophon.DataLoader(server.url, RECIPE, batch_size=4, num_workers=2, buffer_bytes=1)
+    loader = sophon.DataLoader(server.url, RECIPE, batch_size=4, num_workers=sophon.Workers(2, buffer_bytes=1))
     assert [len(batch[1]) for batch in loader] == [4] * 10 + [1]
 
 
 def test_batches_have_the_same_types_in_threads_and_processes(tmp_path):
     folder = make_images(tmp_path / "train", 6)
     kinds = []
-    for settings in ({}, {"num_workers": 1}, {"num_workers": 1, "workers": "processes"}):
-        loader = sophon.DataLoader(folder, RECIPE, 6, columns=("id",), target_transform=_is_first, **settings)
+    for settings in ({}, {"num_workers": 1}, {"num_workers": 1, "kind": "processes"}):
+        loader = sophon.DataLoader(
+            folder,
+            RECIPE,
+            **grouped(batch_size=6, target_transform=_is_first, output=sophon.Output(columns=("id",)), **settings),
+        )
         ((images, labels, columns),) = list(loader)
         kinds.append((images.dtype, labels.dtype, {name: type(values) for name, values in columns.items()}))
     assert kinds[0] == kinds[1] == kinds[2]
@@ -166,14 +176,17 @@ def test_a_corrupt_sample_names_its_op_and_index_wherever_it_was_to_be_decoded(t
         ),
         (lambda url: sophon.DataLoader(url, RECIPE, policy="7:raw"), "the pipeline cannot be cut at 7:raw"),
         (
-            lambda url: sophon.DataLoader(url, RECIPE, plan=["0:raw"] * 3),
+            lambda url: sophon.DataLoader(url, RECIPE, policy=["0:raw"] * 3),
             "the plan is for 3 samples, the data set has 41",
         ),
-        (lambda url: sophon.DataLoader(url, RECIPE, columns=("size",)), "no column 'size'"),
+        (lambda url: sophon.DataLoader(url, RECIPE, output=sophon.Output(columns=("size",))), "no column 'size'"),
         (sophon.DataLoader, "expected a Pipeline or a torchvision transform, got None; the least is ToTensor"),
-        (lambda url: sophon.DataLoader(url, RECIPE, workers="fibers"), "expected threads or processes"),
-        (lambda url: sophon.DataLoader(url, RECIPE, deadline_s=0), "deadline_s"),
-        (lambda url: sophon.DataLoader(url, RECIPE, deadline_s=math.nan), "deadline_s"),
+        (
+            lambda url: sophon.DataLoader(url, RECIPE, num_workers=sophon.Workers(0, kind="fibers")),
+            "expected threads or processes",
+        ),
+        (lambda url: sophon.DataLoader(url, RECIPE, faults=sophon.Faults(deadline_s=0)), "deadline_s"),
+        (lambda url: sophon.DataLoader(url, RECIPE, faults=sophon.Faults(deadline_s=math.nan)), "deadline_s"),
         (lambda url: sophon.DataLoader(sophon.RemoteDataset(url, RECIPE), RECIPE), "has its own pipeline"),
         (lambda url: sophon.RemoteDataset(url, RECIPE, seed=-1), "seed must be an integer"),
     ],
@@ -199,7 +212,7 @@ def test_pin_memory_without_an_accelerator_is_a_warning(images):
 
 
 def test_a_child_forked_while_replies_stream_is_told_so(server):
-    loader = sophon.DataLoader(server.url, RECIPE, batch_size=4, num_workers=1, buffer_bytes=1)
+    loader = sophon.DataLoader(server.url, RECIPE, batch_size=4, num_workers=sophon.Workers(1, buffer_bytes=1))
     dataset = loader.dataset
     with dataset.transport._connection(), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -13,6 +13,7 @@ from sophon.errors import ConfigError
 from sophon.loader.epoch.collate import numpy_collate
 from sophon.pipeline import Pipeline, ops
 from tests.support.servers import RECIPE, make_images, serve
+from tests.support.settings import grouped
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,10 +23,14 @@ def images(tmp_path_factory):
     return make_images(tmp_path_factory.mktemp("data") / "train", 13)
 
 
-@pytest.mark.parametrize("settings", [{}, {"num_workers": 2}, {"num_workers": 1, "workers": "processes"}])
+@pytest.mark.parametrize("settings", [{}, {"num_workers": 2}, {"num_workers": 1, "kind": "processes"}])
 def test_batches_are_the_same_numbers_in_the_same_structure(images, settings):
     made = [
-        sophon.DataLoader(images, RECIPE, 4, shuffle=True, columns=("id",), output=output, **settings)
+        sophon.DataLoader(
+            images,
+            RECIPE,
+            **grouped(batch_size=4, shuffle=True, output=sophon.Output(output, columns=("id",)), **settings),
+        )
         for output in ("torch", "numpy")
     ]
     for theirs, ours in zip(*made, strict=True):
@@ -40,15 +45,15 @@ def test_batches_are_the_same_numbers_in_the_same_structure(images, settings):
 def test_collate_fn_gets_arrays_and_callables_work(images):
     seen = []
     pipeline = Pipeline([*RECIPE.ops, lambda tensor: tensor * 2])
-    loader = sophon.DataLoader(images, pipeline, 13, output="numpy", collate_fn=seen.extend)
+    loader = sophon.DataLoader(images, pipeline, batch_size=13, collate_fn=seen.extend, output="numpy")
     list(loader)
-    plain = next(iter(sophon.DataLoader(images, RECIPE, 13, output="numpy")))[0]
+    plain = next(iter(sophon.DataLoader(images, RECIPE, batch_size=13, output="numpy")))[0]
     assert all(isinstance(image, np.ndarray) for image, _ in seen)
     assert np.array_equal(np.stack([image for image, _ in seen]), 2 * plain)
 
 
 def test_pictures_that_cannot_be_stacked_stay_a_list(images):
-    loader = sophon.DataLoader(images, Pipeline([ops.Decode(), ops.CenterCrop(8)]), 3, output="numpy")
+    loader = sophon.DataLoader(images, Pipeline([ops.Decode(), ops.CenterCrop(8)]), batch_size=3, output="numpy")
     pictures, labels = next(iter(loader))
     assert [picture.size for picture in pictures] == [(8, 8)] * 3
     assert labels.shape == (3,)
@@ -70,16 +75,17 @@ def test_it_works_where_there_is_no_torch(images):
 import sys; sys.modules["torch"] = None
 import json, sophon
 from tests.support.no_torch import RECIPE
-loader = sophon.DataLoader({{url!r}}, RECIPE, 4, shuffle=True, num_workers=2, output="numpy", on_error="substitute")
+told = dict(batch_size=4, shuffle=True, output="numpy")
+loader = sophon.DataLoader({{url!r}}, RECIPE, num_workers=2, on_error="substitute", **told)
 state, total = None, 0.0
 for images, labels in loader:
     total += float(images.astype("f8").sum()) + int(labels.sum())
     state = state or loader.state_dict()
-other = sophon.DataLoader({{url!r}}, RECIPE, 4, shuffle=True, output="numpy")
+other = sophon.DataLoader({{url!r}}, RECIPE, batch_size=4, shuffle=True, output="numpy")
 other.load_state_dict(json.loads(json.dumps(state)))
 assert sum(len(labels) for _, labels in other) == 9
 print(type(images).__module__, round(total, 3))
-forked = sophon.DataLoader({{url!r}}, [*RECIPE.ops, lambda x: x], 4, shuffle=True, num_workers=1, output="numpy")
+forked = sophon.DataLoader({{url!r}}, [*RECIPE.ops, lambda x: x], num_workers=1, **told)
 print(round(sum(float(images.astype("f8").sum()) + int(labels.sum()) for images, labels in forked), 3))
 try:
     sophon.DataLoader({str(images)!r}, RECIPE)
@@ -88,7 +94,7 @@ except sophon.ConfigError as error:
 """
     total = sum(
         float(batch.astype("f8").sum()) + int(labels.sum())
-        for batch, labels in sophon.DataLoader(images, RECIPE, 4, shuffle=True, output="numpy")
+        for batch, labels in sophon.DataLoader(images, RECIPE, batch_size=4, shuffle=True, output="numpy")
     )
     with serve(images) as server:
         done = subprocess.run(
@@ -112,10 +118,10 @@ except sophon.ConfigError as error:
 )
 def test_wrong_settings_are_refused(images, settings, message):
     with pytest.raises(ConfigError, match=message):
-        sophon.DataLoader(images, RECIPE, **settings)
+        sophon.DataLoader(images, RECIPE, **grouped(**settings))
 
 
 def test_a_type_that_numpy_lacks_is_refused_in_words(images):
-    loader = sophon.DataLoader(images, [*RECIPE.ops, lambda tensor: tensor.bfloat16()], 4, output="numpy")
+    loader = sophon.DataLoader(images, [*RECIPE.ops, lambda tensor: tensor.bfloat16()], batch_size=4, output="numpy")
     with pytest.raises(ConfigError, match=r"bfloat16.*float32, or use output='torch'"):
         next(iter(loader))

@@ -24,6 +24,7 @@ from tests.support.one_thread import one_thread_of_torch  # noqa: F401 - for all
 from tests.support.pictures import encode, scene
 from tests.support.recipes import RECIPES
 from tests.support.servers import serve
+from tests.support.settings import grouped
 from tests.support.torchvision_import import import_torchvision
 
 import_torchvision()
@@ -34,7 +35,7 @@ SEED, BATCH, EPOCHS = 11, 4, 2
 POLICIES = ("none", "all", "resize", "0:window", "2:webp")
 PLANNING = ("fastflow", "sophon", "optimal")  # with a storage node, and without worker processes
 WORKERS = {"no workers": {"num_workers": 0}, "threads": {"num_workers": 2}}
-WORKERS["processes"] = {"num_workers": 2, "workers": "processes", "multiprocessing_context": "fork"}
+WORKERS["processes"] = {"num_workers": 2, "kind": "processes", "multiprocessing_context": "fork"}
 USUAL = [
     "torchvision train v1 pil none 0.1 bilinear",
     "torchvision train v2 tensor ra 0.1 bilinear",
@@ -114,7 +115,11 @@ def _digest(batches):
 def _run(data, name, policy, workers):
     _, pipeline = _recipe(name)
     loader = sophon.DataLoader(
-        data, pipeline, BATCH, shuffle=True, seed=SEED, policy=policy, profile=False, **WORKERS[workers]
+        data,
+        pipeline,
+        **grouped(
+            batch_size=BATCH, shuffle=True, seed=SEED, policy=sophon.Planning(policy, profile=False), **WORKERS[workers]
+        ),
     )
     return _digest(batch for _ in range(EPOCHS) for batch in loader)
 

@@ -4,6 +4,7 @@ import pytest
 
 import sophon
 from tests.support.servers import RECIPE, make_images, serve
+from tests.support.settings import grouped
 
 
 @pytest.fixture(scope="module")
@@ -20,31 +21,31 @@ def server(images):
 @pytest.mark.parametrize(
     ("settings", "shown"),
     [
-        ({}, "policy='optimal', num_workers=0"),
+        ({"num_workers": 0}, "policy='optimal', num_workers=0"),
         ({"num_workers": 4}, "policy='optimal', num_workers=4 threads"),
         ({"num_workers": 1, "policy": "fastflow"}, "policy='fastflow', num_workers=1 thread"),
-        ({"num_workers": 2, "workers": "processes"}, "policy='optimal', num_workers=2 processes"),
-        ({"policy": "2:webp"}, "policy='2:webp', num_workers=0"),
-        ({"policy": "none"}, "policy='none', num_workers=0"),
-        ({"plan": ["1:raw", "0:raw"] * 11 + ["0:raw"]}, "plan of 2 cuts, num_workers=0"),
+        ({"num_workers": 2, "kind": "processes"}, "policy='optimal', num_workers=2 processes"),
+        ({"policy": "2:webp", "num_workers": 0}, "policy='2:webp', num_workers=0"),
+        ({"policy": "none", "num_workers": 0}, "policy='none', num_workers=0"),
+        ({"policy": ["1:raw", "0:raw"] * 11 + ["0:raw"], "num_workers": 0}, "plan of 2 cuts, num_workers=0"),
     ],
 )
 def test_a_loader_says_what_it_loads_and_how(server, settings, shown):
-    loader = sophon.DataLoader(server.url, RECIPE, 8, **settings)
+    loader = sophon.DataLoader(server.url, RECIPE, **grouped(batch_size=8, **settings))
     assert repr(loader) == f"DataLoader('{server.url}', 23 samples, batch_size=8, {shown})"
 
 
 def test_a_loader_says_how_many_workers_there_are_where_it_finds_them_by_itself(server):
-    loader = sophon.DataLoader(server.url, RECIPE, 8, num_workers="auto")
+    loader = sophon.DataLoader(server.url, RECIPE, batch_size=8)
     word = "thread" if loader.setting.workers == 1 else "threads"
     assert repr(loader).endswith(f", num_workers='auto' ({loader.setting.workers} {word}))")
 
 
 def test_a_loader_of_a_path_and_a_cache(images, tmp_path):
-    assert repr(sophon.DataLoader(images, RECIPE, 8)) == (
+    assert repr(sophon.DataLoader(images, RECIPE, batch_size=8)) == (
         f"DataLoader('{images}', 23 samples, batch_size=8, policy='none', num_workers=0)"
     )
-    cached = sophon.DataLoader(images, RECIPE, 8, cache="1:raw", cache_dir=tmp_path)
+    cached = sophon.DataLoader(images, RECIPE, batch_size=8, cache=sophon.Cache("1:raw", tmp_path))
     assert "cache='1:raw'" in repr(cached)
 
 

@@ -18,6 +18,7 @@ from sophon.server.access import EVERYTHING, Access, Rights, Tokens
 from tests.support.certificates import Authority
 from tests.support.command import refusal
 from tests.support.servers import RECIPE, digest, make_images, serve
+from tests.support.settings import grouped
 from tests.support.waiting import HANG_S, wait_until
 
 ALICE, BOB, ROOT = (secrets.token_urlsafe(24) for _ in range(3))
@@ -145,10 +146,17 @@ def test_a_request_names_samples_of_the_manifest_only(client):
 def test_a_loader_with_a_token_reads_the_same_batches(two_tenants, images, workers):
     url = f"{two_tenants['url']}/alice"
     expected = digest(sophon.DataLoader(images, RECIPE, batch_size=4))
-    settings = {"workers": workers, "num_workers": 1}
+    settings = {"kind": workers, "num_workers": 1}
     if workers == "processes":
         settings["multiprocessing_context"] = "spawn"
-    assert digest(sophon.DataLoader(url, RECIPE, batch_size=4, token=ALICE, **settings)) == expected
+    assert (
+        digest(
+            sophon.DataLoader(
+                url, RECIPE, **grouped(batch_size=4, credentials=sophon.Credentials(token=ALICE), **settings)
+            )
+        )
+        == expected
+    )
 
 
 def test_the_environment_may_hold_the_token(two_tenants, monkeypatch):
@@ -285,7 +293,10 @@ def test_a_loader_over_mutual_tls_reads_the_same_batches(tls_server, images, our
     pair = ours.issue("loader")
     assert tls_server.url.startswith("grpc+tls://")
     loader = sophon.DataLoader(
-        tls_server.url, RECIPE, batch_size=4, tls_ca=ours.ca, tls_cert=pair.cert, tls_key=pair.key
+        tls_server.url,
+        RECIPE,
+        batch_size=4,
+        credentials=sophon.Credentials(tls_ca=ours.ca, tls_cert=pair.cert, tls_key=pair.key),
     )
     assert digest(loader) == digest(sophon.DataLoader(images, RECIPE, batch_size=4))
 

@@ -284,6 +284,6 @@ def test_where_bits_would_differ_ops_stay_on_the_trainer_with_a_warning(server, 
     assert digest(loader) == expected
     assert loader.stats.cuts == {"0:raw": 12}
     with pytest.warns(OffloadWarning):
-        loader = sophon.DataLoader(server.url, RECIPE, batch_size=4, plan=["1:webp"] * 6 + ["2:raw"] * 6)
+        loader = sophon.DataLoader(server.url, RECIPE, batch_size=4, policy=["1:webp"] * 6 + ["2:raw"] * 6)
     assert digest(loader) == expected
     assert loader.stats.cuts == {"1:webp": 6, "0:raw": 6}

@@ -9,6 +9,7 @@ from typing import Any
 import sophon
 from sophon.loader.epoch.costs import Costs
 from tests.support.servers import RECIPE
+from tests.support.settings import grouped
 from tests.support.waiting import HANG_S
 
 _LONG_S = 0.1  # a thread that holds a lock may have to wait so long for Python's own, on a busy machine
@@ -33,14 +34,14 @@ def _draw(loader: sophon.DataLoader) -> None:
 
 _SETTINGS: dict[str, dict[str, Any]] = {
     "threads": {},
-    "processes": {"workers": "processes"},
-    "persistent": {"workers": "processes", "persistent_workers": True},
+    "processes": {"kind": "processes"},
+    "persistent": {"kind": "processes", "persistent_workers": True},
 }
 
 
 def main(path: str, how: str, kind: str) -> Any:
     """Begin an epoch; return what is to be kept in a script's own names, which the interpreter frees when it ends."""
-    loader = sophon.DataLoader(path, RECIPE, 4, num_workers=2, **_SETTINGS[kind])
+    loader = sophon.DataLoader(path, RECIPE, **grouped(batch_size=4, num_workers=2, **_SETTINGS[kind]))
     batches = iter(loader)
     if how == "kept":
         next(batches)

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import sophon
 from sophon.pipeline import Kind, Op, Pipeline
 from tests.support.servers import RECIPE
+from tests.support.settings import grouped
 from tests.support.waiting import HANG_S
 
 HOWS = ("consumer", "op", "ctrl-c", "ctrl-c-waiting", "dropped", "cycle", "closed")
@@ -65,14 +66,16 @@ def main(url: str, kind: str, *hows: str) -> None:
 
 
 def _leave_safely(url: str, kind: str, how: str) -> None:
-    settings: dict[str, Any] = {"workers": "processes"} if kind == "processes" else {"order": "relaxed"}
+    settings: dict[str, Any] = {"kind": "processes"} if kind == "processes" else {"order": "relaxed"}
     if kind == "persistent":
-        settings = {"workers": "processes", "persistent_workers": True}
+        settings = {"kind": "processes", "persistent_workers": True}
     if kind == "none":
         settings = {"num_workers": 0}
     pipeline = Pipeline([*RECIPE.ops, Trip(how)])
     expected = {"consumer": KeyError, "op": sophon.Error, "ctrl-c": KeyboardInterrupt}
-    loader = sophon.DataLoader(url, pipeline, 2, **{"num_workers": 2, "policy": "none", **settings})
+    loader = sophon.DataLoader(
+        url, pipeline, **grouped(batch_size=2, **{"num_workers": 2, "policy": "none", **settings})
+    )
     wanted = expected.get(how.removesuffix("-waiting"))
     try:
         _leave(loader, how)

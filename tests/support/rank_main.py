@@ -20,15 +20,14 @@ def main(url: str, uneven: str, kind: str) -> None:
     loader = sophon.DataLoader(
         url,
         RECIPE,
-        4,
+        batch_size=4,
         shuffle=True,
-        num_workers=1,
+        num_workers=sophon.Workers(1, kind=kind),
         seed=3,
         policy="none",
-        columns=("id",),
-        uneven=uneven,
-        workers=kind,
         on_error="substitute",
+        output=sophon.Output(columns=("id",)),
+        ranks=sophon.Ranks(uneven=uneven),
     )
     seen = []
     for _ in range(2):

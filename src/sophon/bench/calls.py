@@ -21,6 +21,7 @@ from sophon.bench.torchvision_import import import_torchvision
 from sophon.errors import ConfigError
 from sophon.loader.loader import DataLoader
 from sophon.loader.local_server import LocalServer
+from sophon.loader.options import Planning
 
 _BATCH_SIZE = 16
 _WARM_UP = 2  # epochs: the first fills the page cache and is measured, the second is the first with a plan
@@ -69,8 +70,10 @@ def bench_calls(
         ours: dict[str, Any] = {"shuffle": True, "num_workers": workers, "persistent_workers": True}
         loaders: dict[str, Any] = {
             "torch": TorchDataLoader(Images(folder, recipe), _BATCH_SIZE, **ours),
-            "local": DataLoader(folder, recipe, _BATCH_SIZE, **ours),
-            "node": DataLoader(server.url, recipe, _BATCH_SIZE, policy="optimal", profile=False, **ours),
+            "local": DataLoader(folder, recipe, batch_size=_BATCH_SIZE, **ours),
+            "node": DataLoader(
+                server.url, recipe, batch_size=_BATCH_SIZE, policy=Planning("optimal", profile=False), **ours
+            ),
         }
         samples = len(loaders["local"].dataset)
         rates: dict[str, list[float]] = {name: [] for name in loaders}

@@ -23,6 +23,7 @@ from sophon.bench.harness import one_torch_thread
 from sophon.bench.ops import RECIPE
 from sophon.loader.loader import DataLoader
 from sophon.loader.local_server import LocalServer
+from sophon.loader.options import Planning
 from sophon.loader.planning.shared import MEASURED
 from sophon.plan.plan import make_plan
 from sophon.units import format_rate
@@ -71,7 +72,14 @@ def run_demo(settings: DemoSettings, on_batch: OnBatch) -> dict[str, Any]:
 
         def loader_for(policy: str) -> DataLoader:
             kept = profile_path if policy in MEASURED else None
-            return DataLoader(server.url, RECIPE, _BATCH_SIZE, True, 1, policy=policy, profile=kept)
+            return DataLoader(
+                server.url,
+                RECIPE,
+                batch_size=_BATCH_SIZE,
+                shuffle=True,
+                num_workers=1,
+                policy=Planning(policy, profile=kept),
+            )
 
         first = loader_for("optimal")
         _Training(first, settings.epochs).epoch(0, "measuring", on_batch)

@@ -57,7 +57,7 @@ def bench_profile(
                 settings = {**_WAYS[name]}
                 if name == "profiling":
                     settings["profile_share"] = share
-                loader = DataLoader(server.url, RECIPE, _BATCH_SIZE, True, 1, **settings)
+                loader = DataLoader(server.url, RECIPE, batch_size=_BATCH_SIZE, shuffle=True, num_workers=1, **settings)
                 epoch_s, cpu_s = _epoch(loader)
                 if rounds:
                     epochs[name].append(epoch_s)

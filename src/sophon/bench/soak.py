@@ -33,6 +33,7 @@ from sophon.bench.pictures.photo_folder import write_photos
 from sophon.bench.proxy import Proxy
 from sophon.loader.loader import DataLoader
 from sophon.loader.local_server import LocalServer
+from sophon.loader.options import Faults, Output, Workers
 from sophon.loader.order.order import epoch_order
 from sophon.loader.sources.assignment import OffloadWarning
 from sophon.loader.sources.sources import FallbackWarning
@@ -126,8 +127,8 @@ def bench_soak(minutes: float, seed: int = 0, on_step: OnStep | None = None) -> 
         urls = [node.url for node in nodes]
         loops: list[Callable[[], None]] = [
             lambda: _train(urls[:1], store, report, stop, policy="none", seed=seed),
-            lambda: _train(urls, store, report, stop, policy="2:webp", hedge=True, seed=seed),
-            lambda: _train(urls[:1], store, report, stop, policy="2:webp", fallback=photos, seed=seed),
+            lambda: _train(urls, store, report, stop, policy="2:webp", faults={"hedge": True}, seed=seed),
+            lambda: _train(urls[:1], store, report, stop, policy="2:webp", faults={"fallback": photos}, seed=seed),
             lambda: _watch(report, stop),
             lambda: _strike(nodes, random.Random(seed), report, stop),
         ]
@@ -186,19 +187,27 @@ class Node:
         self.url = self.server.url.replace(str(self.server.port), str(self.proxy.port))
 
 
-def _train(urls: list[str], store: Store, report: Report, stop: threading.Event, *, seed: int, **how: Any) -> None:
+def _train(
+    urls: list[str],
+    store: Store,
+    report: Report,
+    stop: threading.Event,
+    *,
+    seed: int,
+    policy: str,
+    faults: dict[str, Any] | None = None,
+) -> None:
     """Take batches, epoch after epoch, and compare every sample."""
     loader = DataLoader(
         urls,
         RECIPE,
-        _BATCH,
+        batch_size=_BATCH,
         shuffle=True,
-        num_workers=1,
+        num_workers=Workers(1, buffer_bytes=_BUFFER_BYTES),
         seed=seed,
-        columns=("id",),
-        buffer_bytes=_BUFFER_BYTES,
-        deadline_s=120.0,
-        **how,
+        policy=policy,
+        faults=Faults(deadline_s=120.0, **(faults or {})),
+        output=Output(columns=("id",)),
     )
     names = store.manifest.ids.to_pylist()
     epoch = 0

@@ -25,6 +25,7 @@ from sophon.link.transport import Fetch
 from sophon.link.wire import Reply, Request
 from sophon.loader.dataset import RemoteDataset
 from sophon.loader.loader import DataLoader
+from sophon.loader.options import Workers
 from sophon.loader.sources.local import LocalTransport
 from sophon.store import Store, open_store
 
@@ -126,7 +127,7 @@ def _race(path: Path, work: Workload, seconds: float) -> dict[str, Any]:
     requests = REQUESTS if work.read_s else (2,)
     settings: list[tuple[int | str, int | None]] = [("auto", None), *itertools.product(WORKERS, requests)]
     loaders = {
-        setting: DataLoader(dataset, batch_size=BATCH_SIZE, num_workers=setting[0], max_requests=setting[1])
+        setting: DataLoader(dataset, batch_size=BATCH_SIZE, num_workers=Workers(setting[0], max_requests=setting[1]))
         for setting in settings
     }
     rates: dict[tuple[int | str, int | None], list[float]] = {setting: [] for setting in settings}

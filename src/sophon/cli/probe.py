@@ -48,7 +48,7 @@ def probe_command(
 
     pipeline = read_pipeline(pipeline_file)
     with steps_bar(f"opening {url}") as report:  # a server that does not answer is waited for
-        loader = DataLoader(url, pipeline, batch_size, num_workers=workers, policy="none")
+        loader = DataLoader(url, pipeline, batch_size=batch_size, num_workers=workers, policy="none")
         verdict = replace(probe(loader, batches=batches, on_step=report), consumer_per_s=consumer or math.inf)
     if json_target is not None:
         write_json(json_target, verdict.to_json())

@@ -2,59 +2,206 @@
 
 from __future__ import annotations
 
-import math
 import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from os import PathLike
 from typing import Any
 
+import numpy as np
+
+from sophon.codec.cut import Cut
 from sophon.errors import ConfigError
+from sophon.link.credentials import Credentials
+from sophon.link.transport import Transport
+from sophon.loader.dataset import RemoteDataset
+from sophon.loader.epoch.collate import Collate
 from sophon.loader.machine.tuner import Setting, Tuner
+from sophon.loader.options import Faults, OnError, Output, Planning, Ranks, Workers, at_least
 from sophon.loader.order.log import Relaxed, Replay
+from sophon.loader.order.order import Order
+from sophon.loader.order.sampling import OwnOrder, Sampling, ToldOrder
+from sophon.loader.planning.shared import MEASURED
+from sophon.loader.sources.prefix_cache import Cache
+from sophon.loader.torch_arguments import TorchArguments
 from sophon.loader.torch_import import torch
+from sophon.pipeline import Pipeline
 from sophon.process.cores import cores_here
 
-_WORKERS = ("threads", "processes")
 _MOST_REQUESTS = 32  # a storage node answers each with a stream and a few samples of lookahead of its own
+_USUAL_BATCH = 64  # a guess for batch samplers that do not say
 _SHALLOW = 8  # an eighth of the buffer's bytes is read ahead until that proves too little
 
 
-def at_least(name: str, value: Any, least: int) -> None:
-    """Raise unless a value is an integer of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{name}: expected an integer of at least {least}, got {value!r}")
+@dataclass(frozen=True)
+class Own:
+    """What users may say beyond torch's arguments; see `DataLoader`."""
+
+    seed: int | None = None
+    policy: Any = None
+    order: str | Relaxed | Replay | None = None
+    on_error: str | OnError | None = None
+    output: str | Output | None = None
+    target_transform: Callable[[Any], Any] | None = None
+    credentials: Credentials | None = None
+    faults: Faults | None = None
+    cache: bool | str | Cut | Cache = False
+    ranks: Ranks | None = None
+
+    @property
+    def planning(self) -> Planning:
+        """How cuts are chosen."""
+        return self.policy if isinstance(self.policy, Planning) else Planning(self.policy)
+
+    def check_not_told_twice(self, dataset: RemoteDataset) -> None:
+        """Raise if a loader is told what its data set has been told already."""
+        policy = self.planning.policy
+        told = {
+            "seed": self.seed is not None and self.seed != dataset.seed,
+            "policy": policy is not None and not (isinstance(policy, str) and policy in MEASURED),
+            "on_error": self.on_error is not None,
+            "output": self.output is not None,
+            "target_transform": self.target_transform is not None,
+            "credentials": self.credentials is not None,
+            "faults": self.faults is not None,
+            "cache": self.cache is not False,
+        }
+        names = ", ".join(name for name, is_told in told.items() if is_told)
+        if names:
+            raise ConfigError(f"a RemoteDataset has its own {names}; tell it, not the loader")
+
+    def open(self, data: Any, pipeline: Any, generator: Any) -> RemoteDataset:
+        """Return the data set at an address or a path, of an object, or the one that was given."""
+        if isinstance(data, RemoteDataset):
+            if pipeline is not None:
+                raise ConfigError("a RemoteDataset has its own pipeline; give one of them")
+            self.check_not_told_twice(data)
+            return data
+        if self.seed is not None and generator is not None:
+            raise ConfigError("seed and generator: either gives the seed; leave one of them out")
+        policy, planning = self.planning.policy, self.planning
+        measures = isinstance(policy, str) and policy in MEASURED
+        return RemoteDataset(
+            data,
+            pipeline,
+            seed=_drawn(generator) if self.seed is None else self.seed,
+            policy=replace(planning, policy=None) if measures else planning,
+            on_error="raise" if self.on_error is None else self.on_error,
+            output="torch" if self.output is None else self.output,
+            target_transform=self.target_transform,
+            credentials=self.credentials,
+            faults=self.faults,
+            cache=self.cache,
+        )
 
 
-def workers_kind(told: str | None, number: int | str, own_code: str) -> str:
-    """Return whether workers are threads or processes; raise if that kind or number cannot be.
+def _drawn(generator: Any) -> int:
+    """Return the seed that a generator of torch gives; 0 without one."""
+    if generator is None:
+        return 0
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+def unwrapped(data: Any) -> tuple[Any, Order | None]:
+    """Return what samples come from, and which of them take part, where a `Subset` says so."""
+    if torch is None or not isinstance(data, torch.utils.data.Subset):
+        return data, None
+    inner, outer = unwrapped(data.dataset)
+    mine = np.asarray(list(data.indices), np.int64)
+    return inner, mine if outer is None else outer[mine]
+
+
+def divided(data: Any, pipeline: Any, positional: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """Return the pipeline, and torch's arguments that were given by position: the second is either, after an object."""
+    if isinstance(data, str | PathLike | list | tuple | Transport):
+        if positional:
+            raise ConfigError(
+                f"{positional[0]!r} after the pipeline: with an address or a path, torch's arguments are keywords "
+                "(batch_size=…, shuffle=…)"
+            )
+        return pipeline, ()
+    is_pipeline = isinstance(pipeline, Pipeline | list | tuple) or callable(pipeline)
+    if is_pipeline or (pipeline is None and not positional):
+        return pipeline, positional
+    return None, (pipeline, *positional)
+
+
+def sampling_of(told: TorchArguments, dataset: RemoteDataset, indices: Order | None, uneven: str) -> Sampling:
+    """Return what decides the order of samples."""
+    given = told.sampler if told.batch_sampler is None else told.batch_sampler
+    if given is None:
+        return OwnOrder(len(dataset), dataset.seed, bool(told.shuffle), uneven, indices)
+    return ToldOrder(given, told.batch_sampler is not None, len(dataset), dataset.seed, indices)
+
+
+def batch_size_of(told: TorchArguments) -> int:
+    """Return how many samples a batch has; about so many where a batch sampler decides."""
+    if told.batch_sampler is not None:
+        size = getattr(told.batch_sampler, "batch_size", None)
+        return size if isinstance(size, int) and size > 0 else _USUAL_BATCH
+    return told.batch_size or 1
+
+
+@dataclass(frozen=True)
+class Single:
+    """What makes a "batch" of one sample, where there are no batches: as torch does, the sample itself.
 
     Args:
-        told: "threads" or "processes", as the user said; None to choose.
-        number: How many.
+        output: "torch" or "numpy".
+        collate: The user's own function, which is given the sample and not a list.
+    """
+
+    output: str
+    collate: Callable[[Any], Any] | None = None
+
+    def __call__(self, items: list[Any]) -> Any:
+        """Return the sample."""
+        if self.collate is not None:
+            return self.collate(items[0])
+        convert: Callable[[Any], Any] = torch.utils.data.default_convert
+        return convert(items[0]) if self.output == "torch" else items[0]
+
+
+def collate_of(told: TorchArguments, output: str) -> Collate | None:
+    """Return what makes a batch of samples; None for what torch does by default."""
+    return Single(output, told.collate_fn) if told.batch_size is None else told.collate_fn
+
+
+def workers_of(told: int | str | Workers | None, is_remote: bool) -> Workers:
+    """Return who finishes samples: as told, or "auto" where there is a link to wait for."""
+    if isinstance(told, Workers):
+        return told
+    if told is None:
+        return Workers("auto" if is_remote else 0)
+    return Workers(told)
+
+
+def workers_kind(workers: Workers, told: TorchArguments, own_code: str) -> str:
+    """Return whether workers are threads or processes; raise if that kind cannot be.
+
+    Args:
+        workers: As the user said.
+        told: Torch's arguments.
         own_code: What the loader runs of the user's own, in words; "" for nothing.
     """
-    if told is not None and told not in _WORKERS:
-        raise ConfigError(f"workers: expected threads or processes, got {told!r}")
-    if number != "auto":
-        at_least("num_workers", number, 0)
-    if told == "threads" and own_code and number != 0:
+    if workers.kind == "threads" and told.multiprocessing_context is not None:
+        raise ConfigError("multiprocessing_context: threads are not started that way; leave out it or kind='threads'")
+    if workers.kind == "threads" and own_code and workers.number != 0:
         raise ConfigError(
-            f"workers='threads': {own_code} may draw from the global generators, which belong to the training loop, "
-            "and holds Python's lock; leave out workers=, and worker processes run it, or use num_workers=0"
+            f"kind='threads': {own_code} may draw from the global generators, which belong to the training loop, "
+            "and holds Python's lock; leave out the kind, and worker processes run it, or use num_workers=0"
         )
-    return told or ("processes" if own_code else "threads")
+    asks = own_code or told.multiprocessing_context is not None
+    return workers.kind or ("processes" if asks else "threads")
 
 
-def check_hedge(hedge: Any) -> bool | float:
-    """Return after how long a request is made a second time; raise if the setting makes no sense."""
-    if hedge is False or (isinstance(hedge, bool | int | float) and hedge > 0 and math.isfinite(hedge)):
-        return bool(hedge) if isinstance(hedge, bool) else float(hedge)
-    raise ConfigError(f"hedge: expected True, False or seconds above 0, got {hedge!r}")
-
-
-def check_not_told(told: dict[str, bool]) -> None:
-    """Raise if a loader was told what its data set has been told already."""
-    if any(told.values()):
-        names = ", ".join(name for name, is_told in told.items() if is_told)
-        raise ConfigError(f"a RemoteDataset has its own {names}; tell it, not the loader")
+def order_of(order: Any, in_order: bool) -> Any:
+    """Return the order of batches, which torch's `in_order` may say too."""
+    if in_order not in (True, False):
+        raise ConfigError(f"in_order: expected True or False, got {in_order!r}")
+    if not in_order and order == "strict":
+        raise ConfigError("in_order=False asks for what is finished first, order='strict' for the opposite")
+    return ("strict" if in_order else "relaxed") if order is None else order
 
 
 def bound_ahead(buffer_bytes: int, prefetch_factor: Any, workers: int, batch_size: int, result_bytes: int) -> int:
@@ -92,11 +239,22 @@ def relaxed_order(order: Any) -> Relaxed | None:
     return None
 
 
-def can_pin(wanted: bool, output: str) -> bool:
+def can_pin(wanted: bool, device: str, output: str) -> bool:
     """Return whether batches are to be copied into pinned memory."""
+    if device and (not wanted or not _is_current(device)):
+        raise ConfigError(
+            f"pin_memory_device={device!r}: batches are pinned for the current accelerator, with pin_memory=True; "
+            "leave it out"
+        )
     if wanted and output == "numpy":
         raise ConfigError('pin_memory: there is pinned memory for torch tensors only; use output="torch"')
     if wanted and not torch.accelerator.is_available():
         warnings.warn("pin_memory is set but there is no accelerator; batches are not pinned", stacklevel=3)
         return False
     return wanted
+
+
+def _is_current(device: str) -> bool:
+    """Return whether a device is of the kind that this machine has, or this machine has none."""
+    here = torch.accelerator.current_accelerator() if torch is not None else None
+    return here is None or torch.device(device).type == here.type

@@ -7,7 +7,6 @@ connection.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -16,17 +15,15 @@ from sophon.codec.cut import RAW, Cut
 from sophon.errors import BudgetError, ConfigError
 from sophon.link.credentials import Credentials
 from sophon.link.transport import Opened, Transport
-from sophon.loader.account.bad import DEFAULT_BUDGET, BadSamples
+from sophon.loader.account.bad import BadSamples
 from sophon.loader.account.stats import Stats
-from sophon.loader.arguments import check_hedge
-from sophon.loader.epoch.collate import OUTPUTS
 from sophon.loader.epoch.finishers import Here
 from sophon.loader.epoch.finishing import Finishing
 from sophon.loader.epoch.mending import Mending
-from sophon.loader.machine.machine import MachineConfig
 from sophon.loader.objects import as_pipeline, given
 from sophon.loader.opening.blocked import warn_if_blocked
 from sophon.loader.opening.trial import try_calls
+from sophon.loader.options import Faults, OnError, Output, Told
 from sophon.loader.planning.shared import MEASURED, SharedPlanning, shared_array
 from sophon.loader.sources.assignment import agreed_cut, assignment_for, within
 from sophon.loader.sources.prefix_cache import Cache, CachedTransport, cache_cut, cache_for
@@ -57,20 +54,15 @@ class RemoteDataset(Dataset[Any]):
             or one cut per sample; or "optimal", "sophon" or "fastflow", which measure in the first epoch and plan for
             those that follow, all worker processes together. These have to be told of each epoch, by `set_epoch` or
             by an `EpochSampler`.
-        allow_lossy: Whether the policy may name codecs that change the tensors.
-        target_transform: Applied to labels; seeded for each sample, as your own steps are, and run where they are run.
-        columns: Further columns to bring along; "id" is the sample's id.
-        deadline_s: How long nothing may come before an error is raised.
-        fallback: Path of the same files, which are read directly while no node answers.
-        hedge: Ask a second time for what is late, at another node if there is one: after so many seconds of silence, or
-            True to learn from the others how long that is. Requests are then sent by threads.
+            `Planning(…)` says more: where a profile is kept, whether lossy codecs are allowed.
         on_error: What becomes of a sample that cannot be had: "raise" its error, "substitute" the next good one of the
-            data set, or "skip" it, which makes its batch smaller.
-        error_budget: How many samples may be bad: a number, or a share of the data set; more are a `BudgetError`.
-        output: "torch" tensors, or "numpy" arrays, which need no torch.
+            data set, or "skip" it, which makes its batch smaller; `OnError(…)` to say how many may be bad.
+        output: "torch" tensors, or "numpy" arrays, which need no torch; `Output(…)` to bring further columns along.
+        target_transform: Applied to labels; seeded for each sample, as your own steps are, and run where they are run.
+        credentials: What to show to the storage node; from the environment by default.
+        faults: What to do when nodes are late or away. With `hedge`, requests are sent by threads.
         cache: Keep what the ops before the first random one give, and run them once: True, a cut such as "1:webp", or
             `Cache(…)` to say where and how much.
-        credentials: What to show to the storage node; from the environment by default.
     """
 
     def __init__(
@@ -80,29 +72,25 @@ class RemoteDataset(Dataset[Any]):
         *,
         seed: int = 0,
         policy: Any = None,
-        allow_lossy: bool = False,
+        on_error: str | OnError = "raise",
+        output: str | Output = "torch",
         target_transform: Callable[[Any], Any] | None = None,
-        columns: Sequence[str] = (),
-        deadline_s: float = MachineConfig.deadline_s,
-        fallback: str | PathLike[str] | None = None,
-        hedge: bool | float = False,
-        on_error: str = "raise",
-        error_budget: float = DEFAULT_BUDGET,
-        output: str = "torch",
-        cache: bool | str | Cut | Cache = False,
         credentials: Credentials | None = None,
+        faults: Faults | None = None,
+        cache: bool | str | Cut | Cache = False,
     ) -> None:
-        if output not in OUTPUTS:
-            raise ConfigError(f"output: expected torch or numpy, got {output!r}")
-        if output == "torch":
+        told = Told.of(policy, on_error, output, faults)
+        columns, policy = told.output.columns, told.planning.policy
+        if told.output.kind == "torch":
             need_torch('output="torch"')
-        self.hedge = check_hedge(hedge)
         found = given(url, pipeline, target_transform)  # of an object: its files and transforms
         url, pipeline, target_transform = found.source, found.pipeline, found.target_transform
+        self.faults = told.faults
         self.pipeline = as_pipeline(pipeline)
         self.seed = Key(seed, 0, 0).seed
+        deadline_s = told.faults.deadline_s
         nodes, self.url = _nodes(url, credentials or Credentials(), deadline_s)
-        sources = Sources(nodes, fallback, self.pipeline, self.url, deadline_s)
+        sources = Sources(nodes, told.faults.fallback, self.pipeline, self.url, deadline_s)
         bound_arenas()
         alone_after_fork()
         opened = sources.open(self.pipeline)
@@ -110,14 +98,14 @@ class RemoteDataset(Dataset[Any]):
         self.samples = Samples(sources, opened, self.pipeline, self.seed, tuple(columns), self.url, deadline_s)
         self.is_cached = cache is not False
         self.measures = policy if isinstance(policy, str) and policy in MEASURED else None
-        self._assign(None if self.measures else policy, cache, allow_lossy)
+        self._assign(None if self.measures else policy, cache, told.planning.allow_lossy)
         self.finishing = Finishing(
-            self.pipeline, self.seed, self.url, opened.has_labels, tuple(columns), target_transform, output
+            self.pipeline, self.seed, self.url, opened.has_labels, tuple(columns), target_transform, told.output.kind
         )
-        self.bad_samples = BadSamples(on_error, error_budget, len(self))
+        self.bad_samples = BadSamples(told.on_error.action, told.on_error.budget, len(self))
         # Shared with torch's worker processes, forked or spawned, also persistent ones.
         self._epoch = shared_array(1, np.int64)
-        self._planning = SharedPlanning(self.samples, self.measures, allow_lossy)
+        self._planning = SharedPlanning(self.samples, self.measures, told.planning.allow_lossy)
         if not in_worker():
             if self.transport.is_remote and policy != "none" and not self.is_cached:
                 warn_if_blocked(self.pipeline)
@@ -240,7 +228,7 @@ class RemoteDataset(Dataset[Any]):
         here, planning = Here(self.finishing, None), self._planning
         stats, watcher = planning.own_stats, planning.watcher()
         mending = Mending(self.samples, self.bad_samples, stats)
-        for position, reply in self.samples.fetch(epoch, samples, stats, self.hedge, watcher):
+        for position, reply in self.samples.fetch(epoch, samples, stats, self.faults.hedge, watcher):
             key = Key(self.seed, epoch, samples[position])
             made = here.make(reply, key, None, wants_trace=watcher is not None)
             stats.add(finish_cpu_s=made.cpu_s)

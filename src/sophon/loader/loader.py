@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import fields, replace
+from typing import Any, Self
 
 from sophon.codec.cut import RAW, Cut
-from sophon.errors import BudgetError, ConfigError
+from sophon.errors import BudgetError, ConfigError, RankError
 from sophon.link.credentials import Credentials
 from sophon.loader.account.advice import Setup, Spent, count
-from sophon.loader.account.bad import DEFAULT_BUDGET, BadSamples
+from sophon.loader.account.bad import BadSamples
 from sophon.loader.account.explain import explain_epoch
 from sophon.loader.account.progress import with_bar
 from sophon.loader.account.stats import Stats
 from sophon.loader.arguments import (
-    at_least,
+    Own,
+    batch_size_of,
     bound_ahead,
     can_pin,
-    check_hedge,
-    check_not_told,
+    collate_of,
+    divided,
+    order_of,
     relaxed_order,
+    sampling_of,
     tuner_for,
+    unwrapped,
     workers_kind,
+    workers_of,
 )
 from sophon.loader.dataset import RemoteDataset
 from sophon.loader.epoch.batch import EMPTY
@@ -33,25 +39,28 @@ from sophon.loader.epoch.passes import Batching, Passes, Staff, Start
 from sophon.loader.epoch.shared import Running, SharedBatches
 from sophon.loader.machine.machine import MachineConfig
 from sophon.loader.machine.tuner import Setting
+from sophon.loader.options import Faults, OnError, Output, Ranks, Workers, at_least
 from sophon.loader.order.log import OrderLog, Relaxed, Replay
-from sophon.loader.order.ranks import Ranks, check_uneven, find_ranks
+from sophon.loader.order.order import Order
+from sophon.loader.order.ranks import Rank
 from sophon.loader.order.state import Place, State
 from sophon.loader.order.turns import Turns
 from sophon.loader.planning.planner import Planner, PlanSettings
 from sophon.loader.planning.shared import MEASURED
 from sophon.loader.planning.watch import Watch
 from sophon.loader.sources.assignment import OffloadWarning
-from sophon.loader.sources.prefix_cache import DEFAULT_BYTES, Cache
+from sophon.loader.sources.prefix_cache import Cache
 from sophon.loader.sources.sources import Address
+from sophon.loader.torch_arguments import TorchArguments
 from sophon.pipeline.pipeline import title
 from sophon.plan.plan import Plan
 from sophon.plan.policies import Options
 from sophon.plan.resources import Resources
 from sophon.process.cores import cores_here
-from sophon.profile.explore import DEFAULT_SHARE
 from sophon.profile.table import Profile
 from sophon.profile.verdict import Verdict
 
+_TORCHS = {field.name for field in fields(TorchArguments)}
 _MANY = 0.1  # of an epoch's samples with a smaller cut than asked for are worth a warning
 
 
@@ -64,208 +73,192 @@ class DataLoader:
     can go on from there. Only with ``order="relaxed"`` does it also depend on what is finished first; the tensors of a
     sample stay the same.
 
+    With an address or a path first, the second argument is the pipeline, and torch's arguments are keywords. With a
+    data set first, torch's positional order holds: ``DataLoader(dataset, 64, True)``. Where an argument is torch's and
+    nothing else is said below, it means what it means there.
+
     Args:
         data: Address ``grpc://host:port/dataset``, a list of addresses of nodes that hold the same data set, a path, a
-            data set of torchvision's or Hugging Face's that consists of files, `from_dataset(…)` of one's own, or a
-            `RemoteDataset`.
+            data set of torchvision's or Hugging Face's that consists of files, `from_dataset(…)` of one's own, a
+            `RemoteDataset`, or a `torch.utils.data.Subset` of any of these.
         pipeline: A `Pipeline`, a list of ops that begins with `Decode`, or a transform of torchvision, timm or
-            albumentations, or a callable, that takes a picture; not with a
-            `RemoteDataset`, which has its own, nor with an object that has a transform.
-        batch_size: Samples in a batch.
+            albumentations, or a callable, that takes a picture; not with a `RemoteDataset`, which has its own, nor with
+            an object that has a transform.
+        positional: Torch's further arguments, after a data set.
+        batch_size: Samples in a batch; None for single samples, which are not collated.
         shuffle: In random order, another one each epoch.
+        sampler: Decides the order instead, as with torch: for this rank alone. It needs a length.
+        batch_sampler: Decides the batches instead.
         num_workers: Threads or processes that finish samples; 0 does it in the thread that iterates; "auto" follows the
-            measured bottleneck: workers, requests under way and bytes read ahead.
+            measured bottleneck: workers, requests under way and bytes read ahead. `Workers(…)` says more. By default
+            "auto" with a storage node, and 0 without one.
         collate_fn: Makes a batch from a list of samples; by default as torch does. It may draw from the global
             generators of Python, NumPy and torch, as CutMix and MixUp do: they are seeded for each batch from the seed,
             the epoch and the batch's place in it, and put back afterwards.
         pin_memory: Copy batches into pinned memory, if there is an accelerator.
         drop_last: Leave out a last batch that is smaller.
-        seed: Of the order and of all random ops.
+        timeout: Seconds that the next batch may take to come; 0 for as long as it takes.
+        worker_init_fn: Called in each worker process with its number when it starts.
+        multiprocessing_context: How processes are started: "fork" where there is one, "spawn" or "forkserver". It also
+            asks for processes where threads would do.
+        generator: Gives the seed, if none is given.
+        prefetch_factor: The most batches per worker that are made ahead; by default only bytes are bounded.
+        persistent_workers: Keep processes between epochs. Otherwise those of the next epoch are forked when it begins,
+            and see your objects as they are then.
+        pin_memory_device: Of pinned memory; there is only the current accelerator's.
+        in_order: False is ``order="relaxed"``.
+        seed: Of the order and of all random ops; 0 by default.
         policy: "optimal", "sophon" or "fastflow" measure in the first epoch and plan for those that follow; "none",
-            "all", "resize" and a cut such as "2:webp" are the same for all samples. By default "optimal", where the
-            data lie behind a storage node.
-        plan: One cut per sample; overrides the policy.
-        profile: Where what was measured is kept for the next run: a path; by default the user's cache folder; False
-            for nowhere.
-        profile_share: Share of the samples that the first epoch sends in various codecs, to learn what they cost.
-        allow_lossy: Whether policy or plan may use codecs that change the tensors.
-        target_transform: Applied to labels; seeded for each sample, as your own steps are, and run where they are run.
-        columns: Further columns to bring along; "id" is the sample's id.
-        buffer_bytes: Bound on bytes of samples that are asked for and not yet handed out.
-        deadline_s: How long nothing may come before an error is raised.
-        fallback: Path of the same files, which are read directly while no storage node answers.
-        hedge: Ask a second time for what is late, at another node if there is one: after so many seconds of silence, or
-            True to learn from the others how long that is. Needs workers.
+            "all", "resize" and a cut such as "2:webp" are the same for all samples; a `Plan`, the `Path` of one, or one
+            cut per sample is a plan. By default "optimal", where the data lie behind a storage node. `Planning(…)` says
+            more: where a profile is kept, whether lossy codecs are allowed.
         order: "strict" for batches that are the same in every run; "relaxed", or `Relaxed(max_delay)`, for batches of
             what is finished first, so that slow samples hold up no others (`loader.log` records the order);
             `Replay(log)` for the batches of a recorded run.
-        max_requests: Requests under way at once; by default 2 for each node; "auto" workers find a number of their own.
-        workers: "threads" or "processes". By default processes where code of your own is run (a step of the pipeline,
-            target_transform or collate_fn), which may hold Python's lock and draw from the global generators, and
-            threads where none is. Either way this process fetches and plans, and the batches are the same.
-        multiprocessing_context: How processes are started: "fork" where there is one, "spawn" or "forkserver".
-        prefetch_factor: The most batches per worker that are made ahead; by default `buffer_bytes` alone bounds them.
-        persistent_workers: Keep processes between epochs. Otherwise those of the next epoch are forked when it begins,
-            and see your objects as they are then.
-        rank: Which of several training processes this is; by default as torch.distributed or torchrun's environment
-            say. Give rank=0, world_size=1 for a loader that one rank uses alone, such as for validation.
-        world_size: How many training processes there are.
-        uneven: What to do if samples cannot be shared evenly: "pad" with some from the beginning of the order, as
-            torch's DistributedSampler does, "drop" the last ones, or "raise".
         on_error: What becomes of a sample that cannot be had: "raise" its error, "substitute" the next good one of the
-            data set, or "skip" it, which makes its batch smaller.
-        error_budget: How many samples may be bad: a number, or a share of the data set; more are a `BudgetError`.
-        output: "torch" tensors, or "numpy" arrays, which need no torch.
-        cache: Keep what the ops before the first random one give, and run them once: True, or a cut such as "1:webp".
-            Instead of a policy.
-        cache_dir: Where; by default the user's cache folder.
-        cache_bytes: How many bytes may be kept of this data set and these ops.
-        token: Shown to the storage node, as are the next three: see `RemoteDataset`.
-        tls_ca: PEM file of the authority that signed the node's certificate.
-        tls_cert: PEM file of this trainer's certificate.
-        tls_key: PEM file of its key.
+            data set, or "skip" it, which makes its batch smaller; `OnError(…)` to say how many may be bad.
+        output: "torch" tensors, or "numpy" arrays, which need no torch; `Output(…)` to bring further columns along.
+        target_transform: Applied to labels; seeded for each sample, as your own steps are, and run where they are run.
+        credentials: What to show to the storage node; from the environment by default.
+        faults: What to do when nodes are late or away: `Faults(deadline_s=…, hedge=…, fallback=…)`.
+        cache: Keep what the ops before the first random one give, and run them once: True, a cut such as "1:webp", or
+            `Cache(…)` to say where and how much. Instead of a policy.
+        ranks: Which of several training processes this is, `Ranks(…)`; by default as torch.distributed or the launcher
+            says when an epoch begins.
     """
 
-    # long: the signature has 45 lines, and each argument is handed to what it is for in one place.
+    # long: the signature has 30 lines, and each argument is handed to what it is for in one place.
     def __init__(
         self,
-        data: Address | RemoteDataset,
+        data: Address | RemoteDataset | Any,
         pipeline: Any = None,
-        batch_size: int = 1,
-        shuffle: bool = False,
-        num_workers: int | str = 0,
+        *positional: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Any] | None = None,
+        num_workers: int | str | Workers | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
-        *,
-        seed: int = 0,
-        policy: str | Cut | None = None,
-        plan: Any = None,
-        profile: str | Path | bool | None = None,
-        profile_share: float = DEFAULT_SHARE,
-        allow_lossy: bool = False,
-        target_transform: Callable[[Any], Any] | None = None,
-        columns: Sequence[str] = (),
-        buffer_bytes: int = MachineConfig.buffer_bytes,
-        deadline_s: float = MachineConfig.deadline_s,
-        fallback: str | Path | None = None,
-        hedge: bool | float = False,
-        order: str | Relaxed | Replay = "strict",
-        max_requests: int | None = None,
-        workers: str | None = None,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], Any] | None = None,
         multiprocessing_context: Any = None,
+        generator: Any = None,
         prefetch_factor: int | None = None,
         persistent_workers: bool = False,
-        rank: int | None = None,
-        world_size: int | None = None,
-        uneven: str = "pad",
-        on_error: str = "raise",
-        error_budget: float = DEFAULT_BUDGET,
-        output: str = "torch",
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        seed: int | None = None,
+        policy: Any = None,
+        order: str | Relaxed | Replay | None = None,
+        on_error: str | OnError | None = None,
+        output: str | Output | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        credentials: Credentials | None = None,
+        faults: Faults | None = None,
         cache: bool | str | Cut | Cache = False,
-        cache_dir: str | Path | None = None,
-        cache_bytes: int = DEFAULT_BYTES,
-        token: str | None = None,
-        tls_ca: str | Path | None = None,
-        tls_cert: str | Path | None = None,
-        tls_key: str | Path | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
-        at_least("batch_size", batch_size, 1)
-        at_least("buffer_bytes", buffer_bytes, 1)
-        if max_requests is not None:
-            at_least("max_requests", max_requests, 1)
-        check_hedge(hedge)
-        if hedge and num_workers == 0:
+        told = TorchArguments(
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            num_workers,
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor,
+            persistent_workers,
+            pin_memory_device,
+            in_order,
+        )
+        own = Own(seed, policy, order, on_error, output, target_transform, credentials, faults, cache, ranks)
+        self._rebuilt_from = (data, pipeline, positional, told, own)
+        inner, indices = unwrapped(data)
+        pipeline, positional = divided(inner, pipeline, positional)
+        told = told.with_positional(positional)
+        told.check()
+        self.dataset = own.open(inner, pipeline, told.generator)
+        self._make(told, own, indices)
+
+    def _make(self, told: TorchArguments, own: Own, indices: Order | None) -> None:
+        """Make everything that an epoch needs, now that the data set is open."""
+        dataset, planning = self.dataset, own.planning
+        samples = dataset.samples
+        order = order_of(own.order, told.in_order)
+        relaxed = relaxed_order(order)
+        workers = workers_of(told.num_workers, dataset.transport.is_remote)
+        is_auto = workers.number == "auto"
+        kind = workers_kind(workers, told, self._own_code(told))
+        if dataset.faults.hedge and workers.number == 0:
             raise ConfigError("hedge: asking twice needs threads that fetch; use num_workers of at least 1")
-        if not deadline_s > 0:  # not NaN either
-            raise ConfigError(f"deadline_s: expected seconds above 0, got {deadline_s!r}")
-        if isinstance(data, RemoteDataset):
-            if pipeline is not None:
-                raise ConfigError("a RemoteDataset has its own pipeline; give one of them")
-            told: dict[str, bool] = {
-                "seed": seed not in (0, data.seed),
-                "policy": policy is not None and policy not in MEASURED,
-                "plan": plan is not None,
-                "target_transform": target_transform is not None,
-                "columns": bool(columns),
-                "on_error": on_error != "raise",
-                "error_budget": error_budget != DEFAULT_BUDGET,
-                "output": output != "torch",
-                "cache": cache is not False,
-                "fallback": fallback is not None,
-                "token": (token, tls_ca, tls_cert, tls_key) != (None,) * 4,
-            }
-            check_not_told(told)
-            self.dataset = data
-            policy = policy or data.measures
-        else:
-            self.dataset = RemoteDataset(
-                data,
-                pipeline,
-                seed=seed,
-                policy=_policy_or_plan(policy, plan),
-                allow_lossy=allow_lossy,
-                target_transform=target_transform,
-                columns=columns,
-                deadline_s=deadline_s,
-                fallback=fallback,
-                on_error=on_error,
-                error_budget=error_budget,
-                output=output,
-                cache=cache if cache is False or isinstance(cache, Cache) else Cache(cache, cache_dir, cache_bytes),
-                credentials=Credentials(token, tls_ca, tls_cert, tls_key),
-            )
-        self.batch_size = batch_size
-        self.shuffle = shuffle
-        samples = self.dataset.samples
-        requests = max_requests or MachineConfig.max_requests * samples.sources.nodes
-        kind = workers_kind(workers, num_workers, self._own_code(collate_fn))
-        self.num_workers: int = cores_here() if isinstance(num_workers, str) else num_workers
-        self.collate_fn = collate_fn
-        self.drop_last = drop_last
-        self.pin_memory = can_pin(pin_memory, self.dataset.output)
-        self._told_ranks = (rank, world_size)
-        self._batching = Batching(batch_size, shuffle, drop_last, check_uneven(uneven), collate_fn, self.pin_memory)
+        requests = workers.max_requests or MachineConfig.max_requests * samples.sources.nodes
+        self._told = told
+        self.num_workers: int = cores_here() if isinstance(workers.number, str) else workers.number
+        self.batch_size = told.batch_size if told.batch_sampler is None else None
+        self.drop_last = told.drop_last
+        self.pin_memory = can_pin(told.pin_memory, told.pin_memory_device, dataset.output)
+        self._ranks = own.ranks or Ranks()
+        self._sampling = sampling_of(told, dataset, indices, self._ranks.uneven)
+        if told.batch_sampler is not None and (relaxed is not None or isinstance(order, Replay)):
+            raise ConfigError("order: a batch sampler decides what is in a batch; leave out order, or batch_sampler")
+        size = batch_size_of(told)
+        self._batching = Batching(
+            self._sampling,
+            size,
+            told.drop_last,
+            collate_of(told, dataset.output),
+            self.pin_memory,
+            told.timeout or math.inf,
+        )
         self._place = Place()
+        self._running = Running()  # the latest pass
+        self._is_closed = False
         self._spent: tuple[Spent, Plan | None] | None = None  # by the latest pass that ended, and under which plan
         self._warned = False
         self.stats = Stats()
-        relaxed = relaxed_order(order)
-        result_bytes = self.dataset.finishing.result_bytes
-        ahead_bytes = bound_ahead(buffer_bytes, prefetch_factor, self.num_workers, batch_size, result_bytes)
+        result_bytes = dataset.finishing.result_bytes
         config = MachineConfig(
-            buffer_bytes=ahead_bytes,
-            deadline_s=deadline_s,
+            buffer_bytes=bound_ahead(workers.buffer_bytes, told.prefetch_factor, self.num_workers, size, result_bytes),
+            deadline_s=dataset.faults.deadline_s,
             max_requests=requests,
-            request_samples=min(MachineConfig.request_samples, self.dataset.opened.max_samples),
+            request_samples=min(MachineConfig.request_samples, dataset.opened.max_samples),
             max_delay=None if relaxed is None else relaxed.max_delay,
             nodes=samples.sources.nodes,
             has_fallback=samples.sources.has_fallback,
-            hedge=hedge,
+            hedge=dataset.faults.hedge,
         )
+        policy = planning.policy or dataset.measures
         settings = PlanSettings(
             policy=policy if isinstance(policy, str) and policy in MEASURED else "optimal",
-            options=Options(allow_lossy=allow_lossy),
-            share=profile_share,
-            profile=None if profile is None or isinstance(profile, bool) else Path(profile),
-            keep=profile is not False,
+            options=Options(allow_lossy=planning.allow_lossy),
+            share=planning.share,
+            profile=planning.profile_path,
+            keep=planning.profile is not False,
         )
         cores = float(min(max(self.num_workers, 1), cores_here()))
-        should_plan = self._should_plan(policy, plan)
+        should_plan = self._should_plan(policy)
         self._planner = Planner(samples, settings, cores, self.stats, self.num_workers == 0) if should_plan else None
-        is_remote, is_alone = self.dataset.transport.is_remote, self.num_workers == 0
+        is_remote, is_alone = dataset.transport.is_remote, self.num_workers == 0
         self._watch = None if should_plan else Watch(is_remote, cores, self.stats, is_alone)
+        context, init = told.multiprocessing_context, told.worker_init_fn
         self._passes = Passes(
             samples,
-            self.dataset.finishing,
+            dataset.finishing,
             self.bad_samples,
             self._batching,
             config,
-            Staff(self.num_workers, kind, multiprocessing_context, persistent_workers),
+            Staff(self.num_workers, kind, context, told.persistent_workers, init, dataset),
             self.stats,
             self._planner,
-            tuner_for(kind, max_requests, requests, config.buffer_bytes) if num_workers == "auto" else None,
-            order.opened(self.dataset.opened.fingerprint, batch_size) if isinstance(order, Replay) else None,
+            tuner_for(kind, workers.max_requests, requests, config.buffer_bytes) if is_auto else None,
+            order.opened(dataset.opened.fingerprint, size) if isinstance(order, Replay) else None,
             self._watch,
         )
         self._setup = Setup(
@@ -277,29 +270,32 @@ class DataLoader:
             bad=0,
             on_error=self.bad_samples.policy,
             cuts_by=self._cuts_by(),
-            is_auto=num_workers == "auto",
-            finds_requests=num_workers == "auto" and max_requests is None,
-            is_persistent=persistent_workers,
-            has_collate=collate_fn is not None,
-            store=self.dataset.opened.store,
+            is_auto=is_auto,
+            finds_requests=is_auto and workers.max_requests is None,
+            is_persistent=told.persistent_workers,
+            has_collate=told.collate_fn is not None,
+            store=dataset.opened.store,
         )
-        len(self)  # impossible ranks, or samples that must be shared evenly and cannot be, are found here
+        with suppress(RankError):  # a launcher may tell later which rank this is
+            len(self)  # samples that must be shared evenly and cannot be are found here
 
-    def _own_code(self, collate_fn: Any) -> str:
+    def _own_code(self, told: TorchArguments) -> str:
         """Return what the loader runs of the user's own, in words; "" for nothing."""
         finishing = self.dataset.finishing
         first = finishing.pipeline.first_call
         names = [title(finishing.pipeline.ops[first])] if first < len(finishing.pipeline) else []
         names += ["target_transform"] if finishing.target_transform is not None else []
-        names += ["collate_fn"] if collate_fn is not None else []
+        names += ["collate_fn"] if told.collate_fn is not None else []
+        names += ["worker_init_fn"] if told.worker_init_fn is not None else []
         return " and ".join(names)
 
-    def _should_plan(self, policy: Any, plan: Any) -> bool:
+    def _should_plan(self, policy: Any) -> bool:
         """Return whether this loader measures and plans for itself."""
         samples = self.dataset.samples
         if self.dataset.is_cached and policy is not None:
             raise ConfigError(f"policy {policy!r}: a cache decides by itself what is done before it; give no policy")
-        if plan is not None or self.dataset.is_cached or (policy is not None and policy not in MEASURED):
+        measures = policy is None or (isinstance(policy, str) and policy in MEASURED)
+        if self.dataset.is_cached or not measures:
             return False
         if samples.assignment.cuts != (RAW,) or not self.dataset.transport.is_remote:
             return False
@@ -370,9 +366,25 @@ class DataLoader:
         return self._place.next_epoch
 
     @property
-    def ranks(self) -> Ranks:
-        """Which of several training processes this is."""
-        return find_ranks(*self._told_ranks)
+    def ranks(self) -> Rank:
+        """Which of several training processes this is, as far as their samples are divided here."""
+        return self._ranks.found() if self._sampling.is_shared else Rank()
+
+    @property
+    def usual_batch(self) -> int:
+        """Samples in a batch; about so many where a batch sampler decides."""
+        return self._batching.size
+
+    @property
+    def shuffle(self) -> bool:
+        """Whether samples come in random order."""
+        return bool(self._told.shuffle)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what torch's DataLoader has under this name: its own arguments, which trainers look at."""
+        if name in _TORCHS and "_told" in self.__dict__:
+            return getattr(self._told, name)
+        raise AttributeError(f"DataLoader has no attribute {name!r}")
 
     @property
     def bad_samples(self) -> BadSamples:
@@ -405,6 +417,7 @@ class DataLoader:
         """
         saved = State.from_dict(state)
         saved.require(self._state(saved.epoch, saved.cursor))
+        self._sampling.load(saved.sampler)
         turns = None if saved.turns is None else Turns.from_dict(saved.turns, saved.cursor, self.ranks)
         self._place.load(saved.epoch, saved.cursor, self._left(saved.cursor) == 0, turns)
 
@@ -413,27 +426,31 @@ class DataLoader:
             seed=self.dataset.seed,
             epoch=epoch,
             cursor=cursor,
-            samples=len(self.dataset),
-            shuffle=self.shuffle,
-            dataset=self.dataset.opened.fingerprint,
+            samples=self._sampling.total(),
+            shuffle=self._sampling.is_shuffled,
+            dataset=self.dataset.opened.fingerprint + self._sampling.subset,
             pipeline=self.dataset.pipeline.fingerprint,
             plan=self.revisions,
             turns=None if turns is None else turns.to_dict(),
+            sampler=self._sampling.state(epoch, self._place.is_ahead),
         )
 
     def _left(self, cursor: int) -> int:
         """Return how many batches are left after that many samples."""
-        return self._batching.count(len(self.dataset) - cursor, self.ranks)
+        return self._batching.count(cursor, self.ranks)
 
     def __len__(self) -> int:
         """Return the batches of a whole epoch, the same number on all ranks."""
         return self._left(0)
 
     def __iter__(self) -> Iterator[Any]:
-        return self._begin(Running())
+        self._running = Running()
+        return self._begin(self._running)
 
     def _begin(self, running: Running) -> Generator[Any]:
         """Return the next pass; its engine, if it has one, is added to those that run when it does."""
+        if self._is_closed:
+            raise ConfigError("this loader is closed; make another one")
         epoch, cursor, turns = self._place.begin()
         self.dataset.set_epoch(epoch)
         return self._pass(epoch, cursor, self.ranks, turns, running)
@@ -455,7 +472,7 @@ class DataLoader:
             console: A `rich.console.Console` to show it on; by default the error stream.
         """
         batches = iter(self)
-        place, ranks, start_s = self._place, self.ranks, time.monotonic()
+        place, start_s = self._place, time.monotonic()
         before, waited_s = self.stats.samples, self.stats.waited_s
 
         def note() -> str:
@@ -463,9 +480,27 @@ class DataLoader:
             waited = (self.stats.waited_s - waited_s) / wall_s
             return f"{(self.stats.samples - before) / wall_s:,.0f} samples/s, waited {min(waited, 1.0):.0%} of the time"
 
-        done = place.cursor // (self.batch_size * ranks.size)
+        done = max(len(self) - self._left(place.cursor), 0)
         shown: Iterator[Any] = with_bar(batches, len(self), done, description or f"epoch {place.epoch}", note, console)
         return shown
+
+    def close(self) -> None:
+        """End all that belongs to this loader: an epoch under way, worker processes, connections, open files."""
+        self._is_closed = True
+        self._running.stop()
+        self._passes.close()
+        for source in self.dataset.sources:
+            source.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # As torch's does, it goes to another process with what it was told, and stands there where it stands here.
+        return _rebuilt, (*self._rebuilt_from, self.state_dict())
 
     def explain(self) -> str:
         """Return in words where the time of the last epoch went, and what would help."""
@@ -480,7 +515,7 @@ class DataLoader:
         )
         return explain_epoch(spent, setup, self.verdict, plan)
 
-    def _pass(self, epoch: int, cursor: int, ranks: Ranks, turns: Turns | None, running: Running) -> Generator[Any]:
+    def _pass(self, epoch: int, cursor: int, ranks: Rank, turns: Turns | None, running: Running) -> Generator[Any]:
         before, start_s = self.stats.to_dict(), time.monotonic()
         if turns is None:
             turns = self._passes.turns(epoch, cursor, ranks)
@@ -488,7 +523,7 @@ class DataLoader:
         handed, is_whole = 0, False
         try:
             for batch, positions in batches:
-                cursor = min(cursor + self.batch_size * ranks.size, len(self.dataset))
+                cursor = min(cursor + len(positions) * ranks.size, self._sampling.total())
                 # After the last batch nothing is left out of turn, and the state is that of all ranks.
                 turns = None if turns is None or not self._left(cursor) else turns.after(positions)
                 self._place.move(epoch, cursor, turns)
@@ -505,10 +540,10 @@ class DataLoader:
             self._spent = Spent(epoch, time.monotonic() - start_s, spent, handed, is_whole), self.plan
         self._warn_of_smaller_cuts(spent.samples, spent.smaller_cuts)
 
-    def _check_empty(self, ranks: Ranks) -> None:
+    def _check_empty(self, ranks: Rank) -> None:
         if ranks.size > 1:
             raise BudgetError(
-                f"all {self.batch_size} samples of a batch are bad; to leave it out would make rank {ranks.rank} take "
+                f"all samples of a batch are bad; to leave it out would make rank {ranks.rank} take "
                 f"fewer steps than the others, which would wait for ever. Use on_error='substitute'."
             )
 
@@ -524,8 +559,10 @@ class DataLoader:
             )
 
 
-def _policy_or_plan(policy: str | Cut | None, plan: Any) -> Any:
-    """Return what a data set is told of cuts: a plan, or a policy that is the same for all samples."""
-    if plan is not None:
-        return Path(plan) if isinstance(plan, str) else plan
-    return None if policy in MEASURED else policy
+def _rebuilt(data: Any, pipeline: Any, positional: tuple[Any, ...], told: Any, own: Any, state: Any) -> DataLoader:
+    """Return a loader that was pickled."""
+    names = [field.name for field in fields(told)], [field.name for field in fields(own)]
+    said = {name: getattr(one, name) for one, some in zip((told, own), names, strict=True) for name in some}
+    loader = DataLoader(data, pipeline, *positional, **said)
+    loader.load_state_dict(state)
+    return loader

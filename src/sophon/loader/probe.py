@@ -47,7 +47,7 @@ def probe(
     if batches < 1:
         raise ConfigError(f"batches: expected at least 1, got {batches}")
     report = on_step or (lambda _name, _number, _count: None)
-    dataset, size = loader.dataset, loader.batch_size
+    dataset, size = loader.dataset, loader.usual_batch
     if len(dataset) == 0:
         raise ConfigError(f"{dataset.url} is empty; there is nothing to measure")
     consumer_per_s = math.inf
@@ -61,7 +61,7 @@ def probe(
 def _synthetic(loader: DataLoader) -> Any:
     """Return a batch as the loader gives it, with its floats replaced by random ones."""
     dataset = loader.dataset
-    samples = [index % len(dataset) for index in range(loader.batch_size)]
+    samples = [index % len(dataset) for index in range(loader.usual_batch)]
     batch = (loader.collate_fn or default_collate)(dataset.__getitems__(samples))
     return _randomised(batch)
 

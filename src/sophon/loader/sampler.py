@@ -10,8 +10,9 @@ import numpy as np
 
 from sophon.errors import ConfigError
 from sophon.loader.dataset import RemoteDataset
+from sophon.loader.options import Ranks
 from sophon.loader.order.order import Order, epoch_order
-from sophon.loader.order.ranks import Ranks, check_uneven, each, positions, share
+from sophon.loader.order.ranks import each, positions, share
 from sophon.loader.order.state import Place, State
 from sophon.loader.order.turns import Positions, Turns
 from sophon.loader.torch_import import Sampler
@@ -39,10 +40,8 @@ class EpochSampler(Sampler[Any]):
         dataset: The data set; only its length matters for the order.
         shuffle: In random order, or in the order of the data set.
         seed: Seed of that order.
-        rank: Which of several training processes this is. By default it gets all samples, since Lightning and
-            Accelerate divide what a sampler gives by themselves.
-        world_size: How many there are.
-        uneven: What to do if the samples cannot be shared evenly: "pad", "drop" or "raise".
+        ranks: Which of several training processes this is, and what to do if samples cannot be shared evenly. By
+            default it gets all samples, since Lightning and Accelerate divide what a sampler gives by themselves.
     """
 
     def __init__(
@@ -51,16 +50,15 @@ class EpochSampler(Sampler[Any]):
         *,
         shuffle: bool = False,
         seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
-        uneven: str = "pad",
+        ranks: Ranks | None = None,
     ) -> None:
         self._dataset = dataset
         self._count = len(dataset)
         self._shuffle = shuffle
         self._seed = seed
-        self.ranks = Ranks(rank, world_size)
-        self._uneven = check_uneven(uneven)
+        told = ranks or Ranks(0, 1)
+        self.ranks = told.found()
+        self._uneven = told.uneven
         self.place = Place()
         self._left: Positions | None = None  # of the latest pass, if some had left out of turn before it
 

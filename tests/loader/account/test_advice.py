@@ -17,6 +17,7 @@ from sophon.plan.resources import Resources
 from sophon.profile.verdict import Verdict
 from tests.support.instances import profile_of
 from tests.support.servers import RECIPE, make_images, serve
+from tests.support.settings import grouped
 
 WALL_S = 10.0
 COUNTS = [
@@ -168,28 +169,28 @@ def _advice(loader, epochs=1):
         ({"num_workers": 1, "profile": False}, ["policy="]),
         ({"num_workers": "auto", "profile": False}, ["policy=", "more workers", "max_requests"]),
         ({"num_workers": 1, "policy": "optimal", "profile": False}, ["policy="]),
-        ({"num_workers": 1, "plan": ["1:raw"] * 23}, ["policy="]),
+        ({"num_workers": 1, "policy": ["1:raw"] * 23}, ["policy="]),
         (
-            {"num_workers": 1, "workers": "processes", "persistent_workers": True},
+            {"num_workers": 1, "kind": "processes", "persistent_workers": True},
             ["workers='processes'", "persistent_workers"],
         ),
     ],
 )
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_a_real_loader_is_not_told_to_do_what_it_does(server, settings, never, epochs):
-    text = _advice(sophon.DataLoader(server.url, RECIPE, 4, **settings), epochs)
+    text = _advice(sophon.DataLoader(server.url, RECIPE, **grouped(batch_size=4, **settings)), epochs)
     for word in never:
         assert word not in text
 
 
 def test_a_cache_is_not_told_to_plan(server, tmp_path):
-    loader = sophon.DataLoader(server.url, RECIPE, 4, num_workers=1, cache=True, cache_dir=tmp_path)
+    loader = sophon.DataLoader(server.url, RECIPE, batch_size=4, num_workers=1, cache=sophon.Cache(True, tmp_path))
     assert "policy=" not in _advice(loader)
 
 
 def test_a_pipeline_that_cannot_be_divided_is_not_told_to_plan(server):
     with pytest.warns(OffloadWarning, match="nothing that saves much can be done near storage"):
-        loader = sophon.DataLoader(server.url, [len], 4, num_workers=1, policy="optimal")
+        loader = sophon.DataLoader(server.url, [len], batch_size=4, num_workers=1, policy="optimal")
     assert "policy=" not in _advice(loader)
 
 

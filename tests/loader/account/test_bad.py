@@ -10,6 +10,7 @@ from sophon.errors import ArtifactError, BudgetError, ConfigError, OpError, Stor
 from sophon.loader.account.bad import BadSamples
 from sophon.pipeline import Key, Pipeline
 from tests.support.servers import RECIPE, digest, make_images, serve
+from tests.support.settings import grouped
 
 COUNT, BATCH, SEED = 23, 4, 7
 BROKEN, GONE = (5, 6, 22), (9,)  # 5 and 6 are neighbours; behind 22 comes 0
@@ -44,7 +45,7 @@ def good(server, images):
     """Return (tensor, label) of every good sample of epoch 0."""
     names = sorted(path for path in images.rglob("*.*"))
     names = {str(path.relative_to(images)): path for path in names}
-    dataset = sophon.RemoteDataset(server.url, RECIPE, seed=SEED, columns=("id",))
+    dataset = sophon.RemoteDataset(server.url, RECIPE, seed=SEED, output=sophon.Output(columns=("id",)))
     found = {}
     for sample in range(COUNT):
         if sample not in BAD:
@@ -63,13 +64,15 @@ def _batches(good, samples):
 
 
 def _loader(server, **settings):
-    return sophon.DataLoader(server.url, RECIPE, **{"batch_size": BATCH, "seed": SEED, "error_budget": 4, **settings})
+    return sophon.DataLoader(
+        server.url, RECIPE, **grouped(**{"batch_size": BATCH, "seed": SEED, "budget": 4, **settings})
+    )
 
 
 KINDS = {
     "no workers": {},
     "threads": {"num_workers": 2},
-    "processes": {"num_workers": 2, "workers": "processes"},
+    "processes": {"num_workers": 2, "kind": "processes"},
     "offloaded": {"num_workers": 1, "policy": "resize"},
     "collate_fn": {"num_workers": 1, "collate_fn": torch.utils.data.default_collate},
 }
@@ -104,7 +107,7 @@ def test_a_batch_of_which_nothing_is_left_is_left_out(server, good, kind):
 
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_among_several_ranks_an_empty_batch_is_an_error_and_not_a_step_less(server, kind):
-    loader = _loader(server, on_error="skip", rank=1, world_size=2, **{**KINDS[kind], "batch_size": 1})
+    loader = _loader(server, on_error="skip", rank=1, size=2, **{**KINDS[kind], "batch_size": 1})
     with pytest.raises(BudgetError, match=r"rank 1 take fewer steps.*on_error='substitute'"):
         list(loader)
 
@@ -112,7 +115,7 @@ def test_among_several_ranks_an_empty_batch_is_an_error_and_not_a_step_less(serv
 def test_ranks_substitute_the_same(server, good):
     parts = []
     for rank in range(2):
-        loader = _loader(server, on_error="substitute", rank=rank, world_size=2, batch_size=1)
+        loader = _loader(server, on_error="substitute", rank=rank, size=2, batch_size=1)
         parts.append([batch[0] for batch in loader])
     both = [image for pair in zip(*parts, strict=True) for image in pair][:COUNT]
     for sample, image in enumerate(both):
@@ -156,13 +159,13 @@ def test_a_remote_error_carries_the_servers_traceback(server):
 
 @pytest.mark.parametrize("kind", ["no workers", "threads", "processes"])
 def test_more_bad_samples_than_the_budget_are_an_error_that_says_so(server, kind):
-    loader = _loader(server, on_error="substitute", **{**KINDS[kind], "error_budget": 2})
+    loader = _loader(server, on_error="substitute", **{**KINDS[kind], "budget": 2})
     with pytest.raises(
-        BudgetError, match=r"3 bad samples are more than error_budget=2 allows, which is 2;.*loader\.bad_samples"
+        BudgetError, match=r"3 bad samples are more than a budget of 2 allows, which is 2;.*loader\.bad_samples"
     ):
         list(loader)
-    loader = _loader(server, on_error="skip", **{**KINDS[kind], "error_budget": 0.01})
-    with pytest.raises(BudgetError, match=r"2 bad samples are more than error_budget=0\.01 allows, which is 1;"):
+    loader = _loader(server, on_error="skip", **{**KINDS[kind], "budget": 0.01})
+    with pytest.raises(BudgetError, match=r"2 bad samples are more than a budget of 0\.01 allows, which is 1;"):
         list(loader)
 
 
@@ -187,12 +190,14 @@ class _Refuses:
 @pytest.mark.parametrize("kind", ["no workers", "threads", "processes"])
 def test_a_users_own_step_that_fails_makes_a_bad_sample_too(tmp_path, kind):
     folder = make_images(tmp_path / "train", 12)
-    plain = sophon.DataLoader(folder, RECIPE, 12)
+    plain = sophon.DataLoader(folder, RECIPE, batch_size=12)
     ((tensors, _),) = list(plain)
     bright = {i for i, tensor in enumerate(tensors) if float(tensor.mean()) > 0.5}
     assert 0 < len(bright) < 12
     loader = sophon.DataLoader(
-        folder, Pipeline([*RECIPE.ops, _Refuses()]), 12, on_error="skip", error_budget=12, **KINDS[kind]
+        folder,
+        Pipeline([*RECIPE.ops, _Refuses()]),
+        **grouped(batch_size=12, on_error=sophon.OnError("skip", 12), **KINDS[kind]),
     )
     ((kept, _),) = list(loader)
     assert kept.tolist() == tensors[[i for i in range(12) if i not in bright]].tolist()
@@ -203,7 +208,7 @@ def test_a_users_own_step_that_fails_makes_a_bad_sample_too(tmp_path, kind):
 def test_a_target_transform_that_fails_makes_a_bad_sample_too(tmp_path):
     folder = make_images(tmp_path / "train", 6)
     loader = sophon.DataLoader(
-        folder, RECIPE, 6, target_transform=lambda label: 1 // label, on_error="skip", error_budget=3
+        folder, RECIPE, batch_size=6, target_transform=lambda label: 1 // label, on_error=sophon.OnError("skip", 3)
     )
     ((_, labels),) = list(loader)
     assert len(labels) == 4
@@ -213,7 +218,14 @@ def test_a_target_transform_that_fails_makes_a_bad_sample_too(tmp_path):
 def test_a_lost_server_is_no_bad_sample(tmp_path):
     folder = make_images(tmp_path / "train", 6)
     with serve(folder) as lost:
-        loader = sophon.DataLoader(lost.url, RECIPE, 2, on_error="skip", deadline_s=5.0, buffer_bytes=1)
+        loader = sophon.DataLoader(
+            lost.url,
+            RECIPE,
+            batch_size=2,
+            on_error="skip",
+            faults=sophon.Faults(deadline_s=5.0),
+            num_workers=sophon.Workers(0, buffer_bytes=1),
+        )
         batches = iter(loader)
         next(batches)
     with pytest.raises(UnavailableError):
@@ -225,13 +237,13 @@ def test_a_data_set_of_bad_samples_is_an_error_and_no_endless_search(tmp_path):
     folder = make_images(tmp_path / "train", 3)
     for path in folder.rglob("*.*"):
         path.write_bytes(b"nothing")
-    loader = sophon.DataLoader(folder, RECIPE, 2, on_error="substitute", error_budget=1.0)
+    loader = sophon.DataLoader(folder, RECIPE, batch_size=2, on_error=sophon.OnError("substitute", 1.0))
     with pytest.raises(BudgetError, match="all 3 samples are bad"):
         list(loader)
 
 
 def test_under_torchs_own_loader_an_empty_batch_is_an_error_that_says_what_to_do(server):
-    dataset = sophon.RemoteDataset(server.url, RECIPE, seed=SEED, on_error="skip", error_budget=4)
+    dataset = sophon.RemoteDataset(server.url, RECIPE, seed=SEED, on_error=sophon.OnError("skip", 4))
     assert len(dataset.__getitems__([4, 5, 7])) == 2
     with pytest.raises(BudgetError, match="all 2 samples of a batch are bad"):
         dataset.__getitems__([5, 6])
@@ -241,9 +253,9 @@ def test_under_torchs_own_loader_an_empty_batch_is_an_error_that_says_what_to_do
     ("settings", "message"),
     [
         ({"on_error": "ignore"}, "on_error: expected raise, substitute or skip, got 'ignore'"),
-        ({"error_budget": -1}, "error_budget: expected a number of samples or a share"),
-        ({"error_budget": 1.5}, "error_budget: expected"),
-        ({"error_budget": True}, "error_budget: expected"),
+        ({"budget": -1}, "budget: expected a number of samples or a share"),
+        ({"budget": 1.5}, "budget: expected"),
+        ({"budget": True}, "budget: expected"),
     ],
 )
 def test_wrong_settings_are_refused(server, settings, message):

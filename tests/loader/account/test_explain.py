@@ -14,6 +14,7 @@ from sophon.link.wire import Reply
 from sophon.loader.account.explain import Setup, Spent, explain_epoch
 from sophon.loader.account.stats import Stats
 from tests.support.servers import RECIPE, make_images, serve
+from tests.support.settings import grouped
 
 
 @pytest.fixture(scope="module")
@@ -144,10 +145,10 @@ def test_the_words_name_the_figures():
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"num_workers": 2}, {"num_workers": 2, "workers": "processes"}, {"num_workers": 1, "policy": "resize"}],
+    [{}, {"num_workers": 2}, {"num_workers": 2, "kind": "processes"}, {"num_workers": 1, "policy": "resize"}],
 )
 def test_an_epoch_that_was_run_is_explained(server, settings):
-    loader = sophon.DataLoader(server.url, RECIPE, 4, **{"policy": "none", **settings})
+    loader = sophon.DataLoader(server.url, RECIPE, **grouped(batch_size=4, **{"policy": "none", **settings}))
     assert "No epoch was run yet" in loader.explain()
     for _ in loader:
         time.sleep(0.01)
@@ -165,7 +166,7 @@ def test_an_epoch_that_was_run_is_explained(server, settings):
 
 
 def test_the_planners_verdict_is_part_of_it(server):
-    loader = sophon.DataLoader(server.url, RECIPE, 4, num_workers=1, profile=False)
+    loader = sophon.DataLoader(server.url, RECIPE, batch_size=4, num_workers=1, policy=sophon.Planning(profile=False))
     for _ in range(2):
         list(loader)
     text = loader.explain()
@@ -178,7 +179,7 @@ def test_the_planners_verdict_is_part_of_it(server):
 
 
 def test_stats_since_count_one_epoch_only(images):
-    loader = sophon.DataLoader(images, RECIPE, 4)
+    loader = sophon.DataLoader(images, RECIPE, batch_size=4)
     list(loader)
     before = loader.stats.to_dict()
     list(loader)
@@ -196,7 +197,7 @@ def test_stats_since_count_one_epoch_only(images):
 def test_progress_gives_the_batches_and_shows_a_bar(images):
     shown = io.StringIO()
     console = Console(file=shown, force_terminal=True, width=120)
-    loader = sophon.DataLoader(images, RECIPE, 4, num_workers=1)
+    loader = sophon.DataLoader(images, RECIPE, batch_size=4, num_workers=1)
     assert len(list(loader.progress(console=console))) == 6
     assert "epoch 0" in shown.getvalue()
     assert "6/6" in shown.getvalue()
@@ -204,11 +205,11 @@ def test_progress_gives_the_batches_and_shows_a_bar(images):
 
 
 def test_progress_goes_on_where_a_state_was_loaded_and_ends_with_its_iterator(images):
-    loader = sophon.DataLoader(images, RECIPE, 4)
+    loader = sophon.DataLoader(images, RECIPE, batch_size=4)
     batches = iter(loader)
     for _ in range(4):
         next(batches)
-    other = sophon.DataLoader(images, RECIPE, 4)
+    other = sophon.DataLoader(images, RECIPE, batch_size=4)
     other.load_state_dict(loader.state_dict())
     shown = io.StringIO()
     batches = other.progress("again", console=Console(file=shown, force_terminal=True, width=120))

@@ -16,6 +16,7 @@ import sophon
 from sophon.loader.order.order import epoch_order
 from sophon.pipeline import Key, Rng
 from tests.support.servers import RECIPE, digest, make_images
+from tests.support.settings import grouped
 from tests.support.tensor_op import SeesSamples
 from tests.support.torchvision_import import import_torchvision
 from tests.support.waiting import HANG_S
@@ -42,7 +43,9 @@ def draw_all(batch):
 
 def _loader(data, workers=0, kind=None, **settings):
     told = {"shuffle": True, "seed": SEED, "collate_fn": collate, "policy": "none", **settings}
-    return sophon.DataLoader(data, RECIPE, 8, num_workers=workers, workers=kind, **told)
+    return sophon.DataLoader(
+        data, RECIPE, **grouped(batch_size=8, num_workers=sophon.Workers(workers, kind=kind), **told)
+    )
 
 
 def _two_epochs(loader):
@@ -65,7 +68,7 @@ def _drawn_at(position):
 @pytest.fixture(scope="module")
 def mixed(images):
     """Two epochs, made by torchvision of plain batches under the documented seeds."""
-    plain = sophon.DataLoader(images, RECIPE, 8, shuffle=True, seed=SEED)
+    plain = sophon.DataLoader(images, RECIPE, batch_size=8, shuffle=True, seed=SEED)
     made = []
     for epoch in range(2):
         for number, batch in enumerate(plain):
@@ -120,22 +123,24 @@ def test_the_rest_of_an_epoch_is_mixed_as_without_an_interruption(images, taken,
 @pytest.mark.parametrize(("workers", "kind"), [(0, None), (2, None)])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_with_ranks_the_position_is_that_in_the_whole_epoch(images, rank, workers, kind):
-    loader = _loader(images, workers, kind, rank=rank, world_size=2, collate_fn=draw_all)
+    loader = _loader(images, workers, kind, rank=rank, size=2, collate_fn=draw_all)
     for number, (drawn, _) in enumerate(loader):
         assert drawn.tolist() == torch.tensor(_drawn_at(16 * number + rank)).tolist()
 
 
 def test_a_batch_of_the_same_samples_at_the_same_position_is_the_same_with_other_ranks(images):
     # With batches of one sample every rank's batch is a batch of the whole epoch.
-    alone = list(sophon.DataLoader(images, RECIPE, 1, True, seed=SEED, collate_fn=collate))
+    alone = list(sophon.DataLoader(images, RECIPE, batch_size=1, shuffle=True, collate_fn=collate, seed=SEED))
     for rank in range(2):
-        told = {"rank": rank, "world_size": 2, "uneven": "drop"}
-        shared = sophon.DataLoader(images, RECIPE, 1, True, seed=SEED, collate_fn=collate, **told)
+        told = {"rank": rank, "size": 2, "uneven": "drop"}
+        shared = sophon.DataLoader(
+            images, RECIPE, **grouped(batch_size=1, shuffle=True, collate_fn=collate, seed=SEED, **told)
+        )
         assert digest(shared) == digest(alone[: COUNT // 2 * 2][rank::2])
 
 
 def test_going_on_with_other_ranks_keeps_the_position(images):
-    first = _loader(images, rank=0, world_size=2, collate_fn=draw_all)
+    first = _loader(images, rank=0, size=2, collate_fn=draw_all)
     next(iter(first))
     second = _loader(images, collate_fn=draw_all)
     second.load_state_dict(first.state_dict())
@@ -156,7 +161,9 @@ def _is_of_its_first_sample(images, batches):
     """Return whether what batches drew is that of the position of the sample in their first slot."""
     names = [
         name
-        for _, found in sophon.DataLoader(images, RECIPE, COUNT, columns=["id"], collate_fn=draw_named)
+        for _, found in sophon.DataLoader(
+            images, RECIPE, batch_size=COUNT, collate_fn=draw_named, output=sophon.Output(columns=["id"])
+        )
         for name in found
     ]
     position_of = {names[sample]: at for at, sample in enumerate(epoch_order(COUNT, SEED, 0, shuffle=True))}
@@ -189,7 +196,9 @@ class HoldFirst(SeesSamples):
 def test_what_is_left_of_a_relaxed_epoch_keeps_its_positions(images, settings):
     others_came.clear()
     told = {"seed": SEED, "collate_fn": draw_named, "columns": ["id"], "order": sophon.Relaxed(2)}
-    first = sophon.DataLoader(images, [*RECIPE.ops, HoldFirst()], 8, True, 3, **told)
+    first = sophon.DataLoader(
+        images, [*RECIPE.ops, HoldFirst()], **grouped(batch_size=8, shuffle=True, num_workers=3, **told)
+    )
     batches = iter(first)
     got = [next(batches)]
     others_came.set()
@@ -245,11 +254,11 @@ def test_the_users_generators_are_put_back_after_an_error(images):
 def test_a_skipped_first_sample_does_not_change_what_its_batch_draws(tmp_path):
     images = make_images(tmp_path / "train", 8)
     sample = int(epoch_order(8, SEED, 0, shuffle=True)[0])
-    plain = sophon.DataLoader(images, RECIPE, 8, columns=["id"], collate_fn=draw_named)
+    plain = sophon.DataLoader(images, RECIPE, batch_size=8, collate_fn=draw_named, output=sophon.Output(columns=["id"]))
     ((_, names),) = plain
     (images / names[sample]).write_bytes(b"no picture")
     for workers, kind in ((0, None), (1, None)):
-        ((drawn, found),) = _named(images, workers, kind, on_error="skip", error_budget=1)
+        ((drawn, found),) = _named(images, workers, kind, on_error="skip", budget=1)
         assert len(found) == 7
         assert drawn == _drawn_at(0)
 
@@ -261,7 +270,7 @@ def _noisy(label):
 @pytest.mark.parametrize(("workers", "kind"), [(0, None), (2, None)])
 def test_what_a_target_transform_draws_depends_on_the_sample_alone(images, server, workers, kind):
     def labels(data, **told):
-        loader = sophon.DataLoader(data, RECIPE, shuffle=True, seed=3, target_transform=_noisy, **told)
+        loader = sophon.DataLoader(data, RECIPE, **grouped(shuffle=True, seed=3, target_transform=_noisy, **told))
         return torch.cat([batch[1] for _ in range(2) for batch in loader]).tolist()
 
     expected = labels(images, batch_size=5)
@@ -274,7 +283,7 @@ def test_what_a_target_transform_draws_depends_on_the_sample_alone(images, serve
 
 
 def test_an_error_of_a_target_transform_names_the_sample(images):
-    loader = sophon.DataLoader(images, RECIPE, 4, target_transform=lambda label: label.missing)
+    loader = sophon.DataLoader(images, RECIPE, batch_size=4, target_transform=lambda label: label.missing)
     with pytest.raises(AttributeError) as caught:
         next(iter(loader))
     assert "target_transform" in caught.value.__notes__[0]

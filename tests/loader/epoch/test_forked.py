@@ -37,7 +37,7 @@ def _held(*locks):
 
 
 def test_a_child_may_let_go_of_an_iterator(tmp_path):
-    loader = sophon.DataLoader(make_images(tmp_path / "images", 40), RECIPE, 4, num_workers=2)
+    loader = sophon.DataLoader(make_images(tmp_path / "images", 40), RECIPE, batch_size=4, num_workers=2)
     batches = iter(loader)
     next(batches)
     (running,) = leaving.running

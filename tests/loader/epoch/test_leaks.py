@@ -50,7 +50,7 @@ def test_an_epoch_for_which_there_are_not_enough_threads_leaves_none(images, mon
         started.append(thread)
         start(thread)
 
-    loader = sophon.DataLoader(images, RECIPE, 4, num_workers=2)
+    loader = sophon.DataLoader(images, RECIPE, batch_size=4, num_workers=2)
     monkeypatch.setattr(threading.Thread, "start", few)
     with pytest.raises(RuntimeError, match="can't start new thread"):
         next(iter(loader))

@@ -11,6 +11,7 @@ import sophon
 from sophon.errors import WorkerError
 from sophon.pipeline import Pipeline, ops
 from tests.support.servers import RECIPE, make_images
+from tests.support.settings import grouped
 
 
 def _marked(tensor):
@@ -29,7 +30,9 @@ def _collate(samples):
 def test_no_own_code_runs_in_the_training_process(images, settings):
     settings = {"num_workers": 2, **settings}
     loader = sophon.DataLoader(
-        images, [*RECIPE.ops, _marked], 4, target_transform=_pid_of, collate_fn=_collate, **settings
+        images,
+        [*RECIPE.ops, _marked],
+        **grouped(batch_size=4, collate_fn=_collate, target_transform=_pid_of, **settings),
     )
     seen = set()
     for steps, targets, collated in loader:
@@ -44,12 +47,11 @@ def test_what_takes_the_place_of_a_bad_sample_is_finished_by_a_worker_too(tmp_pa
     loader = sophon.DataLoader(
         folder,
         [*RECIPE.ops, _marked],
-        6,
+        batch_size=6,
         num_workers=1,
-        target_transform=_pid_of,
         collate_fn=_collate,
-        on_error="substitute",
-        error_budget=1,
+        target_transform=_pid_of,
+        on_error=sophon.OnError("substitute", 1),
     )
     ((steps, targets, collated),) = list(loader)
     assert len(steps) == 6
@@ -58,7 +60,9 @@ def test_what_takes_the_place_of_a_bad_sample_is_finished_by_a_worker_too(tmp_pa
 
 
 def test_without_workers_own_code_runs_in_the_thread_that_iterates(images):
-    loader = sophon.DataLoader(images, [*RECIPE.ops, _marked], 41, target_transform=_pid_of, collate_fn=_collate)
+    loader = sophon.DataLoader(
+        images, [*RECIPE.ops, _marked], batch_size=41, collate_fn=_collate, target_transform=_pid_of
+    )
     ((steps, targets, collated),) = list(loader)
     assert {*steps, *targets, collated} == {os.getpid()}
 
@@ -84,7 +88,7 @@ def test_a_worker_that_dies_is_an_error_that_names_its_sample(tmp_path, how, wor
     victim = sorted(folder.rglob("*.*"))[5]
     Image.new("RGB", (33, 33)).save(victim)
     pipeline = Pipeline([ops.Decode(), _Deadly(how), ops.Resize((16, 16)), ops.ToTensor()])
-    loader = sophon.DataLoader(folder, pipeline, 2, num_workers=1)
+    loader = sophon.DataLoader(folder, pipeline, batch_size=2, num_workers=1)
     with pytest.raises(WorkerError, match=rf"{words} while it finished sample 5 of .*{victim.name}"):
         list(loader)
 
@@ -95,11 +99,13 @@ def _half(tensor):
 
 def test_a_batch_that_is_kept_does_not_change_while_others_are_made_and_freed(images):
     settings = {"batch_size": 4, "seed": 5}
-    loader = sophon.DataLoader(images, [*RECIPE.ops, _half], num_workers=2, **settings)
+    loader = sophon.DataLoader(images, [*RECIPE.ops, _half], **grouped(num_workers=2, **settings))
     rows = []
     for number, (tensors, _) in enumerate(loader):
         if number % 3 == 0:
             rows.append(tensors[0])  # a part of a batch keeps the whole
     assert len(list(loader)) == 11  # another epoch in the memory that was freed
-    expected = [tensors[0] for tensors, _ in sophon.DataLoader(images, [*RECIPE.ops, _half], **settings)][::3]
+    expected = [tensors[0] for tensors, _ in sophon.DataLoader(images, [*RECIPE.ops, _half], **grouped(**settings))][
+        ::3
+    ]
     assert [row.numpy().tobytes() for row in rows] == [row.numpy().tobytes() for row in expected]

@@ -11,6 +11,7 @@ from sophon.loader.sources.assignment import OffloadWarning
 from sophon.pipeline import Key, Pipeline
 from tests.support.marks import slow
 from tests.support.servers import RECIPE, digest
+from tests.support.settings import grouped
 
 
 def _two_epochs(loader):
@@ -26,7 +27,7 @@ POLICIES = {
     "none": {"policy": "none"},
     "all": {"policy": "all"},
     "resize": {"policy": "resize"},
-    "random plan": {"plan": _random_plan(41)},
+    "random plan": {"policy": _random_plan(41)},
 }
 
 
@@ -34,7 +35,7 @@ POLICIES = {
 @pytest.mark.parametrize("policy", POLICIES)
 def test_same_batches_for_every_policy_and_number_of_threads(server, expected, policy, workers):
     loader = sophon.DataLoader(
-        server.url, RECIPE, batch_size=8, shuffle=True, seed=5, num_workers=workers, **POLICIES[policy]
+        server.url, RECIPE, **grouped(batch_size=8, shuffle=True, seed=5, num_workers=workers, **POLICIES[policy])
     )
     assert _two_epochs(loader) == expected
     assert loader.stats.samples == 82
@@ -55,21 +56,22 @@ def test_same_batches_for_worker_processes(server, expected, policy, workers, st
     loader = sophon.DataLoader(
         server.url,
         RECIPE,
-        batch_size=8,
-        shuffle=True,
-        seed=5,
-        num_workers=workers,
-        workers="processes",
-        multiprocessing_context=start,
-        persistent_workers=start == "spawn",  # they take seconds to start
-        **POLICIES[policy],
+        **grouped(
+            batch_size=8,
+            shuffle=True,
+            seed=5,
+            num_workers=sophon.Workers(workers, kind="processes"),
+            multiprocessing_context=start,
+            persistent_workers=start == "spawn",
+            **POLICIES[policy],
+        ),
     )
     assert _two_epochs(loader) == expected
 
 
 @pytest.mark.parametrize(("workers", "start"), [(0, None), (2, "fork"), *slow((2, "spawn"))])
 def test_same_batches_under_torchs_own_loader(server, expected, workers, start):
-    dataset = sophon.RemoteDataset(server.url, RECIPE, seed=5, policy=POLICIES["random plan"]["plan"])
+    dataset = sophon.RemoteDataset(server.url, RECIPE, seed=5, policy=POLICIES["random plan"]["policy"])
     sampler = sophon.EpochSampler(dataset, shuffle=True, seed=5)
     loader = TorchDataLoader(
         dataset,
@@ -103,7 +105,10 @@ def test_persistent_workers_learn_of_the_epoch(server, images):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_same_batches_in_local_mode(images, expected, workers):
-    assert _two_epochs(sophon.DataLoader(images, RECIPE, 8, True, workers, seed=5)) == expected
+    assert (
+        _two_epochs(sophon.DataLoader(images, RECIPE, batch_size=8, shuffle=True, num_workers=workers, seed=5))
+        == expected
+    )
 
 
 def test_every_epoch_has_another_order_and_other_crops(images):
@@ -149,9 +154,9 @@ def test_a_callable_and_a_training_loop_that_both_draw_do_not_disturb_each_other
 
 @pytest.mark.parametrize("persistent", [False, True])
 def test_two_iterators_of_worker_processes_never_get_each_others_batches(images, persistent):
-    processes = {"num_workers": 1, "workers": "processes", "persistent_workers": persistent}
-    loader = sophon.DataLoader(images, RECIPE, 8, shuffle=True, seed=5, **processes)
-    plain = sophon.DataLoader(images, RECIPE, 8, shuffle=True, seed=5)
+    processes = {"num_workers": 1, "kind": "processes", "persistent_workers": persistent}
+    loader = sophon.DataLoader(images, RECIPE, **grouped(batch_size=8, shuffle=True, seed=5, **processes))
+    plain = sophon.DataLoader(images, RECIPE, batch_size=8, shuffle=True, seed=5)
     expected = [digest(plain), digest(plain)]
     first, second = [], []
     older = iter(loader)

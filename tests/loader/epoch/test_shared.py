@@ -10,6 +10,7 @@ from sophon.errors import ConfigError, OpError
 from sophon.loader.order.log import Relaxed
 from tests.support.python_process import run_python
 from tests.support.servers import RECIPE, digest, make_images, serve
+from tests.support.settings import grouped
 from tests.support.waiting import HANG_S
 
 COUNT, THREADS = 41, 4
@@ -22,7 +23,7 @@ def images(tmp_path_factory):
 
 def _loader(path, **options):
     options = {"shuffle": True, "seed": 5, "num_workers": 2, "policy": "none", "columns": ("id",)} | options
-    return sophon.DataLoader(path, RECIPE, 3, **options)
+    return sophon.DataLoader(path, RECIPE, **grouped(batch_size=3, **options))
 
 
 def _draw(batches, work=lambda who, batch: None, count=THREADS):  # noqa: ARG005 - part of the contract
@@ -57,7 +58,7 @@ def _names(parts):
         {"num_workers": 0},
         {"num_workers": "auto"},
         {"order": Relaxed(3)},
-        {"workers": "processes"},
+        {"kind": "processes"},
     ],
 )
 def test_each_batch_goes_to_exactly_one_of_four_threads(images, options):

@@ -26,6 +26,7 @@ from sophon.process.children import children_of
 from tests.support.open_files import open_files
 from tests.support.python_process import run_python
 from tests.support.servers import RECIPE, digest, make_images
+from tests.support.settings import grouped
 
 MAIN = os.getpid()
 collate = torch.utils.data.default_collate
@@ -42,7 +43,7 @@ def _same(value):
 
 def _loader(images, *steps, batch_size=4, workers=2, **settings):
     pipeline = Pipeline([*RECIPE.ops, *(steps or (_same,))])
-    return sophon.DataLoader(images, pipeline, batch_size, num_workers=workers, **settings)
+    return sophon.DataLoader(images, pipeline, **grouped(batch_size=batch_size, num_workers=workers, **settings))
 
 
 def _is_worker():
@@ -132,7 +133,7 @@ def test_a_worker_that_dies_while_a_bad_sample_is_mended_is_no_bad_sample(images
         raise ValueError("bad")
 
     loader = _loader(
-        images, workers=1, target_transform=target, on_error=policy, error_budget=23, persistent_workers=persistent
+        images, workers=1, target_transform=target, on_error=policy, budget=23, persistent_workers=persistent
     )
     with pytest.raises(sophon.WorkerError, match=r"code 7 .* The sample is class_"):
         list(loader)
@@ -341,7 +342,7 @@ class _Unreadable:
 
 
 def test_what_cannot_be_read_is_an_error_of_its_sample_or_batch(images):
-    loader = _loader(images, target_transform=lambda _: _Unreadable(), on_error="skip", error_budget=1)
+    loader = _loader(images, target_transform=lambda _: _Unreadable(), on_error="skip", budget=1)
     with pytest.raises(sophon.BudgetError, match="not here"):
         list(loader)
     with pytest.raises(RuntimeError, match="not here"):
@@ -497,7 +498,7 @@ def test_bad_samples_are_mended_as_one_thread_mends_them(images, policy):
             raise ValueError("odd")
         return torch.as_tensor(value) + 0
 
-    settings = {"on_error": policy, "error_budget": 23}
+    settings = {"on_error": policy, "budget": 23}
     expected = _outcome(_loader(images, step, workers=0, **settings))
     loader = _loader(images, step, **settings)
     assert _outcome(loader) == expected
@@ -557,5 +558,5 @@ def test_a_consumer_that_turns_to_another_device_keeps_it_when_a_batch_is_mended
             raise ValueError("odd")
         return torch.as_tensor(value) + 0
 
-    list(_loader(images, step, pin_memory=True, on_error="skip", error_budget=23))
+    list(_loader(images, step, pin_memory=True, on_error="skip", budget=23))
     assert threading.current_thread().name not in turned

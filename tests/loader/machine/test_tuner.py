@@ -222,7 +222,7 @@ def _slowly(loader):
 
 
 def test_a_consumer_that_waits_at_a_full_buffer_gets_more_read_ahead(images):
-    loader = sophon.DataLoader(images, RECIPE, batch_size=4, num_workers="auto", buffer_bytes=4 << 20)
+    loader = sophon.DataLoader(images, RECIPE, batch_size=4, num_workers=sophon.Workers("auto", buffer_bytes=4 << 20))
     loader._passes.tuner.setting = Setting(2, 2, 1)
     assert len(list(loader)) == 15
     assert loader.setting.ahead_bytes > 1
@@ -230,7 +230,7 @@ def test_a_consumer_that_waits_at_a_full_buffer_gets_more_read_ahead(images):
 
 
 def test_numbers_given_are_kept(images):
-    loader = sophon.DataLoader(images, RECIPE, batch_size=4, num_workers=3, max_requests=5)
+    loader = sophon.DataLoader(images, RECIPE, batch_size=4, num_workers=sophon.Workers(3, max_requests=5))
     assert loader.setting == Setting(3, 5, 1 << 30)
     list(loader)
     assert loader.setting == Setting(3, 5, 1 << 30)
@@ -240,4 +240,4 @@ def test_what_is_no_number_of_workers_or_requests_is_refused(images):
     with pytest.raises(ConfigError, match="num_workers"):
         sophon.DataLoader(images, RECIPE, num_workers="many")
     with pytest.raises(ConfigError, match="max_requests"):
-        sophon.DataLoader(images, RECIPE, max_requests=0)
+        sophon.DataLoader(images, RECIPE, num_workers=sophon.Workers(0, max_requests=0))

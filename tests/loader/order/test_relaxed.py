@@ -19,6 +19,7 @@ from sophon.loader.order.log import OrderLog, Relaxed, Replay
 from sophon.loader.order.order import epoch_order
 from sophon.pipeline import Key
 from tests.support.servers import RECIPE, digest, make_images, serve
+from tests.support.settings import grouped
 from tests.support.tensor_op import SeesSamples
 from tests.support.waiting import HANG_S
 
@@ -63,7 +64,7 @@ def gate():
 
 def _loader(path, **options):
     options = {"batch_size": 4, "shuffle": True, "seed": 5, "num_workers": 2, "policy": "none"} | options
-    return sophon.DataLoader(path, RECIPE, **options)
+    return sophon.DataLoader(path, RECIPE, **grouped(**options))
 
 
 def _samples(log, epoch, shuffle=True):
@@ -183,10 +184,10 @@ def test_a_delay_that_is_no_number_of_batches_is_refused(delay):
 
 
 def test_worker_processes_may_leave_the_order_too(images):
-    loader = _loader(images, order="relaxed", workers="processes", columns=["id"])
+    loader = _loader(images, order="relaxed", kind="processes", columns=["id"])
     batches = list(loader)
     assert len({name for *_, columns in batches for name in columns["id"]}) == COUNT
-    replayed = _loader(images, order=Replay(loader.log), workers="processes", columns=["id"])
+    replayed = _loader(images, order=Replay(loader.log), kind="processes", columns=["id"])
     assert digest(batch[:2] for batch in replayed) == digest(batch[:2] for batch in batches)
 
 
@@ -244,6 +245,6 @@ def test_a_replay_goes_on_from_a_state(images):
 def test_bad_samples_are_dealt_with_in_relaxed_order_too(tmp_path, policy):
     images = make_images(tmp_path / "data", 30)
     next(images.rglob("*.png")).write_bytes(b"no picture")
-    loader = _loader(images, order="relaxed", on_error=policy, error_budget=0.5)
+    loader = _loader(images, order="relaxed", on_error=policy, budget=0.5)
     assert sum(len(labels) for _, labels in loader) == (29 if policy == "skip" else 30)
     assert len(loader.bad_samples) == 1

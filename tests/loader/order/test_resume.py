@@ -15,6 +15,7 @@ from tests.support.effort import least_cpu_s
 from tests.support.epochs import samples_of, wanted_in
 from tests.support.marks import slow
 from tests.support.servers import RECIPE, make_images
+from tests.support.settings import grouped
 
 COUNT, BATCH, SEED, EPOCH = 41, 3, 5, 2
 
@@ -28,7 +29,7 @@ def _loader(url, ranks=(0, 1), count=0, batch_size=BATCH, **settings):
     rank, size = ranks
     settings = {"policy": "none", "seed": SEED, "shuffle": True, "columns": ("id",), **settings}
     made = sophon.DataLoader(
-        url, RECIPE, batch_size=batch_size, num_workers=count, rank=rank, world_size=size, **settings
+        url, RECIPE, **grouped(batch_size=batch_size, num_workers=count, ranks=sophon.Ranks(rank, size), **settings)
     )
     made.set_epoch(EPOCH)
     return made
@@ -88,7 +89,7 @@ def test_the_rest_is_right_with_a_server_and_another_batch_size_and_policy(serve
 
 @pytest.mark.parametrize("start", ["fork", *slow("spawn")])
 def test_the_rest_is_right_with_worker_processes(images, wanted, start):
-    settings = {"workers": "processes", "multiprocessing_context": start}
+    settings = {"kind": "processes", "multiprocessing_context": start}
     for number, (state, used) in enumerate(_states(images, 1, 2, wanted, prefetch_factor=4, **settings)):
         if number in (0, 5) if start == "fork" else number == 2:
             assert state["cursor"] == len(used)  # what was handed out, not what workers made ahead
@@ -99,8 +100,8 @@ def test_the_rest_is_right_with_worker_processes(images, wanted, start):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_rest_is_right_under_torchs_own_loader(images, wanted, workers):
     def made(size=1, rank=0):
-        dataset = sophon.RemoteDataset(images, RECIPE, seed=SEED, columns=("id",))
-        sampler = EpochSampler(dataset, shuffle=True, seed=SEED, rank=rank, world_size=size)
+        dataset = sophon.RemoteDataset(images, RECIPE, seed=SEED, output=sophon.Output(columns=("id",)))
+        sampler = EpochSampler(dataset, shuffle=True, seed=SEED, ranks=sophon.Ranks(rank, size))
         sampler.set_epoch(EPOCH)
         return sampler, TorchDataLoader(
             dataset, batch_sampler=BatchSampler(sampler, BATCH, False), num_workers=workers, prefetch_factor=None

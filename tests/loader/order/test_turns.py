@@ -15,13 +15,14 @@ from sophon.errors import ArtifactError, ConfigError
 from sophon.loader.machine.placement import Placement
 from sophon.loader.order.log import OrderLog, Relaxed, Replay
 from sophon.loader.order.order import epoch_order
-from sophon.loader.order.ranks import Ranks, share
+from sophon.loader.order.ranks import Rank, share
 from sophon.loader.order.turns import Turns
 from sophon.loader.sampler import EpochSampler
 from sophon.pipeline import Pipeline
 from tests.support.effort import least_cpu_s
 from tests.support.epochs import samples_of, wanted_in
 from tests.support.servers import RECIPE, digest
+from tests.support.settings import grouped
 from tests.support.tensor_op import SeesSamples
 
 COUNT, BATCH, SEED, EPOCH = 41, 3, 5, 2
@@ -49,7 +50,7 @@ def wanted(images):
 def _loader(url, ranks=(0, 1), batch_size=BATCH, **options):
     options = {"policy": "none", "seed": SEED, "shuffle": True, "columns": ("id",), "order": Relaxed(4)} | options
     rank, size = ranks
-    made = sophon.DataLoader(url, PIPELINE, batch_size=batch_size, rank=rank, world_size=size, **options)
+    made = sophon.DataLoader(url, PIPELINE, **grouped(batch_size=batch_size, ranks=sophon.Ranks(rank, size), **options))
     made.set_epoch(EPOCH)
     return made
 
@@ -81,7 +82,7 @@ class _Crowd:
 @settings(max_examples=150, deadline=None)
 @given(st.integers(1, 300), st.integers(1, 9), st.integers(0, 6), st.integers(0, 10**6))
 def test_late_and_early_are_few_however_often_a_run_goes_on(count, batch_size, max_delay, seed):
-    crowd, turns, seen = _Crowd(seed), Turns(Ranks(), 0), []
+    crowd, turns, seen = _Crowd(seed), Turns(Rank(), 0), []
     while turns.places < count:
         for step in np.array_split(
             handed := crowd.run(turns, count, batch_size, max_delay, crowd.random.randint(1, 4)),
@@ -94,7 +95,7 @@ def test_late_and_early_are_few_however_often_a_run_goes_on(count, batch_size, m
             last = (turns.places - 1) // batch_size
             assert all(last - int(p) // batch_size <= max_delay for p in step)
         seen += handed.tolist()
-        turns = Turns.from_dict(json.loads(json.dumps(turns.to_dict())), turns.places, Ranks())
+        turns = Turns.from_dict(json.loads(json.dumps(turns.to_dict())), turns.places, Rank())
     assert sorted(seen) == list(range(count))
 
 
@@ -103,7 +104,7 @@ def test_late_and_early_are_few_however_often_a_run_goes_on(count, batch_size, m
     st.integers(1, 200), st.lists(st.tuples(st.integers(1, 9), st.integers(0, 6)), min_size=1), st.integers(0, 10**6)
 )
 def test_with_other_batches_and_delays_nothing_is_lost_and_the_largest_bound_holds(count, parts, seed):
-    crowd, turns, seen, bound = _Crowd(seed), Turns(Ranks(), 0), [], 0
+    crowd, turns, seen, bound = _Crowd(seed), Turns(Rank(), 0), [], 0
     for batch_size, max_delay in (*parts, (5, 2)):
         bound = max(bound, batch_size * max_delay)
         is_last = len(seen) == count or (batch_size, max_delay) == (5, 2)
@@ -142,7 +143,7 @@ def test_a_run_may_go_on_again_and_again_with_everything_else_changed(images, wa
         {"num_workers": 2},
         {"num_workers": 1, "batch_size": 5, "order": Relaxed(1)},
         {"num_workers": 2, "order": "strict"},
-        {"num_workers": 1, "order": "strict", "workers": "processes"},
+        {"num_workers": 1, "order": "strict", "kind": "processes"},
         {"num_workers": 3, "batch_size": 2, "order": Relaxed(7)},
     ]
     used, state = [], None
@@ -176,7 +177,7 @@ def test_the_rest_is_right_under_torchs_own_loader(images):
     third.load_state_dict(again)
     assert [sample for _, sample in third] == ORDER[left[7:]].tolist()
     with pytest.raises(ArtifactError, match="rank 0 of 1 and this is rank 1 of 2"):
-        EpochSampler(first.dataset, shuffle=True, seed=SEED, rank=1, world_size=2).load_state_dict(state)
+        EpochSampler(first.dataset, shuffle=True, seed=SEED, ranks=sophon.Ranks(1, 2)).load_state_dict(state)
 
 
 @pytest.mark.parametrize("uneven", ["pad", "drop"])
@@ -197,7 +198,7 @@ def test_two_ranks_go_on_from_their_own_states_in_equal_steps(images, wanted, un
         second.load_state_dict(state)
         rest = list(second)
         steps.add(len(rest))
-        mine = share(ORDER, 0, Ranks(rank, 2), uneven).tolist()
+        mine = share(ORDER, 0, Rank(rank, 2), uneven).tolist()
         assert sorted(used[rank] + samples_of(rest, wanted)) == sorted(mine)
     assert len(steps) == 1
 
@@ -270,7 +271,7 @@ def test_a_damaged_state_is_refused(images, change):
 def test_a_state_of_a_longer_row_is_refused(images):
     loader = _loader(images, (0, 2))
     state = {**loader.state_dict(), "cursor": 40}
-    state["turns"] = {"rank": 0, "world_size": 2, "begun": 0, "late": [3], "early": [20]}
+    state["turns"] = {"rank": 0, "size": 2, "begun": 0, "late": [3], "early": [20]}
     loader.load_state_dict(state)  # 21 samples each, the last one padded
     assert len(list(loader)) == 1
     loader = _loader(images, (0, 2), uneven="drop", batch_size=1)
@@ -286,8 +287,8 @@ def test_states_are_cheap_in_the_middle_of_a_million_samples(images):
     next(iter(loader))
     # As many late ones as there can be: all of the last 32 batches.
     late = np.arange(500_000 - max_delay * batch_size, 500_000)
-    turns = Turns(Ranks(), 0, 500_000, late, np.arange(600_000, 600_000 + len(late)))
-    near = Turns(Ranks(), 0, len(late), np.arange(len(late)), np.arange(len(late), 2 * len(late)))
+    turns = Turns(Rank(), 0, 500_000, late, np.arange(600_000, 600_000 + len(late)))
+    near = Turns(Rank(), 0, len(late), np.arange(len(late)), np.arange(len(late), 2 * len(late)))
     # Once a batch, whatever the number of samples.
     assert least_cpu_s(lambda: turns.after(late[:batch_size])) < 5 * least_cpu_s(lambda: near.after(near.late[:256]))
     turns = turns.after(late[:batch_size])

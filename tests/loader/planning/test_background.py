@@ -60,7 +60,13 @@ def plans(monkeypatch):
 def loader(server, monkeypatch):
     """A loader with a plan, whose next epochs begin with a link that is not what they were planned for."""
     # The buffer holds a batch or two, so that samples come for as long as batches are taken.
-    loader = sophon.DataLoader(server.url, RECIPE, batch_size=8, num_workers=2, profile=False, buffer_bytes=200_000)
+    loader = sophon.DataLoader(
+        server.url,
+        RECIPE,
+        batch_size=8,
+        num_workers=sophon.Workers(2, buffer_bytes=200_000),
+        policy=sophon.Planning(profile=False),
+    )
     for _ in range(2):
         list(loader)
     assert loader.revisions == 0

@@ -13,6 +13,7 @@ from sophon.loader.planning.kept import KeptProfile, cache_path
 from sophon.pipeline import Pipeline, ops
 from sophon.profile.table import Profile
 from tests.support.servers import make_images, serve
+from tests.support.settings import grouped
 
 RECIPE = Pipeline([ops.Decode(), ops.RandomResizedCrop(32), ops.ToTensor()])
 COUNT = 24
@@ -34,7 +35,7 @@ def whole(server, tmp_path_factory):
 
 
 def _loader(server, **settings):
-    return sophon.DataLoader(server.url, RECIPE, batch_size=8, num_workers=2, **settings)
+    return sophon.DataLoader(server.url, RECIPE, **grouped(batch_size=8, num_workers=2, **settings))
 
 
 def _with(path, whole, **made):

@@ -15,6 +15,7 @@ from sophon.loader.sources.assignment import OffloadWarning
 from sophon.pipeline import Pipeline, ops
 from sophon.plan.plan import Plan
 from tests.support.servers import MEAN, STD, digest, serve
+from tests.support.settings import grouped
 
 RECIPE = Pipeline(
     [ops.Decode(), ops.RandomResizedCrop(224), ops.RandomHorizontalFlip(), ops.ToTensor(), ops.Normalize(MEAN, STD)]
@@ -37,7 +38,7 @@ def slow_link(photos):
 
 def _loader(server, **settings):
     settings = {"batch_size": 16, "shuffle": True, "num_workers": 2, "profile": False, **settings}
-    return sophon.DataLoader(server.url, RECIPE, **settings)
+    return sophon.DataLoader(server.url, RECIPE, **grouped(**settings))
 
 
 def _epochs(loader, count):
@@ -72,7 +73,7 @@ def test_it_measures_then_plans_and_the_bits_stay_the_same(slow_link, truth, pol
 
 
 def test_worker_processes_measure_and_plan_as_threads_do(slow_link, truth):
-    loader = _loader(slow_link, workers="processes")
+    loader = _loader(slow_link, kind="processes")
     found = _epochs(loader, 3)
     assert [bits for bits, _ in found] == [bits for bits, _ in truth]
     assert loader.plan.policy == "optimal"
@@ -105,7 +106,7 @@ def test_a_profile_of_another_job_is_refused_with_both_fingerprints(slow_link, t
     _epochs(_loader(slow_link, profile=path), 1)
     other = Pipeline([ops.Decode(), ops.RandomResizedCrop(100), ops.ToTensor()])
     with pytest.raises(ArtifactError) as caught:
-        sophon.DataLoader(slow_link.url, other, profile=path)
+        sophon.DataLoader(slow_link.url, other, policy=sophon.Planning(profile=path))
     assert RECIPE.fingerprint in str(caught.value)
     assert other.fingerprint in str(caught.value)
     path.write_bytes(b"no profile")
@@ -148,14 +149,14 @@ def test_a_saved_plan_can_be_used_by_worker_processes(slow_link, truth, tmp_path
     _epochs(loader, 2)
     loader.plan.save(tmp_path / "plan.parquet")
     assert isinstance(Plan.load(tmp_path / "plan.parquet"), Plan)
-    forked = _loader(slow_link, plan=tmp_path / "plan.parquet", workers="processes", num_workers=1)
+    forked = _loader(slow_link, policy=tmp_path / "plan.parquet", kind="processes", num_workers=1)
     assert digest(forked) == truth[0][0]
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"profile_share": 1.5}, "profile_share"),
+        ({"share": 1.5}, "profile_share"),
         ({"policy": "best"}, "expected policy"),
     ],
 )
@@ -186,7 +187,9 @@ def test_steps_of_ones_own_are_part_of_what_the_plan_reckons_with(photos):
 
     recipe = Pipeline([ops.Decode(), ops.RandomResizedCrop(8), slow])
     with serve(photos) as server:
-        loader = sophon.DataLoader(server.url, recipe, 16, num_workers=2, profile=False)
+        loader = sophon.DataLoader(
+            server.url, recipe, batch_size=16, num_workers=2, policy=sophon.Planning(profile=False)
+        )
         for _ in range(2):
             for _ in loader:
                 pass

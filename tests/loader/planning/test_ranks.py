@@ -11,6 +11,7 @@ from sophon.pipeline import Pipeline, ops
 from sophon.process.cores import cores_here
 from sophon.store import open_store
 from tests.support.servers import digest, make_images, serve
+from tests.support.settings import grouped
 
 RECIPE = Pipeline([ops.Decode(), ops.RandomResizedCrop(32), ops.ToTensor()])
 COUNT = 64
@@ -29,7 +30,7 @@ def server(images):
 
 def _loader(server, rank=0, size=1, **settings):
     settings = {"batch_size": 8, "num_workers": 1, "profile": False, "shuffle": True, **settings}
-    return sophon.DataLoader(server.url, RECIPE, rank=rank, world_size=size, **settings)
+    return sophon.DataLoader(server.url, RECIPE, **grouped(ranks=sophon.Ranks(rank, size), **settings))
 
 
 def _seen(clock, *, link, cores=0.0, waits=0.0):
@@ -112,7 +113,9 @@ def test_ranks_that_plan_for_themselves_give_the_batches_of_those_that_do_not(se
 
 def test_cores_of_several_nodes_add_up(images, server):
     with serve(images, cores=1) as other:
-        loader = sophon.DataLoader([server.url, other.url], RECIPE, batch_size=8, num_workers=1, profile=False)
+        loader = sophon.DataLoader(
+            [server.url, other.url], RECIPE, batch_size=8, num_workers=1, policy=sophon.Planning(profile=False)
+        )
         assert loader.resources.storage_cores == 4  # the second was not asked yet, and is taken to be like the first
         for _ in range(2):
             list(loader)

@@ -61,7 +61,7 @@ def test_all_workers_measure_and_follow_one_plan(server, truth, told, tmp_path, 
 
 
 def test_counts_of_workers_are_all_there_without_a_plan_too(server, truth):
-    dataset = sophon.RemoteDataset(server.url, RECIPE, seed=3, policy="resize", hedge=30.0)
+    dataset = sophon.RemoteDataset(server.url, RECIPE, seed=3, policy="resize", faults=sophon.Faults(hedge=30.0))
     assert _epochs(dataset, num_workers=2) == truth
     assert dataset.stats.samples == 3 * COUNT
     assert dataset.plan is None

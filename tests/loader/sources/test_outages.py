@@ -23,9 +23,8 @@ def test_a_server_killed_and_started_again_in_the_middle_of_an_epoch_changes_not
             batch_size=8,
             shuffle=True,
             seed=5,
-            num_workers=workers,
+            num_workers=sophon.Workers(workers, buffer_bytes=1 << 16),
             policy=policy,
-            buffer_bytes=1 << 16,
         )
         batches = []
         for epoch in range(2):
@@ -40,7 +39,13 @@ def test_a_server_killed_and_started_again_in_the_middle_of_an_epoch_changes_not
 
 def test_a_server_gone_for_good_is_an_error_within_the_deadline_that_says_what_to_do(images):
     with serve(images) as server:
-        loader = sophon.DataLoader(server.url, RECIPE, batch_size=4, num_workers=1, deadline_s=3, buffer_bytes=1)
+        loader = sophon.DataLoader(
+            server.url,
+            RECIPE,
+            batch_size=4,
+            num_workers=sophon.Workers(1, buffer_bytes=1),
+            faults=sophon.Faults(deadline_s=3),
+        )
         batches = iter(loader)
         next(batches)
         server.kill()
@@ -60,7 +65,7 @@ def test_a_server_gone_for_good_is_an_error_within_the_deadline_that_says_what_t
 def test_a_server_that_never_was_is_an_error_within_the_deadline():
     start_s = time.monotonic()
     with pytest.raises(UnavailableError, match=r"tries.*grpc://127\.0\.0\.1:1/data.*Is `sophon serve` running"):
-        sophon.DataLoader("grpc://127.0.0.1:1/data", RECIPE, deadline_s=1.0)
+        sophon.DataLoader("grpc://127.0.0.1:1/data", RECIPE, faults=sophon.Faults(deadline_s=1.0))
     assert 1.0 <= time.monotonic() - start_s < HANG_S
 
 
@@ -78,7 +83,9 @@ def test_a_trainer_may_start_before_its_server(images):
 
 def test_a_stopped_server_is_waited_for(images, expected):
     with serve(images) as server:
-        loader = sophon.DataLoader(server.url, RECIPE, 8, True, 2, seed=5, buffer_bytes=1 << 16)
+        loader = sophon.DataLoader(
+            server.url, RECIPE, batch_size=8, shuffle=True, num_workers=sophon.Workers(2, buffer_bytes=1 << 16), seed=5
+        )
         batches = []
         for _ in range(2):
             for batch in loader:
@@ -99,7 +106,13 @@ def test_sigterm_ends_what_is_under_way_and_then_the_server(images):
 @pytest.mark.parametrize("workers", [2, *slow(0)])
 def test_a_server_that_falls_silent_is_an_error_within_the_deadline(images, workers):
     with serve(images) as server:
-        loader = sophon.DataLoader(server.url, RECIPE, 4, num_workers=workers, deadline_s=3, buffer_bytes=1)
+        loader = sophon.DataLoader(
+            server.url,
+            RECIPE,
+            batch_size=4,
+            num_workers=sophon.Workers(workers, buffer_bytes=1),
+            faults=sophon.Faults(deadline_s=3),
+        )
         batches = iter(loader)
         next(batches)
         os.kill(server.pid, signal.SIGSTOP)
@@ -114,7 +127,7 @@ def test_a_server_that_falls_silent_is_an_error_within_the_deadline(images, work
 
 def test_a_server_with_a_client_that_does_not_read_still_ends(images):
     server = serve(images).start()
-    loader = sophon.DataLoader(server.url, RECIPE, batch_size=2, num_workers=1, buffer_bytes=1)
+    loader = sophon.DataLoader(server.url, RECIPE, batch_size=2, num_workers=sophon.Workers(1, buffer_bytes=1))
     batches = iter(loader)
     next(batches)
     assert server.stop() in (0, 1)

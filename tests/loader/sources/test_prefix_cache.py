@@ -16,6 +16,7 @@ from sophon.pipeline import Pipeline, ops
 from tests.support.forking import ends_well
 from tests.support.marks import slow
 from tests.support.servers import RECIPE, digest, make_images, serve
+from tests.support.settings import grouped
 
 COUNT = 23
 STEADY = Pipeline([ops.Decode(), ops.Resize(40), ops.RandomCrop(32), ops.ToTensor()])  # two steps to keep
@@ -40,7 +41,7 @@ def _three(loader):
 KINDS = {
     "no workers": {},
     "threads": {"num_workers": 2},
-    "processes": {"num_workers": 2, "workers": "processes"},
+    "processes": {"num_workers": 2, "kind": "processes"},
 }
 
 
@@ -49,36 +50,40 @@ KINDS = {
 @pytest.mark.parametrize("cache", [True, "1:webp", *slow("2:zstd", "0:raw")])
 def test_three_epochs_have_the_same_bits_and_the_first_steps_run_once(server, images, tmp_path, where, kind, cache):
     url = server.url if where == "server" else images
-    plain = sophon.DataLoader(images, STEADY, 4, shuffle=True, seed=2)
-    loader = sophon.DataLoader(url, STEADY, 4, shuffle=True, seed=2, cache=cache, cache_dir=tmp_path, **KINDS[kind])
+    plain = sophon.DataLoader(images, STEADY, batch_size=4, shuffle=True, seed=2)
+    loader = sophon.DataLoader(
+        url, STEADY, **grouped(batch_size=4, shuffle=True, seed=2, cache=sophon.Cache(cache, tmp_path), **KINDS[kind])
+    )
     assert _three(loader) == _three(plain)
     stats = loader.stats
     assert (stats.samples, stats.cached, stats.smaller_cuts) == (3 * COUNT, 2 * COUNT, 0)
     assert f"The first steps of {COUNT} samples came from the cache" in loader.explain()
     before = stats.link_bytes
-    again = sophon.DataLoader(url, STEADY, 4, shuffle=True, seed=2, cache=sophon.Cache(cache, tmp_path))
-    assert _three(again) == _three(sophon.DataLoader(images, STEADY, 4, shuffle=True, seed=2))
+    again = sophon.DataLoader(url, STEADY, batch_size=4, shuffle=True, seed=2, cache=sophon.Cache(cache, tmp_path))
+    assert _three(again) == _three(sophon.DataLoader(images, STEADY, batch_size=4, shuffle=True, seed=2))
     assert (again.stats.cached, again.stats.link_bytes) == (3 * COUNT, 0)
     assert before > 0
 
 
 def test_random_ops_are_drawn_anew(images, tmp_path):
-    loader = sophon.DataLoader(images, STEADY, COUNT, cache=True, cache_dir=tmp_path)
+    loader = sophon.DataLoader(images, STEADY, batch_size=COUNT, cache=sophon.Cache(True, tmp_path))
     (one,), (two,) = list(loader), list(loader)
     assert not np.array_equal(one[0].numpy(), two[0].numpy())
 
 
 def test_a_pipeline_without_random_ops_is_kept_as_tensors(images, tmp_path):
-    loader = sophon.DataLoader(images, WHOLE, 4, cache=True, cache_dir=tmp_path)
+    loader = sophon.DataLoader(images, WHOLE, batch_size=4, cache=sophon.Cache(True, tmp_path))
     assert steady_ops(WHOLE) == 4
-    assert _three(loader) == _three(sophon.DataLoader(images, WHOLE, 4))
+    assert _three(loader) == _three(sophon.DataLoader(images, WHOLE, batch_size=4))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_bound_is_kept_and_what_does_not_fit_is_made_anew(images, tmp_path, kind):
     bound = 40_000
-    loader = sophon.DataLoader(images, STEADY, 4, cache=True, cache_dir=tmp_path, cache_bytes=bound, **KINDS[kind])
-    assert _three(loader) == _three(sophon.DataLoader(images, STEADY, 4))
+    loader = sophon.DataLoader(
+        images, STEADY, **grouped(batch_size=4, cache=sophon.Cache(True, tmp_path, bound), **KINDS[kind])
+    )
+    assert _three(loader) == _three(sophon.DataLoader(images, STEADY, batch_size=4))
     kept = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "bytes"]
     size = sum(path.stat().st_size for path in kept)
     assert 0.5 * bound < size <= bound
@@ -87,7 +92,7 @@ def test_the_bound_is_kept_and_what_does_not_fit_is_made_anew(images, tmp_path, 
 
 
 def test_a_damaged_file_is_made_anew(images, tmp_path):
-    loader = sophon.DataLoader(images, STEADY, 4, cache=True, cache_dir=tmp_path)
+    loader = sophon.DataLoader(images, STEADY, batch_size=4, cache=sophon.Cache(True, tmp_path))
     expected = digest(loader)
     files = sorted(path for path in tmp_path.rglob("*") if path.is_file() and path.name != "bytes")
     files[0].write_bytes(b"")
@@ -106,7 +111,13 @@ def test_a_damaged_file_is_made_anew(images, tmp_path):
 
 def test_columns_and_labels_come_from_the_cache_too(server, tmp_path):
     def names(columns):
-        loader = sophon.DataLoader(server.url, STEADY, COUNT, cache=True, cache_dir=tmp_path, columns=columns)
+        loader = sophon.DataLoader(
+            server.url,
+            STEADY,
+            batch_size=COUNT,
+            cache=sophon.Cache(True, tmp_path),
+            output=sophon.Output(columns=columns),
+        )
         return list(next(iter(loader))[1:]), loader.stats.cached
 
     first, _ = names(("id",))
@@ -123,7 +134,7 @@ def test_a_bad_sample_is_not_kept_and_is_met_again(tmp_path):
     victim.write_bytes(b"not a picture")
     with serve(folder) as server:
         loader = sophon.DataLoader(
-            server.url, STEADY, 6, cache=True, cache_dir=tmp_path, on_error="substitute", num_workers=1
+            server.url, STEADY, batch_size=6, num_workers=1, cache=sophon.Cache(True, tmp_path), on_error="substitute"
         )
         with pytest.warns(sophon.loader.sources.assignment.OffloadWarning):
             ((one, _),) = list(loader)
@@ -152,7 +163,7 @@ def test_another_pipeline_or_data_set_has_another_cache(images, tmp_path):
 
 def test_it_saves_what_the_first_steps_cost(images, tmp_path):
     slow = Pipeline([ops.Decode(), ops.Resize(600), ops.Resize(40), ops.RandomCrop(32), ops.ToTensor()])
-    loader = sophon.DataLoader(images, slow, COUNT, cache=True, cache_dir=tmp_path)
+    loader = sophon.DataLoader(images, slow, batch_size=COUNT, cache=sophon.Cache(True, tmp_path))
     taken = []
     for _ in range(3):
         start_s = time.process_time()
@@ -177,7 +188,7 @@ def test_it_saves_what_the_first_steps_cost(images, tmp_path):
 )
 def test_wrong_settings_are_refused(images, pipeline, settings, message):
     with pytest.raises(ConfigError, match=message):
-        sophon.DataLoader(images, pipeline, **settings)
+        sophon.DataLoader(images, pipeline, **grouped(**settings))
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -27,6 +27,7 @@ from sophon.codec.cut import Cut
 from sophon.errors import Error
 from sophon.loader.dataset import RemoteDataset
 from sophon.loader.loader import DataLoader
+from sophon.loader.options import Planning
 from sophon.pipeline import Key
 from sophon.profile.columns import cuts_to_profile
 from sophon.profile.measure import measure
@@ -53,8 +54,10 @@ class Trainer:
 
     def open(self, name: str, url: str, plan: str | None, batch_size: int, workers: int, seed: int) -> int:
         """Make a loader with the cuts of a plan, or one that plans for itself; return how many samples there are."""
-        how: dict[str, Any] = {"policy": "optimal", "profile": False} if plan is None else {"plan": plan}
-        self._loaders[name] = DataLoader(url, RECIPE, batch_size, shuffle=True, num_workers=workers, seed=seed, **how)
+        policy = Planning("optimal", profile=False) if plan is None else Planning(Path(plan))
+        self._loaders[name] = DataLoader(
+            url, RECIPE, batch_size=batch_size, shuffle=True, num_workers=workers, seed=seed, policy=policy
+        )
         return len(self._loaders[name].dataset)
 
     def open_recipe(
@@ -64,12 +67,11 @@ class Trainer:
         self._loaders[name] = DataLoader(
             url,
             recipe_named(recipe),
-            batch_size,
+            batch_size=batch_size,
             shuffle=True,
             num_workers=workers,
             seed=seed,
-            policy=policy,
-            profile=False,
+            policy=Planning(policy, profile=False),
         )
         return len(self._loaders[name].dataset)
 

@@ -83,7 +83,7 @@ class BadSamples:
             raise ConfigError(f"on_error: expected raise, substitute or skip, got {policy!r}")
         whole = isinstance(budget, int) and not isinstance(budget, bool) and budget >= 0
         if not (whole or (isinstance(budget, float) and 0 <= budget <= 1)):
-            raise ConfigError(f"error_budget: expected a number of samples or a share in 0.0 … 1.0, got {budget!r}")
+            raise ConfigError(f"budget: expected a number of samples or a share in 0.0 … 1.0, got {budget!r}")
         self.policy = policy
         self.budget = budget
         self.most = int(budget) if whole else max(int(budget * count), 1)
@@ -115,9 +115,9 @@ class BadSamples:
             found = len(self._rows)
         if found > self.most:
             raise BudgetError(
-                f"{found} bad samples are more than error_budget={self.budget!r} allows, which is {self.most}; the "
+                f"{found} bad samples are more than a budget of {self.budget!r} allows, which is {self.most}; the "
                 f"last one: {row.message} "
-                "Look at loader.bad_samples, repair or remove these files, or raise error_budget."
+                "Look at loader.bad_samples, repair or remove these files, or raise OnError(budget=…)."
             ) from error
 
     def mend(

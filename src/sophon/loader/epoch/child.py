@@ -11,6 +11,8 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,7 @@ from sophon.loader.epoch.messages import (
     Failure,
     Finish,
     Finished,
+    Ready,
     Spot,
     packed,
     receive,
@@ -33,20 +36,42 @@ from sophon.loader.epoch.messages import (
     unpacked,
 )
 from sophon.loader.epoch.parcel import Parcel
+from sophon.pipeline.rng import Key, Rng
 from sophon.process.line import Line, LineClosedError, close_others
 from sophon.process.segments import Bytes, array_in, map_file
 
 _LOOK_S = 5.0  # between two looks whether the parent is still there: somebody else may hold the other end of the line
 _NOTHING = Parcel(b"")
+_INIT_POSITION = (1 << 32) + 3  # nothing else draws the same random words
 
 
-def run(line: Line, finishing: Finishing, collate: CollateFn | None) -> None:
+@dataclass(frozen=True)
+class Work:
+    """What a worker process is for.
+
+    Args:
+        finishing: What is done to samples.
+        collate: The user's own function that makes batches, if any.
+        init: The user's own function that is called first, if any.
+        number: Which of the workers it is, from 0.
+        count: How many there are.
+        dataset: What `torch.utils.data.get_worker_info` names as the data set.
+    """
+
+    finishing: Finishing
+    collate: CollateFn | None = None
+    init: Callable[[int], Any] | None = None
+    number: int = 0
+    count: int = 1
+    dataset: Any = None
+
+
+def run(line: Line, work: Work) -> None:
     """Do what the loader says until it hangs up.
 
     Args:
         line: To the loader.
-        finishing: What is done to samples.
-        collate: The user's own function that makes batches, if any.
+        work: What this process is for.
     """
     gc.freeze()  # what the parent had is not ours to free: its connections would wait for threads that are not here
     close_others(line)
@@ -55,10 +80,10 @@ def run(line: Line, finishing: Finishing, collate: CollateFn | None) -> None:
     torch: Any = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)  # as in torch's own workers: there is a process per core, and OpenMP cannot be forked
-    parent, child = os.getppid(), Child(finishing, collate)
+    parent, child = os.getppid(), Child(work.finishing, work.collate)
     line.set_timeout(_LOOK_S)
     with contextlib.suppress(LineClosedError):  # the loader may have been closed meanwhile, as is found below
-        send(line, os.getpid())
+        send(line, Ready(_begin(work, torch)))
     while True:
         try:
             message, body, file = receive(line)
@@ -76,6 +101,22 @@ def run(line: Line, finishing: Finishing, collate: CollateFn | None) -> None:
         except LineClosedError:
             return
         line.set_timeout(_LOOK_S)
+
+
+def _begin(work: Work, torch: Any) -> Failure | None:
+    """Call the user's own function as torch's workers do; return what went wrong with it."""
+    if torch is not None:
+        info = torch.utils.data._utils.worker
+        seed = int(Rng(Key(work.finishing.seed, 0, work.number), _INIT_POSITION).word())
+        info._worker_info = info.WorkerInfo(id=work.number, num_workers=work.count, seed=seed, dataset=work.dataset)
+    if work.init is None:
+        return None
+    try:
+        work.init(work.number)
+    except Exception as error:  # noqa: BLE001 - the user's own function may raise anything
+        error.add_note(f"in worker_init_fn, called with {work.number}")
+        return Failure.of(error)
+    return None
 
 
 class Child:

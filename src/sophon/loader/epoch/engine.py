@@ -12,16 +12,17 @@ closes.
 from __future__ import annotations
 
 import heapq
+import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sophon.errors import Error, WorkerError
+from sophon.errors import BatchTimeoutError, Error, WorkerError
 from sophon.link.wire import Reply
 from sophon.loader.account.stats import Stats
 from sophon.loader.epoch import leaving
@@ -55,21 +56,25 @@ class Stretch:
         epoch: Which epoch.
         batch_size: Samples in a batch.
         workers: Threads that finish samples; 0 for none.
+        sizes: Samples in each batch, where they differ.
         has_collate: Whether the user's own function makes batches.
         latest: In relaxed order the last batch that each sample may come in, if that is not `max_delay` after its own.
         positions: Of each sample in the order of the whole epoch, over all ranks; None if that is where it is in
             `order`.
         pin: Copies a batch into pinned memory, if that is wanted.
+        timeout_s: How long the next batch may take to come.
     """
 
     order: Order
     epoch: int
     batch_size: int
     workers: int
+    sizes: Sequence[int] | None = None
     has_collate: bool = False
     latest: NDArray[np.int64] | None = None
     positions: NDArray[np.int64] | None = None
     pin: Callable[[Any], Any] | None = None
+    timeout_s: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,7 @@ class Engine:
         self._strict = config.max_delay is None
         now_s = time.monotonic()
         machine = self._samples.sources.machine(
-            stretch.order, stretch.batch_size, config, self._finishing.result_bytes, stretch.latest
+            stretch.order, stretch.batch_size, config, self._finishing.result_bytes, stretch.latest, stretch.sizes
         )
         self._machine = machine
         errand = self._samples.errand(stretch.epoch, stretch.order, self._stats, self._planner or hands.watcher)
@@ -248,12 +253,20 @@ class Engine:
 
     def _wait_for(self, number: int) -> Batch:
         with self._lock:
-            self._gauge.waits(True, time.monotonic())
+            start_s = time.monotonic()
+            self._gauge.waits(True, start_s)
             while not self._is_ready(number):
-                self._machine.check(time.monotonic())
+                now_s = time.monotonic()
+                self._machine.check(now_s)
                 self._raise_if_over()
                 self._deepen()
-                self._changed.wait(0.5)
+                left_s = start_s + self._stretch.timeout_s - now_s
+                if left_s <= 0:
+                    raise BatchTimeoutError(
+                        f"batch {number} did not come within timeout={self._stretch.timeout_s:g} seconds; raise it, "
+                        "use more workers, or leave it out to wait as long as it takes"
+                    )
+                self._changed.wait(min(0.5, left_s))
             self._gauge.waits(False, time.monotonic())
             self._machine.take()
             self._gauge.took(self._machine.ready_bytes)
@@ -270,7 +283,7 @@ class Engine:
     def _make(self, number: int) -> Batch:
         """Make a batch in this thread. More is asked for than it needs, but no more is finished."""
         self._machine.resume()
-        stop = (number + 1) * self._stretch.batch_size if self._strict else len(self._order)
+        stop = self._machine.division.start(number + 1) if self._strict else len(self._order)
         while self._machine.ready <= number:
             for position, reply in self._driver.inline(lambda: bool(self._received) and self._received[0][1] < stop):
                 heapq.heappush(self._received, (position, position, reply))
@@ -353,9 +366,9 @@ class Engine:
             self._gauge.ended(made.cpu_s, now_s - start_s, self._machine.wants_more, now_s)
             seats = [(self._batch(place), place, self._made.pop(who)) for who, place in placed]
         for seat_batch, place, seated in seats:
-            seat_batch.put(place % self._stretch.batch_size, seated)
+            seat_batch.put(self._slot(place), seated)
         with self._lock:
-            complete = [place // self._stretch.batch_size for _, place, _ in seats if self._machine.put(place)]
+            complete = [self._machine.division.of(place) for _, place, _ in seats if self._machine.put(place)]
             batches = [(number, self._batches[number]) for number in complete]
         for number, whole in batches:
             if not whole.errors:  # others wait for the consumer, who may raise the first of them
@@ -368,7 +381,7 @@ class Engine:
 
     def _run(self, finisher: Finisher, reply: Reply, key: Key, batch: Batch | None, position: int) -> Made:
         """Have a sample finished."""
-        place = None if batch is None else batch.place(position % self._stretch.batch_size)
+        place = None if batch is None else batch.place(self._slot(position))
         try:
             made = finisher.make(reply, key, place, self._planner is not None)
         except WorkerError as error:
@@ -403,8 +416,12 @@ class Engine:
 
     def _batch(self, place: int) -> Batch:
         """Return the batch of a place; a new one if nothing lies in it yet. With the lock held."""
-        number, size = place // self._stretch.batch_size, self._stretch.batch_size
+        number = self._machine.division.of(place)
         if number not in self._batches:
-            count = min(size, len(self._order) - number * size)
+            count = self._machine.division.size_of(number)
             self._batches[number] = Batch(self._finishing, count, self._layout, self._finishers.memory)
         return self._batches[number]
+
+    def _slot(self, place: int) -> int:
+        """Return where in its batch a place is."""
+        return place - self._machine.division.start(self._machine.division.of(place))

@@ -120,6 +120,17 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Ready:
+    """A worker process has started.
+
+    Args:
+        failure: What the user's own function raised that was called then.
+    """
+
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
 class Finished:
     """What became of a sample.
 

@@ -5,8 +5,9 @@ Concurrency: a pass is a generator of its consumer; what runs beside it is its e
 
 from __future__ import annotations
 
+import math
 import weakref
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +27,8 @@ from sophon.loader.epoch.workers import Workers, context_for
 from sophon.loader.machine.machine import MachineConfig
 from sophon.loader.machine.tuner import Setting, Tuner
 from sophon.loader.order.log import OrderLog
-from sophon.loader.order.order import epoch_order
-from sophon.loader.order.ranks import Ranks, each, positions, share
+from sophon.loader.order.ranks import Rank
+from sophon.loader.order.sampling import Sampling
 from sophon.loader.order.turns import Positions, Turns
 from sophon.loader.planning.planner import Planner
 from sophon.loader.sources.samples import Samples, Watcher
@@ -38,25 +39,24 @@ class Batching:
     """How samples become batches.
 
     Args:
-        size: Samples in a batch.
-        shuffle: In random order, another one each epoch.
+        sampling: Which samples there are, in which order.
+        size: Samples in a batch; about so many where a batch sampler decides.
         drop_last: Leave out a last batch that is smaller.
-        uneven: What to do if samples cannot be shared evenly.
         collate: The user's own function, if any.
         pin: Copy batches into pinned memory.
+        timeout_s: How long the next batch may take to come; infinite for as long as it takes.
     """
 
+    sampling: Sampling
     size: int
-    shuffle: bool
     drop_last: bool
-    uneven: str
     collate: Collate | None
     pin: bool
+    timeout_s: float = math.inf
 
-    def count(self, samples: int, ranks: Ranks) -> int:
-        """Return how many batches each rank makes of some samples."""
-        mine = each(max(samples, 0), ranks, self.uneven)
-        return mine // self.size if self.drop_last else -(-mine // self.size)
+    def count(self, cursor: int, rank: Rank) -> int:
+        """Return how many batches one rank makes of what is left of an epoch."""
+        return self.sampling.batches(cursor, rank, self.size, self.drop_last)
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,16 @@ class Staff:
         kind: "threads" or "processes".
         method: How processes are started; see `workers.context_for`.
         is_persistent: Whether processes are kept between epochs.
+        init: The user's own function, called in each process when it starts.
+        dataset: What processes are told that they work for.
     """
 
     workers: int
     kind: str = "threads"
     method: Any = None
     is_persistent: bool = False
+    init: Callable[[int], Any] | None = None
+    dataset: Any = None
 
     @property
     def has_processes(self) -> bool:
@@ -94,7 +98,7 @@ class Start:
 
     epoch: int
     cursor: int
-    ranks: Ranks
+    ranks: Rank
     turns: Turns | None
 
 
@@ -154,7 +158,7 @@ class Passes:
             return self.tuner.setting
         return Setting(self._staff.workers, self._config.max_requests, self._config.buffer_bytes)
 
-    def turns(self, epoch: int, cursor: int, ranks: Ranks) -> Turns | None:
+    def turns(self, epoch: int, cursor: int, ranks: Rank) -> Turns | None:
         """Return the turns that an epoch begins with, recorded ones or none yet; None in strict order."""
         if self._replay is not None:
             return self._replay.turns(epoch, cursor, ranks)
@@ -207,10 +211,9 @@ class Passes:
     def _stretch(self, start: Start) -> tuple[Positions, Positions, Stretch]:
         """Return the positions that are left, this rank's row of samples, and what an engine has to do."""
         epoch, turns, batching = start.epoch, start.turns, self._batching
-        whole = epoch_order(len(self._samples), self._samples.seed, epoch, shuffle=batching.shuffle)
         begun = start.cursor if turns is None else turns.begun
-        row = share(whole, begun, start.ranks, batching.uneven)
-        position = positions(len(whole), begun, start.ranks, batching.uneven)
+        told = batching.sampling.row(epoch, begun, start.ranks)
+        row = told.samples
         left = self._left(epoch, row, turns)
         if batching.drop_last:
             left = left[: len(left) // batching.size * batching.size]
@@ -222,9 +225,11 @@ class Passes:
             epoch=epoch,
             batch_size=batching.size,
             workers=self._staff.workers,
+            sizes=told.sizes,
             has_collate=batching.collate is not None,
             latest=latest,
-            positions=position[left],
+            positions=told.positions[left],
+            timeout_s=batching.timeout_s,
             pin=pinning() if batching.pin else None,
         )
         return left, row, stretch
@@ -244,7 +249,15 @@ class Passes:
             self._kept.is_busy = True
             return self._kept
         count = staff.workers if self.tuner is None else self.tuner.most.workers
-        workers = Workers(count, staff.method, self._finishing, collate, self._config.buffer_bytes)
+        workers = Workers(
+            count,
+            staff.method,
+            self._finishing,
+            collate,
+            self._config.buffer_bytes,
+            staff.init,
+            staff.dataset,
+        )
         if staff.is_persistent and self._kept is None:  # a second pass at the same time has processes of its own
             self._kept, workers.is_busy, workers.is_kept = workers, True, True
             # They end with the loader: at the latest when the interpreter does.
@@ -260,6 +273,13 @@ class Passes:
             return
         self._kept.is_busy = False
         if self._kept.is_broken:
+            self._ending.detach()
+            self._kept.close()
+            self._kept = None
+
+    def close(self) -> None:
+        """End the processes that are kept between epochs."""
+        if self._kept is not None and not self._kept.is_busy:
             self._ending.detach()
             self._kept.close()
             self._kept = None

@@ -19,6 +19,7 @@ import os
 import signal
 import threading
 from collections import deque
+from collections.abc import Callable
 from multiprocessing.context import BaseContext
 from typing import Any
 
@@ -81,6 +82,8 @@ class Workers(Finishers):
         finishing: What is done to samples.
         collate: The user's own function that makes batches, if any.
         kept_bytes: Bound on the memory of batches that is kept for the next ones.
+        init: The user's own function, called in each process with its number when it starts.
+        dataset: What processes are told that they work for.
 
     Attributes:
         is_kept: Whether the processes stay when an epoch ends.
@@ -90,7 +93,14 @@ class Workers(Finishers):
     writes_alone = True
 
     def __init__(
-        self, count: int, method: Any, finishing: Finishing, collate: CollateFn | None, kept_bytes: int
+        self,
+        count: int,
+        method: Any,
+        finishing: Finishing,
+        collate: CollateFn | None,
+        kept_bytes: int,
+        init: Callable[[int], Any] | None = None,
+        dataset: Any = None,
     ) -> None:
         self.is_kept = self.is_busy = self._is_closed = False
         self._owner = os.getpid()
@@ -100,8 +110,9 @@ class Workers(Finishers):
         self._all: list[_Worker] = []
         gone = _Gone(self._memory.segments)
         try:
-            for _ in range(count):
-                self._all.append(_Worker(context, finishing, collate, gone))
+            for number in range(count):
+                work = child.Work(finishing, collate, init, number, count, dataset)
+                self._all.append(_Worker(context, work, gone))
         except BaseException:
             self.close()
             raise
@@ -166,9 +177,9 @@ class _Gone:
 
 
 class _Worker(Finisher):
-    def __init__(self, context: BaseContext, finishing: Finishing, collate: CollateFn | None, gone: _Gone) -> None:
-        self._finishing = finishing
-        self._collate = collate
+    def __init__(self, context: BaseContext, work: child.Work, gone: _Gone) -> None:
+        self._finishing = work.finishing
+        self._collate = work.collate
         self._gone = gone
         self._news = gone.subscribe()
         self._turn = threading.Lock()  # held from the choice of what is told until it was answered
@@ -179,7 +190,7 @@ class _Worker(Finisher):
         self.is_lost = False
         self._line, there = Line.pair()
         self.process: multiprocessing.process.BaseProcess = context.Process(  # type: ignore[attr-defined]
-            target=child.run, args=(there, finishing, collate), name="sophon-worker", daemon=True
+            target=child.run, args=(there, work), name="sophon-worker", daemon=True
         )
         try:
             self.process.start()
@@ -274,12 +285,14 @@ class _Worker(Finisher):
     def _wait_until_ready(self) -> None:
         self._line.set_timeout(_START_S)
         try:
-            receive(self._line)
+            told, _, _ = receive(self._line)
         except TimeoutError:
             raise WorkerError(
                 f"a worker process did not start within {_START_S:g} s; does a module that it imports wait for "
                 "something?"
             ) from None
+        if told.failure is not None:
+            raise told.failure.to_error()
         self._line.set_timeout(None)
         self._is_ready = True
 

@@ -47,13 +47,14 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sophon.errors import Error, RetryableError, UnavailableError
+from sophon.loader.machine.batches import Batches
 from sophon.loader.machine.parts import Parts, Wait
 from sophon.loader.machine.patience import Patience
 from sophon.loader.machine.placement import Placement, Placing
@@ -151,6 +152,7 @@ class Machine:
         now_s: The time at the start.
         seed: Seed of the jitter of pauses, so that many trainers do not retry in step.
         standings: How the sources did in the epoch before; by default nothing is known of them.
+        sizes: Samples in each batch, in strict order, where they differ.
         latest: In relaxed order, for every position the last batch that its sample may come in; by default `max_delay`
             after its own (see `placement`).
         parts: Who holds what; by default all nodes hold everything.
@@ -170,12 +172,15 @@ class Machine:
         now_s: float,
         seed: int = 0,
         standings: Standings | None = None,
+        sizes: Sequence[int] | None = None,
         latest: NDArray[np.int64] | None = None,
         parts: Parts | None = None,
     ) -> None:
         self.count = count
+        assert sizes is None or config.max_delay is None
+        self.division = Batches(count, batch_size, sizes)
         self.batch_size = batch_size
-        self.batches = -(-count // batch_size)
+        self.batches = len(self.division)
         self.fatal: Error | None = None
         self.wanted = 0
         self.held_bytes = 0
@@ -202,7 +207,7 @@ class Machine:
         self._requests: dict[int, _Request] = {}
         self._request_number = 0
         self._surplus: list[int] = []
-        self._unfilled = [min(batch_size, count - b * batch_size) for b in range(self.batches)]
+        self._unfilled = [self.division.size_of(batch) for batch in range(self.batches)]
         self._placement = None
         if config.max_delay is not None:
             self._placement = Placement(count, batch_size, config.max_delay, latest)
@@ -401,7 +406,7 @@ class Machine:
 
     def _is_needed(self, position: int) -> bool:
         """Return whether the next batch waits for a sample; in relaxed order it may wait for any."""
-        return self._placement is not None or position < (self._next_ready + 1) * self.batch_size
+        return self._placement is not None or position < self.division.start(self._next_ready + 1)
 
     @property
     def _hoped_for(self) -> int:
@@ -430,7 +435,7 @@ class Machine:
     # --- room ---------------------------------------------------------------------------------------------------------
 
     def _room_for(self, position: int) -> bool:
-        needed_next = position < (self._taken + 1) * self.batch_size
+        needed_next = position < self.division.start(self._taken + 1)
         most_bytes = min(self.ahead_bytes, self._config.buffer_bytes)
         return needed_next or self.held_bytes + self._expected_bytes <= most_bytes
 
@@ -573,7 +578,7 @@ class Machine:
 
     def put(self, place: int) -> bool:
         """Record that a sample lies in its place; return whether its batch is complete with it."""
-        batch = place // self.batch_size
+        batch = self.division.of(place)
         self._unfilled[batch] -= 1
         while self._next_ready < self.batches and self._unfilled[self._next_ready] == 0:
             self._next_ready += 1
@@ -591,7 +596,7 @@ class Machine:
     @property
     def ready_bytes(self) -> float:
         """About how many bytes lie in complete batches that are not yet handed out."""
-        return (self._next_ready - self._taken) * self.batch_size * self._expected_bytes
+        return (self.division.start(self._next_ready) - self.division.start(self._taken)) * self._expected_bytes
 
     @property
     def taken(self) -> int:
@@ -603,18 +608,18 @@ class Machine:
         assert self._taken < self._next_ready
         batch = self._taken
         self._taken += 1
-        for place in range(batch * self.batch_size, min((batch + 1) * self.batch_size, self.count)):
+        for place in range(self.division.start(batch), self.division.start(batch + 1)):
             self.held_bytes -= self._held.pop(self.position_at(place))
         return batch
 
     def positions_in(self, batch: int) -> NDArray[np.int64]:
         """Return the positions of the samples in a batch that was handed out."""
-        start, stop = batch * self.batch_size, min((batch + 1) * self.batch_size, self.count)
+        start, stop = self.division.start(batch), self.division.start(batch + 1)
         return np.arange(start, stop) if self._placement is None else self._placement.position_at[start:stop].copy()
 
     def taken_positions(self) -> NDArray[np.int64]:
         """Return the positions of the samples in the batches handed out so far, in the order of their places."""
-        stop = min(self._taken * self.batch_size, self.count)
+        stop = self.division.start(self._taken)
         return np.arange(stop) if self._placement is None else self._placement.position_at[:stop].copy()
 
     def wait_s(self, now_s: float) -> float:

@@ -26,7 +26,7 @@ from sophon import artifact
 from sophon.artifact import Header
 from sophon.errors import ArtifactError, ConfigError
 from sophon.loader.order.order import Order
-from sophon.loader.order.ranks import Ranks
+from sophon.loader.order.ranks import Rank
 from sophon.loader.order.turns import Turns
 
 _FORMAT = "order-log"
@@ -120,10 +120,10 @@ class OrderLog:
             epoch: Which epoch.
             order: The rank's samples in strict order.
         """
-        replayed: Order = order[self.left(epoch, order, Turns(Ranks(), 0))]
+        replayed: Order = order[self.left(epoch, order, Turns(Rank(), 0))]
         return replayed
 
-    def turns(self, epoch: int, cursor: int, ranks: Ranks) -> Turns:
+    def turns(self, epoch: int, cursor: int, ranks: Rank) -> Turns:
         """Return how far a rank has come in the row of an epoch, by a cursor: nothing has left out of turn."""
         begun = self._epoch(epoch).begun
         places, over = divmod(cursor - begun, ranks.size)

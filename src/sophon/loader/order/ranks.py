@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sophon.errors import ConfigError
+from sophon.errors import ConfigError, RankError
 from sophon.loader.order.order import Order
 from sophon.loader.torch_import import torch
 
@@ -22,7 +22,7 @@ UNEVEN = ("pad", "drop", "raise")
 
 
 @dataclass(frozen=True)
-class Ranks:
+class Rank:
     """One of several training processes that share an epoch.
 
     Args:
@@ -34,34 +34,54 @@ class Ranks:
     size: int = 1
 
     def __post_init__(self) -> None:
-        for name, value in (("rank", self.rank), ("world_size", self.size)):
+        for name, value in (("rank", self.rank), ("size", self.size)):
             if isinstance(value, bool) or not isinstance(value, int):
                 raise ConfigError(f"{name}: expected an integer, got {value!r}")
         if not 0 <= self.rank < self.size:
-            raise ConfigError(f"expected a rank in 0 … world_size - 1, got rank {self.rank} of {self.size}")
+            raise ConfigError(f"expected a rank in 0 … size - 1, got rank {self.rank} of {self.size}")
 
 
-def find_ranks(rank: int | None, world_size: int | None) -> Ranks:
+def find_rank(rank: int | None = None, size: int | None = None) -> Rank:
     """Return which rank this is: as told, as torch.distributed knows, or as torchrun's environment says.
+
+    Launchers differ in when they tell: Lightning starts processes without RANK and joins them later. So this is asked
+    when an epoch begins, and not when a loader is made.
 
     Args:
         rank: As the user said; None to find out.
-        world_size: As the user said; None to find out.
+        size: As the user said; None to find out.
     """
-    if (rank is None) != (world_size is None):
-        raise ConfigError("rank and world_size go together; give both, or neither to have them found")
-    if rank is not None and world_size is not None:
-        return Ranks(rank, world_size)
+    if (rank is None) != (size is None):
+        raise ConfigError("rank and size go together; give both, or neither to have them found")
+    if rank is not None and size is not None:
+        return Rank(rank, size)
     if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
-        return Ranks(torch.distributed.get_rank(), torch.distributed.get_world_size())
+        return Rank(torch.distributed.get_rank(), torch.distributed.get_world_size())
     said = _environment("WORLD_SIZE")
     if said is None or said == 1:
-        return Ranks()
+        return Rank()
     mine = _environment("RANK")
     if mine is None:
         # A guess would silently train every process on all samples.
-        raise ConfigError(f"WORLD_SIZE is {said} but RANK is not set; start with torchrun, or give rank and world_size")
-    return Ranks(mine, said)
+        raise RankError(
+            f"WORLD_SIZE is {said} but RANK is not set, and torch.distributed is not initialised; start with torchrun, "
+            "begin the epoch after init_process_group, or give ranks=Ranks(rank, size)"
+        )
+    return Rank(mine, said)
+
+
+def rank_in(group: Any) -> Rank:
+    """Return which process this is among those of a process group or of a device mesh of one dimension."""
+    if hasattr(group, "get_local_rank") and hasattr(group, "ndim"):
+        if group.ndim != 1:
+            raise ConfigError(f'group: expected a device mesh of one dimension, such as mesh["dp"], got {group.ndim}')
+        return Rank(int(group.get_local_rank()), int(group.size()))
+    if torch is None or not torch.distributed.is_initialized():
+        raise RankError("group: torch.distributed is not initialised; call init_process_group before the first epoch")
+    rank = torch.distributed.get_rank(group)
+    if rank < 0:
+        raise ConfigError("group: this process is no member of it; give the data-parallel group that it belongs to")
+    return Rank(rank, torch.distributed.get_world_size(group))
 
 
 def ranks_here(size: int) -> int:
@@ -83,7 +103,7 @@ def _environment(name: str) -> int | None:
         raise ConfigError(f"{name}={text!r} in the environment: expected an integer") from error
 
 
-def each(count: int, ranks: Ranks, uneven: str) -> int:
+def each(count: int, ranks: Rank, uneven: str) -> int:
     """Return how many of `count` samples every rank gets: the same number, so that all make equally many steps.
 
     Args:
@@ -96,12 +116,12 @@ def each(count: int, ranks: Ranks, uneven: str) -> int:
     if over and uneven == "raise":
         raise ConfigError(
             f"{count:,} samples cannot be shared evenly by {ranks.size} ranks, and ranks that make unequal steps wait "
-            'for each other for ever; uneven="pad" repeats a few samples, uneven="drop" leaves a few out'
+            'for each other for ever; Ranks(uneven="pad") repeats a few samples, uneven="drop" leaves a few out'
         )
     return count // ranks.size if uneven == "drop" else -(-count // ranks.size)
 
 
-def positions(count: int, cursor: int, ranks: Ranks, uneven: str) -> Order:
+def positions(count: int, cursor: int, ranks: Rank, uneven: str) -> Order:
     """Return the positions of one rank's samples in the global order, from the cursor to the end of the epoch.
 
     Positions from `count` on are those of padding: they stand for the samples at the beginning of the order.
@@ -116,7 +136,7 @@ def positions(count: int, cursor: int, ranks: Ranks, uneven: str) -> Order:
     return np.arange(cursor + ranks.rank, cursor + whole, ranks.size, dtype=np.int64)
 
 
-def share(order: Order, cursor: int, ranks: Ranks, uneven: str) -> Order:
+def share(order: Order, cursor: int, ranks: Rank, uneven: str) -> Order:
     """Return the samples of one rank, from the cursor to the end of the epoch.
 
     Args:

@@ -38,6 +38,7 @@ class State:
         pipeline: Fingerprint of the pipeline.
         plan: How often a plan was made; for the record, since plans change no bit.
         turns: What left out of turn, as `Turns.to_dict` gives it; None where everything came in order.
+        sampler: State of the user's own sampler when the epoch began; None where there is none.
     """
 
     seed: int
@@ -49,12 +50,14 @@ class State:
     pipeline: str
     plan: int = 0
     turns: dict[str, Any] | None = None
+    sampler: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as JSON values."""
         state = {"format": _FORMAT, **vars(self)}
-        if self.turns is None:
-            del state["turns"]
+        for name in ("turns", "sampler"):
+            if state[name] is None:
+                del state[name]
         return state
 
     @classmethod

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sophon.errors import ArtifactError, ConfigError
-from sophon.loader.order.ranks import Ranks
+from sophon.loader.order.ranks import Rank
 
 Positions = NDArray[np.int64]
 
@@ -47,7 +47,7 @@ class Turns:
         early: Positions from `places` on that were, ascending.
     """
 
-    ranks: Ranks
+    ranks: Rank
     begun: int
     places: int = 0
     late: Positions = field(default_factory=_none)
@@ -87,7 +87,7 @@ class Turns:
         return {"rank": rank, "world_size": size, "begun": self.begun, "late": late[:], "early": early[:]}
 
     @classmethod
-    def from_dict(cls, saved: Any, cursor: int, ranks: Ranks) -> Turns:
+    def from_dict(cls, saved: Any, cursor: int, ranks: Rank) -> Turns:
         """Return what was saved, if this is the rank that it belongs to.
 
         Args:
@@ -99,7 +99,7 @@ class Turns:
             ArtifactError: It is another rank's, or damaged.
         """
         try:
-            whose = Ranks(saved["rank"], saved["world_size"])
+            whose = Rank(saved["rank"], saved["world_size"])
             begun, late, early = saved["begun"], _ascending(saved["late"]), _ascending(saved["early"])
             places, over = divmod(cursor - begun, whose.size)
             if over or begun < 0 or places < 0 or len(late) != len(early) or len(saved) != 5:

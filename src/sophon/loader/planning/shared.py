@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sophon.loader.account.stats import Stats
-from sophon.loader.order.ranks import find_ranks
+from sophon.loader.order.ranks import find_rank
 from sophon.loader.planning.ledger import Ledger, Reporter, replay
 from sophon.loader.planning.planner import Planner, PlanSettings
 from sophon.loader.sources.assignment import Assignment
@@ -111,7 +111,7 @@ class SharedPlanning:
         if self._epoch is not None:
             self._planner.end()
         self._epoch = epoch
-        self._planner.begin(epoch, find_ranks(None, None).size)
+        self._planner.begin(epoch, find_rank().size)
         made = self._samples.assignment
         numbers = np.zeros(len(self._samples), np.uint8) if made.number_of is None else made.number_of
         column = np.array([self._planner.cuts.index(cut) for cut in made.cuts], np.uint8)

@@ -81,7 +81,7 @@ def assignment_for(
     if lossy and not allow_lossy:
         raise ConfigError(
             f"{'policy' if plan is None else 'plan'}: {lossy[0]} changes the tensors that the model sees; give "
-            "allow_lossy=True if that is meant, or a codec that keeps every bit, such as webp"
+            "policy=Planning(…, allow_lossy=True) if that is meant, or a codec that keeps every bit, such as webp"
         )
     return assignment
 

@@ -52,7 +52,7 @@ def addresses_of(data: Address) -> list[str]:
     if len(data) > 1:
         paths = [one for one in data if scheme_of(one) is None]
         if paths:
-            raise ConfigError(f"{paths[0]!r} among several addresses is a path; give it as fallback=")
+            raise ConfigError(f"{paths[0]!r} among several addresses is a path; give it as Faults(fallback=…)")
         if len(set(data)) < len(data):
             raise ConfigError("an address is given twice; give each storage node once")
     return list(data)
@@ -173,7 +173,13 @@ class Sources:
         return MachineConfig(deadline_s=self._deadline_s, nodes=self.nodes, has_fallback=self.has_fallback, **more)
 
     def machine(
-        self, row: Row, batch_size: int, config: MachineConfig, size_bytes: int, latest: NDArray[np.int64] | None = None
+        self,
+        row: Row,
+        batch_size: int,
+        config: MachineConfig,
+        size_bytes: int,
+        latest: NDArray[np.int64] | None = None,
+        sizes: Sequence[int] | None = None,
     ) -> Machine:
         """Return a machine that knows who holds what, and what the one before has learned of the sources; see `keep`.
 
@@ -183,13 +189,14 @@ class Sources:
             config: Bounds and times.
             size_bytes: First guess at the bytes held for one sample.
             latest: In relaxed order the last batch that each sample may come in.
+            sizes: Samples in each batch, where they differ.
         """
         of = None if self._union is None else self._union.part_of[np.asarray(row, np.int64)]
         parts = Parts(self._holders, of, self._names)
         standings, self._kept = self._kept, None  # whoever asks meanwhile begins anew
         seed = int.from_bytes(os.urandom(8))  # of pauses: trainers that lose a node together do not come back in step
         now_s = time.monotonic()
-        return Machine(len(row), batch_size, config, size_bytes, now_s, seed, standings, latest, parts)
+        return Machine(len(row), batch_size, config, size_bytes, now_s, seed, standings, sizes, latest, parts)
 
     def keep(self, machine: Machine) -> None:
         """Keep what a machine has learned of the sources for the next one."""

@@ -25,7 +25,7 @@ from sophon.loader.machine.machine import Machine, MachineConfig
 from sophon.loader.machine.parts import Parts
 from sophon.loader.order.log import OrderLog
 from sophon.loader.order.order import Order, epoch_order
-from sophon.loader.order.ranks import Ranks, each, share
+from sophon.loader.order.ranks import Rank, each, share
 from sophon.loader.order.state import Place, State
 from sophon.loader.order.turns import Turns
 from sophon.loader.sources.assignment import Assignment, within
@@ -250,7 +250,7 @@ class World:
         stop = None
         self._setup = self._make_setup()
         if self.is_resumed:
-            steps = -(-each(self.count, Ranks(0, size), self.uneven) // self._setup.batch_size)
+            steps = -(-each(self.count, Rank(0, size), self.uneven) // self._setup.batch_size)
             stop = r.randint(0, steps)
         places = [Place() for _ in range(size)]
         for place in places:
@@ -281,10 +281,10 @@ class World:
         if r.random() < 0.5:
             self.holders, self.part_of = self._divide(self.config.nodes, self.config.has_fallback)
             self.tell(0, "moved", self.holders)
-        left = each(self.count - used, Ranks(0, size), self.uneven)
+        left = each(self.count - used, Rank(0, size), self.uneven)
         places = [Place() for _ in range(size)]
         for rank, (place, state) in enumerate(zip(places, saved, strict=True)):
-            turns = None if state.turns is None else Turns.from_dict(state.turns, state.cursor, Ranks(rank, size))
+            turns = None if state.turns is None else Turns.from_dict(state.turns, state.cursor, Rank(rank, size))
             place.load(state.epoch, state.cursor, left == 0, turns)
         if left == 0:
             return
@@ -306,8 +306,8 @@ class World:
         for rank, place in enumerate(places):
             epoch, cursor, turns = place.begin()
             if turns is None and self.max_delay is not None:
-                turns = Turns(Ranks(rank, size), cursor)
-            row = share(self.order, cursor if turns is None else turns.begun, Ranks(rank, size), self.uneven)
+                turns = Turns(Rank(rank, size), cursor)
+            row = share(self.order, cursor if turns is None else turns.begun, Rank(rank, size), self.uneven)
             self._check_share(row, cursor if turns is None else turns.begun, rank, size)
             left, latest = np.arange(len(row)), None
             if turns is not None and self.max_delay is not None:
@@ -337,7 +337,7 @@ class World:
         place, size, its = self._places[trainer.name], len(self._places), self._passes[trainer.name]
         cursor = min(place.cursor + trainer.setup.batch_size * size, self.count)
         if its.turns is not None:
-            is_over = each(self.count - cursor, Ranks(0, size), self.uneven) == 0
+            is_over = each(self.count - cursor, Rank(0, size), self.uneven) == 0
             its.turns = None if is_over else its.turns.after(its.left[positions])
         place.move(self.epoch, cursor, its.turns)
 

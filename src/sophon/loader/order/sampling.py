@@ -1,0 +1,257 @@
+"""Which samples an epoch has, and in which order: sophon's own, or that of a sampler of torch's kind.
+
+Sophon's own order is a function of (seed, epoch), and ranks divide it among themselves. A sampler is asked once, when
+an epoch begins. As with torch's DataLoader, what it gives is this rank's alone, and may name a sample several times. It
+runs under a seed of its own, from (seed, epoch), so that it gives the same again after resuming and does not disturb
+the training loop's generators; one that has a generator or a state of its own is left to it, and that is kept instead.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sophon.errors import ArtifactError, ConfigError
+from sophon.loader.order.order import Order, epoch_order
+from sophon.loader.order.ranks import Rank, each, positions, share
+from sophon.loader.torch_import import torch
+from sophon.pipeline.rng import Key, Rng
+from sophon.pipeline.seeding import seeded
+
+_SAMPLER_POSITION = (1 << 32) + 2  # neither an op nor collating or targets draw the same random words
+
+
+@dataclass(frozen=True)
+class Row:
+    """The samples of one rank, from where a pass begins to the end of the epoch.
+
+    Args:
+        samples: Which, in order.
+        positions: Position of each in the order of the whole epoch, over all ranks.
+        sizes: Samples in each batch, where a batch sampler decides that.
+    """
+
+    samples: Order
+    positions: Order
+    sizes: tuple[int, ...] | None = None
+
+
+class Sampling(ABC):
+    """What decides the order of samples.
+
+    Attributes:
+        is_shared: Whether ranks divide the order among themselves.
+        is_shuffled: What a state says of it.
+    """
+
+    is_shared = True
+    is_shuffled = False
+
+    @abstractmethod
+    def row(self, epoch: int, cursor: int, rank: Rank) -> Row:
+        """Return what is left of an epoch for one rank.
+
+        Args:
+            epoch: Which one.
+            cursor: How many samples of it are used up, by all ranks that share it.
+            rank: Whose.
+        """
+
+    @abstractmethod
+    def batches(self, cursor: int, rank: Rank, size: int, drop_last: bool) -> int:
+        """Return how many batches one rank makes of what is left."""
+
+    @abstractmethod
+    def total(self) -> int:
+        """Return how many samples an epoch has, of all ranks that share it."""
+
+    @property
+    def subset(self) -> str:
+        """A digest of which samples of the data set take part; "" for all."""
+        return ""
+
+    def state(self, epoch: int, is_ahead: bool) -> dict[str, Any] | None:  # noqa: ARG002 - part of the contract
+        """Return what has to be restored before an epoch can be begun again, as JSON values.
+
+        Args:
+            epoch: The latest one, or the next.
+            is_ahead: Whether that epoch is still to come.
+        """
+        return None
+
+    def load(self, state: dict[str, Any] | None) -> None:  # noqa: B027 - most have nothing to restore
+        """Restore what `state` gave."""
+
+
+class OwnOrder(Sampling):
+    """All samples of a data set, or some of them, in its order or in random order.
+
+    Args:
+        count: Samples in the data set.
+        seed: Of the order.
+        shuffle: In random order, another one each epoch.
+        uneven: What to do if ranks cannot share them evenly.
+        indices: The samples that take part; None for all.
+    """
+
+    def __init__(self, count: int, seed: int, shuffle: bool, uneven: str, indices: Order | None = None) -> None:
+        self._count = count if indices is None else len(indices)
+        self._seed = seed
+        self.is_shuffled = shuffle
+        self._uneven = uneven
+        self._indices = indices
+
+    def row(self, epoch: int, cursor: int, rank: Rank) -> Row:
+        """Return the samples of one rank."""
+        order = epoch_order(self._count, self._seed, epoch, shuffle=self.is_shuffled)
+        if self._indices is not None:
+            order = self._indices[order]
+        return Row(share(order, cursor, rank, self._uneven), positions(self._count, cursor, rank, self._uneven))
+
+    def batches(self, cursor: int, rank: Rank, size: int, drop_last: bool) -> int:
+        """Return how many batches are left; the same number on all ranks."""
+        mine = each(max(self._count - cursor, 0), rank, self._uneven)
+        return mine // size if drop_last else -(-mine // size)
+
+    def total(self) -> int:
+        """Return how many samples take part."""
+        return self._count
+
+    @property
+    def subset(self) -> str:
+        """A digest of the samples that take part."""
+        return "" if self._indices is None else hashlib.sha256(self._indices.tobytes()).hexdigest()[:16]
+
+
+class ToldOrder(Sampling):
+    """The order of a sampler, or the batches of a batch sampler.
+
+    Args:
+        sampler: Gives indexes into the data set, or lists of them.
+        gives_batches: Whether it is a batch sampler.
+        count: Samples in the data set.
+        seed: Of the run.
+        indices: The samples that its indexes mean; None for those of the data set.
+    """
+
+    is_shared = False
+    is_shuffled = True
+
+    def __init__(
+        self, sampler: Iterable[Any], gives_batches: bool, count: int, seed: int, indices: Order | None = None
+    ) -> None:
+        self._sampler = sampler
+        self._name = "batch_sampler" if gives_batches else "sampler"
+        self._gives_batches = gives_batches
+        self._count = count if indices is None else len(indices)
+        self._seed = seed
+        self._indices = indices
+        self._starts = np.zeros(1, np.int64)  # of the batches of the latest epoch
+        self._epoch = -1  # the latest that the sampler was asked for
+        self._before: dict[str, Any] = {}  # the state that it had then
+        if not hasattr(sampler, "__iter__"):
+            raise ConfigError(f"{self._name}: expected something to iterate over, got {sampler!r}")
+        if not hasattr(sampler, "__len__"):
+            raise ConfigError(
+                f"{self._name}: {type(sampler).__name__} has no length, and an epoch is planned and resumed as a "
+                "whole; give it a __len__, or use a RemoteDataset with torch's own DataLoader"
+            )
+
+    def row(self, epoch: int, cursor: int, rank: Rank) -> Row:  # noqa: ARG002 - a sampler knows its rank itself
+        """Ask the sampler for its epoch; what is used up of it is left out."""
+        self._epoch, self._before = epoch, _state_of(self._sampler)
+        if self._before:
+            told = list(self._sampler)
+        else:
+            with seeded(Rng(Key(self._seed, epoch, 0), _SAMPLER_POSITION).word()):
+                told = list(self._sampler)
+        if not self._gives_batches:
+            samples = self._checked(told)[cursor:]
+            return Row(samples, np.arange(cursor, cursor + len(samples)))
+        groups = [self._checked(_as_list(group)) for group in told]
+        self._starts = starts = np.concatenate([[0], np.cumsum([len(group) for group in groups], dtype=np.int64)])
+        done = int(np.searchsorted(starts, cursor))
+        if int(starts[min(done, len(groups))]) != cursor:
+            raise ArtifactError(
+                f"{self._name}: the state was taken after {cursor:,} samples, where no batch ends; it belongs to "
+                "another sampler"
+            )
+        left = [group for group in groups[done:] if len(group)]
+        samples = np.concatenate([np.zeros(0, np.int64), *left])
+        return Row(samples, np.arange(cursor, cursor + len(samples)), tuple(len(group) for group in left))
+
+    def _checked(self, indexes: Sequence[Any]) -> Order:
+        try:
+            found = np.array([int(index) for index in indexes], np.int64)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ConfigError(f"{self._name}: expected integers, got {str(indexes)[:80]}: {error}") from error
+        if len(found) and not (-self._count <= found.min() and found.max() < self._count):
+            wrong = found.max() if found.max() >= self._count else found.min()
+            raise IndexError(f"{self._name}: the data set has {self._count:,} samples; there is no sample {wrong}")
+        found %= max(self._count, 1)
+        return found if self._indices is None else self._indices[found]
+
+    def batches(self, cursor: int, rank: Rank, size: int, drop_last: bool) -> int:  # noqa: ARG002 - as above
+        """Return how many batches are left, as the sampler's length says."""
+        length = len(self._sampler)  # type: ignore[arg-type]  # checked when it was given
+        if self._gives_batches:
+            # What batches were used up is known once the sampler was asked; until then maybe none.
+            return length - int(np.searchsorted(self._starts, cursor)) if len(self._starts) > 1 else length
+        mine = max(length - cursor, 0)
+        return mine // size if drop_last else -(-mine // size)
+
+    def total(self) -> int:
+        """Return how many samples an epoch has; many, where only batches are counted."""
+        return 1 << 62 if self._gives_batches else len(self._sampler)  # type: ignore[arg-type]
+
+    def state(self, epoch: int, is_ahead: bool) -> dict[str, Any] | None:
+        """Return the state that the sampler had when the latest epoch began."""
+        was_asked = self._epoch == epoch and not is_ahead
+        return self._before if was_asked else _state_of(self._sampler)
+
+    def load(self, state: dict[str, Any] | None) -> None:
+        """Bring the sampler back to where an epoch began."""
+        _restore(self._sampler, state, self._name)
+
+
+def _as_list(group: Any) -> list[Any]:
+    if not isinstance(group, Iterable):
+        raise ConfigError(f"batch_sampler: expected lists of indexes, got {group!r}")
+    return list(group)
+
+
+def _inner(sampler: Any) -> Any:
+    """Return the sampler that decides the order: that of a `BatchSampler`, for one."""
+    return getattr(sampler, "sampler", sampler)
+
+
+def _state_of(sampler: Any) -> dict[str, Any]:
+    """Return what the order of a sampler hangs on besides the global generators; {} if there is nothing."""
+    for one in (sampler, _inner(sampler)):
+        if hasattr(one, "state_dict") and hasattr(one, "load_state_dict"):
+            return {"state": one.state_dict()}
+        generator = getattr(one, "generator", None)
+        if torch is not None and isinstance(generator, torch.Generator):
+            return {"generator": base64.b64encode(generator.get_state().numpy().tobytes()).decode()}
+    return {}
+
+
+def _restore(sampler: Any, state: dict[str, Any] | None, name: str) -> None:
+    if not state:
+        return
+    for one in (sampler, _inner(sampler)):
+        if "state" in state and hasattr(one, "load_state_dict"):
+            one.load_state_dict(state["state"])
+            return
+        generator = getattr(one, "generator", None)
+        if "generator" in state and torch is not None and isinstance(generator, torch.Generator):
+            data = np.frombuffer(base64.b64decode(state["generator"]), np.uint8).copy()
+            generator.set_state(torch.from_numpy(data))
+            return
+    raise ArtifactError(f"the state has one of a {name}, and the {name} here takes none; make it as it was")
