@@ -137,7 +137,9 @@ def test_one_that_was_away_when_the_data_set_was_opened_holds_other_files(tmp_pa
     with serve(images) as one, serve(others) as two:
         two.kill()
         with pytest.warns(AbsentWarning, match=f"no answer from {two.url}: taken for a copy"):
-            loader = sophon.DataLoader([one.url, two.url], RECIPE, batch_size=BATCH, num_workers=1, buffer_bytes=1)
+            loader = sophon.DataLoader(
+                [one.url, two.url], RECIPE, batch_size=BATCH, num_workers=sophon.Workers(1, buffer_bytes=1)
+            )
         two.start()
         with pytest.raises(ConfigError, match=f"{two.url} holds another data set"):
             list(itertools.chain.from_iterable(itertools.repeat(loader)))

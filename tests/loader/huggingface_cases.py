@@ -128,7 +128,7 @@ def test_a_subset_of_torchs(saved):
 
 
 def test_columns_come_along(saved):
-    (batch,) = sophon.DataLoader(saved.select([3, 0]), RECIPE, batch_size=2, columns=["text"])
+    (batch,) = sophon.DataLoader(saved.select([3, 0]), RECIPE, batch_size=2, output=sophon.Output(columns=["text"]))
     assert batch[2]["text"] == ["text 3", "text 0"]
 
 
@@ -143,7 +143,7 @@ def test_a_mode_of_the_feature_and_pictures_without_a_transform(saved):
 
 
 def test_worker_processes_and_pickling(saved):
-    batches = list(sophon.DataLoader(saved, RECIPE, batch_size=8, num_workers=2, workers="processes"))
+    batches = list(sophon.DataLoader(saved, RECIPE, batch_size=8, num_workers=sophon.Workers(2, kind="processes")))
     assert torch.equal(
         torch.cat([b[0] for b in batches]), torch.stack([RECIPE(r["image"].convert("RGB")) for r in saved])
     )

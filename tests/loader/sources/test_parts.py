@@ -15,6 +15,7 @@ from sophon.loader.sources.sources import FallbackWarning
 from tests.support.epochs import epochs_digest, samples_of, wanted_in
 from tests.support.marks import slow
 from tests.support.servers import RECIPE, digest, make_images, serve
+from tests.support.settings import grouped
 
 COUNT, BATCH, SEED = 40, 4, 5
 SETTINGS = {"batch_size": BATCH, "shuffle": True, "seed": SEED, "num_workers": 2, "profile": False}
@@ -82,7 +83,7 @@ def nodes(servers):
 def test_two_halves_give_the_batches_of_the_whole(nodes, expected, whole):
     one, two, _ = nodes
     for urls in ([one.url, two.url], [two.url, one.url]):
-        loader = sophon.DataLoader(urls, RECIPE, policy="2:webp", **SETTINGS)
+        loader = sophon.DataLoader(urls, RECIPE, **grouped(policy="2:webp", **SETTINGS))
         assert (len(loader.dataset), loader.dataset.opened.fingerprint) == (COUNT, whole)
         assert loader.dataset.classes == ("class_0", "class_1", "class_2")
         assert loader.dataset.sources.cores_of_nodes == [1.0, 1.0]
@@ -91,14 +92,18 @@ def test_two_halves_give_the_batches_of_the_whole(nodes, expected, whole):
         assert sum(loader.stats.source_bytes.values()) == loader.stats.link_bytes
 
 
-@pytest.mark.parametrize("settings", [{"num_workers": 0}, *slow({"num_workers": 1, "workers": "processes"})])
+@pytest.mark.parametrize("settings", [{"num_workers": 0}, *slow({"num_workers": 1, "kind": "processes"})])
 def test_without_worker_threads_too(nodes, expected, settings):
-    loader = sophon.DataLoader([node.url for node in nodes], RECIPE, policy="2:webp", **(SETTINGS | settings))
+    loader = sophon.DataLoader([node.url for node in nodes], RECIPE, **grouped(policy="2:webp", **SETTINGS | settings))
     assert two_epochs(loader) == expected
 
 
 def test_a_replica_that_is_killed_in_mid_epoch_loses_repeats_and_changes_nothing(nodes, expected):
-    loader = sophon.DataLoader([node.url for node in nodes], RECIPE, policy="2:webp", buffer_bytes=1 << 18, **SETTINGS)
+    loader = sophon.DataLoader(
+        [node.url for node in nodes],
+        RECIPE,
+        **grouped(policy="2:webp", num_workers=sophon.Workers(0, buffer_bytes=1 << 18), **SETTINGS),
+    )
 
     def batches():
         for epoch in range(2):
@@ -114,7 +119,9 @@ def test_a_replica_that_is_killed_in_mid_epoch_loses_repeats_and_changes_nothing
 @pytest.mark.slow
 def test_the_only_holder_of_a_part_that_is_killed_is_named(nodes):
     one, two, _ = nodes
-    loader = sophon.DataLoader([one.url, two.url], RECIPE, policy="none", deadline_s=6.0, **SETTINGS)
+    loader = sophon.DataLoader(
+        [one.url, two.url], RECIPE, **grouped(policy="none", faults=sophon.Faults(deadline_s=6.0), **SETTINGS)
+    )
     next(iter(loader))
     two.kill()
     with pytest.raises(UnavailableError, match=rf"no answer for 6 s from {two.url}, after \d+ tries"):
@@ -123,7 +130,9 @@ def test_the_only_holder_of_a_part_that_is_killed_is_named(nodes):
 
 def test_a_part_with_a_fallback(nodes, images, expected):
     one, two, _ = nodes
-    loader = sophon.DataLoader([one.url, two.url], RECIPE, policy="2:webp", fallback=images, **SETTINGS)
+    loader = sophon.DataLoader(
+        [one.url, two.url], RECIPE, **grouped(policy="2:webp", faults=sophon.Faults(fallback=images), **SETTINGS)
+    )
     two.kill()
     with pytest.warns(FallbackWarning):
         assert two_epochs(loader) == expected
@@ -135,27 +144,37 @@ def test_a_part_whose_node_is_away_may_not_be_missing(nodes, images):
     _, two, three = nodes
     three.kill()
     with pytest.raises(UnavailableError, match=f"no answer for 6 s from {three.url} .* samples may be missing"):
-        sophon.DataLoader([node.url for node in nodes], RECIPE, deadline_s=6.0, **SETTINGS)
+        sophon.DataLoader(
+            [node.url for node in nodes], RECIPE, **grouped(faults=sophon.Faults(deadline_s=6.0), **SETTINGS)
+        )
     # The fallback shows that nothing is.
-    loader = sophon.DataLoader([node.url for node in nodes], RECIPE, deadline_s=6.0, fallback=images, **SETTINGS)
+    loader = sophon.DataLoader(
+        [node.url for node in nodes],
+        RECIPE,
+        **grouped(faults=sophon.Faults(deadline_s=6.0, fallback=images), **SETTINGS),
+    )
     assert len(loader.dataset) == COUNT
     two.kill()
     with pytest.raises(UnavailableError, match=r"hold 13 samples, which are not those of the fallback"):
-        sophon.DataLoader([node.url for node in nodes], RECIPE, deadline_s=6.0, fallback=images, **SETTINGS)
+        sophon.DataLoader(
+            [node.url for node in nodes],
+            RECIPE,
+            **grouped(faults=sophon.Faults(deadline_s=6.0, fallback=images), **SETTINGS),
+        )
 
 
 def test_a_plan_a_cache_and_a_map_style_data_set(nodes, images, tmp_path, expected):
     one, two, _ = nodes
     urls = [one.url, two.url]
-    planned = sophon.DataLoader(urls, RECIPE, policy="optimal", **SETTINGS)
+    planned = sophon.DataLoader(urls, RECIPE, **grouped(policy="optimal", **SETTINGS))
     assert two_epochs(planned) == expected
     assert planned.plan is not None
     assert planned.resources.storage_cores == pytest.approx(2.0, abs=1.9)
-    cached = sophon.DataLoader(urls, RECIPE, cache="1:webp", cache_dir=tmp_path, **SETTINGS)
+    cached = sophon.DataLoader(urls, RECIPE, **grouped(cache=sophon.Cache("1:webp", tmp_path), **SETTINGS))
     assert two_epochs(cached) == expected
     assert cached.stats.cached == COUNT
-    dataset = sophon.RemoteDataset(urls, RECIPE, seed=SEED, columns=["id"])
-    plain = sophon.RemoteDataset(images, RECIPE, seed=SEED, columns=["id"])
+    dataset = sophon.RemoteDataset(urls, RECIPE, seed=SEED, output=sophon.Output(columns=["id"]))
+    plain = sophon.RemoteDataset(images, RECIPE, seed=SEED, output=sophon.Output(columns=["id"]))
     for ours, theirs in zip(dataset.__getitems__([3, 39, 0]), plain.__getitems__([3, 39, 0]), strict=True):
         assert (ours[0] == theirs[0]).all()
         assert ours[1:] == theirs[1:]
@@ -185,7 +204,7 @@ def _division(images, root, seed, nodes=3):
 @pytest.mark.usefixtures("disks")
 def test_every_division_is_the_same_data_set(images, tmp_path, expected, whole):
     for seed in range(4):
-        loader = sophon.DataLoader(_division(images, tmp_path, seed), RECIPE, **SETTINGS)
+        loader = sophon.DataLoader(_division(images, tmp_path, seed), RECIPE, **grouped(**SETTINGS))
         assert loader.dataset.opened.fingerprint == whole
         assert two_epochs(loader) == expected
 
@@ -194,7 +213,7 @@ def test_every_division_is_the_same_data_set(images, tmp_path, expected, whole):
 def test_a_part_moves_between_two_epochs_and_in_the_middle_of_one(images, tmp_path, expected):
     batches, state = [], None
     for seed, stop in ((10, 10), (11, 4), (12, None)):  # an epoch, then some batches, then the rest
-        loader = sophon.DataLoader(_division(images, tmp_path, seed, 2 + seed % 2), RECIPE, **SETTINGS)
+        loader = sophon.DataLoader(_division(images, tmp_path, seed, 2 + seed % 2), RECIPE, **grouped(**SETTINGS))
         if state is not None:
             loader.load_state_dict(json.loads(state))
         for number, batch in enumerate(loader, 1):
@@ -213,7 +232,7 @@ def test_a_bad_sample_is_named_and_replaced_as_in_one_piece(images, tmp_path):
     victim.write_bytes(victim.read_bytes()[:100])
     found = []
     for data in (spoiled, _division(spoiled, tmp_path, 20)):
-        loader = sophon.DataLoader(data, RECIPE, on_error="substitute", **SETTINGS)
+        loader = sophon.DataLoader(data, RECIPE, **grouped(on_error="substitute", **SETTINGS))
         found.append((two_epochs(loader), [(bad.sample, bad.id) for bad in loader.bad_samples]))
     assert found[0] == found[1]
     assert found[0][1][0][1] == f"{victim.parent.name}/{victim.name}"
@@ -222,10 +241,14 @@ def test_a_bad_sample_is_named_and_replaced_as_in_one_piece(images, tmp_path):
 @pytest.mark.usefixtures("disks")
 def test_relaxed_order_hedging_and_ranks(images, tmp_path):
     urls = _division(images, tmp_path, 30)
-    relaxed = sophon.DataLoader(urls, RECIPE, order="relaxed", hedge=True, columns=["id"], **SETTINGS)
+    relaxed = sophon.DataLoader(
+        urls,
+        RECIPE,
+        **grouped(order="relaxed", faults=sophon.Faults(hedge=True), output=sophon.Output(columns=["id"]), **SETTINGS),
+    )
     assert sorted(samples_of(relaxed, wanted_in(images, SEED, 0))) == list(range(COUNT))
-    ranks = [sophon.DataLoader(urls, RECIPE, rank=rank, world_size=2, **SETTINGS) for rank in range(2)]
-    alone = [sophon.DataLoader(images, RECIPE, rank=rank, world_size=2, **SETTINGS) for rank in range(2)]
+    ranks = [sophon.DataLoader(urls, RECIPE, **grouped(ranks=sophon.Ranks(rank, 2), **SETTINGS)) for rank in range(2)]
+    alone = [sophon.DataLoader(images, RECIPE, **grouped(ranks=sophon.Ranks(rank, 2), **SETTINGS)) for rank in range(2)]
     assert [digest(loader) for loader in ranks] == [digest(loader) for loader in alone]
 
 
@@ -234,4 +257,4 @@ def test_parts_that_do_not_fit_together(images, tmp_path):
     urls = _division(images, tmp_path, 40)
     flat = make_images(tmp_path / "flat", 3, classes=0)
     with pytest.raises(ConfigError, match="samples have labels on some nodes only"):
-        sophon.DataLoader([urls[0], f"disk:/{flat}"], RECIPE, **SETTINGS)
+        sophon.DataLoader([urls[0], f"disk:/{flat}"], RECIPE, **grouped(**SETTINGS))
