@@ -102,7 +102,7 @@ def test_a_replica_that_is_killed_in_mid_epoch_loses_repeats_and_changes_nothing
     loader = sophon.DataLoader(
         [node.url for node in nodes],
         RECIPE,
-        **grouped(policy="2:webp", num_workers=sophon.Workers(0, buffer_bytes=1 << 18), **SETTINGS),
+        **grouped(policy="2:webp", buffer_bytes=1 << 18, **SETTINGS),
     )
 
     def batches():
