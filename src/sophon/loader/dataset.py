@@ -20,7 +20,7 @@ from sophon.loader.account.stats import Stats
 from sophon.loader.epoch.finishers import Here
 from sophon.loader.epoch.finishing import Finishing
 from sophon.loader.epoch.mending import Mending
-from sophon.loader.objects import as_pipeline, given
+from sophon.loader.objects import as_pipeline, check_unchanged, given
 from sophon.loader.opening.blocked import warn_if_blocked
 from sophon.loader.opening.trial import try_calls
 from sophon.loader.options import Faults, OnError, Output, Told
@@ -87,6 +87,7 @@ class RemoteDataset(Dataset[Any]):
         url, pipeline, target_transform = found.source, found.pipeline, found.target_transform
         self.faults = told.faults
         self.pipeline = as_pipeline(pipeline)
+        self._recipe = pipeline
         self.seed = Key(seed, 0, 0).seed
         deadline_s = told.faults.deadline_s
         nodes, self.url = _nodes(url, credentials or Credentials(), deadline_s)
@@ -165,7 +166,12 @@ class RemoteDataset(Dataset[Any]):
         return int(self._epoch[0])
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch comes next; worker processes learn of it too."""
+        """Say which epoch comes next; worker processes learn of it too.
+
+        Raises:
+            ConfigError: A step of the recipe was changed that does not see it any more.
+        """
+        check_unchanged(self._recipe, self.pipeline)
         self._epoch[0] = Key(0, epoch, 0).epoch
         self._planning.begin(int(self._epoch[0]))
 

@@ -61,6 +61,7 @@ from sophon.profile.table import Profile
 from sophon.profile.verdict import Verdict
 
 _TORCHS = {field.name for field in fields(TorchArguments)}
+_FIXED = _TORCHS | {"dataset"}
 _MANY = 0.1  # of an epoch's samples with a smaller cut than asked for are worth a warning
 
 
@@ -276,6 +277,7 @@ class DataLoader:
             has_collate=told.collate_fn is not None,
             store=dataset.opened.store,
         )
+        self._is_made = True
         with suppress(RankError):  # a launcher may tell later which rank this is
             len(self)  # samples that must be shared evenly and cannot be are found here
 
@@ -379,6 +381,11 @@ class DataLoader:
     def shuffle(self) -> bool:
         """Whether samples come in random order."""
         return bool(self._told.shuffle)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _FIXED and self.__dict__.get("_is_made"):
+            raise ConfigError(f"{name} of a loader cannot be changed once it is made; make another one")
+        super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
         """Return what torch's DataLoader has under this name: its own arguments, which trainers look at."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,10 @@ from sophon.errors import ConfigError
 from sophon.link.transport import Transport
 from sophon.loader.sources.local import LocalTransport
 from sophon.pipeline import Key, Op, Pipeline, ops
+from sophon.pipeline.call import Call
 from sophon.pipeline.ops.decode import Decode
+from sophon.pipeline.pipeline import title
+from sophon.pipeline.translation import ops_from_transform
 from sophon.pipeline.translation.met import origin
 from sophon.store.objects.fileset import FileSet
 from sophon.store.objects.recognise import files_of
@@ -148,14 +152,43 @@ def _same(one: Any, other: Any) -> bool:
         return one is other
 
 
+def check_unchanged(recipe: Any, pipeline: Pipeline) -> None:
+    """Raise if steps of a recipe that became ops are not what they were when a pipeline was made of it.
+
+    A step of the user's own is seen as it is in every epoch. An op keeps what its transform said at first; to run it
+    without a word after somebody has changed that would give other tensors than the recipe's.
+
+    Raises:
+        ConfigError: Names the step and says what to do.
+    """
+    if not _is_on_pictures(recipe):
+        return
+    before, now = pipeline.ops[1:], ops_from_transform(recipe)[1:]  # Decode comes before what the user wrote
+    for position, (was, found) in enumerate(zip_longest(before, now), start=1):
+        if isinstance(was, Call) and isinstance(found, Call) and was.function is found.function:
+            continue
+        if was is None or found is None or isinstance(was, Call) or was.to_spec() != found.to_spec():
+            name = title(was if was is not None else found)
+            raise ConfigError(
+                f"step {position}, {name}, was changed after the loader was made, which keeps it as it was; make "
+                "another loader with the changed recipe, and set_epoch to go on with"
+            )
+
+
+def _is_on_pictures(pipeline: Any) -> bool:
+    """Return whether what a user gives as a pipeline is a recipe that begins with a picture."""
+    if isinstance(pipeline, Pipeline):
+        return False
+    if isinstance(pipeline, list | tuple):
+        # Somebody else's transforms want pictures; own functions may want the bytes of a file.
+        return any(origin(step).library for step in pipeline) and not any(isinstance(s, Op) for s in pipeline)
+    return True
+
+
 def as_pipeline(pipeline: Any) -> Pipeline:
     """Return a pipeline, given one, a list of ops, or transforms of torchvision and others, one or a list of them."""
     if pipeline is None:
         raise ConfigError("pipeline: expected a Pipeline or a torchvision transform, got None; the least is ToTensor()")
     if isinstance(pipeline, Pipeline):
         return pipeline
-    if isinstance(pipeline, list | tuple):
-        # Somebody else's transforms want pictures; own functions may want the bytes of a file.
-        on_pictures = any(origin(step).library for step in pipeline) and not any(isinstance(s, Op) for s in pipeline)
-        return Pipeline.from_torchvision(pipeline) if on_pictures else Pipeline(pipeline)
-    return Pipeline.from_torchvision(pipeline)
+    return Pipeline.from_torchvision(pipeline) if _is_on_pictures(pipeline) else Pipeline(pipeline)

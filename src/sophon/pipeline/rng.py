@@ -82,6 +82,10 @@ class Rng:
         """Return a float in [low, high)."""
         return low + (high - low) * ((self.word() >> 11) * 2.0**-53)
 
+    def uniform32(self, low: float, high: float) -> float:
+        """Return a float32 in [low, high], as torch draws: from 0.1 to 0.1 it gives what torch makes of 0.1."""
+        return float(np.float32(self.uniform(low, high)))
+
     def log_uniform(self, low: float, high: float) -> float:
         """Return a positive float whose logarithm is uniform."""
         return portable.exp(self.uniform(portable.log(low), portable.log(high)))

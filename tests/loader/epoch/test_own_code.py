@@ -3,6 +3,7 @@
 import os
 import signal
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -109,3 +110,17 @@ def test_a_batch_that_is_kept_does_not_change_while_others_are_made_and_freed(im
         ::3
     ]
     assert [row.numpy().tobytes() for row in rows] == [row.numpy().tobytes() for row in expected]
+
+
+def _as_array(value):
+    return np.asarray(value)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("step", [_as_array, torch.as_tensor, lambda value: np.ma.masked_less(np.asarray(value), 0.5)])
+def test_collate_fn_is_given_what_the_step_before_it_returns(images, step, workers):
+    expected = type(step(np.zeros(2, np.float32)))
+    types = {"collate_fn": lambda items: [type(value) for value, _ in items]}
+    loader = sophon.DataLoader(images, [*RECIPE.ops, step], batch_size=4, num_workers=workers, **types)
+    assert {kind for kinds in loader for kind in kinds} == {expected}
+    assert type(sophon.RemoteDataset(images, [*RECIPE.ops, step])[0][0]) is expected

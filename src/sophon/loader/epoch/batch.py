@@ -144,7 +144,7 @@ class Batch:
             assert made is not None
             place = self.place(slot) if self._placed[slot] else None
             if place is not None:
-                made = Made(made.key, place.array, made.target, made.columns)
+                made = Made(made.key, self._finishing.as_output(place.array), made.target, made.columns)
             found.append((made, place))
         return found
 

@@ -18,6 +18,7 @@ from sophon.link.wire import Reply
 from sophon.loader.epoch.collate import as_arrays, numpy_collate
 from sophon.loader.torch_import import torch
 from sophon.pipeline import Key, Kind, Pipeline, Tensor, Trace, Value
+from sophon.pipeline.call import Call
 from sophon.pipeline.rng import Rng
 from sophon.pipeline.seeding import seeded
 
@@ -150,12 +151,17 @@ class Finishing:
 
     def item(self, made: Made) -> Any:
         """Return a sample as users see it."""
-        parts = [self.as_output(made.value)]
+        parts = [made.value if self.gives_own else self.as_output(made.value)]
         if self.has_labels:
             parts.append(made.target)
         if self.columns:
             parts.append(made.columns)
         return tuple(parts) if len(parts) > 1 else parts[0]
+
+    @property
+    def gives_own(self) -> bool:
+        """Whether a sample is what a step of the user's own returned, which users see as it is."""
+        return self.output == "torch" and isinstance(self.pipeline.ops[-1], Call)
 
     def as_output(self, value: Value) -> Any:
         """Return a value as users want it: arrays as tensors that may be written to, or tensors as arrays."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from PIL import Image
 
@@ -111,6 +111,8 @@ class RandomRotation(ImageOp):
         fill: Colour outside the picture: one number or one per channel.
     """
 
+    version: ClassVar[int] = 2
+
     degrees: float | tuple[float, float]
     interpolation: str = "nearest"
     expand: bool = False
@@ -142,7 +144,7 @@ class RandomRotation(ImageOp):
     def draw(self, rng: Rng, spec: Spec) -> float:  # noqa: ARG002 - part of the contract
         """Return the angle in degrees."""
         assert isinstance(self.degrees, tuple)
-        return rng.uniform(*self.degrees)
+        return rng.uniform32(*self.degrees)
 
     def apply(self, value: Image.Image, params: float) -> Image.Image:
         """Return the turned picture."""
@@ -164,6 +166,8 @@ class RandomAffine(ImageOp):
         fill: Colour outside the picture: one number or one per channel.
         center: (x, y) to turn about; by default the middle.
     """
+
+    version: ClassVar[int] = 2
 
     degrees: float | tuple[float, float]
     translate: tuple[float, float] | None = None
@@ -201,7 +205,7 @@ class RandomAffine(ImageOp):
     def draw(self, rng: Rng, spec: Spec) -> AffineMap:
         """Return the map to apply."""
         assert isinstance(self.degrees, tuple)
-        angle = rng.uniform(*self.degrees)
+        angle = rng.uniform32(*self.degrees)
         shift = (0.0, 0.0)
         if self.translate is not None:
             reach_x, reach_y = self.translate[0] * spec.width, self.translate[1] * spec.height
@@ -209,11 +213,11 @@ class RandomAffine(ImageOp):
                 float(round(rng.uniform(-reach_x, reach_x))),
                 float(round(rng.uniform(-reach_y, reach_y))),
             )
-        scale = 1.0 if self.scale is None else rng.uniform(*self.scale)
+        scale = 1.0 if self.scale is None else rng.uniform32(*self.scale)
         shear = (0.0, 0.0)
         if isinstance(self.shear, tuple):
             limits = (*self.shear, 0.0, 0.0)
-            shear = (rng.uniform(*limits[:2]), rng.uniform(*limits[2:4]))
+            shear = (rng.uniform32(*limits[:2]), rng.uniform32(*limits[2:4]))
         return AffineMap(angle, shift, scale, shear)
 
     def apply(self, value: Image.Image, params: AffineMap) -> Image.Image:

@@ -46,7 +46,7 @@ class GaussianBlur(ImageOp):
         lanes: Numbers in a vector of the trainer's torch, 8 or 16; for v2.
     """
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     kernel_size: int | tuple[int, int]
     sigma: float | tuple[float, float] = (0.1, 2.0)
     api: str = "v1"
@@ -71,11 +71,11 @@ class GaussianBlur(ImageOp):
     def draw(self, rng: Rng, spec: Spec) -> float:  # noqa: ARG002 - part of the contract
         """Return the standard deviation in pixels, one for which torch's weights are the same on all machines."""
         assert isinstance(self.sigma, tuple)
-        sigma = rng.uniform(*self.sigma)
+        sigma = rng.uniform32(*self.sigma)
         for _ in range(_TRIES if self.api == "v1" and self.sigma[0] < self.sigma[1] else 0):
             if self.is_sure(sigma):
                 break
-            sigma = rng.uniform(*self.sigma)
+            sigma = rng.uniform32(*self.sigma)
         return sigma
 
     def is_sure(self, sigma: float) -> bool:

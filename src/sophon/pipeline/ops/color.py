@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from PIL import Image, ImageEnhance
 
@@ -112,6 +112,8 @@ class ColorJitter(ImageOp):
         hue: x ≤ 0.5 for a turn in -x … x, or (smallest, largest) turn.
     """
 
+    version: ClassVar[int] = 2
+
     brightness: Range = 0.0
     contrast: Range = 0.0
     saturation: Range = 0.0
@@ -133,7 +135,7 @@ class ColorJitter(ImageOp):
         """Return the adjustments to make as (which, factor), in order; those that change nothing are left out."""
         ranges = (self.brightness, self.contrast, self.saturation, self.hue)
         order = rng.permutation(4)
-        factors = [rng.uniform(*limits) for limits in ranges if isinstance(limits, tuple)]
+        factors = [rng.uniform32(*limits) for limits in ranges if isinstance(limits, tuple)]
         neutral = ((1.0, 1.0), (1.0, 1.0), (1.0, 1.0), (0.0, 0.0))
         return tuple((which, factors[which]) for which in order if ranges[which] != neutral[which])
 

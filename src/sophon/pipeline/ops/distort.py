@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from PIL import Image
 
@@ -60,6 +60,8 @@ class RandomPhotometricDistort(ImageOp):
         p: Probability of each change.
     """
 
+    version: ClassVar[int] = 2
+
     brightness: tuple[float, float] = (0.875, 1.125)
     contrast: tuple[float, float] = (0.5, 1.5)
     saturation: tuple[float, float] = (0.5, 1.5)
@@ -78,7 +80,7 @@ class RandomPhotometricDistort(ImageOp):
     def draw(self, rng: Rng, spec: Spec) -> tuple[tuple[tuple[int, float], ...], Order | None]:
         """Return the adjustments to make as (which, factor), in order, and the order of the channels if it changes."""
         ranges = (self.brightness, self.contrast, self.saturation, self.hue)
-        factors = [rng.uniform(*limits) if rng.chance(self.p) else None for limits in ranges]
+        factors = [rng.uniform32(*limits) if rng.chance(self.p) else None for limits in ranges]
         turns = (
             (_BRIGHTNESS, _CONTRAST, _SATURATION, _HUE)
             if rng.chance(0.5)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
+import numpy as np
 from PIL import Image
 
 from sophon.errors import OpError
@@ -65,6 +67,8 @@ class ScaleJitter(_Rescale):
         interpolation: "nearest", "bilinear", "bicubic", "box", "hamming" or "lanczos".
     """
 
+    version: ClassVar[int] = 2
+
     target_size: tuple[int, int]
     scale_range: tuple[float, float] = (0.1, 2.0)
     interpolation: str = "bilinear"
@@ -80,8 +84,9 @@ class ScaleJitter(_Rescale):
     def draw(self, rng: Rng, spec: Spec) -> tuple[int, int]:
         """Return (height, width) of the result."""
         fit = min(self.target_size[1] / spec.height, self.target_size[0] / spec.width)
-        scale = fit * rng.uniform(*self.scale_range)
-        return int(spec.height * scale), int(spec.width * scale)
+        # In float32, as torchvision's tensors have it: 0.7 of 100 pixels are 69 there, or 70.
+        scale = np.float32(fit) * np.float32(rng.uniform(*self.scale_range))
+        return int(np.float32(spec.height) * scale), int(np.float32(spec.width) * scale)
 
     def _resize(self, spec: Spec, params: tuple[int, int]) -> Resize:
         return self._to(spec, *params, self.interpolation)

@@ -103,7 +103,7 @@ def translate(transform: Any, met: Met) -> Became:
         raise NoOp(found.why(has_none if reason is None else f"{has_none}: {reason}"))
     try:
         became = build(transform, met)
-    except (NoOp, ConfigError) as reason:
+    except (NoOp, ConfigError, TypeError, ValueError, AttributeError) as reason:  # attributes may hold anything
         raise NoOp(found.why(f"has no op with this setting ({reason})")) from reason
     return became if isinstance(became, Became) else Became([became])
 
