@@ -331,7 +331,7 @@ class Planner:
             return
         seen = self.resources(lately=True)
         if moved(seen, planned):
-            resources = replace(seen, consumer_samples_per_s=planned.consumer_samples_per_s)
+            resources = seen.having(consumer_samples_per_s=planned.consumer_samples_per_s)
             self._background.start(lambda job: self._replan(resources, job))
 
     # --- from one run to the next -------------------------------------------------------------------------------------
