@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from sophon import artifact
 from sophon.codec.cut import Cut
@@ -15,13 +16,16 @@ from sophon.codec.route import Route
 from sophon.errors import ArtifactError, ConfigError
 from sophon.plan.cost import CutIndex, Prediction, predict
 from sophon.plan.policies import DEFAULT_POLICY, DEFAULTS, Options, policy
-from sophon.plan.policies.choice import untouched
+from sophon.plan.policies.choice import Choice, exact_columns, untouched
+from sophon.plan.pricing import Costs
 from sophon.plan.resources import Resources
+from sophon.plan.stretches import level
 from sophon.profile.table import Profile
 from sophon.units import format_bytes, format_seconds
 
 FORMAT = "plan"
 FORMAT_VERSION = 2
+_MOST_LOSS = 1.02  # of the epoch as predicted on the whole: more than that no level stretch makes good
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,25 +162,45 @@ class Plan:
 
 
 def make_plan(
-    profile: Profile, resources: Resources, policy_name: str = DEFAULT_POLICY, options: Options = DEFAULTS
+    profile: Profile,
+    resources: Resources,
+    policy_name: str = DEFAULT_POLICY,
+    options: Options = DEFAULTS,
+    order: NDArray[np.integer] | None = None,
 ) -> Plan:
-    """Return the plan that a policy makes: same profile and resources, same plan, byte for byte.
+    """Return the plan that a policy makes: same profile, resources and order, same plan, byte for byte.
 
     Args:
         profile: What every sample costs at every cut.
         resources: What there is to spend.
         policy_name: One of `sophon.plan.policies.POLICIES`.
         options: What the policy is told.
+        order: The samples in the order of the epoch, where it is known: then every stretch of it loads the resources in
+            about the same proportion.
     """
     choice = policy(policy_name)(profile, resources, options)
+    cut = choice.cut if order is None else _levelled(profile, resources, options, choice, order)
     return Plan(
-        cut=choice.cut,
+        cut=cut,
         routes=profile.routes,
         policy=policy_name,
         reason=choice.reason,
-        prediction=replace(predict(profile, choice.cut, resources), bound_s=choice.bound_s),
+        prediction=replace(predict(profile, cut, resources), bound_s=choice.bound_s),
         untouched=predict(profile, untouched(profile), resources),
         resources=resources,
         options=options,
         fingerprints=profile.fingerprints,
     )
+
+
+def _levelled(
+    profile: Profile, resources: Resources, options: Options, choice: Choice, order: NDArray[np.integer]
+) -> CutIndex:
+    # Exchanges cost a little of what is predicted for the epoch as a whole. Never so much that another policy could be
+    # predicted faster.
+    if choice.prices is None:
+        return choice.cut
+    costs = Costs.of(profile, resources, exact_columns(profile, options), options.reserve)
+    cut = level(costs, choice.cut, choice.prices, order)
+    before_s, after_s = (predict(profile, one, resources).epoch_s for one in (choice.cut, cut))
+    return cut if after_s <= max(before_s, min(choice.rivals_s, _MOST_LOSS * before_s)) else choice.cut

@@ -88,7 +88,7 @@ class Testbed:
                     cores,
                     host="127.0.0.1" if self._link is None else self._link.storage.address,
                     limit_bytes_per_s=self._limit_bytes_per_s,
-                    enter=() if self._link is None else self._link.storage.enter,
+                    enter=() if self._link is None else self._link.storage.enter_network,
                     cpus=None if self._cpus is None else self._cpus[0],
                 )
             )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from sophon.errors import ConfigError
 from sophon.plan.policies import all as all_
 from sophon.plan.policies import fastflow, none, optimal, resize, sophon
-from sophon.plan.policies.choice import DEFAULTS, Choice, Options, Policy, resize_k
+from sophon.plan.policies.choice import DEFAULTS, Choice, Options, Policy, reserve_for, resize_k
 from sophon.profile.table import Profile
 
 POLICIES: dict[str, Policy] = {
@@ -38,4 +38,14 @@ def applicable(profile: Profile, options: Options = DEFAULTS) -> tuple[str, ...]
     return tuple(name for name in POLICIES if name != "resize" or fixed)
 
 
-__all__ = ["DEFAULTS", "DEFAULT_POLICY", "POLICIES", "Choice", "Options", "Policy", "applicable", "policy"]
+__all__ = [
+    "DEFAULTS",
+    "DEFAULT_POLICY",
+    "POLICIES",
+    "Choice",
+    "Options",
+    "Policy",
+    "applicable",
+    "policy",
+    "reserve_for",
+]

@@ -9,6 +9,7 @@ import numpy as np
 
 from sophon.errors import ConfigError
 from sophon.plan.cost import CutIndex
+from sophon.plan.game import Vector
 from sophon.plan.resources import Resources
 from sophon.profile.table import Profile
 
@@ -46,11 +47,15 @@ class Choice:
         cut: Column of the profile per sample.
         reason: Why, in one sentence.
         bound_s: No plan at all takes fewer seconds; None when the policy does not know.
+        prices: On the resources, under which the choice is best; None where it goes by something else.
+        rivals_s: No other policy's plan takes fewer seconds, where there are prices.
     """
 
     cut: CutIndex
     reason: str
     bound_s: float | None = None
+    prices: Vector | None = None
+    rivals_s: float = 0.0
 
 
 RESERVE = 0.15
@@ -60,6 +65,15 @@ A plan that fills link and cores to the brim has no time left for a stretch of t
 what the cores are late by there, the link waits for, and no later stretch makes good. Measured with 0.2 of a core: an
 epoch takes 25 to 40 % longer than predicted with nothing free, 9 to 11 % with 15 to 20 % free.
 """
+
+
+def reserve_for(storage_cores: float) -> float:
+    """Return the share of the storage cores that a plan should leave free.
+
+    So much of one core: where there are several, what one sample is late by is as much less of the whole.
+    """
+    return RESERVE / max(storage_cores, 1.0)
+
 
 Policy = Callable[[Profile, Resources, Options], Choice]
 DEFAULTS = Options()

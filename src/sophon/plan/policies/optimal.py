@@ -60,7 +60,8 @@ def choose(profile: Profile, resources: Resources, options: Options) -> Choice:
         ranked += _others(profile, resources, options)
     _, cut, name = min(ranked, key=_rank)
     reason = f"the plan of `{name}` cannot be improved on" if name else "all cuts of all samples were weighed at once"
-    return Choice(cut, reason, bound_s)
+    priced = not name and bool(prices.any()) and np.isfinite(bound_s)
+    return Choice(cut, reason, bound_s, prices if priced else None, rivals.bound_s)
 
 
 _Ranked = tuple[tuple[float, ...], CutIndex, str]
