@@ -65,15 +65,13 @@ def level(costs: Costs, cut: CutIndex, prices: Vector, order: NDArray[np.integer
         order: The samples in the order of the epoch.
         length: Samples in a stretch.
     """
-    cut = cut.copy()
     stretches = stretches_of(len(costs), order, length)
-    rounds = 1
-    while rounds <= _ROUNDS:
-        times = stretch_times(costs, cut, stretches)
+    times = stretch_times(costs, cut, stretches)
+    for done in range(_ROUNDS):
         totals = times.sum(axis=0)
         binds = np.flatnonzero(totals >= _BINDS * totals.max(initial=0.0))
-        if len(binds) < 2 or rounds >= len(binds) or not totals.max() > 0:
-            return cut
+        if done + 1 >= len(binds) or not totals.max() > 0:
+            break
         # What each stretch has of every resource, in seconds of an epoch in which all of them take equally long.
         scale = totals.max() / totals[binds]
         shares = times[:, binds] * scale
@@ -84,8 +82,14 @@ def level(costs: Costs, cut: CutIndex, prices: Vector, order: NDArray[np.integer
             scale[under, None, None] * costs.per_s[binds[under]] - scale[over, None, None] * costs.per_s[binds[over]]
         )
         index, columns = _Exchanges(costs, cut, costs.weights(prices / prices.sum())).best(stretches, worth, excess_s)
-        cut[index] = columns
-        rounds += 1
+        changed = cut.copy()
+        changed[index] = columns
+        after = stretch_times(costs, changed, stretches)
+        # One sample may be more than what was too much. A stretch that would take longer stays as it was.
+        worse = after.max(axis=1) > times.max(axis=1)
+        stays = index[worse[stretches[index]]]
+        changed[stays] = cut[stays]
+        cut, times = changed, np.where(worse[:, None], times, after)
     return cut
 
 

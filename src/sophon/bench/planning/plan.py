@@ -119,16 +119,16 @@ def _block(rng: np.random.Generator, n: int) -> tuple[list[Any], list[Any], list
 def run(
     samples: Sequence[int] = SAMPLES,
     policies: Sequence[str] = POLICY_NAMES,
-    resources: int = 3,
     progress: Callable[[str], None] = lambda _: None,
+    resources: int = 3,
 ) -> dict[str, list[dict[str, Any]]]:
     """Measure every policy at every size.
 
     Args:
         samples: The numbers of samples.
         policies: Names of the policies.
-        resources: How many resources, a key of `PROBLEMS`.
         progress: Called with one line before each measurement.
+        resources: How many resources, a key of `PROBLEMS`.
 
     Returns:
         Per policy one row per size: samples, seconds, peak_bytes, and beside them cpu_seconds, profile_bytes,

@@ -45,7 +45,7 @@ def bench_plan(samples: tuple[int, ...], policies: tuple[str, ...], resources: s
 
     Profiles are made up, with 8 cuts; each plan is made in a process of its own.
     """
-    rows = run(samples, policies, int(resources), progress=lambda line: click.echo(line, err=True))
+    rows = run(samples, policies, lambda line: click.echo(line, err=True), int(resources))
     show(rows, json_target, _print_plan)
 
 
