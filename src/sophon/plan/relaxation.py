@@ -8,7 +8,7 @@ so D(λ) is a lower bound on every plan, found in one pass that decides each sam
 `_search` raises it by column generation: the plans found so far form a small game (`sophon.plan.game`), whose prices
 are tried next; it ends when the best mixture of plans and the best bound meet. That takes tens of passes.
 
-Large tables need about five. An even sample of the rows stands for all of them, up to a constant: the difference
+Large tables need about four. An even sample of the rows stands for all of them, up to a constant: the difference
 between what the sample's cheapest plan and that of all samples take at the same prices, which one pass over all samples
 tells. With that difference added, the sample's best prices are those of all but for a tenth or less of what they were
 off before. Prices act through the weights that they give to the measures of each part; so for every part there is a
@@ -39,7 +39,7 @@ _NEAR = 1e-5  # large, every step a pass over all samples: still a hundredth of 
 _SAMPLE_ROWS = 2**16
 _ROUNDS = 6
 _LEAST_REACH = 1e-3  # of a weight: the simplex keeps an inside where nothing moves any more
-_MOST_REACH = 5e-2  # of a weight: beyond that another pass is worth more than a large core
+_MOST_REACH = 2e-2  # of a weight: beyond that another pass is worth more than a large core
 _CORE_SHARE = 1 / 8
 
 
@@ -128,11 +128,10 @@ def solve(costs: Costs, goal: Goal | None = None, enough: float = -np.inf) -> Re
         unknown = (last.times - costs.base_s) / many - cheapest(sample, last.prices).times
         few = _search(sample, Goal(few_goal.base - unknown, goal.slope), few.around, gap=_CLOSE)
         prices = few.prices / goal.slope
-        reach = max(_moved(costs, last.prices, prices, last.times), _LEAST_REACH)
-        if reach > _MOST_REACH:
+        if _moved(costs, last.prices, prices, last.times) > _MOST_REACH:
             tried.append(cheapest(costs, prices))
             continue
-        corners = _corner_plans(costs, costs.weights(prices), reach)
+        corners = _corner_plans(costs, last, prices)
         core = np.flatnonzero(np.logical_or.reduce([corners[0].cut != plan.cut for plan in corners[1:]]))
         if len(core) > n * _CORE_SHARE:
             tried += corners
@@ -159,18 +158,40 @@ def _corners(costs: Costs) -> Matrix:
     return np.eye(costs.resources) + 1e-3
 
 
-def _corner_plans(costs: Costs, weights: Matrix, reach: float) -> list[Priced]:
-    # The plans at the corners of a simplex about the weights of each part, within which every weight may be off by the
-    # share `reach`; the first measure's stays, since only the direction of weights counts. A box has its corners at
-    # √d of its half side from the middle, and the smallest simplex about a ball its own at d times the radius.
-    dimensions = weights.shape[1] - 1
-    shift = _regular(dimensions + 1) * reach * dimensions * np.sqrt(max(dimensions, 1))
-    plans = []
-    for corner in shift:
+def _corner_plans(costs: Costs, last: Priced, prices: Vector) -> list[Priced]:
+    # The plans at the corners of a simplex of weights about those of `prices`, for every part. One corner is where the
+    # last pass was, whose plan is known; so the simplex reaches half as far every way as the last pass was off, which
+    # is several times what the prices still are.
+    now, before = costs.weights(prices), costs.weights(last.prices)
+    corners = np.empty((now.shape[1], *now.shape))
+    is_known = True
+    for part in range(len(now)):
+        corners[:, part], from_last = _simplex(now[part], before[part])
+        is_known &= from_last
+    plans = [last] if is_known else []
+    for weights in corners[len(plans) :]:
         # Such weights need not come from prices, so that these plans prove no bound.
-        cut, sums, _ = decide(costs, weights * np.maximum(1 + np.append(0.0, corner), 0.0))
+        cut, sums, _ = decide(costs, weights)
         plans.append(Priced(cut, costs.seconds(sums), -np.inf, np.ones(costs.resources)))
     return plans
+
+
+def _simplex(now: Vector, before: Vector) -> tuple[Matrix, bool]:
+    # Corners of a regular simplex about weights, the first of them where the weights were before; and whether it is:
+    # where they have hardly moved, it is further off. The first measure's weight stays: only the direction counts.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        off = (before[1:] / before[0]) / (now[1:] / now[0]) - 1
+    if not np.isfinite(off).all() or (np.abs(off) > 1).any():
+        off = np.zeros_like(off)
+    size = float(np.sqrt(off @ off))
+    corners = _regular(len(now))
+    if size > 0:  # a mirror takes the first corner to where the weights were
+        axis = corners[0] - off / size
+        length = float(axis @ axis)
+        if length > 1e-12:
+            corners = corners - np.outer(corners @ axis, axis) * (2 / length)
+    shift = np.insert(corners * max(size, len(off) * _LEAST_REACH), 0, 0.0, axis=1)
+    return now * np.maximum(1 + shift, 0.0), size >= len(off) * _LEAST_REACH
 
 
 def _regular(corners: int) -> Matrix:

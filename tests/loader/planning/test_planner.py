@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import sophon
-from sophon import Cut
 from sophon.bench.pictures.photo_folder import write_photos
 from sophon.errors import ArtifactError, ConfigError
 from sophon.loader.planning import clocks, planner
