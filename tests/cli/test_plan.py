@@ -9,6 +9,7 @@ from sophon.cli.plan import plan
 from sophon.errors import ArtifactError, ConfigError
 from sophon.plan.plan import Plan
 from sophon.plan.policies import POLICIES
+from sophon.plan.resources import KINDS
 from tests.support.instances import profile_of, random_profile
 
 GIVEN = ["--link", "500mbit", "--storage-cores", "2", "--trainer-cores", "8", "--consumer", "1200/s"]
@@ -55,6 +56,13 @@ def test_what_never_ends_is_null(path):
     data = json.loads(run(*arguments).stdout)
     assert data["policies"]["all"]["epoch_s"] is None
     assert data["policies"]["optimal"]["epoch_s"] > 0
+
+
+def test_every_resource_has_an_option(path):
+    data = json.loads(run(path, *GIVEN, "--store-reads", "1/s", "--json").stdout)
+    assert data["policies"]["optimal"]["bottleneck"] == "reads"
+    said = run("--help").stdout
+    assert all(kind.option in said for kind in KINDS)
 
 
 def test_a_plan_is_saved(path, tmp_path):

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from sophon.codec.cut import Cut
+from sophon.codec.route import Route
 from sophon.errors import ArtifactError, ConfigError
 from sophon.plan.plan import Plan, make_plan
 from sophon.plan.policies import POLICIES, Options
-from sophon.plan.resources import Resources
+from sophon.plan.resources import Node, Resources
 from sophon.profile.table import Profile
 from tests.support.instances import profile_of, random_profile, random_resources
 
@@ -23,7 +24,7 @@ def test_every_policy_makes_a_plan_that_can_be_saved_and_loaded(name, tmp_path):
     found = Plan.load(tmp_path / "plan.parquet")
     assert (found.cut == plan.cut).all()
     assert found.cut.dtype == np.uint8
-    for field in ("cuts", "policy", "reason", "prediction", "untouched", "resources", "options"):
+    for field in ("routes", "policy", "reason", "prediction", "untouched", "resources", "options"):
         assert getattr(found, field) == getattr(plan, field)
     assert dict(found.fingerprints) == {"pipeline": "p", "dataset": "d"}
     assert found.explain() == plan.explain()
@@ -50,8 +51,8 @@ def test_a_plan_takes_one_byte_per_sample_or_less(tmp_path):
 def test_a_plan_knows_the_cut_of_a_sample_and_how_many_have_each():
     plan = make_plan(profile_of([[9, 1]] * 4, [[0, 1]] * 4, [[0, 0]] * 4), Resources(1, 10, 1), "all")
     assert len(plan) == 4
-    assert plan[3] == Cut(1, "raw")
-    assert plan.counts() == {Cut(1, "raw"): 4}
+    assert plan[3] == Route.of(Cut(1, "raw"))
+    assert plan.counts() == {Route.of(Cut(1, "raw")): 4}
     with pytest.raises(ValueError, match="read-only"):
         plan.cut[0] = 0
 
@@ -71,13 +72,13 @@ def test_a_plan_explains_itself_in_words():
 
 
 def test_an_explanation_says_how_near_the_best_the_plan_is():
-    text = make_plan(PROFILE, replace(RESOURCES, consumer_samples_per_s=float("inf"))).explain()
+    text = make_plan(PROFILE, RESOURCES.having(consumer_samples_per_s=float("inf"))).explain()
     assert "No plan can" in text
     assert "No plan can" not in make_plan(PROFILE, RESOURCES, "none").explain()
 
 
 def test_without_storage_cores_a_plan_that_needs_them_can_still_be_saved(tmp_path):
-    plan = make_plan(PROFILE, RESOURCES.with_storage_cores(0), "all")
+    plan = make_plan(PROFILE, RESOURCES.having(storage_cores=0), "all")
     assert plan.prediction.epoch_s == float("inf")
     plan.save(tmp_path / "plan.parquet")
     assert Plan.load(tmp_path / "plan.parquet").prediction == plan.prediction
@@ -102,8 +103,32 @@ def test_a_profile_is_no_plan(tmp_path):
 def test_a_plan_over_unknown_cuts_is_refused(tmp_path):
     plan = make_plan(PROFILE, RESOURCES, "all")
     with pytest.raises(ConfigError, match="give one known cut per sample"):
-        replace(plan, cuts=(Cut(0, "raw"),))
-    object.__setattr__(plan, "cuts", (Cut(0, "raw"),))
+        replace(plan, routes=(Cut(0, "raw"),))
+    object.__setattr__(plan, "routes", (Cut(0, "raw"),))
     plan.save(tmp_path / "plan.parquet")
     with pytest.raises(ArtifactError, match="its header is no plan's"):
         Plan.load(tmp_path / "plan.parquet")
+
+
+def test_a_plan_may_have_samples_take_a_relay_but_a_trainer_without_one_refuses_it(tmp_path):
+    routes = (Cut(0), Cut(1), Route.parse("0:window/2:raw"))
+    profile = profile_of([[9, 5, 1]] * 4, [[0, 1, 0.1]] * 4, [[1, 1, 0.1]] * 4, routes)
+    profile.save(tmp_path / "profile.parquet")
+    plan = make_plan(Profile.load(tmp_path / "profile.parquet"), Resources(1, 10, 1), options=Options(allow_lossy=True))
+    plan.save(tmp_path / "plan.parquet")
+    found = Plan.load(tmp_path / "plan.parquet")
+    assert found.counts() == {Route.parse("0:window/2:raw"): 4}
+    assert "100.0% 0:window/2:raw" in found.explain()
+    with pytest.raises(ConfigError, match="there is no relay"):
+        _ = found.cuts
+    assert make_plan(profile, Resources(1, 10, 1), "none").cuts == (Cut(0), Cut(1), Cut(2))
+
+
+def test_a_plan_for_several_nodes_is_saved_with_their_resources(tmp_path):
+    nodes = [Node("a", {"link_bytes_per_s": 10}), Node("b", {"link_bytes_per_s": 100})]
+    profile = profile_of([[9, 5]] * 4, [[0, 1]] * 4, [[1, 1]] * 4, parts=[0, 1, 0, 1])
+    plan = make_plan(profile, Resources(storage_cores=1, trainer_cores=1, nodes=nodes))
+    plan.save(tmp_path / "plan.parquet")
+    found = Plan.load(tmp_path / "plan.parquet")
+    assert (found.resources, found.prediction) == (plan.resources, plan.prediction)
+    assert "link of a" in found.explain()

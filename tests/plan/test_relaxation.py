@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from sophon.plan import pricing, relaxation
-from sophon.plan.cost import sum_chosen
 from sophon.plan.pricing import Costs, cheapest
-from sophon.plan.relaxation import EPOCH, Goal, solve
+from sophon.plan.relaxation import Goal, solve
+from sophon.plan.rounding import times_of
 from tests.support.instances import CUTS, random_profile, random_resources
 
 ALL = tuple(range(len(CUTS)))
@@ -22,11 +22,12 @@ def test_the_cheapest_plan_is_cheapest_for_every_sample(columns, monkeypatch):
     costs = costs_of(0, 100, columns=columns)
     prices = np.array([0.2, 0.5, 0.3])
     found = cheapest(costs, prices)
-    each = sum(p * s * t.astype(float) for p, s, t in zip(prices, costs.scale, costs.tables, strict=True))[:, columns]
+    weights = prices @ costs.per_s[:, 0]
+    each = sum(w * t.astype(float) for w, t in zip(weights, costs.tables, strict=True))[:, columns]
     assert set(found.cut) <= set(columns)
     assert np.allclose(each.min(axis=1), each[np.arange(100), np.searchsorted(columns, found.cut)], rtol=1e-8)
     assert found.value == pytest.approx(each.min(axis=1).sum(), rel=1e-8)
-    assert found.times == pytest.approx(sum_chosen(costs.tables, found.cut) * costs.scale)
+    assert found.times == pytest.approx(times_of(costs, found.cut))
 
 
 def test_every_price_gives_a_bound_on_every_plan():
@@ -39,7 +40,7 @@ def test_every_price_gives_a_bound_on_every_plan():
 
 def mixed_times(costs, found):
     parts = zip(found.weights, found.plans, strict=True)
-    return sum(weight * sum_chosen(costs.tables, plan) for weight, plan in parts) * costs.scale
+    return sum(weight * times_of(costs, plan) for weight, plan in parts)
 
 
 @pytest.mark.parametrize("style", ["spread", "grid", "alike"])
@@ -80,4 +81,4 @@ def test_a_goal_with_a_base_spends_least_of_one_resource():
 
 def test_the_epochs_goal_is_the_times_themselves():
     times = np.array([[1.0, 2.0, 3.0]])
-    assert (EPOCH.of(times) == times).all()
+    assert (Goal.epoch(3).of(times) == times).all()

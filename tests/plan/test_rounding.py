@@ -4,9 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sophon.plan import rounding
-from sophon.plan.cost import sum_chosen
 from sophon.plan.pricing import Costs
-from sophon.plan.rounding import polish, round_mixture
+from sophon.plan.rounding import polish, round_mixture, times_of
 from tests.support.instances import CUTS, random_profile, random_resources, worth_s
 
 
@@ -17,10 +16,6 @@ def instance(seed, samples, style):
     costs = Costs.of(profile, resources, tuple(range(len(CUTS))))
     plans = [rng.integers(0, len(CUTS), samples).astype(np.uint8) for _ in range(3)]
     return profile, resources, costs, plans, rng.dirichlet(np.ones(3))
-
-
-def times_of(costs, cut):
-    return sum_chosen(costs.tables, cut) * costs.scale
 
 
 @settings(max_examples=120, deadline=None)
@@ -67,6 +62,6 @@ def test_polishing_never_makes_a_plan_worse():
         _, _, costs, plans, _ = instance(seed, 40, ("spread", "grid", "alike")[seed % 3])
         floor_s = times_of(costs, plans[1]).max() * 0.8
         better = polish(costs, plans[0], floor_s)
-        before = rounding.rank_of(times_of(costs, plans[0]), floor_s)
-        after = rounding.rank_of(times_of(costs, better), floor_s)
+        before = rounding.rank_of(costs, times_of(costs, plans[0]), floor_s)
+        after = rounding.rank_of(costs, times_of(costs, better), floor_s)
         assert after[0] <= before[0] * (1 + 1e-9)

@@ -3,7 +3,7 @@ import pytest
 
 from sophon.codec.cut import Cut
 from sophon.errors import ArtifactError, ConfigError
-from sophon.profile.table import Profile, Quality, read_cut
+from sophon.profile.table import Profile, Quality
 from tests.support.instances import CUTS, profile_of, random_profile
 
 ONE = ([[10.0, 5.0]], [[0.0, 0.1]], [[0.2, 0.1]])
@@ -149,9 +149,17 @@ def test_a_profile_of_another_job_is_refused_with_both_fingerprints():
         profile.require(pipeline="bbb")
 
 
-def test_cuts_are_read_without_knowing_their_codecs():
-    assert read_cut("2:jpeg:95") == Cut(2, "jpeg:95")
-    assert read_cut("0:not-made-yet") == Cut(0, "not-made-yet")
-    for text in ("", "2", ":raw", "2:", "-1:raw", "2:a b", "2:" + "x" * 40, "99999:raw"):
-        with pytest.raises(ConfigError, match="is not a cut"):
-            read_cut(text)
+def test_parts_and_more_measures_are_kept(tmp_path):
+    profile = profile_of(*ONE, parts=[3], more={"read_bytes": [[7, 8]]})
+    assert profile.part_count == 4
+    profile.save(tmp_path / "p.parquet")
+    found = Profile.load(tmp_path / "p.parquet")
+    assert found.parts.tolist() == [3]
+    assert found.more["read_bytes"].tolist() == [[7, 8]]
+    assert "from the store" in found.explain()
+    some = random_profile(np.random.default_rng(0), 9).rows(slice(None, None, 3))
+    assert len(some) == 3
+    with pytest.raises(ConfigError, match="no measure that a profile may have"):
+        profile_of(*ONE, more={"luck": [[1, 2]]})
+    with pytest.raises(ConfigError, match="one number from 0"):
+        profile_of(*ONE, parts=[-1])

@@ -1,6 +1,7 @@
-from sophon.codec.cut import Cut
+from sophon.codec.route import Route
 from sophon.plan.policies import POLICIES
-from sophon.report.palette import POLICY, TINTS, cut_tints
+from sophon.plan.resources import KINDS
+from sophon.report.palette import POLICY, TINTS, bottleneck_tint, cut_tints
 
 
 def test_every_light_colour_names_one_tint():
@@ -13,10 +14,15 @@ def test_every_policy_has_a_colour():
     assert set(POLICIES) <= set(POLICY)
 
 
+def test_every_resource_has_a_colour():
+    assert all(bottleneck_tint(kind.name) == bottleneck_tint(f"{kind.name} of a") == kind.name for kind in KINDS)
+
+
 def test_usual_cuts_keep_their_colour_whatever_stands_beside_them():
-    usual = [Cut(0), Cut(0, "window"), Cut(2, "webp"), Cut(2)]
+    usual = [Route.parse(text) for text in ("0:raw", "0:window", "2:webp", "2:raw")]
     alone = {cut: cut_tints([cut])[cut] for cut in usual}
-    many = cut_tints([*usual, Cut(1, "webp"), Cut(3, "webp"), Cut(1), Cut(7), Cut(9), Cut(0, "what"), Cut(1, "ever")])
+    odd = ("1:webp", "3:webp", "1:raw", "7:raw", "9:raw", "0:what", "1:ever", "0:window/2:raw")
+    many = cut_tints([*usual, *map(Route.parse, odd)])
     assert {cut: many[cut] for cut in usual} == alone
     assert all(tint in TINTS for tint in many.values())
 

@@ -51,6 +51,14 @@ def test_no_more_tasks_run_at_once_than_there_are_cores(budget):
     assert most == 2
 
 
+def test_where_the_kernel_holds_the_server_to_a_quota_the_budget_does_not_pause(budget, monkeypatch):
+    monkeypatch.setattr("sophon.server.budget.quota_here", lambda: 0.01)
+    tiny = budget(0.01)
+    # 0.2 CPU seconds at a hundredth of a core would be twenty seconds of pauses.
+    for future in [tiny.submit(lambda _: _burn(0.02), 1000) for _ in range(10)]:
+        future.result(10)
+
+
 def test_a_fraction_of_a_core_is_kept_to_over_time(budget):
     quarter = budget(0.25)
     start_s = time.monotonic()

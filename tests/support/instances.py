@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import strategies as st
 
 from sophon.codec.cut import Cut
-from sophon.plan.resources import Resources
+from sophon.plan.resources import Node, Resources
 from sophon.profile.table import Profile
 
 CUTS = (
@@ -64,13 +66,60 @@ def random_resources(rng, profile, *, storage=True, consumer=True):
     return Resources(link, cores if storage else 0, trainer, rate if consumer else float("inf"))
 
 
+def spread_over_nodes(rng, profile, resources, count):
+    """Return a profile whose samples lie on several nodes, and resources of which a choice of cuts spends `count`.
+
+    Args:
+        rng: A NumPy generator.
+        profile: A profile without parts.
+        resources: What one node has; storage cores among them.
+        count: 4 for two nodes with a link each, 8 for three nodes with a link and cores each, behind one link.
+    """
+    nodes = {4: 2, 8: 3}[count]
+    parted = replace(profile, parts=rng.integers(0, nodes, len(profile)).astype(np.uint16))
+    shares = rng.dirichlet(np.ones(nodes) * 3, 2)
+    names = ("link_bytes_per_s", "storage_cores")[: 1 if count == 4 else 2]
+    made = [
+        Node(name, {rate: getattr(resources, rate) * max(share, 0.01) for rate, share in zip(names, own, strict=False)})
+        for name, own in zip("abc", shares.T, strict=False)
+    ]
+    whole = {"trainer_cores": resources.trainer_cores, "consumer_samples_per_s": resources.consumer_samples_per_s}
+    if count == 4:
+        whole["storage_cores"] = resources.storage_cores
+    else:
+        whole["link_bytes_per_s"] = resources.link_bytes_per_s * rng.uniform(0.7, 1.2)
+    sending = rng.choice([0.0, 1e-9, 1e-8])
+    return parted, Resources(nodes=made, **whole, sending_s_per_byte=sending, sending_s_per_sample=1e4 * sending)
+
+
+def uses(profile, resources, columns):
+    """Return [resources, samples, columns] the seconds that each sample takes at each cut, one entry at a time."""
+    made = []
+    for row in resources.rows():
+        entries = np.zeros((len(profile), len(columns)))
+        for use in row.kind.uses:
+            factor = getattr(resources, use.factor) if use.factor else 1.0
+            if factor == 0 or (use.factor and row.rate == 0):
+                continue
+            if use.measure == "samples":
+                entries += factor
+            else:
+                name = use.measure if use.measure in profile.measures else "payload_bytes"
+                at = list(columns) if use.measure in profile.measures else [profile.untouched] * len(columns)
+                entries += factor * profile.measures[name][:, at].astype(float)
+        if row.part is not None:
+            entries[profile.parts != row.part] = 0.0
+        made.append(np.where(entries > 0, np.inf, 0.0) if row.rate == 0 else entries / row.rate)
+    return np.array(made)
+
+
 def _tables(profile):
     return profile.payload_bytes, profile.storage_s, profile.trainer_s
 
 
 @st.composite
-def problems(draw, most=60):
-    """Draw a profile and resources: 5 to `most` samples, up to 8 cuts."""
+def problems(draw, most=60, count=3):
+    """Draw a profile and resources: 5 to `most` samples, up to 8 cuts, and `count` resources that a plan changes."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     width = draw(st.integers(1, len(CUTS)))
     cuts = (CUTS[0], *draw(st.permutations(CUTS[1:]))[: width - 1])
@@ -82,14 +131,14 @@ def problems(draw, most=60):
         draw(st.sampled_from([0.0, 0.0, 0.3])),
     )
     storage = draw(st.sampled_from([True, True, True, False]))
-    return profile, random_resources(rng, profile, storage=storage, consumer=draw(st.booleans()))
+    resources = random_resources(rng, profile, storage=storage, consumer=draw(st.booleans()))
+    return (profile, resources) if count == 3 else spread_over_nodes(rng, profile, resources, count)
 
 
 def worth_s(profile, resources):
     """Return one sample's worth, from its definition: the most seconds of one resource that one sample takes."""
-    cores = resources.storage_cores
-    scales = (1 / resources.link_bytes_per_s, 1 / cores if cores else 0.0, 1 / resources.trainer_cores)
-    return max(float(t[np.isfinite(t)].max()) * scale for t, scale in zip(_tables(profile), scales, strict=True))
+    found = uses(profile, resources.having(consumer_samples_per_s=np.inf), range(len(profile.routes)))
+    return float(found[np.isfinite(found)].max())
 
 
 def milp_epoch_s(profile, resources, columns, seconds=5.0):
@@ -97,22 +146,15 @@ def milp_epoch_s(profile, resources, columns, seconds=5.0):
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     n, width = len(profile), len(columns)
-    tables = [table[:, columns].astype(float) for table in _tables(profile)]
-    legal = np.isfinite(tables[0])
-    if resources.storage_cores == 0:
-        legal &= tables[1] == 0
-    tables = [np.where(legal, table, 0.0).ravel() for table in tables]
-    rows = [tables[0] / resources.link_bytes_per_s, tables[2] / resources.trainer_cores]
-    if resources.storage_cores:
-        rows.append(tables[1] / resources.storage_cores)
+    times = uses(profile, resources, columns)
+    legal = np.isfinite(times).all(axis=0)
+    rows = [np.where(legal, row, 0.0).ravel() for row in times]
     scale = max(float(row.max()) for row in rows) or 1.0
     one = np.kron(np.eye(n), np.ones(width))
     solved = milp(
         np.r_[np.zeros(n * width), 1.0],
         integrality=np.r_[np.ones(n * width), 0],
-        bounds=Bounds(
-            np.r_[np.zeros(n * width), n / resources.consumer_samples_per_s / scale], np.r_[legal.ravel() * 1.0, np.inf]
-        ),
+        bounds=Bounds(np.zeros(n * width + 1), np.r_[legal.ravel() * 1.0, np.inf]),
         constraints=[
             LinearConstraint(np.c_[one, np.zeros(n)], 1, 1),
             LinearConstraint(np.c_[np.array(rows) / scale, -np.ones(len(rows))], -np.inf, 0),

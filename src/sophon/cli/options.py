@@ -13,6 +13,7 @@ import click
 from sophon.bench.pictures.photo_folder import write_photos
 from sophon.errors import ConfigError
 from sophon.pipeline import Pipeline
+from sophon.plan.resources import KINDS
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -49,6 +50,27 @@ def cache_option(command: _Command) -> _Command:
         show_default="~/.cache/sophon",
         help="Folder where lists of samples are kept.",
     )(command)
+
+
+def resource_options(*, required: bool) -> Callable[[_Command], _Command]:
+    """Add an option for every resource; each is passed on under the name of its rate, None if left out.
+
+    Args:
+        required: Whether those that a plan cannot do without must be given.
+    """
+
+    def add(command: _Command) -> _Command:
+        for kind in reversed(KINDS):
+            given: dict[str, Any] = {"type": float}
+            if kind.metavar:
+                given = {"metavar": kind.metavar, "callback": parsed(kind.parse)}
+            option = click.option(
+                kind.option, kind.rate, required=required and kind.is_required, help=kind.help, **given
+            )
+            command = option(command)
+        return command
+
+    return add
 
 
 def new_file(_ctx: click.Context, _param: click.Parameter, value: Path | None) -> Path | None:

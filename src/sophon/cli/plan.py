@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +9,16 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from sophon.cli.options import new_file, parsed
+from sophon.cli.options import new_file, parsed, resource_options
 from sophon.cli.output import STDOUT, json_option, write_json
 from sophon.errors import ConfigError
 from sophon.plan.cost import Prediction
 from sophon.plan.frontier import FIGURE_4_CORES, Point, frontier
 from sophon.plan.plan import Plan, make_plan
 from sophon.plan.policies import DEFAULT_POLICY, POLICIES, Options, applicable
-from sophon.plan.resources import Resources
+from sophon.plan.resources import KINDS, Kind, Resources
 from sophon.profile.table import Profile
-from sophon.units import format_bytes, format_seconds, parse_bandwidth, parse_rate
+from sophon.units import format_bytes, format_seconds
 
 
 def _parse_cores(text: str) -> tuple[float, ...]:
@@ -31,22 +30,7 @@ def _parse_cores(text: str) -> tuple[float, ...]:
 
 @click.command("plan")
 @click.argument("profile", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option(
-    "--link",
-    metavar="BANDWIDTH",
-    callback=parsed(parse_bandwidth),
-    required=True,
-    help="Link from storage to trainer, such as 500mbit.",
-)
-@click.option("--storage-cores", type=float, required=True, help="Cores for ops near storage, 0 or more.")
-@click.option("--trainer-cores", type=float, required=True, help="Cores that preprocess at the trainer.")
-@click.option(
-    "--consumer",
-    metavar="RATE",
-    callback=parsed(parse_rate),
-    default=None,
-    help="Samples that training takes, such as 1200/s; as many as come if left out.",
-)
+@resource_options(required=True)
 @click.option(
     "--policy",
     type=click.Choice(list(POLICIES)),
@@ -78,10 +62,6 @@ def _parse_cores(text: str) -> tuple[float, ...]:
 def plan(
     *,
     profile: Path,
-    link: float,
-    storage_cores: float,
-    trainer_cores: float,
-    consumer: float | None,
     policy: str,
     compare: bool,
     resize_k: int | None,
@@ -89,11 +69,12 @@ def plan(
     cores: tuple[float, ...],
     save: Path | None,
     json_target: str | None,
+    **rates: float | None,
 ) -> None:
     """Plan the cuts of a job from its PROFILE; nothing is run."""
     table = Profile.load(profile)
-    given = (link, storage_cores, trainer_cores)
-    resources = Resources(*given) if consumer is None else Resources(*given, consumer)
+    given: dict[str, Any] = {name: rate for name, rate in rates.items() if rate is not None}
+    resources = Resources(**given)
     options = Options(resize_k=resize_k, allow_lossy=allow_lossy)
     names = list(applicable(table, options)) if compare else [policy]
     if policy not in names:
@@ -114,20 +95,21 @@ def to_json(plans: dict[str, Plan], points: tuple[Point, ...] = ()) -> dict[str,
         "policies": {name: _row(made.prediction) for name, made in plans.items()},
     }
     if points:
-        data["frontier"] = [asdict(point) for point in points]
+        data["frontier"] = [point.to_json() for point in points]
     return data
 
 
 def _row(prediction: Prediction) -> dict[str, Any]:
-    wanted = ("link_bytes", "epoch_s", "bottleneck", "storage_cpu_s", "trainer_cpu_s", "bound_s")
-    return {name: getattr(prediction, name) for name in wanted}
+    said = prediction.to_json()
+    return {"epoch_s": said["epoch_s"], "bottleneck": said["bottleneck"], **said["used"], "bound_s": said["bound_s"]}
 
 
 def _show(plans: dict[str, Plan], points: tuple[Point, ...], policy: str, resources: Resources) -> None:
     console = Console()
     before = plans[policy].untouched.epoch_s
     table = Table(title=f"{len(plans[policy]):,} samples, {resources}", title_justify="left")
-    for name in ("policy", "epoch", "gain", "bottleneck", "link", "storage CPU", "trainer CPU"):
+    spent = _spent(plans[policy].prediction)
+    for name in ("policy", "epoch", "gain", "bottleneck", *(kind.amount_words for kind in spent)):
         table.add_column(name, justify="left" if name in {"policy", "bottleneck"} else "right")
     for name, made in plans.items():
         now = made.prediction
@@ -136,9 +118,7 @@ def _show(plans: dict[str, Plan], points: tuple[Point, ...], policy: str, resour
             format_seconds(now.epoch_s),
             f"{before / now.epoch_s:.2f}×" if now.epoch_s > 0 else "",
             now.bottleneck,
-            format_bytes(now.link_bytes),
-            format_seconds(now.storage_cpu_s),
-            format_seconds(now.trainer_cpu_s),
+            *_amounts(now, spent),
             style="bold" if name == policy else None,
         )
     console.print(table)
@@ -147,17 +127,26 @@ def _show(plans: dict[str, Plan], points: tuple[Point, ...], policy: str, resour
         console.print(_frontier_table(points, policy))
 
 
+def _spent(prediction: Prediction) -> list[Kind]:
+    return [kind for kind in KINDS if kind.amount in prediction.used]
+
+
+def _amounts(prediction: Prediction, spent: list[Kind]) -> list[str]:
+    shown = []
+    for kind in spent:
+        amount = prediction.used[kind.amount]
+        shown.append(format_bytes(amount) if kind.amount.endswith("bytes") else format_seconds(amount))
+    return shown
+
+
 def _frontier_table(points: tuple[Point, ...], policy: str) -> Table:
     table = Table(title=f"What if storage had more or fewer cores ({policy})", title_justify="left")
-    for name in ("storage cores", "epoch", "link", "storage CPU"):
+    spent = _spent(points[0].prediction)
+    for name in ("storage cores", "epoch", *(kind.amount_words for kind in spent)):
         table.add_column(name, justify="right")
     table.add_column("bottleneck")
     for point in points:
-        table.add_row(
-            f"{point.storage_cores:g}",
-            format_seconds(point.epoch_s),
-            format_bytes(point.link_bytes),
-            format_seconds(point.storage_cpu_s),
-            point.bottleneck,
-        )
+        made = point.prediction
+        row = (f"{point.amount:g}", format_seconds(made.epoch_s), *_amounts(made, spent))
+        table.add_row(*row, made.bottleneck)
     return table

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from itertools import accumulate
 from pathlib import Path
 
@@ -11,13 +10,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sophon.cli.options import parsed
+from sophon.cli.options import resource_options
 from sophon.cli.output import STDOUT, json_option, write_json
-from sophon.plan.resources import Resources
 from sophon.profile.table import Profile
 from sophon.report import chart
 from sophon.report.facts import Facts
-from sophon.units import parse_bandwidth, parse_rate
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -30,25 +27,15 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder for report.html and the pictures; NAME-report by default, of a file NAME.json.",
 )
-@click.option(
-    "--link", metavar="BANDWIDTH", callback=parsed(parse_bandwidth), help="Link to plan a PROFILE for, such as 500mbit."
-)
-@click.option("--storage-cores", type=float, help="Cores near storage to plan a PROFILE for.")
-@click.option("--trainer-cores", type=float, help="Cores that preprocess at the trainer to plan a PROFILE for.")
-@click.option(
-    "--consumer", metavar="RATE", callback=parsed(parse_rate), help="Samples that training takes, such as 1200/s."
-)
+@resource_options(required=False)
 @json_option
 def report(
     *,
     file: Path,
     profile: Path | None,
     out: Path | None,
-    link: float | None,
-    storage_cores: float | None,
-    trainer_cores: float | None,
-    consumer: float | None,
     json_target: str | None,
+    **rates: float | None,
 ) -> None:
     """Show a result, a profile or a plan: words, a table, figures.
 
@@ -59,24 +46,14 @@ def report(
     from sophon.report.reading import read_source
     from sophon.report.write import facts_of, write_report
 
-    given = {
-        "link_bytes_per_s": link,
-        "storage_cores": storage_cores,
-        "trainer_cores": trainer_cores,
-        "consumer_samples_per_s": consumer,
-    }
-    said = {name: value for name, value in given.items() if value is not None}
-    resources = Resources(**{**_fields(ASSUMED), **said}) if said else None
+    said = {name: rate for name, rate in rates.items() if rate is not None}
+    resources = ASSUMED.having(**said) if said else None
     facts = facts_of(read_source(file), profile=None if profile is None else Profile.load(profile), resources=resources)
     page = write_report(facts, out or Path(f"{file.stem}-report"))
     if json_target is not None:
         write_json(json_target, facts.to_json())
     if json_target != STDOUT:
         _show(facts, page)
-
-
-def _fields(resources: Resources) -> dict[str, float]:
-    return {name: math.inf if value is None else value for name, value in resources.to_json().items()}
 
 
 def _show(facts: Facts, page: Path) -> None:

@@ -1,162 +1,261 @@
 """The cost model: what an epoch of a plan takes, in seconds.
 
-With b, s, p the bytes, storage CPU seconds and trainer CPU seconds of every sample at its cut, n samples and
-resources B (link bytes/s), S (storage cores), C (trainer cores), G (consumer samples/s)::
+Every sample at its route has measures: bytes on the link, CPU seconds near storage and at the trainer, … A resource is
+spent by some of them (`sophon.plan.resources`), so that its seconds are linear in their sums::
+
+    T_r = Σ over samples of its part, Σ over measures of  coefficient · measure / rate
+    T   = max over resources of T_r
+
+All resources are busy at the same time, so the slowest decides (paper 3.2). With one node, that is
 
     T_Net = Σ b / B      seconds the link is busy           bottleneck "link"
     T_CS  = Σ s / S      seconds the storage cores are busy            "storage"
     T_CC  = Σ p / C      seconds the trainer cores are busy            "trainer"
     T_G   = n / G        seconds the consumer is busy                  "consumer"
-    T     = max(T_Net, T_CS, T_CC, T_G)
 
-All four run at the same time, so the slowest decides (paper 3.2). With S = 0, T_CS is 0 where Σ s is, else
-infinite. Sums are float64.
+and the reads of the store. Where there is none of a resource, its seconds are 0 if nothing spends it, else infinite;
+but a node without cores for ops still sends, so that then only the ops count. Sums are float64.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sophon.errors import ConfigError
-from sophon.plan.resources import Resources
-from sophon.profile.table import FloatTable, Profile
+from sophon.plan.resources import KINDS, SAMPLES, Kind, Resource, Resources, kind_named
+from sophon.profile.table import FloatTable, PartIndex, Profile
 
 CutIndex = NDArray[np.uint8]
+Sums = NDArray[np.float64]
 _CHUNK = 2**16  # samples at a time: temporaries of 512 KiB stay in a core's cache
+_AMOUNTS = {kind.amount: kind for kind in KINDS if kind.amount}
+_BUSY = {f"{kind.name}_s": kind for kind in KINDS}
+_THRIFTY = sorted((kind for kind in KINDS if kind.thrift is not None), key=lambda kind: kind.thrift or 0)
 
 
 @dataclass(frozen=True)
 class Totals:
-    """What all samples of an epoch use together.
+    """What all samples of an epoch use together, by measure: an array of one sum per part each.
 
     Args:
-        samples: How many.
-        link_bytes: Bytes on the link.
-        storage_cpu_s: CPU seconds near storage.
-        trainer_cpu_s: CPU seconds at the trainer.
+        sums: By name of the measure; `samples` among them.
     """
 
-    samples: int
-    link_bytes: float
-    storage_cpu_s: float
-    trainer_cpu_s: float
+    sums: Mapping[str, Sums]
+
+    @property
+    def samples(self) -> int:
+        """How many samples there are."""
+        return int(self.sums[SAMPLES].sum())
 
 
 @dataclass(frozen=True)
 class Prediction:
     """What an epoch is predicted to take.
 
+    Amounts are attributes too, by the names that the table of resources gives them (`link_bytes`, `storage_cpu_s`), and
+    so are the seconds that all resources of a kind are busy, the longest of them (`link_s`, `consumer_s`); 0 where
+    nothing is known of a kind.
+
     Args:
         epoch_s: T, the seconds of one epoch.
-        bottleneck: What decides it: link, storage, trainer or consumer.
-        link_s: T_Net.
-        storage_s: T_CS.
-        trainer_s: T_CC.
-        consumer_s: T_G.
-        link_bytes: Bytes on the link.
-        storage_cpu_s: CPU seconds near storage.
-        trainer_cpu_s: CPU seconds at the trainer.
+        bottleneck: The resource that decides it: link, storage, trainer, consumer, …
+        busy_s: Seconds that each resource is busy, by its label.
+        used: What is spent, by the kind's name for it.
         bound_s: No plan at all takes fewer seconds than this; None when the policy does not know.
     """
 
     epoch_s: float
     bottleneck: str
-    link_s: float
-    storage_s: float
-    trainer_s: float
-    consumer_s: float
-    link_bytes: float
-    storage_cpu_s: float
-    trainer_cpu_s: float
+    busy_s: Mapping[str, float] = field(default_factory=dict)
+    used: Mapping[str, float] = field(default_factory=dict)
     bound_s: float | None = None
 
+    def __post_init__(self) -> None:
+        # In the order of the table, so that a prediction that was saved reads as it did.
+        names = [kind.name for kind in KINDS]
+        ordered = sorted(self.busy_s, key=lambda label: (names.index(kind_named(label).name), label))
+        object.__setattr__(self, "busy_s", {label: self.busy_s[label] for label in ordered})
+        amounts = [*_AMOUNTS, *(name for name in self.used if name not in _AMOUNTS)]
+        object.__setattr__(self, "used", {name: self.used[name] for name in amounts if name in self.used})
+
+    def __getattr__(self, name: str) -> float:
+        if name in _AMOUNTS:
+            return self.used.get(name, 0.0)
+        if name in _BUSY:
+            kind = _BUSY[name].name
+            return max((s for label, s in self.busy_s.items() if label.split(" ", 1)[0] == kind), default=0.0)
+        raise AttributeError(name)
+
     @property
-    def rank(self) -> tuple[float, float, float]:
+    def rank(self) -> tuple[float, ...]:
         """What makes one plan better than another: fewer seconds, then less storage CPU, then fewer bytes."""
-        return self.epoch_s, self.storage_cpu_s, self.link_bytes
+        return self.epoch_s, *(self.used.get(kind.amount, 0.0) for kind in _THRIFTY)
 
     def to_json(self) -> dict[str, Any]:
         """Return the prediction as a JSON object; what never ends is null."""
         return {
-            name: None if isinstance(value, float) and math.isinf(value) else value
-            for name, value in asdict(self).items()
+            "epoch_s": _finite(self.epoch_s),
+            "bottleneck": self.bottleneck,
+            "busy_s": {label: _finite(seconds) for label, seconds in self.busy_s.items()},
+            "used": {name: _finite(amount) for name, amount in self.used.items()},
+            "bound_s": None if self.bound_s is None else _finite(self.bound_s),
         }
 
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> Prediction:
         """Return the prediction that `to_json` described."""
-        names = {field.name for field in fields(cls)}
-        if set(said) != names:
+        names = {"epoch_s", "bottleneck", "busy_s", "used", "bound_s"}
+        if not isinstance(said, Mapping) or set(said) != names:
             raise ConfigError(f"a prediction of {sorted(said)} was found where {sorted(names)} were expected.")
-        values = dict(said)
-        for name in names - {"bottleneck"}:
-            if values[name] is None and name != "bound_s":
-                values[name] = math.inf
-            elif values[name] is not None:
-                values[name] = float(values[name])
-        return cls(**values)
+        return cls(
+            _number(said["epoch_s"]),
+            str(said["bottleneck"]),
+            {str(label): _number(seconds) for label, seconds in said["busy_s"].items()},
+            {str(name): _number(amount) for name, amount in said["used"].items()},
+            None if said["bound_s"] is None else float(said["bound_s"]),
+        )
 
 
 def gather(profile: Profile, cut: CutIndex) -> Totals:
-    """Return what all samples use together when sample i has the cut of column ``cut[i]``."""
-    if cut.shape != (len(profile),) or cut.dtype != np.uint8 or int(cut.max()) >= len(profile.cuts):
+    """Return what all samples use together when sample i has the route of column ``cut[i]``."""
+    if cut.shape != (len(profile),) or cut.dtype != np.uint8 or int(cut.max()) >= len(profile.routes):
         raise ConfigError(
             f"a plan of {cut.dtype}{cut.shape} does not fit a profile of {len(profile)} samples and "
-            f"{len(profile.cuts)} cuts; make it from this profile."
+            f"{len(profile.routes)} cuts; make it from this profile."
         )
-    sums = sum_chosen((profile.payload_bytes, profile.storage_s, profile.trainer_s), cut)
+    tables = profile.measures
+    sums = sum_chosen(tuple(tables.values()), cut, profile.parts, profile.part_count)
     if not np.isfinite(sums).all():
         raise ConfigError("the plan gives some sample a cut that it cannot have; make it from this profile.")
-    return Totals(len(profile), *map(float, sums))
+    return Totals(fixed_sums(profile) | dict(zip(tables, sums.T, strict=True)))
 
 
-def sum_chosen(tables: Sequence[FloatTable], cut: CutIndex) -> NDArray[np.float64]:
-    """Return for each [samples, cuts] table the sum of the chosen entries."""
+def fixed_sums(profile: Profile) -> dict[str, Sums]:
+    """Return the sums that are the same whatever the plan: samples, and files read where no route reads less."""
+    found: dict[str, Sums] = {}
+    if profile.parts is None:
+        found[SAMPLES] = np.array([float(len(profile))])
+    else:
+        found[SAMPLES] = np.bincount(profile.parts, minlength=profile.part_count).astype(np.float64)
+    if "read_bytes" not in profile.measures:
+        files = profile.payload_bytes[:, profile.untouched]
+        found["read_bytes"] = part_sums(files, profile.parts, profile.part_count)
+    return found
+
+
+def part_sums(values: NDArray[Any], parts: PartIndex | None, count: int) -> Sums:
+    """Return the sum of values, one per part."""
+    if parts is None:
+        return np.array([values.sum(dtype=np.float64)])
+    return np.asarray(np.bincount(parts, weights=values, minlength=count), np.float64)
+
+
+def sum_chosen(
+    tables: Sequence[FloatTable], cut: CutIndex, parts: PartIndex | None = None, part_count: int = 1
+) -> Sums:
+    """Return [parts, tables]: for each [samples, routes] table and each part the sum of the chosen entries."""
     n = len(cut)
     first = int(cut[0])
     if (cut == first).all():
-        return np.array([table[:, first].sum(dtype=np.float64) for table in tables])
-    sums = np.zeros(len(tables))
+        return np.stack([part_sums(table[:, first], parts, part_count) for table in tables], axis=1)
+    sums = np.zeros((part_count, len(tables)))
     for low in range(0, n, _CHUNK):
         index = cut[low : low + _CHUNK].astype(np.intp)
         index *= n
         index += np.arange(low, low + len(index))
+        block = None if parts is None else parts[low : low + _CHUNK]
         for row, table in enumerate(tables):
-            sums[row] += table.T.reshape(-1).take(index).sum(dtype=np.float64)
+            sums[:, row] += part_sums(table.T.reshape(-1).take(index), block, part_count)
     return sums
+
+
+@dataclass(frozen=True)
+class Loads:
+    """How sums of measures become seconds of resources.
+
+    Args:
+        rows: The resources whose rates are known.
+        measures: Names of the measures.
+        per_s: [resources, parts, measures] seconds of a resource per unit of a measure.
+        closed: [resources, parts, measures] true where there is none of the resource and the measure would spend it.
+    """
+
+    rows: tuple[Resource, ...]
+    measures: tuple[str, ...]
+    per_s: NDArray[np.float64]
+    closed: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, resources: Resources, measures: Sequence[str], parts: int) -> Loads:
+        """Return the loads of some measures on the resources there are."""
+        rows = tuple(resources.rows())
+        if resources.nodes and len(resources.nodes) < parts:
+            raise ConfigError(f"the samples are in {parts} parts, but {len(resources.nodes)} nodes were given.")
+        per_s = np.zeros((len(rows), parts, len(measures)))
+        closed = np.zeros(per_s.shape, np.bool_)
+        for place, row in enumerate(rows):
+            where = slice(None) if row.part is None else slice(row.part, row.part + 1)
+            for measure, coefficient in _spent_by(row.kind, resources, row.rate > 0).items():
+                if measure in measures:
+                    column = measures.index(measure)
+                    per_s[place, where, column] = coefficient / row.rate if row.rate else 0.0
+                    closed[place, where, column] = row.rate == 0
+        return cls(rows, tuple(measures), per_s, closed)
+
+    def times(self, sums: Sums) -> NDArray[np.float64]:
+        """Return the seconds of every resource, for [parts, measures] sums."""
+        times: NDArray[np.float64] = np.einsum("rpm,pm->r", self.per_s, sums)
+        if self.closed.any():
+            times[(self.closed & (sums > 0)).any(axis=(1, 2))] = np.inf
+        return times
+
+
+def _spent_by(kind: Kind, resources: Resources, has_any: bool = True) -> dict[str, float]:
+    # What one unit of each measure takes of a kind. Without cores for ops a node still sends.
+    found: dict[str, float] = {}
+    for use in kind.uses:
+        coefficient = 1.0 if not use.factor else float(getattr(resources, use.factor)) if has_any else 0.0
+        if coefficient:
+            found[use.measure] = found.get(use.measure, 0.0) + coefficient
+    return found
 
 
 def predict_totals(totals: Totals, resources: Resources, bound_s: float | None = None) -> Prediction:
     """Return what an epoch with these totals takes."""
-    idle = totals.storage_cpu_s == 0
-    cores = resources.storage_cores
-    times = {
-        "link": totals.link_bytes / resources.link_bytes_per_s,
-        "storage": 0.0 if idle else totals.storage_cpu_s / cores if cores else math.inf,
-        "trainer": totals.trainer_cpu_s / resources.trainer_cores,
-        "consumer": totals.samples / resources.consumer_samples_per_s,
-    }
-    bottleneck = max(times, key=lambda name: times[name])
-    return Prediction(
-        epoch_s=times[bottleneck],
-        bottleneck=bottleneck,
-        link_s=times["link"],
-        storage_s=times["storage"],
-        trainer_s=times["trainer"],
-        consumer_s=times["consumer"],
-        link_bytes=totals.link_bytes,
-        storage_cpu_s=totals.storage_cpu_s,
-        trainer_cpu_s=totals.trainer_cpu_s,
-        bound_s=bound_s,
-    )
+    measures = tuple(totals.sums)
+    sums = np.stack([totals.sums[measure] for measure in measures], axis=1)
+    loads = Loads.of(resources, measures, len(sums))
+    times = {row.label: float(seconds) for row, seconds in zip(loads.rows, loads.times(sums), strict=True)}
+    bottleneck = max(times, key=lambda label: times[label])
+    return Prediction(times[bottleneck], bottleneck, times, _used(totals, resources), bound_s)
+
+
+def _used(totals: Totals, resources: Resources) -> dict[str, float]:
+    known = {row.kind.name for row in resources.rows()}
+    used = {}
+    for kind in _AMOUNTS.values():
+        if kind.is_required or kind.name in known:
+            has_any = getattr(resources, kind.rate) > 0
+            spent = _spent_by(kind, resources, has_any).items()
+            used[kind.amount] = float(sum(coefficient * totals.sums[measure].sum() for measure, coefficient in spent))
+    return used
 
 
 def predict(profile: Profile, cut: CutIndex, resources: Resources, bound_s: float | None = None) -> Prediction:
-    """Return what an epoch takes when sample i has the cut of column ``cut[i]``."""
+    """Return what an epoch takes when sample i has the route of column ``cut[i]``."""
     return predict_totals(gather(profile, cut), resources, bound_s)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _number(value: Any) -> float:
+    return math.inf if value is None else float(value)

@@ -1,57 +1,62 @@
-"""What-if: seconds and bytes of an epoch for every number of storage cores (the paper's Figure 4)."""
+"""What-if: seconds and bytes of an epoch for other amounts of one resource, by default storage cores (Figure 4)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from sophon.plan.cost import predict
+from sophon.plan.cost import Prediction, predict
 from sophon.plan.policies import DEFAULT_POLICY, DEFAULTS, Options, policy
 from sophon.plan.resources import Resources
 from sophon.profile.table import Profile
 
 FIGURE_4_CORES = (0, 1, 2, 3, 4, 5)
+FIGURE_4_RATE = "storage_cores"
 
 
 @dataclass(frozen=True)
 class Point:
-    """One answer to "what if storage had so many cores".
+    """One answer to "what if there were so much of a resource".
 
     Args:
-        storage_cores: How many.
-        epoch_s: Seconds of an epoch; infinite when the policy needs cores that are not there.
-        link_bytes: Bytes on the link per epoch.
-        storage_cpu_s: CPU seconds near storage per epoch.
-        bottleneck: What decides: link, storage, trainer or consumer.
+        rate: Which resource, by the name of its rate.
+        amount: How much of it.
+        prediction: What an epoch takes then; infinite when the policy needs what is not there.
     """
 
-    storage_cores: float
-    epoch_s: float
-    link_bytes: float
-    storage_cpu_s: float
-    bottleneck: str
+    rate: str
+    amount: float
+    prediction: Prediction
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the point as a JSON object."""
+        made = self.prediction
+        return {self.rate: self.amount, "epoch_s": made.epoch_s, "bottleneck": made.bottleneck, **made.used}
 
 
 def frontier(
     profile: Profile,
     resources: Resources,
-    cores: Iterable[float] = FIGURE_4_CORES,
+    amounts: Iterable[float] = FIGURE_4_CORES,
     policy_name: str = DEFAULT_POLICY,
     options: Options = DEFAULTS,
+    *,
+    rate: str = FIGURE_4_RATE,
 ) -> tuple[Point, ...]:
-    """Return one point for every number of storage cores, planned anew for each.
+    """Return one point for every amount of a resource, planned anew for each.
 
     Args:
-        profile: What every sample costs at every cut.
-        resources: Everything but the storage cores.
-        cores: The numbers of storage cores to ask about.
+        profile: What every sample costs at every route.
+        resources: Everything else.
+        amounts: How much of it to ask about.
         policy_name: One of `sophon.plan.policies.POLICIES`.
         options: What the policy is told.
+        rate: Which resource, by the name of its rate.
     """
     choose = policy(policy_name)
     points = []
-    for count in cores:
-        given = resources.with_storage_cores(count)
-        made = predict(profile, choose(profile, given, options).cut, given)
-        points.append(Point(given.storage_cores, made.epoch_s, made.link_bytes, made.storage_cpu_s, made.bottleneck))
+    for amount in amounts:
+        given = resources.having(**{rate: amount})
+        points.append(Point(rate, float(amount), predict(profile, choose(profile, given, options).cut, given)))
     return tuple(points)

@@ -1,4 +1,4 @@
-"""The plan: one cut per sample, what it is predicted to take, and where it comes from."""
+"""The plan: one route per sample, what it is predicted to take, and where it comes from."""
 
 from __future__ import annotations
 
@@ -8,28 +8,33 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from sophon import artifact
 from sophon.codec.cut import Cut
+from sophon.codec.route import Route
 from sophon.errors import ArtifactError, ConfigError
 from sophon.plan.cost import CutIndex, Prediction, predict
 from sophon.plan.policies import DEFAULT_POLICY, DEFAULTS, Options, policy
-from sophon.plan.policies.choice import untouched
+from sophon.plan.policies.choice import Choice, exact_columns, untouched
+from sophon.plan.pricing import Costs
 from sophon.plan.resources import Resources
-from sophon.profile.table import Profile, read_cut
+from sophon.plan.stretches import level
+from sophon.profile.table import Profile
 from sophon.units import format_bytes, format_seconds
 
 FORMAT = "plan"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_MOST_LOSS = 1.02  # of the epoch as predicted on the whole: more than that no level stretch makes good
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """One cut per sample.
+    """One route per sample.
 
     Args:
-        cut: Index into `cuts` per sample, one byte each.
-        cuts: The cuts that there were to choose from.
+        cut: Index into `routes` per sample, one byte each.
+        routes: The routes that there were to choose from; a cut stands for the route that has no other.
         policy: Name of the policy that chose.
         reason: Why it chose so, in one sentence.
         prediction: What an epoch is predicted to take.
@@ -40,7 +45,7 @@ class Plan:
     """
 
     cut: CutIndex
-    cuts: tuple[Cut, ...]
+    routes: tuple[Route, ...]
     policy: str
     reason: str
     prediction: Prediction
@@ -51,24 +56,38 @@ class Plan:
 
     def __post_init__(self) -> None:
         cut = np.asarray(self.cut, dtype=np.uint8).view()
-        if cut.ndim != 1 or len(cut) == 0 or int(cut.max()) >= len(self.cuts):
+        routes = tuple(map(Route.of, self.routes))
+        if cut.ndim != 1 or len(cut) == 0 or int(cut.max()) >= len(routes):
             raise ConfigError(
-                f"a plan of shape {cut.shape} over {len(self.cuts)} cuts cannot be used; give one known cut per sample."
+                f"a plan of shape {cut.shape} over {len(routes)} cuts cannot be used; give one known cut per sample."
             )
+        object.__setattr__(self, "routes", routes)
         cut.flags.writeable = False
         object.__setattr__(self, "cut", cut)
 
     def __len__(self) -> int:
         return len(self.cut)
 
-    def __getitem__(self, sample: int) -> Cut:
-        return self.cuts[int(self.cut[sample])]
+    def __getitem__(self, sample: int) -> Route:
+        return self.routes[int(self.cut[sample])]
 
-    def counts(self) -> dict[Cut, int]:
-        """Return how many samples have each cut, most frequent first."""
-        found = np.bincount(self.cut, minlength=len(self.cuts))
+    @property
+    def cuts(self) -> tuple[Cut, ...]:
+        """The cut of each route, for a trainer that asks a storage node itself.
+
+        Raises:
+            ConfigError: Some sample's route has a second cut, which only a relay can make.
+        """
+        relayed = [self.routes[column] for column in np.unique(self.cut) if not self.routes[column].is_direct]
+        if relayed:
+            raise ConfigError(f"the plan has samples take the route {relayed[0]}, and there is no relay; plan anew.")
+        return tuple(route.arrival for route in self.routes)
+
+    def counts(self) -> dict[Route, int]:
+        """Return how many samples have each route, most frequent first."""
+        found = np.bincount(self.cut, minlength=len(self.routes))
         order = np.argsort(-found, kind="stable")
-        return {self.cuts[column]: int(found[column]) for column in order if found[column]}
+        return {self.routes[column]: int(found[column]) for column in order if found[column]}
 
     def require(self, *, pipeline: str | None = None, dataset: str | None = None, samples: int | None = None) -> None:
         """Raise `ArtifactError` when the plan is of another job, with both fingerprints shown."""
@@ -81,13 +100,13 @@ class Plan:
     def explain(self) -> str:
         """Return what was decided and why, in words."""
         now, before = self.prediction, self.untouched
-        shares = [f"{count / len(self):.1%} {cut}" for cut, count in self.counts().items()]
+        shares = [f"{count / len(self):.1%} {route}" for route, count in self.counts().items()]
+        busy = [f"{label} {format_seconds(seconds)}" for label, seconds in now.busy_s.items()]
         lines = [
             f"Policy {self.policy}: {self.reason}.",
             f"Cuts: {', '.join(shares)}.",
-            f"An epoch takes {format_seconds(now.epoch_s)} with this plan; the {now.bottleneck} decides (link "
-            f"{format_seconds(now.link_s)}, storage {format_seconds(now.storage_s)}, trainer "
-            f"{format_seconds(now.trainer_s)}, consumer {format_seconds(now.consumer_s)}).",
+            f"An epoch takes {format_seconds(now.epoch_s)} with this plan; the {now.bottleneck} decides "
+            f"({', '.join(busy)}).",
             f"{format_bytes(now.link_bytes)} cross the link and {format_seconds(now.storage_cpu_s)} of CPU "
             "are spent near storage.",
             f"Without offloading it would take {format_seconds(before.epoch_s)}; the {before.bottleneck} would decide, "
@@ -103,7 +122,7 @@ class Plan:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan to a Parquet file; the same plan gives the same bytes."""
         provenance = {
-            "cuts": [str(cut) for cut in self.cuts],
+            "routes": [str(route) for route in self.routes],
             "policy": self.policy,
             "reason": self.reason,
             "prediction": self.prediction.to_json(),
@@ -129,7 +148,7 @@ class Plan:
             try:
                 return cls(
                     cut=cut,
-                    cuts=tuple(read_cut(text) for text in said["cuts"]),
+                    routes=tuple(Route.parse(text) for text in said["routes"]),
                     policy=str(said["policy"]),
                     reason=str(said["reason"]),
                     prediction=Prediction.from_json(said["prediction"]),
@@ -143,25 +162,45 @@ class Plan:
 
 
 def make_plan(
-    profile: Profile, resources: Resources, policy_name: str = DEFAULT_POLICY, options: Options = DEFAULTS
+    profile: Profile,
+    resources: Resources,
+    policy_name: str = DEFAULT_POLICY,
+    options: Options = DEFAULTS,
+    order: NDArray[np.integer] | None = None,
 ) -> Plan:
-    """Return the plan that a policy makes: same profile and resources, same plan, byte for byte.
+    """Return the plan that a policy makes: same profile, resources and order, same plan, byte for byte.
 
     Args:
         profile: What every sample costs at every cut.
         resources: What there is to spend.
         policy_name: One of `sophon.plan.policies.POLICIES`.
         options: What the policy is told.
+        order: The samples in the order of the epoch, where it is known: then every stretch of it loads the resources in
+            about the same proportion.
     """
     choice = policy(policy_name)(profile, resources, options)
+    cut = choice.cut if order is None else _levelled(profile, resources, options, choice, order)
     return Plan(
-        cut=choice.cut,
-        cuts=profile.cuts,
+        cut=cut,
+        routes=profile.routes,
         policy=policy_name,
         reason=choice.reason,
-        prediction=replace(predict(profile, choice.cut, resources), bound_s=choice.bound_s),
+        prediction=replace(predict(profile, cut, resources), bound_s=choice.bound_s),
         untouched=predict(profile, untouched(profile), resources),
         resources=resources,
         options=options,
         fingerprints=profile.fingerprints,
     )
+
+
+def _levelled(
+    profile: Profile, resources: Resources, options: Options, choice: Choice, order: NDArray[np.integer]
+) -> CutIndex:
+    # Exchanges cost a little of what is predicted for the epoch as a whole. Never so much that another policy could be
+    # predicted faster.
+    if choice.prices is None:
+        return choice.cut
+    costs = Costs.of(profile, resources, exact_columns(profile, options), options.reserve)
+    cut = level(costs, choice.cut, choice.prices, order)
+    before_s, after_s = (predict(profile, one, resources).epoch_s for one in (choice.cut, cut))
+    return cut if after_s <= max(before_s, min(choice.rivals_s, _MOST_LOSS * before_s)) else choice.cut

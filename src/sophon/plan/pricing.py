@@ -1,7 +1,8 @@
-"""Prices on the three resources, and the plan that is cheapest under them: one pass, each sample decided alone.
+"""Prices on resources, and the plan that is cheapest under them: one pass, each sample decided alone.
 
-A sample at a cut takes (b/B, s/S, p/C) epoch seconds of link, storage cores and trainer cores. The pass goes
-through the table in blocks that fit a core's cache, column by column, and keeps one byte per sample.
+A price on every resource makes a weight of every measure of every part: what a byte on that node's link costs, or a CPU
+second at the trainer. However many resources there are, a pass only looks at the measures: it goes through the tables
+in blocks that fit a core's cache, column by column, and keeps one byte per sample.
 """
 
 from __future__ import annotations
@@ -11,80 +12,151 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sophon.plan.cost import CutIndex
+from sophon.plan.cost import CutIndex, Loads, Sums, fixed_sums, part_sums
 from sophon.plan.game import Matrix, Vector
-from sophon.plan.resources import Resources
-from sophon.profile.table import FloatTable, Profile
+from sophon.plan.resources import Kind, Resources
+from sophon.profile.table import FloatTable, PartIndex, Profile
 
-LINK, STORAGE, TRAINER = 0, 1, 2
-_BLOCK = 2**15  # three float64 temporaries of 256 KiB each: measured fastest from 2^14 to 2^16
+_BLOCK = 2**15  # float64 temporaries of 256 KiB each: measured fastest from 2^14 to 2^16
 _SAFETY = 1 - 1e-12  # more than summing ten million float64 in blocks can be off by
+_LEAST_WEIGHT = 1e-250  # keeps 0 × inf out of the sums: an illegal route is infinite in every table
 
-# Added to the prices, as parts of the largest one: cuts of equal price are told apart by storage, then bytes.
-_TIE_STORAGE, _TIE_LINK, _TIE_TRAINER = 1e-10, 1e-13, 1e-16
+# Added to the prices, as parts of the largest one: routes of equal price are told apart by the thriftiest kind first.
+_TIES = (1e-10, 1e-13)
+_LAST_TIE = 1e-16
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What every sample takes at every cut that may be chosen, and what that is in epoch seconds.
+    """What every sample takes at every route that may be chosen, and what that is in epoch seconds.
 
     Args:
-        payload_bytes: [samples, cuts].
-        storage_s: [samples, cuts].
-        trainer_s: [samples, cuts].
-        columns: The cuts that may be chosen, ascending.
-        scale: Epoch seconds per byte, per storage CPU second and per trainer CPU second.
-        storage: Whether there are storage cores; without, only cuts of zero storage seconds are chosen.
+        tables: [samples, routes] each, one for each measure.
+        columns: The routes that may be chosen, ascending.
+        kinds: Kind of each resource that a choice of routes changes.
+        per_s: [resources, parts, measures] epoch seconds per unit of a measure.
+        base_s: Epoch seconds of each resource that are spent whatever the routes.
+        barred: [parts, measures] true where nothing may be chosen that has any of the measure.
+        parts: Part of each sample; None if there is but one.
+        floor_s: Seconds that resources take which no choice of routes changes, such as the consumer.
     """
 
-    payload_bytes: FloatTable
-    storage_s: FloatTable
-    trainer_s: FloatTable
+    tables: tuple[FloatTable, ...]
     columns: tuple[int, ...]
-    scale: Vector
-    storage: bool = True
+    kinds: tuple[Kind, ...]
+    per_s: NDArray[np.float64]
+    base_s: Vector
+    barred: NDArray[np.bool_]
+    parts: PartIndex | None = None
+    floor_s: float = 0.0
 
     @classmethod
-    def of(cls, profile: Profile, resources: Resources, columns: tuple[int, ...]) -> Costs:
-        """Return the costs of a profile under resources, restricted to some cuts."""
-        cores = resources.storage_cores
-        scale = np.array([1 / resources.link_bytes_per_s, 1 / cores if cores else 0.0, 1 / resources.trainer_cores])
-        return cls(profile.payload_bytes, profile.storage_s, profile.trainer_s, columns, scale, storage=cores > 0)
+    def of(cls, profile: Profile, resources: Resources, columns: tuple[int, ...], reserve: float = 0.0) -> Costs:
+        """Return the costs of a profile under resources, restricted to some routes.
+
+        Args:
+            profile: What every sample costs.
+            resources: What there is to spend.
+            columns: The routes that may be chosen.
+            reserve: Share of every node's cores that is kept free.
+        """
+        tables = profile.measures
+        fixed = fixed_sums(profile)
+        loads = Loads.of(resources, (*tables, *fixed), profile.part_count)
+        count = len(tables)
+        sums = np.stack(list(fixed.values()), axis=1)
+        base_s = np.einsum("rpm,pm->r", loads.per_s[:, :, count:], sums)
+        varies = (loads.per_s[:, :, :count] > 0).any(axis=(1, 2))
+        of = np.flatnonzero(varies)
+        kept = np.array([1 / (1 - reserve) if loads.rows[row].kind.may_be_zero else 1.0 for row in of])
+        return cls(
+            tuple(tables.values()),
+            columns,
+            tuple(loads.rows[row].kind for row in of),
+            loads.per_s[of, :, :count] * kept[:, None, None],
+            base_s[of] * kept,
+            np.asarray(loads.closed[:, :, :count].any(axis=0)),
+            profile.parts,
+            float(base_s[~varies].max(initial=0.0)),
+        )
 
     def __len__(self) -> int:
-        return int(self.payload_bytes.shape[0])
+        return int(self.tables[0].shape[0])
 
     @property
-    def tables(self) -> tuple[FloatTable, FloatTable, FloatTable]:
-        """The three tables in the order of the resources."""
-        return self.payload_bytes, self.storage_s, self.trainer_s
+    def resources(self) -> int:
+        """How many resources a choice of routes changes."""
+        return len(self.kinds)
+
+    @property
+    def part_count(self) -> int:
+        """How many parts the samples are in."""
+        return int(self.per_s.shape[1])
+
+    def thrifty(self) -> NDArray[np.bool_]:
+        """Return which resources are of the kind that plans of equal seconds should spend least of."""
+        order = [kind.thrift for kind in self.kinds if kind.thrift is not None]
+        return np.array([bool(order) and kind.thrift == min(order) for kind in self.kinds], np.bool_)
+
+    def thrift(self, times: Matrix) -> list[Vector]:
+        """Return what tells equal times apart: the seconds of the thriftiest kind, then of the next."""
+        order = sorted({kind.thrift for kind in self.kinds if kind.thrift is not None})
+        return [
+            times[..., [place for place, kind in enumerate(self.kinds) if kind.thrift == thrift]].sum(axis=-1)
+            for thrift in order
+        ]
 
     def rows(self, index: NDArray[np.intp]) -> Costs:
-        """Return the costs of some samples only."""
-        payload_bytes, storage_s, trainer_s = (np.asfortranarray(table[index]) for table in self.tables)
-        return replace(self, payload_bytes=payload_bytes, storage_s=storage_s, trainer_s=trainer_s)
+        """Return the costs of some samples only; what is spent whatever the routes stays with the others."""
+        tables = tuple(np.asfortranarray(table[index]) for table in self.tables)
+        parts = None if self.parts is None else self.parts[index]
+        return replace(self, tables=tables, parts=parts, base_s=np.zeros_like(self.base_s))
 
     def times(self, index: NDArray[np.intp], cut: CutIndex) -> Matrix:
-        """Return [len(index), 3] epoch seconds that these samples take at these cuts."""
+        """Return [len(index), resources] epoch seconds that these samples take at these routes."""
         place = cut.astype(np.intp)
         place *= len(self)
         place += index
-        times = np.empty((len(index), 3))
-        for resource, table in enumerate(self.tables):
-            np.multiply(table.T.reshape(-1).take(place), self.scale[resource], out=times[:, resource])
+        chosen = np.stack([table.T.reshape(-1).take(place) for table in self.tables], axis=1).astype(np.float64)
+        if self.parts is None:
+            return self._seconds(chosen, self.per_s[:, 0])
+        times = np.zeros((len(index), self.resources))
+        parts = self.parts[index]
+        for part in range(self.part_count):
+            own = parts == part
+            times[own] = self._seconds(chosen[own], self.per_s[:, part])
         return times
+
+    @staticmethod
+    def _seconds(chosen: Matrix, per_s: Matrix) -> Matrix:
+        # Column by column: a matrix product adds up in another order with another number of threads.
+        times = np.zeros((len(chosen), len(per_s)))
+        for resource, row in enumerate(per_s):
+            for measure in np.flatnonzero(row):
+                times[:, resource] += chosen[:, measure] * row[measure]
+        return times
+
+    def seconds(self, sums: Sums) -> Vector:
+        """Return the epoch seconds of every resource, for [parts, measures] sums."""
+        seconds: Vector = np.einsum("rpm,pm->r", self.per_s, sums) + self.base_s
+        return seconds
+
+    def weights(self, prices: Vector) -> Matrix:
+        """Return [parts, measures] what prices on resources make of every unit of a measure."""
+        weights: Matrix = np.einsum("r,rpm->pm", prices, self.per_s)
+        return weights
 
     def worth_s(self) -> float:
         """Return one sample's worth: the most epoch seconds that one sample takes of one resource."""
-        worth = 0.0
-        for table, scale in zip(self.tables, self.scale, strict=True):
+        highest = np.zeros(len(self.tables))
+        for place, table in enumerate(self.tables):
             for column in self.columns:
                 values = table[:, column]
                 high = float(values.max())
                 if np.isinf(high):
                     high = float(values.max(where=np.isfinite(values), initial=0.0))
-                worth = max(worth, high * float(scale))
-        return worth
+                highest[place] = max(highest[place], high)
+        return float((self.per_s * highest).sum(axis=2).max(initial=0.0))
 
 
 @dataclass(frozen=True)
@@ -92,10 +164,10 @@ class Priced:
     """The cheapest plan under some prices.
 
     Args:
-        cut: The cut of every sample.
-        times: T_Net, T_CS and T_CC of the plan.
+        cut: The route of every sample.
+        times: Seconds of every resource.
         value: Σ of the cheapest prices: no plan costs less under these prices. Less a little for rounding.
-        prices: The prices on the three resources.
+        prices: The prices on the resources.
     """
 
     cut: CutIndex
@@ -105,23 +177,36 @@ class Priced:
 
     @property
     def bound_s(self) -> float:
-        """No plan over these cuts has fewer epoch seconds."""
+        """No plan over these routes has fewer epoch seconds."""
         return self.value / float(self.prices.sum())
 
 
 def cheapest(costs: Costs, prices: Vector) -> Priced:
     """Return the plan that is cheapest under `prices`, each sample decided alone.
 
-    Cuts of equal price are told apart by storage seconds, then bytes: prices of a ten-billionth and less are
-    added for them, which also keeps 0 × inf out of the sums.
+    Routes of equal price are told apart by storage seconds, then bytes: prices of a ten-billionth and less are added
+    for them.
     """
-    top = float(prices.max())
-    prices = prices + top * np.array([_TIE_LINK, _TIE_STORAGE, _TIE_TRAINER])
-    weights = prices * costs.scale
+    prices = prices + float(prices.max()) * np.array([_tie(kind) for kind in costs.kinds])
+    cut, sums, value = decide(costs, costs.weights(prices))
+    return Priced(cut, costs.seconds(sums), (value + float(prices @ costs.base_s)) * _SAFETY, prices)
+
+
+def _tie(kind: Kind) -> float:
+    return _LAST_TIE if kind.thrift is None else _TIES[min(kind.thrift, len(_TIES) - 1)]
+
+
+def decide(costs: Costs, weights: Matrix) -> tuple[CutIndex, Sums, float]:
+    """Return each sample's route of least weight, the [parts, measures] sums of those, and the sum of the weights.
+
+    Args:
+        costs: The samples.
+        weights: [parts, measures] weight of each unit.
+    """
     n = len(costs)
     cut = np.zeros(n, np.uint8)
     flat = [table.T.reshape(-1) for table in costs.tables]
-    totals = np.zeros(3)
+    sums = np.zeros((costs.part_count, len(flat)))
     value = 0.0
     size = max(1, min(n, _BLOCK))
     buffers = [np.empty(size) for _ in range(3)]
@@ -131,14 +216,15 @@ def cheapest(costs: Costs, prices: Vector) -> Priced:
         width = high - low
         best, price, part = (array[:width] for array in buffers)
         chosen = cut[low:high]
+        block = _Block(costs, np.maximum(weights, _LEAST_WEIGHT), slice(low, high))
         for place, column in enumerate(costs.columns):
-            _price_block(costs, weights, column, slice(low, high), price=price, part=part)
+            block.price(column, price=price, part=part)
             if place == 0:
                 best[:] = price
                 continue
             np.less(price, best, out=less[:width])
             np.minimum(price, best, out=best)
-            # Places only rise, so the last cut that was cheaper is the largest place marked.
+            # Places only rise, so the last route that was cheaper is the largest place marked.
             np.multiply(less[:width].view(np.uint8), np.uint8(place), out=mark[:width])
             np.maximum(chosen, mark[:width], out=chosen)
         value += float(best.sum())
@@ -147,18 +233,34 @@ def cheapest(costs: Costs, prices: Vector) -> Priced:
         index = chosen.astype(np.intp)
         index *= n
         index += np.arange(low, high)
-        for row, table in enumerate(flat):
-            totals[row] += table.take(index).sum(dtype=np.float64)
-    return Priced(cut, totals * costs.scale, value * _SAFETY, prices)
+        for measure, table in enumerate(flat):
+            sums[:, measure] += part_sums(table.take(index), block.parts, costs.part_count)
+    return cut, sums, value
 
 
-def _price_block(costs: Costs, weights: Vector, column: int, block: slice, *, price: Vector, part: Vector) -> None:
-    link, storage, trainer = (table[block, column] for table in costs.tables)
-    np.multiply(link, weights[LINK], out=price)
-    np.multiply(trainer, weights[TRAINER], out=part)
-    np.add(price, part, out=price)
-    if costs.storage:
-        np.multiply(storage, weights[STORAGE], out=part)
-        np.add(price, part, out=price)
-    else:
-        price[storage > 0] = np.inf
+class _Block:
+    # Some samples on the way through the tables.
+    def __init__(self, costs: Costs, weights: Matrix, rows: slice) -> None:
+        self._costs, self._rows = costs, rows
+        self.parts = None if costs.parts is None else costs.parts[rows]
+        if self.parts is None:
+            self._weights: list[NDArray[np.float64]] = list(weights[0])
+        else:
+            self._weights = [weights[:, measure].take(self.parts) for measure in range(weights.shape[1])]
+
+    def price(self, column: int, *, price: Vector, part: Vector) -> None:
+        # What is barred for all samples of all parts need not be weighed.
+        costs = self._costs
+        out = price
+        for measure, table in enumerate(costs.tables):
+            if costs.barred[:, measure].all():
+                continue
+            np.multiply(table[self._rows, column], self._weights[measure], out=out)
+            if out is part:
+                np.add(price, part, out=price)
+            out = part
+        for measure in np.flatnonzero(costs.barred.any(axis=0)).tolist():
+            spends = costs.tables[measure][self._rows, column] > 0
+            if self.parts is not None:
+                spends &= costs.barred[:, measure].take(self.parts)
+            price[spends] = np.inf

@@ -1,19 +1,22 @@
-"""The linear relaxation of "choose one cut per sample", solved by prices on the three resources.
+"""The linear relaxation of "choose one route per sample", solved by prices on the resources.
 
-Let a sample at a cut take (b/B, s/S, p/C) seconds of link, storage cores and trainer cores. For any prices λ ≥ 0
-on the three resources with Σ λ = 1 and any plan x::
+Let a sample at a route take t seconds of every resource. For any prices λ ≥ 0 with Σ λ = 1 and any plan x::
 
-    max(T_Net(x), T_CS(x), T_CC(x)) ≥ λ·T(x) ≥ Σ_i min_c λ·(b/B, s/S, p/C)_ic = D(λ)
+    max over resources of T(x) ≥ λ·T(x) ≥ Σ_i min_c λ·t_ic = D(λ)
 
 so D(λ) is a lower bound on every plan, found in one pass that decides each sample alone (`cheapest`).
-`_search` raises it by cutting planes: the plans found so far form a small game (`sophon.plan.game`), whose prices
+`_search` raises it by column generation: the plans found so far form a small game (`sophon.plan.game`), whose prices
 are tried next; it ends when the best mixture of plans and the best bound meet. That takes tens of passes.
 
-Large tables need about four. An even sample of the rows tells where the best prices lie and how far off that
-can be: a triangle of prices. Prices are linear in λ, so a sample whose cheapest cut is the same at the
-triangle's corners keeps that cut everywhere inside. Only the others, a few percent (the core), are searched;
-one more pass under the prices found proves the answer for all. Where many samples are alike, the core can be
-nearly everyone; then the search goes over all samples, guided by the plans of the sample.
+Large tables need about four. An even sample of the rows stands for all of them, up to a constant: the difference
+between what the sample's cheapest plan and that of all samples take at the same prices, which one pass over all samples
+tells. With that difference added, the sample's best prices are those of all but for a tenth or less of what they were
+off before. Prices act through the weights that they give to the measures of each part; so for every part there is a
+simplex of weights that reaches as far as these can still be off, with as many corners as there are measures, however
+many resources there are. What a route weighs is linear, so a sample whose route of least weight is the same at all
+corners keeps that route everywhere inside. Only the others, a few percent (the core), are searched; one more pass under
+the prices found proves the answer for all. Where many samples are alike, the core can be nearly everyone; then the
+search goes over all samples, guided by the plans of the sample.
 """
 
 from __future__ import annotations
@@ -25,25 +28,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sophon.plan.cost import CutIndex
-from sophon.plan.game import Matrix, Vector, binding, mix_plans
-from sophon.plan.pricing import Costs, Priced, cheapest
+from sophon.plan.game import Matrix, Vector, solve_game
+from sophon.plan.pricing import Costs, Priced, cheapest, decide
 
 # Relative gap between mixture and bound at which a table is solved.
 _EXACT = 1e-9  # small: passes cost nothing
 _CLOSE = 1e-7  # large, with a small core
 _NEAR = 1e-5  # large, every step a pass over all samples: still a hundredth of the 0.1 % promised
 
-_CORNERS = np.eye(3) + 1e-3
 _SAMPLE_ROWS = 2**16
-_SAMPLE_PARTS = 8
-_LEAST_REACH = 2e-3  # of a price: the triangle keeps an inside where all parts of the sample agree
+_ROUNDS = 6
+_LEAST_REACH = 1e-3  # of a weight: the simplex keeps an inside where nothing moves any more
+_MOST_REACH = 2e-2  # of a weight: beyond that another pass is worth more than a large core
 _CORE_SHARE = 1 / 8
-_CORE_ROUNDS = 3
 
 
 @dataclass(frozen=True)
 class Goal:
     """What is to be made small: the least t with T(x) ≤ base + t · slope.
+
+    A budget, of which an epoch may spend so much and no more, would be a resource with that base and next to no slope.
 
     Args:
         base: Seconds that each resource may take anyway.
@@ -52,6 +56,11 @@ class Goal:
 
     base: Vector
     slope: Vector
+
+    @classmethod
+    def epoch(cls, resources: int) -> Goal:
+        """Return the goal whose t is the epoch's seconds."""
+        return cls(np.zeros(resources), np.ones(resources))
 
     def of(self, times: Matrix) -> Matrix:
         """Return the t that each resource of each plan needs."""
@@ -73,20 +82,18 @@ class Goal:
         return weights
 
 
-EPOCH = Goal(np.zeros(3), np.ones(3))  # t is the epoch's seconds
-
-
 @dataclass(frozen=True)
 class Relaxation:
     """A solved relaxation.
 
     Args:
-        plans: The plans of the best mixture, at most three.
+        plans: The plans of the best mixture, at most as many as there are resources.
         weights: The share of each.
         value: t of the mixture.
         bound: No plan has a smaller t.
-        times: [all plans tried, 3] their times.
+        times: [all plans tried, resources] their times.
         prices: The prices of the best bound.
+        around: Prices under which the plans of the mixture were found: they lie about the best ones.
     """
 
     plans: tuple[CutIndex, ...]
@@ -95,70 +102,113 @@ class Relaxation:
     bound: float
     times: Matrix
     prices: Vector
+    around: Matrix
 
 
-def solve(costs: Costs, goal: Goal = EPOCH, enough: float = -np.inf) -> Relaxation:
+def solve(costs: Costs, goal: Goal | None = None, enough: float = -np.inf) -> Relaxation:
     """Return the mixture of plans that reaches the goal best, and the bound that proves it.
 
     Args:
         costs: The samples.
-        goal: What is to be made small.
+        goal: What is to be made small; the epoch's seconds if left out.
         enough: Stop as soon as a mixture is at or below this t.
     """
     n = len(costs)
+    goal = Goal.epoch(costs.resources) if goal is None else goal
     if n <= 2 * _SAMPLE_ROWS:
-        return _search(costs, goal, _CORNERS, gap=_EXACT, enough=enough)
-    few, around = _estimate(costs, goal)
-    tried = [cheapest(costs, prices / goal.slope) for prices in around]
-    for _ in range(_CORE_ROUNDS):
-        core = np.flatnonzero(np.logical_or.reduce([tried[0].cut != plan.cut for plan in tried[1:]]))
+        return _search(costs, goal, _corners(costs), gap=_EXACT, enough=enough)
+    rows = np.linspace(0, n - 1, _SAMPLE_ROWS).round().astype(np.intp)
+    sample, many = costs.rows(rows), n / _SAMPLE_ROWS
+    few_goal = Goal((goal.base - costs.base_s) / many, goal.slope)
+    few = _search(sample, few_goal, _corners(costs), gap=_CLOSE)
+    tried = [cheapest(costs, few.prices / goal.slope)]
+    for _ in range(_ROUNDS):
+        last = tried[-1]
+        # What the sample does not know of all the others, as if it were spent whatever the routes.
+        unknown = (last.times - costs.base_s) / many - cheapest(sample, last.prices).times
+        few = _search(sample, Goal(few_goal.base - unknown, goal.slope), few.around, gap=_CLOSE)
+        prices = few.prices / goal.slope
+        if _moved(costs, last.prices, prices, last.times) > _MOST_REACH:
+            tried.append(cheapest(costs, prices))
+            continue
+        corners = _corner_plans(costs, last, prices)
+        core = np.flatnonzero(np.logical_or.reduce([corners[0].cut != plan.cut for plan in corners[1:]]))
         if len(core) > n * _CORE_SHARE:
+            tried += corners
             break
-        found, proof = _solve_core(costs, goal, tried[0], core, around)
+        found, proof = _solve_core(costs, goal, corners[0], core, few)
         if found.value - found.bound <= _CLOSE * max(abs(found.bound), float(np.abs(goal.base).max())):
             return found
         tried.append(proof)
     # Each plan of the few is taken for a little worse than it is, so that their noise does not cut the answer off.
-    guides = goal.of(few.times * (n / _SAMPLE_ROWS) * 1.01)
-    return _search(costs, goal, around, gap=_NEAR, passes=24, enough=enough, guides=guides, plans=tried)
+    guides = goal.of(few.times * many * 1.01 + costs.base_s)
+    return _search(costs, goal, few.around, gap=_NEAR, passes=24, enough=enough, guides=guides, plans=tried)
 
 
-def _estimate(costs: Costs, goal: Goal) -> tuple[Relaxation, Matrix]:
-    # Solves an even sample of the rows, and its eight parts for how much that answer can be off. Returns the
-    # answer and the corners of a triangle about it that reaches three standard errors every way.
-    n = len(costs)
-    rows = np.linspace(0, n - 1, _SAMPLE_ROWS).round().astype(np.intp)
-    sample = costs.rows(rows)
-    few = _search(sample, goal.of_part(_SAMPLE_ROWS / n), _CORNERS, gap=_CLOSE)
-    centre = few.prices / few.prices.max()
-    scale = np.maximum(centre, 1e-9)
-    main = int(centre.argmax())
-    off = np.empty((_SAMPLE_PARTS, 3))
-    for part in range(_SAMPLE_PARTS):
-        costs_part = sample.rows(np.arange(part, _SAMPLE_ROWS, _SAMPLE_PARTS))
-        found = _search(
-            costs_part, goal.of_part(len(costs_part) / n), few.prices * (1 + 0.05 * np.eye(3)), gap=_NEAR
-        ).prices
-        # Bounded: a part of the sample for which another resource decides altogether says no more than "far off".
-        off[part] = np.clip((found / max(found[main], 1e-6) - centre) / scale, -1.0, 1.0)
-    off = np.delete(off, main, axis=1)
-    _, size, axes = np.linalg.svd(off - off.mean(axis=0))
-    error = size / np.sqrt(_SAMPLE_PARTS * (_SAMPLE_PARTS - 1))
-    # The smallest triangle about a circle of radius r has its corners at 2 r.
-    reach = np.maximum(2 * 3 * error, _LEAST_REACH)
-    angles = np.pi * (0.5 + np.arange(3) * 2 / 3)
-    shift = (np.cos(angles)[:, None] * reach[0] * axes[0]) + (np.sin(angles)[:, None] * reach[1] * axes[1])
-    corners = centre + np.insert(shift, main, 0.0, axis=1) * centre
-    corners = np.maximum(corners, 0.0)
-    return few, corners / corners.sum(axis=1, keepdims=True)
+def _moved(costs: Costs, before: Vector, after: Vector, times: Vector) -> float:
+    # By which share the weights of measures have moved, at most; only their direction counts. A resource whose price is
+    # next to nothing of the whole cannot move a weight by much, however many times as high it is.
+    scale = float(before @ times) / max(float(after @ times), 1e-300)
+    old, new = costs.weights(before), costs.weights(after * scale)
+    least = 1e-3 * costs.weights(np.full_like(before, before.max()))
+    return float((np.abs(new - old) / np.maximum(np.maximum(old, least), 1e-300)).max())
+
+
+def _corners(costs: Costs) -> Matrix:
+    return np.eye(costs.resources) + 1e-3
+
+
+def _corner_plans(costs: Costs, last: Priced, prices: Vector) -> list[Priced]:
+    # The plans at the corners of a simplex of weights about those of `prices`, for every part. One corner is where the
+    # last pass was, whose plan is known; so the simplex reaches half as far every way as the last pass was off, which
+    # is several times what the prices still are.
+    now, before = costs.weights(prices), costs.weights(last.prices)
+    corners = np.empty((now.shape[1], *now.shape))
+    is_known = True
+    for part in range(len(now)):
+        corners[:, part], from_last = _simplex(now[part], before[part])
+        is_known &= from_last
+    plans = [last] if is_known else []
+    for weights in corners[len(plans) :]:
+        # Such weights need not come from prices, so that these plans prove no bound.
+        cut, sums, _ = decide(costs, weights)
+        plans.append(Priced(cut, costs.seconds(sums), -np.inf, np.ones(costs.resources)))
+    return plans
+
+
+def _simplex(now: Vector, before: Vector) -> tuple[Matrix, bool]:
+    # Corners of a regular simplex about weights, the first of them where the weights were before; and whether it is:
+    # where they have hardly moved, it is further off. The first measure's weight stays: only the direction counts.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        off = (before[1:] / before[0]) / (now[1:] / now[0]) - 1
+    if not np.isfinite(off).all() or (np.abs(off) > 1).any():
+        off = np.zeros_like(off)
+    size = float(np.sqrt(off @ off))
+    corners = _regular(len(now))
+    if size > 0:  # a mirror takes the first corner to where the weights were
+        axis = corners[0] - off / size
+        length = float(axis @ axis)
+        if length > 1e-12:
+            corners = corners - np.outer(corners @ axis, axis) * (2 / length)
+    shift = np.insert(corners * max(size, len(off) * _LEAST_REACH), 0, 0.0, axis=1)
+    return now * np.maximum(1 + shift, 0.0), size >= len(off) * _LEAST_REACH
+
+
+def _regular(corners: int) -> Matrix:
+    # Corners of a regular simplex about the origin, at distance 1, in one dimension fewer.
+    flat = np.eye(corners) - 1 / corners
+    _, _, axes = np.linalg.svd(flat)
+    points: Matrix = flat @ axes[: corners - 1].T
+    points /= np.sqrt((points**2).sum(axis=1, keepdims=True))
+    return points
 
 
 def _solve_core(
-    costs: Costs, goal: Goal, plan: Priced, core: NDArray[np.intp], start: Matrix
+    costs: Costs, goal: Goal, plan: Priced, core: NDArray[np.intp], few: Relaxation
 ) -> tuple[Relaxation, Priced]:
-    # All samples outside the core keep their cut; one pass over all under the prices found says what that loses.
+    # All samples outside the core keep their route; one pass over all under the prices found says what that loses.
     fixed = plan.times - costs.times(core, plan.cut[core]).sum(axis=0)
-    inner = _search(costs.rows(core), Goal(goal.base - fixed, goal.slope), start, gap=_CLOSE / 4)
+    inner = _search(costs.rows(core), Goal(goal.base - fixed, goal.slope), few.around, gap=_CLOSE / 4)
     plans = []
     for part in inner.plans:
         whole = plan.cut.copy()
@@ -180,29 +230,25 @@ def _search(
     guides: Matrix | None = None,
     plans: Sequence[Priced] = (),
 ) -> Relaxation:
-    # Cutting planes. Prices are in the units of the goal here: they sum to 1 where `goal.of` has scaled the times.
-    tried = list(plans)
-    tried += [cheapest(costs, prices / goal.slope) for prices in start[len(tried) :]]
+    # Column generation. Prices are in the units of the goal here: they sum to 1 where `goal.of` has scaled the times.
+    tried = [*plans, *(cheapest(costs, prices / goal.slope) for prices in start)]
     given = len(tried)
-    tight: list[int] = []
+    basis: tuple[int, ...] = ()
     size = float(np.abs(goal.base).max())
     while True:
         best = max(tried, key=goal.bound)
         bound = goal.bound(best)
         times = np.stack([plan.times for plan in tried])
         needs = goal.of(times)
-        prices, decisive = binding(needs, tight)
-        found = needs[decisive] @ prices
-        value = float(found.min())  # what the best mixture has too: both sides of the game meet
-        tight = decisive[np.argsort(found, kind="stable")[:4]].tolist()
+        game = solve_game(needs, basis)
+        basis = game.basis
         stuck = len(tried) > given and bool((times[:-1] == times[-1]).all(axis=1).any())  # nothing new was found
-        small = value - bound <= gap * max(abs(bound), size)
-        if small or value <= enough or len(tried) >= passes or (stuck and guides is None):
-            mix = mix_plans(needs)
-            cuts = tuple(tried[index].cut for index in mix.plans)
-            return Relaxation(cuts, mix.weights, mix.value, bound, times, goal.weights(best.prices))
+        small = game.value - bound <= gap * max(abs(bound), size)
+        if small or game.value <= enough or len(tried) >= passes or (stuck and guides is None):
+            cuts = tuple(tried[index].cut for index in game.plans)
+            around = np.stack([goal.weights(tried[index].prices) for index in game.plans])
+            return Relaxation(cuts, game.shares, game.value, bound, times, goal.weights(best.prices), around)
         if stuck:
             guides = None
-        if guides is not None:
-            prices, _ = binding(np.concatenate([needs, guides]))
+        prices = game.weights if guides is None else solve_game(np.concatenate([needs, guides])).weights
         tried.append(cheapest(costs, prices / goal.slope))

@@ -1,79 +1,355 @@
-"""What there is to spend: link, cores near storage, cores at the trainer, and what the consumer takes."""
+"""What there is to spend, as a vector: one table of kinds, and how much of each a job has.
+
+`KINDS` is the only place that knows how many resources there are. A kind says what it is spent by (measures of the
+profile), in which unit its rate is given, how it is asked for on the command line, and what to tell a user whose number
+makes no sense. Cost model, prices, policies, plan files, reports and commands go through the table.
+
+A rate that nobody knows is infinite, and such a resource never binds. Kinds of a node (link, storage cores, store) may
+be given once, for all samples, or for every node on its own: then each is a resource that only the samples of that
+node's part spend.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
 from sophon.errors import ConfigError
-from sophon.units import format_bandwidth, format_rate
+from sophon.units import format_bandwidth, format_rate, parse_bandwidth, parse_rate
+
+SAMPLES = "samples"
+"""What every sample is one of, whatever its route: the measure of rates that count samples."""
 
 
 @dataclass(frozen=True)
+class Use:
+    """One way in which a sample spends a resource.
+
+    Args:
+        measure: Of the profile, or `SAMPLES`.
+        factor: Name of the overhead that says how much of the resource one unit of the measure takes; 1 if empty.
+    """
+
+    measure: str
+    factor: str = ""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One row of the table of resources.
+
+    Args:
+        name: Short: in predictions and as the bottleneck.
+        rate: Name of its rate, with the unit.
+        uses: What of a sample spends it.
+        amount: Name of what is spent of it in an epoch, with the unit; empty if it is not worth telling.
+        amount_words: The same for people.
+        words: What binds when it does, in a sentence.
+        busy_words: Of the seconds that it is busy.
+        option: On the command line.
+        metavar: What the option takes; empty for a number.
+        parse: Reads the option.
+        help: Of the option.
+        remedy: What to give where the number makes no sense.
+        show: The rate for people.
+        is_of_node: Whether every node has its own; else the trainer has it.
+        is_required: Whether a job must say it; else it is infinite when not known.
+        may_be_zero: Whether there may be none of it: then nothing that spends it can be chosen.
+        thrift: Of two plans of equal seconds, the one that spends less of the kind with the lowest number is better;
+            None where that does not count.
+    """
+
+    name: str
+    rate: str
+    uses: tuple[Use, ...]
+    amount: str
+    amount_words: str
+    words: str
+    busy_words: str
+    option: str
+    metavar: str
+    parse: Callable[[str], float]
+    help: str
+    remedy: str
+    show: Callable[[float], str]
+    is_of_node: bool = True
+    is_required: bool = False
+    may_be_zero: bool = False
+    thrift: int | None = None
+
+
+def _cores(of: str) -> Callable[[float], str]:
+    return lambda count: f"{count:g} {of} cores"
+
+
+KINDS = (
+    Kind(
+        name="link",
+        rate="link_bytes_per_s",
+        uses=(Use("payload_bytes"),),
+        amount="link_bytes",
+        amount_words="bytes on the link",
+        words="the link",
+        busy_words="link busy",
+        option="--link",
+        metavar="BANDWIDTH",
+        parse=parse_bandwidth,
+        help="Link from storage to trainer, such as 500mbit.",
+        remedy="give the link's bytes per second, more than zero (--link 500mbit)",
+        show=lambda rate: f"link {format_bandwidth(rate)}",
+        is_required=True,
+        thrift=1,
+    ),
+    Kind(
+        name="storage",
+        rate="storage_cores",
+        # Sending takes a core's time too, whatever is sent: raw files as well.
+        uses=(Use("storage_s"), Use("payload_bytes", "sending_s_per_byte"), Use(SAMPLES, "sending_s_per_sample")),
+        amount="storage_cpu_s",
+        amount_words="storage CPU",
+        words="the storage node's CPU",
+        busy_words="storage cores busy",
+        option="--storage-cores",
+        metavar="",
+        parse=float,
+        help="Cores for ops near storage, 0 or more.",
+        remedy="give the cores near storage, zero or more (--storage-cores 2)",
+        show=_cores("storage"),
+        is_required=True,
+        may_be_zero=True,
+        thrift=0,
+    ),
+    Kind(
+        name="trainer",
+        rate="trainer_cores",
+        uses=(Use("trainer_s"),),
+        amount="trainer_cpu_s",
+        amount_words="trainer CPU",
+        words="the trainer's CPU",
+        busy_words="trainer cores busy",
+        option="--trainer-cores",
+        metavar="",
+        parse=float,
+        help="Cores that preprocess at the trainer.",
+        remedy="give the cores that preprocess at the trainer, more than zero (--trainer-cores 8)",
+        show=_cores("trainer"),
+        is_of_node=False,
+        is_required=True,
+    ),
+    Kind(
+        name="consumer",
+        rate="consumer_samples_per_s",
+        uses=(Use(SAMPLES),),
+        amount="",
+        amount_words="",
+        words="the training step itself",
+        busy_words="consumer busy",
+        option="--consumer",
+        metavar="RATE",
+        parse=parse_rate,
+        help="Samples that training takes, such as 1200/s; as many as come if left out.",
+        remedy="give the samples per second that training takes, more than zero (--consumer 1200/s), or leave it out "
+        "when unknown",
+        show=lambda rate: f"consumer {format_rate(rate)}",
+        is_of_node=False,
+    ),
+    Kind(
+        name="reads",
+        rate="store_reads_per_s",
+        uses=(Use(SAMPLES),),
+        amount="",
+        amount_words="",
+        words="the store's reads",
+        busy_words="store busy with reads",
+        option="--store-reads",
+        metavar="RATE",
+        parse=parse_rate,
+        help="Files that the store can open in a second, such as 200/s; no limit if left out.",
+        remedy="give the reads per second of the store, more than zero (--store-reads 200/s), or leave it out when "
+        "unknown",
+        show=lambda rate: f"store {format_rate(rate)} reads",
+    ),
+    Kind(
+        name="store",
+        rate="store_bytes_per_s",
+        uses=(Use("read_bytes"),),
+        amount="read_bytes",
+        amount_words="bytes read",
+        words="the store's bytes per second",
+        busy_words="store busy with bytes",
+        option="--store-bandwidth",
+        metavar="BANDWIDTH",
+        parse=parse_bandwidth,
+        help="What the store can read in a second, such as 150MB/s; no limit if left out.",
+        remedy="give the bytes per second of the store, more than zero (--store-bandwidth 150MB/s), or leave it out "
+        "when unknown",
+        show=lambda rate: f"store {format_bandwidth(rate)}",
+    ),
+)
+"""In the order in which rates are given, shown and saved. New kinds come last."""
+
+OVERHEADS = ("sending_s_per_byte", "sending_s_per_sample")
+"""What a unit of a measure takes of a resource beside what was measured of it; see `Use.factor`."""
+
+_BY_RATE = {kind.rate: place for place, kind in enumerate(KINDS)}
+_BY_NAME = {kind.name: kind for kind in KINDS}
+
+
+@dataclass(frozen=True)
+class Node:
+    """The rates of one storage node, which only the samples of its part use.
+
+    Args:
+        name: For people.
+        rates: By the name of the rate; of kinds that a node has.
+    """
+
+    name: str
+    rates: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        checked = {}
+        for rate, value in self.rates.items():
+            if rate not in _BY_RATE or not KINDS[_BY_RATE[rate]].is_of_node:
+                known = ", ".join(kind.rate for kind in KINDS if kind.is_of_node)
+                raise ConfigError(f"node {self.name}: {rate!r} is nothing that a node has; give some of {known}.")
+            checked[rate] = _checked(KINDS[_BY_RATE[rate]], value, needed=False)
+        object.__setattr__(self, "rates", checked)
+
+
+@dataclass(frozen=True)
+class Resource:
+    """One resource of a job: a kind, how much there is of it, and whose samples spend it.
+
+    Args:
+        kind: The row of the table.
+        rate: In the kind's unit.
+        part: Number of the part whose samples spend it; None for all samples.
+        label: Short name: the kind's, with the node's where it is one node's own.
+    """
+
+    kind: Kind
+    rate: float
+    part: int | None
+    label: str
+
+
+@dataclass(frozen=True, init=False)
 class Resources:
     """What an epoch may use.
 
     Args:
-        link_bytes_per_s: Bytes per second from storage to trainer.
-        storage_cores: Cores near storage; 0 means that nothing which costs CPU there can be asked for.
-        trainer_cores: Cores that preprocess at the trainer.
-        consumer_samples_per_s: Samples per second that the training step takes; infinite when unknown, and
-            then the consumer never binds.
+        given: Rates in the order of `KINDS`: link bytes/s, storage cores, trainer cores, consumer samples/s, …
+        nodes: The rates of single nodes, one for each part of the data set; none if all samples share what there is.
+        named: Rates by name, such as ``store_reads_per_s=200``, and overheads, such as ``sending_s_per_byte=1e-9``.
     """
 
-    link_bytes_per_s: float
-    storage_cores: float
-    trainer_cores: float
-    consumer_samples_per_s: float = math.inf
+    rates: tuple[float, ...]
+    nodes: tuple[Node, ...]
+    overheads: tuple[float, ...]
 
-    def __post_init__(self) -> None:
-        for name, remedy in _REMEDIES.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, Real):
-                raise ConfigError(f"{name} is {value!r}; it must be a number: {remedy}.")
-            number = float(value)
-            low_enough = number >= 0 if name == "storage_cores" else number > 0
-            high_enough = number <= math.inf if name == "consumer_samples_per_s" else number < math.inf
-            if not (low_enough and high_enough):  # also catches NaN
-                raise ConfigError(f"{name} is {value}; {remedy}.")
-            object.__setattr__(self, name, number)
+    def __init__(self, *given: float, nodes: Sequence[Node] = (), **named: Any) -> None:
+        if len(given) > len(KINDS):
+            raise ConfigError(f"{len(given)} rates were given; there are {len(KINDS)} resources.")
+        both = {kind.rate: value for kind, value in zip(KINDS, given, strict=False)}
+        odd = [name for name in named if name in both or (name not in _BY_RATE and name not in OVERHEADS)]
+        if odd:
+            known = ", ".join((*_BY_RATE, *OVERHEADS))
+            raise ConfigError(f"{odd[0]!r} was given twice or is no resource; give each of {known} at most once.")
+        both |= {name: value for name, value in named.items() if name in _BY_RATE}
+        rates = []
+        for kind in KINDS:
+            missing = not all(kind.rate in node.rates for node in nodes) if nodes and kind.is_of_node else True
+            needed = kind.is_required and missing
+            if needed and kind.rate not in both:
+                raise ConfigError(f"{kind.rate} is missing; {kind.remedy}.")
+            rates.append(_checked(kind, both.get(kind.rate, math.inf), needed=needed))
+        object.__setattr__(self, "rates", tuple(rates))
+        object.__setattr__(self, "nodes", tuple(nodes))
+        object.__setattr__(self, "overheads", tuple(_overhead(name, named.get(name, 0.0)) for name in OVERHEADS))
 
-    def with_storage_cores(self, cores: float) -> Resources:
-        """Return the same resources with another number of storage cores."""
-        return replace(self, storage_cores=cores)
+    def __getattr__(self, name: str) -> float:
+        if name in _BY_RATE:
+            return self.rates[_BY_RATE[name]]
+        if name in OVERHEADS:
+            return self.overheads[OVERHEADS.index(name)]
+        raise AttributeError(name)
 
-    def to_json(self) -> dict[str, float | None]:
-        """Return the resources as a JSON object; an unknown consumer is null."""
-        return {name: _finite(getattr(self, name)) for name in _REMEDIES}
+    def having(self, **named: float) -> Resources:
+        """Return the same resources with other rates or overheads."""
+        before = dict(zip((kind.rate for kind in KINDS), self.rates, strict=True))
+        before |= zip(OVERHEADS, self.overheads, strict=True)
+        return Resources(nodes=self.nodes, **{**before, **named})
+
+    def rows(self) -> Iterator[Resource]:
+        """Yield each resource whose rate is known, in the order of the table, then node by node."""
+        for kind, rate in zip(KINDS, self.rates, strict=True):
+            if math.isfinite(rate):
+                yield Resource(kind, rate, None, kind.name)
+            for part, node in enumerate(self.nodes):
+                if math.isfinite(node.rates.get(kind.rate, math.inf)):
+                    yield Resource(kind, node.rates[kind.rate], part, f"{kind.name} of {node.name}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the resources as a JSON object; what is not known is null, and left out where nobody must know it."""
+        said: dict[str, Any] = {}
+        for kind, rate in zip(KINDS, self.rates, strict=True):
+            if kind.is_required or math.isfinite(rate) or kind.name == "consumer":
+                said[kind.rate] = rate if math.isfinite(rate) else None
+        said |= {name: value for name, value in zip(OVERHEADS, self.overheads, strict=True) if value}
+        if self.nodes:
+            said["nodes"] = [{"name": node.name, "rates": dict(node.rates)} for node in self.nodes]
+        return said
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Resources:
         """Return the resources that `to_json` described."""
-        if not isinstance(fields, Mapping) or set(fields) != set(_REMEDIES):
-            raise ConfigError(f"resources {str(fields)[:80]} were found where {sorted(_REMEDIES)} were expected.")
-        values = dict(fields)
-        if values["consumer_samples_per_s"] is None:
-            values["consumer_samples_per_s"] = math.inf
-        return cls(**values)
+        try:
+            values = dict(fields)
+            said = values.pop("nodes", [])
+            nodes = [Node(str(node["name"]), dict(node["rates"])) for node in said]
+        except (TypeError, KeyError, ValueError, AttributeError):
+            raise ConfigError(f"resources {str(fields)[:80]} were found where rates by name were expected.") from None
+        odd = [name for name in values if name not in _BY_RATE and name not in OVERHEADS]
+        missing = [kind.rate for kind in KINDS if kind.is_required and kind.rate not in values]
+        if odd or missing:
+            expected = sorted(kind.rate for kind in KINDS if kind.is_required)
+            raise ConfigError(f"resources {str(fields)[:80]} were found where {expected} were expected.")
+        return cls(nodes=nodes, **{name: math.inf if value is None else value for name, value in values.items()})
 
     def __str__(self) -> str:
-        return (
-            f"link {format_bandwidth(self.link_bytes_per_s)}, {self.storage_cores:g} storage cores, "
-            f"{self.trainer_cores:g} trainer cores, consumer {format_rate(self.consumer_samples_per_s)}"
-        )
+        shown = [resource.kind.show(resource.rate) for resource in self.rows() if resource.part is None]
+        if math.isinf(self.consumer_samples_per_s):
+            shown.append(_BY_NAME["consumer"].show(math.inf))
+        for part, node in enumerate(self.nodes):
+            own = [resource.kind.show(resource.rate) for resource in self.rows() if resource.part == part]
+            shown.append(f"{node.name} ({', '.join(own)})")
+        return ", ".join(shown)
 
 
-_REMEDIES = {
-    "link_bytes_per_s": "give the link's bytes per second, more than zero (--link 500mbit)",
-    "storage_cores": "give the cores near storage, zero or more (--storage-cores 2)",
-    "trainer_cores": "give the cores that preprocess at the trainer, more than zero (--trainer-cores 8)",
-    "consumer_samples_per_s": "give the samples per second that training takes, more than zero "
-    "(--consumer 1200/s), or leave it out when unknown",
-}
+def kind_named(name: str) -> Kind:
+    """Return the kind that a resource's label or a bottleneck names."""
+    found = _BY_NAME.get(name.split(" ", 1)[0])
+    if found is None:
+        raise ConfigError(f"no resource is called {name!r}; there are {', '.join(_BY_NAME)}.")
+    return found
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _checked(kind: Kind, value: object, *, needed: bool) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ConfigError(f"{kind.rate} is {value!r}; it must be a number: {kind.remedy}.")
+    number = float(value)
+    low_enough = number >= 0 if kind.may_be_zero else number > 0
+    high_enough = number < math.inf if needed else number <= math.inf
+    if not (low_enough and high_enough):  # also catches NaN
+        raise ConfigError(f"{kind.rate} is {value}; {kind.remedy}.")
+    return number
+
+
+def _overhead(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < math.inf:
+        raise ConfigError(f"{name} is {value!r}; give CPU seconds, zero or more, such as 1e-9 for one per GB.")
+    return float(value)

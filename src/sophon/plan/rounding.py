@@ -1,46 +1,53 @@
-"""From a mixture of plans to one plan, losing less than one sample.
+"""From a mixture of plans to one plan, losing little more than nothing.
 
-A mixture gives a sample on which its plans differ a share of each of their cuts. Four such samples can be
-shifted against each other so that all three resource times stay as they are (three equations, four unknowns)
-until one of them is whole; so at most three samples per merged plan stay divided, and those few are tried in
-every combination.
+A mixture gives a sample on which its plans differ a share of each of their routes. With R resources, R + 1 such samples
+can be shifted against each other so that all resource times stay as they are (R equations, R + 1 unknowns) until one of
+them is whole; so few samples per merged plan stay divided, those are shifted once more all together until at most R of
+them are, and those few are tried in every combination.
 
-Why that costs at most one sample's worth: among the divided samples there is a best division with at most two
-of them divided (a vertex of the linear program), or one divided in three. Rounding each to its larger share
-moves every resource by at most ½ + ½ (or ⅔) of what one sample takes, and that rounding is among the
-combinations tried. `tests/plan/test_rounding.py` and the MILP oracle in `tests/plan/policies/test_optimal.py` hold
-this down.
+Why that costs at most (R - 1) / 2 samples' worth, one sample's with link, storage and trainer: among the divided
+samples there is a best division with at most R - 1 of them divided (a vertex of the linear program). Rounding each to
+its larger share moves every resource by at most half of what one sample takes (two thirds where a sample is divided in
+three, but then another is not divided), and that rounding is among the combinations tried.
+`tests/plan/test_rounding.py` and the MILP oracle in `tests/plan/policies/test_optimal.py` hold this down.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sophon.plan.cost import CutIndex, sum_chosen
 from sophon.plan.game import Matrix, Vector
-from sophon.plan.pricing import LINK, STORAGE, Costs
+from sophon.plan.pricing import Costs
 
 _BLOCK = 2**16  # samples shifted at a time: a few MiB of temporaries
 _SPREAD_LEAST = 2**10
-_CHANGES = 100  # that `polish` makes at most; it starts within one sample's worth of the best
+_CHANGES = 100  # that `polish` makes at most; it starts within a few samples' worth of the best
+_COMBINATIONS = 2**12  # that are tried; with more resources than that allows, samples are rounded one by one
 _WHOLE = 1e-12
 
 
-def rank_of(times: Vector, floor_s: float) -> tuple[float, float, float]:
+def rank_of(costs: Costs, times: Vector, floor_s: float) -> tuple[float, ...]:
     """Return what makes times better: a shorter epoch (down to the consumer's), less storage, fewer bytes."""
-    return max(float(times.max()), floor_s), float(times[STORAGE]), float(times[LINK])
+    return max(float(times.max()), floor_s), *map(float, costs.thrift(times))
+
+
+def times_of(costs: Costs, cut: CutIndex) -> Vector:
+    """Return the seconds of every resource under a plan."""
+    return costs.seconds(sum_chosen(costs.tables, cut, costs.parts, costs.part_count))
 
 
 def round_mixture(costs: Costs, plans: Sequence[CutIndex], weights: Vector, floor_s: float) -> CutIndex:
-    """Return one plan that takes what the mixture takes, but for less than one sample's worth.
+    """Return one plan that takes what the mixture takes, but for a few samples' worth at most.
 
     Args:
         costs: The samples.
-        plans: Up to three plans.
+        plans: Up to as many plans as there are resources.
         weights: The share of each, summing to 1.
         floor_s: Seconds below which a shorter epoch is worth nothing.
     """
@@ -62,7 +69,7 @@ def round_mixture(costs: Costs, plans: Sequence[CutIndex], weights: Vector, floo
         for sample, part in divided:
             shares[sample] = {int(cut[sample]): 1 - part, int(plan[sample]): part}
         cut[taken] = plan[taken]
-    return _try_all(costs, cut, shares, floor_s)
+    return _try_all(costs, cut, _fewer(costs, shares), floor_s)
 
 
 def _make_whole(
@@ -80,7 +87,7 @@ def _make_whole(
     open_ = (part > _WHOLE) & (part < 1 - _WHOLE)
     index, part = differ[open_], part[open_]
     while True:
-        # Each block leaves three samples or fewer; these form the blocks of the next round.
+        # Each block leaves a few samples at most; these form the blocks of the next round.
         indices, parts = [index[:0]], [part[:0]]
         for low in range(0, len(index), _BLOCK):
             block = slice(low, low + _BLOCK)
@@ -106,7 +113,7 @@ def _spread(steps: Matrix, share: float) -> Vector:
         return np.zeros(n)  # both cuts take the same of everything
     real = strength > 1e-12 * strength[-1]
     spread = steps @ (axes[:, real] / np.sqrt(strength[real]))  # columns at right angles, of length 1
-    heavy = np.einsum("ij,ij->i", spread, spread) > 16 * 3 / n
+    heavy = np.einsum("ij,ij->i", spread, spread) > 16 * steps.shape[1] / n
     half = (np.arange(n) % int(max(16, np.ceil(1 / max(min(share, 1 - share), 1e-9)))) == 0) & ~heavy
     open_ = heavy | half
     place = np.arange(n - int(open_.sum()))
@@ -125,14 +132,15 @@ def _spread(steps: Matrix, share: float) -> Vector:
 
 
 def _shift(index: NDArray[np.intp], part: Vector, steps: Matrix) -> tuple[NDArray[np.intp], NDArray[np.intp], Vector]:
-    # Shifts samples against each other, four by four, until at most three are divided. Returns the samples that took
-    # the new cut, and those that are divided with their parts.
+    # Shifts samples against each other, in groups of one more than there are resources, until no such group is divided.
+    # Returns the samples that took the new route, and those that are divided with their parts.
     taken = [index[:0]]
-    while len(index) >= 4:
-        groups = len(index) // 4
-        head = slice(0, groups * 4)
-        moved = _move(steps[head].reshape(groups, 4, 3), part[head].reshape(groups, 4)).reshape(-1)
-        part = np.concatenate([moved, part[groups * 4 :]])
+    size = steps.shape[1] + 1
+    while len(index) >= size:
+        groups = len(index) // size
+        head = slice(0, groups * size)
+        moved = _move(steps[head].reshape(groups, size, -1), part[head].reshape(groups, size)).reshape(-1)
+        part = np.concatenate([moved, part[groups * size :]])
         taken.append(index[part >= 1 - _WHOLE])
         open_ = (part > _WHOLE) & (part < 1 - _WHOLE)
         index, part, steps = index[open_], part[open_], steps[open_]
@@ -140,7 +148,7 @@ def _shift(index: NDArray[np.intp], part: Vector, steps: Matrix) -> tuple[NDArra
 
 
 def _move(steps: Matrix, part: Matrix) -> Matrix:
-    # steps [groups, 4, 3]: what the three resources gain as a sample goes over; part [groups, 4] in (0, 1).
+    # steps [groups, R + 1, R]: what the resources gain as a sample goes over; part [groups, R + 1] in (0, 1).
     # Moves each group along a direction that changes no resource until one of its samples is whole.
     way = _null(steps)
     with np.errstate(divide="ignore"):
@@ -154,11 +162,10 @@ def _move(steps: Matrix, part: Matrix) -> Matrix:
 
 
 def _null(steps: Matrix) -> Matrix:
-    # A vector at right angles to three others in four dimensions, also where those depend on each other
-    # (samples alike): Gram-Schmidt, then the axis that is furthest from their span, less its part in the
-    # span.
+    # A vector at right angles to R others in R + 1 dimensions, also where those depend on each other (samples alike):
+    # Gram-Schmidt, then the axis that is furthest from their span, less its part in the span.
     basis: list[Matrix] = []
-    for resource in range(3):
+    for resource in range(steps.shape[2]):
         row = steps[:, :, resource].copy()
         length = np.sqrt(np.einsum("gk,gk->g", row, row))
         for _ in range(2):  # twice is enough (Kahan)
@@ -177,44 +184,74 @@ def _null(steps: Matrix) -> Matrix:
     return way
 
 
+def _fewer(costs: Costs, shares: dict[int, dict[int, float]]) -> dict[int, dict[int, float]]:
+    # Shifts all divided samples together, whatever the number of routes each is divided among, until at most as many
+    # are divided as there are resources. Every resource keeps its time, but for rounding errors.
+    while sum(len(parts) - 1 for parts in shares.values()) > costs.resources:
+        pairs = [(sample, column) for sample, parts in shares.items() for column in parts]
+        index, columns = np.array([pair[0] for pair in pairs]), np.array([pair[1] for pair in pairs], np.uint8)
+        times = costs.times(index, columns).T
+        size = np.abs(times).max(axis=1, keepdims=True)
+        whole = (index[None, :] == np.fromiter(shares, np.intp, len(shares))[:, None]).astype(float)
+        way = np.linalg.svd(np.concatenate([times / np.where(size > 0, size, 1.0), whole]))[2][-1]
+        part = np.array([shares[sample][column] for sample, column in pairs])
+        with np.errstate(divide="ignore"):
+            room = np.where(way < -_WHOLE, part / -way, np.inf)
+        gone = int(room.argmin())
+        part = np.maximum(part + float(room[gone]) * way, 0.0)
+        part[gone] = 0.0
+        left: dict[int, dict[int, float]] = {}
+        for (sample, column), share in zip(pairs, part, strict=True):
+            if share > _WHOLE:
+                left.setdefault(sample, {})[column] = float(share)
+        shares = left
+    return shares
+
+
 def _try_all(costs: Costs, cut: CutIndex, shares: dict[int, dict[int, float]], floor_s: float) -> CutIndex:
     if not shares:
         return cut
     samples = np.fromiter(shares, np.intp, len(shares))
     options = [sorted(shares[int(sample)]) for sample in samples]
-    kept = sum_chosen(costs.tables, cut) * costs.scale - costs.times(samples, cut[samples]).sum(axis=0)
-    best = min(
-        product(*options),
-        key=lambda columns: rank_of(kept + costs.times(samples, np.array(columns, np.uint8)).sum(axis=0), floor_s),
-    )
+    kept = times_of(costs, cut) - costs.times(samples, cut[samples]).sum(axis=0)
+
+    def rank(columns: Sequence[int]) -> tuple[float, ...]:
+        return rank_of(costs, kept + costs.times(samples, np.array(columns, np.uint8)).sum(axis=0), floor_s)
+
+    if prod(map(len, options)) <= _COMBINATIONS:
+        cut[samples] = min(product(*options), key=rank)
+        return cut
+    best = [max(parts, key=lambda column: (parts[column], -column)) for parts in shares.values()]
+    for place, columns in enumerate(options):
+        best = min(([*best[:place], column, *best[place + 1 :]] for column in columns), key=rank)
     cut[samples] = best
     return cut
 
 
 def polish(costs: Costs, cut: CutIndex, floor_s: float) -> CutIndex:
-    """Return the plan after the best single changes of a cut, one after another, while any improves it.
+    """Return the plan after the best single changes of a route, one after another, while any improves it.
 
-    Only worth its time on small tables, where one sample counts: it looks at every sample and cut for every
-    change.
+    Only worth its time on small tables, where one sample counts: it looks at every sample and route for every change.
     """
     cut = cut.copy()
     n = len(costs)
     everyone = np.arange(n)
-    with np.errstate(invalid="ignore"):  # 0 × inf where there are no storage cores; overwritten below
-        table = np.stack([costs.times(everyone, np.full(n, column, np.uint8)) for column in costs.columns], axis=1)
-    if not costs.storage:
-        table[costs.storage_s[:, costs.columns] > 0] = np.inf
+    table = np.stack([costs.times(everyone, np.full(n, column, np.uint8)) for column in costs.columns], axis=1)
+    for measure in np.flatnonzero(costs.barred.any(axis=0)):
+        own = costs.barred[:, measure] if costs.parts is None else costs.barred[costs.parts, measure]
+        table[(costs.tables[measure][:, costs.columns] > 0) & own[:, None]] = np.inf
     for _ in range(_CHANGES):
         now = costs.times(everyone, cut)
-        times = now.sum(axis=0)
+        times = now.sum(axis=0) + costs.base_s
         after = times - now[:, None, :] + table
         epoch = np.maximum(after.max(axis=2), floor_s)
         best = epoch == epoch.min()
-        for resource in (STORAGE, LINK):
-            best &= after[..., resource] == after[..., resource].min(where=best, initial=np.inf)
+        for spent in costs.thrift(after):
+            best &= spent == spent.min(where=best, initial=np.inf)
         sample, place = divmod(int(best.argmax()), len(costs.columns))
         # A change must be worth more than the rounding of the sums, or two plans could take turns for ever.
-        old, new = np.array(rank_of(times, floor_s)), np.array(rank_of(after[sample, place], floor_s))
+        old = np.array(rank_of(costs, times, floor_s))
+        new = np.array(rank_of(costs, after[sample, place], floor_s))
         better = old - new > 1e-12 * np.maximum(np.abs(old), 1e-300)
         worse = new - old > 1e-12 * np.maximum(np.abs(old), 1e-300)
         changed = better | worse

@@ -1,10 +1,49 @@
-"""The cores that this process may use."""
+"""The cores that this process may use, and the share of them that the kernel holds it to."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
+
+_CGROUPS = Path("/sys/fs/cgroup")
 
 
 def cores_here() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def quota_here(cgroup: Path = Path("/proc/self/cgroup"), root: Path = _CGROUPS) -> float | None:
+    """Return how many cores the kernel lets this process have in the mean, by a cgroup's quota; None without one.
+
+    Args:
+        cgroup: Says which cgroups the process is in.
+        root: Where these are.
+    """
+    quotas = []
+    try:
+        lines = cgroup.read_text().splitlines()
+    except OSError:  # no Linux
+        return None
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = root / "cpu" if controllers else root
+        folder = top / path.lstrip("/")
+        while True:  # a group is held to what those above it are held to, too
+            quotas.append(_quota_of(folder))
+            if folder == top or top not in folder.parents:
+                break
+            folder = folder.parent
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def _quota_of(folder: Path) -> float | None:
+    for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+        try:
+            quota, period = " ".join((folder / name).read_text() for name in names).split()
+            return float(quota) / float(period) if quota != "max" and float(quota) > 0 else None
+        except (OSError, ValueError):  # the other version of cgroups, or none
+            continue
+    return None

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from sophon.codec.cut import RAW, Cut, looks_ahead
+from sophon.codec.route import Route
 from sophon.errors import ConfigError
 from sophon.pipeline import Pipeline
 from sophon.profile import features
@@ -111,7 +112,7 @@ class _Estimate:
             **provenance,
         }
         return Profile(
-            self._cuts,
+            tuple(map(Route.of, self._cuts)),
             tables[0],
             tables[1],
             tables[2],

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from sophon.codec.cut import RAW, Cut, finish_payload, make_payload
+from sophon.codec.route import Route
 from sophon.errors import ConfigError, OpError
 from sophon.pipeline import Key, Pipeline
 from sophon.profile.columns import cuts_to_profile, resize_k
@@ -59,7 +60,7 @@ def measure(
         first = store.manifest.ids[0].as_py()
         raise ConfigError(f"no sample could be preprocessed; look at the files, such as {first}, and at the pipeline")
     return Profile(
-        columns,
+        tuple(map(Route.of, columns)),
         tables[0],
         tables[1],
         tables[2],

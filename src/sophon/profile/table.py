@@ -1,17 +1,20 @@
-"""The profile: what every sample costs at every cut, as data.
+"""The profile: what every sample costs at every route, as data.
 
-Three tables [samples, cuts] of float32, one contiguous column per cut: bytes on the link, CPU seconds near
-storage, CPU seconds at the trainer (decoding the payload and the remaining ops). A cut that a sample cannot
-have (a window of a progressive JPEG) is +inf in all three. float32 is exact for payloads up to 16 MiB and off
-by less than one part in ten million above, far below what any clock or link repeats.
+Tables [samples, routes] of float32, one for each measure (`sophon.profile.measures`), with one contiguous column per
+route: bytes on the link, CPU seconds near storage, CPU seconds at the trainer (decoding the payload and the remaining
+ops), and more where somebody measured more. A route that a sample cannot have (a window of a progressive JPEG) is +inf
+in all of them. float32 is exact for payloads up to 16 MiB and off by less than one part in ten million above, far below
+what any clock or link repeats.
+
+Without a relay a route is one cut (`sophon.codec.route`). Where the samples lie on several nodes, `parts` says which
+ones are whose.
 """
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -20,22 +23,23 @@ from numpy.typing import ArrayLike, NDArray
 
 from sophon import artifact
 from sophon.codec.cut import RAW, Cut
+from sophon.codec.route import UNTOUCHED, Route
 from sophon.errors import ArtifactError, ConfigError
-from sophon.units import format_bytes, format_seconds
+from sophon.profile.measures import OPTIONAL, REQUIRED, measure_named
 
 FORMAT = "profile"
 FORMAT_VERSION = 1
-MAX_CUTS = 256  # a plan names a cut by one byte
+MAX_CUTS = 256  # a plan names a route by one byte
 
 FloatTable = NDArray[np.float32]
-_CUT = re.compile(r"(\d{1,4}):([A-Za-z0-9_.:+-]{1,32})")
+PartIndex = NDArray[np.uint16]
 _SIDES = ("height", "width")
-_TABLES = ("payload_bytes", "storage_s", "trainer_s")
+_PART = "part"
 
 
 @dataclass(frozen=True)
 class Quality:
-    """How good one cut's predicted entries are, measured on samples held out from the fit.
+    """How good one route's predicted entries are, measured on samples held out from the fit.
 
     An error is None where too few samples were measured to know it.
 
@@ -54,23 +58,26 @@ class Quality:
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """What every sample costs at every cut.
+    """What every sample costs at every route.
 
     Args:
-        cuts: The cuts, one per column; `0:raw` must be among them and legal for every sample.
-        payload_bytes: [samples, cuts] bytes on the link; +inf where the cut is illegal.
-        storage_s: [samples, cuts] CPU seconds near storage.
-        trainer_s: [samples, cuts] CPU seconds at the trainer.
+        routes: One per column; a cut stands for the route that has no other. `0:raw` must be among them and legal for
+            every sample.
+        payload_bytes: [samples, routes] bytes on the link; +inf where the route is illegal.
+        storage_s: [samples, routes] CPU seconds near storage.
+        trainer_s: [samples, routes] CPU seconds at the trainer.
         pipeline: Fingerprint of the pipeline.
         dataset: Fingerprint of the data set.
-        measured: [samples, cuts] true where measured, false where predicted; None when all is measured.
-        quality: How good the predictions are, one per cut; empty when all is measured.
+        measured: [samples, routes] true where measured, false where predicted; None when all is measured.
+        quality: How good the predictions are, one per route; empty when all is measured.
         provenance: How the profile was made: a JSON object.
         sizes: [samples, 2] height and width of each picture, 0 where not known; None where nobody looked.
         resize_k: How many ops make pictures of one size; None where none do, or nobody has said.
+        more: Tables of optional measures, by name.
+        parts: Number of the part that each sample is in, and so of the node that has it; None if there is one part.
     """
 
-    cuts: tuple[Cut, ...]
+    routes: tuple[Route, ...]
     payload_bytes: FloatTable
     storage_s: FloatTable
     trainer_s: FloatTable
@@ -81,54 +88,97 @@ class Profile:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     sizes: NDArray[np.int32] | None = None
     resize_k: int | None = None
+    more: Mapping[str, FloatTable] = field(default_factory=dict)
+    parts: PartIndex | None = None
 
     def __post_init__(self) -> None:
-        cuts = tuple(self.cuts)
-        object.__setattr__(self, "cuts", cuts)
-        _check_cuts(cuts)
-        for name in _TABLES:
-            object.__setattr__(self, name, _frozen(getattr(self, name), name, len(cuts), np.float32))
+        routes = tuple(map(_route, self.routes))
+        object.__setattr__(self, "routes", routes)
+        _check_routes(routes)
+        for name in REQUIRED:
+            object.__setattr__(self, name, _frozen(getattr(self, name), name, len(routes), np.float32))
+        odd = [name for name in self.more if name not in OPTIONAL]
+        if odd:
+            raise ConfigError(f"{odd[0]!r} is no measure that a profile may have; there are {', '.join(OPTIONAL)}.")
+        more = {name: _frozen(table, name, len(routes), np.float32) for name, table in self.more.items()}
+        object.__setattr__(self, "more", more)
         if self.measured is not None:
-            object.__setattr__(self, "measured", _frozen(self.measured, "measured", len(cuts), np.bool_))
+            object.__setattr__(self, "measured", _frozen(self.measured, "measured", len(routes), np.bool_))
         if self.sizes is not None:
             object.__setattr__(self, "sizes", _frozen(self.sizes, "sizes", len(_SIDES), np.int32))
-        shapes = {name: getattr(self, name).shape for name in _TABLES}
-        rows = {len(table) for table in (self.payload_bytes, self.measured, self.sizes) if table is not None}
+        if self.parts is not None:
+            column = np.asarray(self.parts)
+            if column.ndim != 1 or column.size == 0 or column.min() < 0 or column.max() > np.iinfo(np.uint16).max:
+                raise ConfigError(f"parts has shape {column.shape}; it needs one number from 0 to 65,535 per sample.")
+            object.__setattr__(self, "parts", _frozen(column[:, None], _PART, 1, np.uint16)[:, 0])
+        shapes = {name: table.shape for name, table in self.measures.items()}
+        other = (self.payload_bytes, self.measured, self.sizes, self.parts)
+        rows = {len(table) for table in other if table is not None}
         if len(set(shapes.values())) != 1 or len(rows) != 1:
             raise ConfigError(f"the tables have shapes {shapes}; they must agree: give one row per sample.")
         if len(self) == 0:
             raise ConfigError("the profile is empty; profile at least one sample (run an epoch) before planning.")
         if self.sizes is not None and int(self.sizes.min()) < 0:
             raise ConfigError("some picture has a side below zero; give 0 where it is not known.")
-        if self.quality and len(self.quality) != len(cuts):
-            raise ConfigError(f"{len(self.quality)} qualities for {len(cuts)} cuts; give one per cut, or none.")
+        if self.quality and len(self.quality) != len(routes):
+            raise ConfigError(f"{len(self.quality)} qualities for {len(routes)} cuts; give one per cut, or none.")
         object.__setattr__(self, "_illegal", self._check_values())
 
     def __len__(self) -> int:
         return int(self.payload_bytes.shape[0])
 
     @property
+    def measures(self) -> dict[str, FloatTable]:
+        """The tables, by the name of what they measure."""
+        return {name: getattr(self, name) for name in REQUIRED} | dict(self.more)
+
+    @property
+    def cuts(self) -> tuple[Cut, ...]:
+        """The cut at which each route reaches the trainer."""
+        return tuple(route.arrival for route in self.routes)
+
+    @property
+    def untouched(self) -> int:
+        """The column of the raw bytes."""
+        return self.routes.index(UNTOUCHED)
+
+    @property
+    def part_count(self) -> int:
+        """How many parts the samples are in."""
+        return 1 if self.parts is None else int(self.parts.max()) + 1
+
+    @property
     def fingerprints(self) -> dict[str, str]:
         """The fingerprints of the job that was profiled."""
         return {"pipeline": self.pipeline, "dataset": self.dataset}
 
+    def rows(self, index: slice | NDArray[Any]) -> Profile:
+        """Return the profile of some samples only."""
+        tables = {name: table[index] for name, table in self.measures.items()}
+        per_sample = {name: getattr(self, name) for name in ("measured", "sizes", "parts")}
+        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        given |= {name: tables.pop(name) for name in REQUIRED}
+        given |= {name: None if table is None else table[index] for name, table in per_sample.items()}
+        return Profile(**{**given, "more": tables})
+
     def has_illegal(self, column: int) -> bool:
-        """Return whether some sample cannot have the cut of this column."""
+        """Return whether some sample cannot have the route of this column."""
         illegal: tuple[bool, ...] = self._illegal  # type: ignore[attr-defined]  # set once in __post_init__
         return illegal[column]
 
-    def column(self, cut: Cut) -> int:
-        """Return the column of `cut`."""
+    def column(self, way: Cut | Route) -> int:
+        """Return the column of a route; of a cut, that of the route that has no other."""
         try:
-            return self.cuts.index(cut)
+            return self.routes.index(Route.of(way))
         except ValueError:
-            known = ", ".join(map(str, self.cuts))
-            raise ConfigError(f"cut {cut} was not profiled; choose one of {known}, or profile it.") from None
+            known = ", ".join(map(str, self.routes))
+            raise ConfigError(f"cut {way} was not profiled; choose one of {known}, or profile it.") from None
 
     def raw_columns(self) -> tuple[int, ...]:
-        """Return the columns whose codec is `raw`, by rising k: the cuts that the papers know."""
-        raw = [column for column, cut in enumerate(self.cuts) if cut.codec == "raw"]
-        return tuple(sorted(raw, key=lambda column: self.cuts[column].k))
+        """Return the columns of direct routes whose codec is `raw`, by rising k: the cuts that the papers know."""
+        direct = [column for column, route in enumerate(self.routes) if route.is_direct]
+        raw = [column for column in direct if self.routes[column].arrival.codec == "raw"]
+        return tuple(sorted(raw, key=lambda column: self.routes[column].arrival.k))
 
     def require(self, *, pipeline: str | None = None, dataset: str | None = None) -> None:
         """Raise `ArtifactError` when the profile is of another job, with both fingerprints shown."""
@@ -140,18 +190,19 @@ class Profile:
         )
 
     def explain(self) -> str:
-        """Return what was found, in words: one line per cut, and how much of it was measured."""
+        """Return what was found, in words: one line per route, and how much of it was measured."""
         lines = [f"{len(self):,} samples; means per sample:"]
-        for column, cut in enumerate(self.cuts):
+        for column, route in enumerate(self.routes):
             legal = np.isfinite(self.payload_bytes[:, column])
             if not legal.any():
-                lines.append(f"  {cut!s:<10} never tried")
+                lines.append(f"  {route!s:<10} never tried")
                 continue
-            size, there, here = (float(getattr(self, name)[legal, column].mean()) for name in _TABLES)
-            line = (
-                f"  {cut!s:<10} {format_bytes(size):>9} on the link, {format_seconds(there):>8} near storage, "
-                f"{format_seconds(here):>8} at the trainer"
-            )
+            means = []
+            for name, table in self.measures.items():
+                measure = measure_named(name)
+                shown = measure.format(float(table[legal, column].mean()))
+                means.append(f"{shown:>{9 if measure.unit == 'bytes' else 8}} {measure.where}")
+            line = f"  {route!s:<10} {', '.join(means)}"
             if not legal.all():
                 line += f"; {1 - legal.mean():.1%} of the samples cannot have it"
             if self.measured is not None and not self.measured[:, column].all() and self.quality:
@@ -169,16 +220,24 @@ class Profile:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the profile to a Parquet file."""
-        columns: dict[str, NDArray[Any]] = {}
-        for name in _schema(self.cuts, self.measured is not None):
-            table, cut = name.split("/")
-            columns[name] = getattr(self, table)[:, self.cuts.index(read_cut(cut))]
+        tables: dict[str, NDArray[Any]] = {**self.measures}
+        if self.measured is not None:
+            tables["measured"] = self.measured
+        columns: dict[str, NDArray[Any]] = {
+            f"{name}/{route}": table[:, column]
+            for column, route in enumerate(self.routes)
+            for name, table in tables.items()
+        }
         if self.sizes is not None:
             columns |= {side: self.sizes[:, column] for column, side in enumerate(_SIDES)}
+        if self.parts is not None:
+            columns[_PART] = self.parts
         provenance = {
-            "cuts": [str(cut) for cut in self.cuts],
+            "cuts": [str(route) for route in self.routes],
+            "more": list(self.more),
             "predicted": self.measured is not None,
             "sized": self.sizes is not None,
+            "parted": self.parts is not None,
             "resize_k": self.resize_k,
             "quality": [list(vars(quality).values()) for quality in self.quality],
             "made": dict(self.provenance),
@@ -196,66 +255,50 @@ class Profile:
         """
         with artifact.load(path, format=FORMAT, version=FORMAT_VERSION) as file:
             try:
-                said = file.header.provenance
-                cuts = tuple(read_cut(text) for text in said["cuts"])
-                _check_cuts(cuts)
-                predicted, sized = bool(said["predicted"]), bool(said.get("sized", False))
-                quality = tuple(
-                    Quality(int(measured), *(None if error is None else float(error) for error in (size, there, here)))
-                    for measured, size, there, here in said["quality"]
-                )
-                made = dict(said["made"])
-                resize_k = None if said.get("resize_k") is None else int(said["resize_k"])
+                said = _Said.of(file.header.provenance)
             except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
                 raise ArtifactError(f"{path}: its header names no cuts ({error}); make the profile again.") from error
-            schema = _schema(cuts, predicted)
-            file.require_columns(schema | (dict.fromkeys(_SIDES, pa.int32()) if sized else {}))
-            tables: dict[str, NDArray[Any]] = {
-                name: np.empty((file.rows, len(cuts)), np.float32, order="F") for name in _TABLES
-            }
-            if predicted:
-                tables["measured"] = np.empty((file.rows, len(cuts)), np.bool_, order="F")
-            for name in schema:
-                table, cut = name.split("/")
-                file.read(name, tables[table][:, cuts.index(read_cut(cut))])
-            if sized:
-                tables["sizes"] = np.empty((file.rows, len(_SIDES)), np.int32, order="F")
-                for column, side in enumerate(_SIDES):
-                    file.read(side, tables["sizes"][:, column])
+            tables = said.read(file)
             prints = file.header.fingerprints
         try:
+            required: dict[str, Any] = {name: tables.pop(name) for name in REQUIRED}
             return cls(
-                cuts,
-                **tables,
+                said.routes,
+                **required,
                 pipeline=prints.get("pipeline", ""),
                 dataset=prints.get("dataset", ""),
-                quality=quality,
-                provenance=made,
-                resize_k=resize_k,
+                quality=said.quality,
+                provenance=said.made,
+                resize_k=said.resize_k,
+                measured=tables.pop("measured", None),
+                sizes=tables.pop("sizes", None),
+                parts=tables.pop(_PART)[:, 0] if said.parted else None,
+                more=tables,
             )
         except ConfigError as error:
             raise ArtifactError(f"{path}: {error}") from error
 
     def _check_values(self) -> tuple[bool, ...]:
         illegal = []
-        for column, cut in enumerate(self.cuts):
+        tables = self.measures
+        for column, route in enumerate(self.routes):
             endless = []
-            for name in _TABLES:
-                values = getattr(self, name)[:, column]
+            for name, table in tables.items():
+                values = table[:, column]
                 # One pass each, no temporaries: NaN makes both extremes NaN.
                 low, high = values.min(), values.max()
                 if not low >= 0:
                     self._refuse_value(name, column, values)
                 endless.append(bool(np.isinf(high)))
             if any(endless):
-                marks = [np.isinf(getattr(self, name)[:, column]) for name in _TABLES]
-                odd = (marks[0] != marks[1]) | (marks[0] != marks[2])
+                marks = [np.isinf(table[:, column]) for table in tables.values()]
+                odd = np.logical_or.reduce([mark != marks[0] for mark in marks[1:]])
                 if odd.any():
                     raise ConfigError(
-                        f"sample {int(odd.argmax())}, cut {cut}: only some of {', '.join(_TABLES)} are "
-                        "infinite; an illegal cut has all three infinite, a legal one none: profile it again."
+                        f"sample {int(odd.argmax())}, cut {route}: only some of {', '.join(tables)} are infinite; an "
+                        "illegal cut has all of them infinite, a legal one none: profile it again."
                     )
-                if cut == RAW:
+                if route == UNTOUCHED:
                     raise ConfigError(
                         f"sample {int(marks[0].argmax())} has no {RAW} cut; raw bytes can always be sent: "
                         "profile it again."
@@ -266,25 +309,79 @@ class Profile:
     def _refuse_value(self, name: str, column: int, values: FloatTable) -> None:
         sample = int((~(values >= 0)).argmax())
         raise ConfigError(
-            f"sample {sample}, cut {self.cuts[column]}: {name} is {values[sample]}; it must be zero or more: "
-            "measure that sample again, or mark the cut illegal with +inf in all three tables."
+            f"sample {sample}, cut {self.routes[column]}: {name} is {values[sample]}; it must be zero or more: "
+            "measure that sample again, or mark the cut illegal with +inf in all tables."
         )
 
 
-def read_cut(text: str) -> Cut:
-    """Return the cut that a saved file names; its codec need not exist here, only where the plan is carried out."""
-    found = _CUT.fullmatch(text)
-    if found is None:
-        raise ConfigError(f"{text[:40]!r} is not a cut; ops near storage and codec were expected, such as 2:webp.")
-    return Cut(int(found[1]), found[2])
+@dataclass(frozen=True)
+class _Said:
+    # What the header of a saved profile says.
+    routes: tuple[Route, ...]
+    more: tuple[str, ...]
+    predicted: bool
+    sized: bool
+    parted: bool
+    quality: tuple[Quality, ...]
+    made: dict[str, Any]
+    resize_k: int | None
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> _Said:
+        routes = tuple(Route.parse(text) for text in said["cuts"])
+        _check_routes(routes)
+        more = tuple(map(str, said.get("more", ())))
+        if set(more) - set(OPTIONAL):
+            raise ValueError(f"measures {sorted(set(more) - set(OPTIONAL))} are not known")
+        quality = tuple(
+            Quality(int(measured), *(None if error is None else float(error) for error in (size, there, here)))
+            for measured, size, there, here in said["quality"]
+        )
+        resize_k = None if said.get("resize_k") is None else int(said["resize_k"])
+        sized, parted = bool(said.get("sized", False)), bool(said.get("parted", False))
+        return cls(routes, more, bool(said["predicted"]), sized, parted, quality, dict(said["made"]), resize_k)
+
+    def read(self, file: artifact.Artifact) -> dict[str, NDArray[Any]]:
+        """Return the tables of a file, by name."""
+        kinds: dict[str, tuple[Any, type[np.generic]]] = {
+            name: (pa.float32(), np.float32) for name in (*REQUIRED, *self.more)
+        }
+        if self.predicted:
+            kinds["measured"] = (pa.bool_(), np.bool_)
+        places = {f"{name}/{route}": (name, place) for place, route in enumerate(self.routes) for name in kinds}
+        tables: dict[str, NDArray[Any]] = {
+            name: np.empty((file.rows, len(self.routes)), dtype, order="F") for name, (_, dtype) in kinds.items()
+        }
+        schema = {name: kinds[table][0] for name, (table, _) in places.items()}
+        if self.sized:
+            places |= {side: ("sizes", place) for place, side in enumerate(_SIDES)}
+            schema |= dict.fromkeys(_SIDES, pa.int32())
+            tables["sizes"] = np.empty((file.rows, len(_SIDES)), np.int32, order="F")
+        if self.parted:
+            places[_PART] = (_PART, 0)
+            schema[_PART] = pa.uint16()
+            tables[_PART] = np.empty((file.rows, 1), np.uint16, order="F")
+        file.require_columns(schema)
+        for name, (table, place) in places.items():
+            file.read(name, tables[table][:, place])
+        return tables
 
 
-def _check_cuts(cuts: tuple[Cut, ...]) -> None:
-    odd = [cut for cut in cuts if not isinstance(cut, Cut) or _CUT.fullmatch(str(cut)) is None]
-    if odd or not 0 < len(cuts) <= MAX_CUTS or len(set(cuts)) != len(cuts) or RAW not in cuts:
-        shown = ", ".join(map(str, (odd or cuts)[:8]))
+def _route(way: Cut | Route) -> Route:
+    try:
+        return Route.of(way)
+    except ConfigError:
         raise ConfigError(
-            f"a profile of {len(cuts)} cuts ({shown}) cannot be planned with; give 1 to {MAX_CUTS} different "
+            f"a profile with a cut {way!s} cannot be planned with; give 1 to {MAX_CUTS} different cuts, {RAW} among "
+            "them."
+        ) from None
+
+
+def _check_routes(routes: Sequence[Route]) -> None:
+    if not 0 < len(routes) <= MAX_CUTS or len(set(routes)) != len(routes) or UNTOUCHED not in routes:
+        shown = ", ".join(map(str, routes[:8]))
+        raise ConfigError(
+            f"a profile of {len(routes)} cuts ({shown}) cannot be planned with; give 1 to {MAX_CUTS} different "
             f"cuts, {RAW} among them."
         )
 
@@ -296,10 +393,3 @@ def _frozen(values: ArrayLike, name: str, cuts: int, dtype: type[np.generic]) ->
     table = table.view()
     table.flags.writeable = False
     return table
-
-
-def _schema(cuts: tuple[Cut, ...], predicted: bool) -> dict[str, pa.DataType]:
-    tables = {name: pa.float32() for name in _TABLES}
-    if predicted:
-        tables["measured"] = pa.bool_()
-    return {f"{name}/{cut}": kind for cut in cuts for name, kind in tables.items()}

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from sophon.report.chart import Bar, Bars, Line, Lines
+from sophon.report.palette import bottleneck_tint
 
 OPS_ALONE = ("ops alone, as in the paper", "third")
 ALL_EXACT = ("all exact codecs", "first")
@@ -35,7 +36,7 @@ def busy(seconds: Iterable[tuple[str, str, float | None]]) -> Bars:
         caption="The longest bar of a policy decides how long its epoch takes; the others wait for it.",
         unit="seconds",
         what="predicted",
-        bars=tuple(Bar(f"{policy}: {part}", value, part) for policy, part, value in seconds if value),
+        bars=tuple(Bar(f"{policy}: {part}", value, bottleneck_tint(part)) for policy, part, value in seconds if value),
     )
 
 

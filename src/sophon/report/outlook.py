@@ -41,15 +41,7 @@ def thin(profile: Profile) -> Thinned:
     step = -(-len(profile) // _MOST_SAMPLES)
     if step == 1:
         return Thinned(profile, 1.0)
-    rows = slice(None, None, step)
-    part = replace(
-        profile,
-        payload_bytes=profile.payload_bytes[rows],
-        storage_s=profile.storage_s[rows],
-        trainer_s=profile.trainer_s[rows],
-        measured=None if profile.measured is None else profile.measured[rows],
-        sizes=None if profile.sizes is None else profile.sizes[rows],
-    )
+    part = profile.rows(slice(None, None, step))
     return Thinned(part, len(profile) / len(part))
 
 
@@ -90,7 +82,7 @@ def cores_charts(thinned: Thinned, resources: Resources, options: Options = DEFA
             Line(
                 name,
                 policy_tint(name),
-                tuple((point.storage_cores, getattr(point, value) * thinned.scale) for point in row),
+                tuple((point.amount, getattr(point.prediction, value) * thinned.scale) for point in row),
             )
             for name, row in points.items()
         )
@@ -112,7 +104,7 @@ def link_charts(thinned: Thinned, resources: Resources, options: Options = DEFAU
     for name in applicable(profile, options):
         found = []
         for factor in _SPEEDS:
-            given = replace(resources, link_bytes_per_s=resources.link_bytes_per_s * factor)
+            given = resources.having(link_bytes_per_s=resources.link_bytes_per_s * factor)
             found.append((given.link_bytes_per_s, predict(profile, policy(name)(profile, given, options).cut, given)))
         lines.append(
             Line(name, policy_tint(name), tuple((speed, made.epoch_s * thinned.scale) for speed, made in found))
@@ -162,8 +154,8 @@ def _cores_caption(lines: Sequence[Line]) -> str:
 
 def _binding(made: Prediction) -> str:
     # A good plan brings several parts into balance; naming the one that is a hair longer would tell nothing.
-    busy = [made.link_s, made.storage_s, made.trainer_s, made.consumer_s]
-    return made.bottleneck if sum(time >= made.epoch_s / _BALANCED for time in busy) < 2 else "several in balance"
+    binding = sum(seconds >= made.epoch_s / _BALANCED for seconds in made.busy_s.values())
+    return made.bottleneck if binding < 2 else "several in balance"
 
 
 def _spans(points: Sequence[tuple[float, str]]) -> tuple[Span, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sophon.codec.cut import Cut
+from sophon.codec.route import Route
 
 Tint = tuple[str, str]  # on a light page, on a dark page
 
@@ -33,6 +33,8 @@ BOTTLENECK: dict[str, Tint] = {
     "storage": ("#ee6677", "#f48b98"),
     "trainer": ("#ccbb44", "#d9cb66"),
     "consumer": ("#a8adb5", "#7d8592"),
+    "reads": ("#66ccee", "#8ad8f2"),
+    "store": ("#228833", "#4fae6e"),
 }
 CUT: dict[str, Tint] = {
     "cut-raw-0": ("#8b919b", "#8f98a5"),
@@ -69,15 +71,17 @@ def policy_tint(name: str) -> str:
 
 
 def bottleneck_tint(name: str) -> str:
-    """Return the tint of a bottleneck."""
+    """Return the tint of a bottleneck; of one node's resource, that of its kind."""
+    name = name.split(" of ", 1)[0]
     return name if name in BOTTLENECK else "balance" if "balance" in name else "third"
 
 
-def cut_tints(cuts: Sequence[Cut]) -> dict[Cut, str]:
-    """Return a tint for each cut: fixed for the usual ones, the same for the same cuts always."""
-    tints: dict[Cut, str] = {}
-    spare = iter(_SPARE * len(cuts))
-    for cut in sorted(cuts, key=lambda cut: (cut.k != _CROPPED, cut)):
+def cut_tints(routes: Sequence[Route]) -> dict[Route, str]:
+    """Return a tint for each route: fixed for the usual cuts, the same for the same routes always."""
+    tints: dict[Route, str] = {}
+    spare = iter(_SPARE * len(routes))
+    for route in sorted(routes, key=lambda route: (not route.is_direct, route.arrival.k != _CROPPED, route)):
+        cut = route.arrival
         usual = f"cut-raw-{min(cut.k, 5)}" if cut.codec == "raw" else f"cut-{cut.codec}"
-        tints[cut] = usual if usual in CUT and usual not in tints.values() else next(spare)
+        tints[route] = usual if usual in CUT and usual not in tints.values() else next(spare)
     return tints

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sophon.codec.cut import Cut
+from sophon.codec.route import UNTOUCHED, Route
 from sophon.errors import ConfigError
 from sophon.plan.policies import POLICIES
-from sophon.profile.table import read_cut
 from sophon.report import figures
 from sophon.report.chart import Bar, Bars, Chart, Line, show
 from sophon.report.facts import Section
@@ -206,7 +205,7 @@ def _smallest(figure: Mapping[str, Any]) -> list[Chart]:
         counts = _by_cut(part(measured, "with_codecs"))
         if counts:
             tints = cut_tints(list(counts))
-            raw = counts.get(Cut(0), 0.0)
+            raw = counts.get(UNTOUCHED, 0.0)
             charts.append(
                 Bars(
                     key=f"smallest-cuts-{_slug(name)}",
@@ -256,11 +255,11 @@ def _cores_caption(lines: tuple[Line, ...], value: str) -> str:
     return "Shorter is better: fewer seconds at the same number of cores."
 
 
-def _by_cut(counts: Mapping[str, Any]) -> dict[Cut, float]:
-    found: dict[Cut, float] = {}
+def _by_cut(counts: Mapping[str, Any]) -> dict[Route, float]:
+    found: dict[Route, float] = {}
     for name in counts:
         try:
-            cut = read_cut(name)
+            cut = Route.parse(name)
         except ConfigError:
             continue  # a cut that this version cannot name cannot be shown either
         found[cut] = number(counts, name) or 0.0

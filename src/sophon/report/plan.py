@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from sophon.plan.plan import Plan
+from sophon.plan.resources import KINDS, kind_named
 from sophon.profile.table import Profile
 from sophon.report import outlook
 from sophon.report.chart import Table, show
 from sophon.report.facts import Facts, Headline, Section
 from sophon.report.profile import busy_bars, cut_bars, plan_sections, policy_sections, profile_remarks, sample_sections
-from sophon.report.words import PART, Epoch, given, ratio, sentences, times
+from sophon.report.words import Epoch, given, part_words, ratio, sentences, times
 
 
 def plan_facts(plan: Plan, profile: Profile | None = None) -> Facts:
@@ -67,17 +68,14 @@ def _proof(plan: Plan) -> tuple[str, ...]:
 
 def _table(plan: Plan) -> Table:
     rows = []
-    for name, unit, value in (
-        ("epoch", "seconds", "epoch_s"),
-        ("bytes on the link", "bytes", "link_bytes"),
-        ("link busy", "seconds", "link_s"),
-        ("storage cores busy", "seconds", "storage_s"),
-        ("trainer cores busy", "seconds", "trainer_s"),
-        ("consumer busy", "seconds", "consumer_s"),
-        ("storage CPU", "seconds", "storage_cpu_s"),
-        ("trainer CPU", "seconds", "trainer_cpu_s"),
-    ):
-        before, after = getattr(plan.untouched, value), getattr(plan.prediction, value)
-        rows.append((name, show(before, unit), show(after, unit)))
-    decides = [PART[made.bottleneck] for made in (plan.untouched, plan.prediction)]
+    both = (plan.untouched, plan.prediction)
+    rows.append(("epoch", *(show(made.epoch_s, "seconds") for made in both)))
+    for kind in KINDS:
+        if kind.amount in plan.prediction.used:
+            unit = "bytes" if kind.amount.endswith("bytes") else "seconds"
+            rows.append((kind.amount_words, *(show(made.used[kind.amount], unit) for made in both)))
+    for label in plan.prediction.busy_s:
+        kind, of, node = kind_named(label), *label.partition(" of ")[1:]
+        rows.append((f"{kind.busy_words}{of}{node}", *(show(made.busy_s[label], "seconds") for made in both)))
+    decides = [part_words(made.bottleneck) for made in both]
     return Table(("per epoch", "raw files", plan.policy), (*rows, ("what decides", *decides)))

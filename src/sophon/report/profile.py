@@ -7,19 +7,21 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from sophon.codec.cut import RAW, Cut
+from sophon.codec.cut import RAW
+from sophon.codec.route import Route
 from sophon.errors import ConfigError
 from sophon.plan.cost import Prediction
 from sophon.plan.plan import Plan, make_plan
 from sophon.plan.policies import DEFAULTS
 from sophon.plan.policies.choice import exact_columns
 from sophon.plan.resources import Resources
+from sophon.profile.measures import measure_named
 from sophon.profile.table import Profile
 from sophon.report import figures, outlook
 from sophon.report.chart import Bar, Bars, Chart, Layer, Line, Lines, Stacks, Table, show
 from sophon.report.facts import Facts, Headline, Section
 from sophon.report.palette import cut_tints
-from sophon.report.words import PART, Epoch, cut_label, given, most_words, ratio, sentences, times
+from sophon.report.words import Epoch, cut_label, given, most_words, ratio, sentences, times
 from sophon.units import format_bytes, parse_bandwidth
 
 _BINS = 28
@@ -63,7 +65,7 @@ def profile_facts(profile: Profile, resources: Resources | None = None) -> Facts
         )
     return Facts(
         title="What this data set costs",
-        subject=f"Profile of {len(profile):,} samples at {len(profile.cuts)} cuts",
+        subject=f"Profile of {len(profile):,} samples at {len(profile.routes)} cuts",
         words=words,
         headlines=(
             Headline(times(ratio(raw, least)), "fewer bytes at the smallest exact cut"),
@@ -92,23 +94,22 @@ def cuts_table(profile: Profile) -> Table:
     """Return what each cut costs on average."""
     rows = []
     names = op_names(profile)
-    for column, cut in enumerate(profile.cuts):
+    for column, route in enumerate(profile.routes):
         legal = np.isfinite(profile.payload_bytes[:, column])
         means = [
-            float(table[legal, column].mean(dtype=np.float64)) if legal.any() else None
-            for table in (profile.payload_bytes, profile.storage_s, profile.trainer_s)
+            show(float(table[legal, column].mean(dtype=np.float64)) if legal.any() else None, measure_named(name).unit)
+            for name, table in profile.measures.items()
         ]
         rows.append(
             (
-                str(cut),
-                _cut_words(cut, names),
-                show(means[0], "bytes"),
-                show(means[1], "seconds"),
-                show(means[2], "seconds"),
+                str(route),
+                _cut_words(route, names),
+                *means,
                 show(float(legal.mean()), "share"),
             )
         )
-    header = ("cut", "what crosses the link", "bytes per sample", "storage CPU", "trainer CPU", "samples that can")
+    spent = [measure_named(name).title for name in profile.measures]
+    header = ("cut", "what crosses the link", *spent, "samples that can")
     return Table(header, tuple(rows), names=2)
 
 
@@ -171,7 +172,7 @@ def profile_remarks(profile: Profile) -> list[str]:
 
 def cut_bars(plan: Plan) -> Bars:
     """Return the share of samples by cut."""
-    tints = cut_tints(plan.cuts)
+    tints = cut_tints(plan.routes)
     counts = plan.counts()
     most = next(iter(counts))
     return Bars(
@@ -187,18 +188,18 @@ def cut_bars(plan: Plan) -> Bars:
 def busy_bars(plan: Plan) -> Bars:
     """Return how long each part is busy, before and after."""
     before_and_after = (("none", plan.untouched), (plan.policy, plan.prediction))
-    return figures.busy((name, part, getattr(made, f"{part}_s")) for name, made in before_and_after for part in PART)
+    return figures.busy((name, part, made.busy_s[part]) for name, made in before_and_after for part in made.busy_s)
 
 
 def _cuts_by_size(plan: Plan, profile: Profile) -> Stacks:
     raw = profile.payload_bytes[:, profile.column(RAW)].astype(np.float64)
     low, high = _size_range(raw)
     edges = np.geomspace(low, high, _BINS + 1)
-    tints = cut_tints(plan.cuts)
+    tints = cut_tints(plan.routes)
     clipped = np.clip(raw, low, high)
     layers, medians = [], {}
     for cut in plan.counts():
-        chosen = plan.cut == plan.cuts.index(cut)
+        chosen = plan.cut == plan.routes.index(cut)
         counts, _ = np.histogram(clipped[chosen], edges)
         layers.append(Layer(str(cut), tints[cut], tuple(map(float, counts))))
         medians[cut] = float(np.median(raw[chosen]))
@@ -236,7 +237,10 @@ def op_names(profile: Profile) -> list[str]:
     return ["raw file", *(known[k] if k < len(known) else f"op {k + 1}" for k in range(last))]
 
 
-def _cut_words(cut: Cut, names: Sequence[str]) -> str:
+def _cut_words(route: Route, names: Sequence[str]) -> str:
+    cut = route.arrival
+    if not route.is_direct:
+        return f"{_cut_words(Route((cut,)), names)}, by way of a relay"
     if cut == RAW:
         return "the raw file"
     if cut.codec == "window":
@@ -286,17 +290,17 @@ def _chosen(table: NDArray[np.float32], columns: NDArray[np.intp]) -> NDArray[np
 
 
 def _smallest_bars(profile: Profile, columns: Sequence[int], key: str, which: str) -> Bars:
-    ordered = sorted(columns, key=lambda column: profile.cuts[column])
-    counts = np.bincount(_smallest(profile, ordered), minlength=len(profile.cuts))
-    tints = cut_tints(profile.cuts)
+    ordered = sorted(columns, key=lambda column: profile.routes[column])
+    counts = np.bincount(_smallest(profile, ordered), minlength=len(profile.routes))
+    tints = cut_tints(profile.routes)
     names = op_names(profile)
     kept = [column for column in ordered if counts[column]]
     same = float(counts[profile.column(RAW)]) / len(profile)
     bars = []
     for column in kept:
-        cut = profile.cuts[column]
-        label = (names[cut.k] if cut.k == 0 else f"after {names[cut.k]}") if key == "ops" else cut_label(cut)
-        bars.append(Bar(label, float(counts[column]) / len(profile), tints[cut]))
+        route, k = profile.routes[column], profile.cuts[column].k
+        label = (names[k] if k == 0 else f"after {names[k]}") if key == "ops" else cut_label(route)
+        bars.append(Bar(label, float(counts[column]) / len(profile), tints[route]))
     return Bars(
         key=f"smallest-{key}",
         title=f"Where samples are smallest: {which}",
@@ -316,7 +320,7 @@ def _efficiency(profile: Profile) -> Lines:
         (figures.OPS_ALONE, profile.raw_columns()),
         (figures.ALL_EXACT, exact_columns(profile, DEFAULTS)),
     ):
-        cut = _smallest(profile, sorted(columns, key=lambda column: profile.cuts[column]))
+        cut = _smallest(profile, sorted(columns, key=lambda column: profile.routes[column]))
         saved, cost = raw - _chosen(profile.payload_bytes, cut), _chosen(profile.storage_s, cut)
         gain = np.divide(saved, cost, out=np.zeros_like(saved), where=(saved > 0) & (cost > 0))
         none = float((saved <= 0).mean())

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import isfinite
 
-from sophon.codec.cut import RAW, Cut
+from sophon.codec.route import UNTOUCHED, Route
 from sophon.plan.cost import Prediction
-from sophon.plan.resources import Resources
+from sophon.plan.resources import KINDS, Resources
 from sophon.units import format_bandwidth, format_rate, format_seconds, parse_bandwidth
 
-PART = {
-    "link": "the link",
-    "storage": "the storage node's CPU",
-    "trainer": "the trainer's CPU",
-    "consumer": "the training step itself",
-}
+PART = {kind.name: kind.words for kind in KINDS}
 WORTHWHILE = 1.03  # a gain below this is not told from noise: epochs repeat within one to three per cent
 
 
@@ -43,10 +38,17 @@ class Epoch:
         return cls(made.epoch_s, made.link_bytes, made.bottleneck, made.trainer_s, made.consumer_s)
 
 
-def cut_label(cut: Cut) -> str:
-    """Return a cut and what it means, such as ``0:window, part of the file``."""
-    meaning = "raw file" if cut == RAW else "part of the file" if cut.codec == "window" else _after(cut.k)
-    return f"{cut}, {meaning}"
+def part_words(label: str) -> str:
+    """Return a resource for a sentence, such as ``the link``; of one node, with its name."""
+    kind, of, node = label.partition(" of ")
+    return f"{PART.get(kind, kind)}{of}{node}"
+
+
+def cut_label(route: Route) -> str:
+    """Return a route and what it means, such as ``0:window, part of the file``."""
+    cut = route.arrival
+    meaning = "raw file" if route == UNTOUCHED else "part of the file" if cut.codec == "window" else _after(cut.k)
+    return f"{route}, {meaning}"
 
 
 def _after(ops: int) -> str:
@@ -71,11 +73,20 @@ def cores(count: float, where: str) -> str:
 
 def given(resources: Resources) -> str:
     """Return what there is to spend, in words; a consumer that nobody knows is left out."""
-    known = f", a consumer of {format_rate(resources.consumer_samples_per_s)}"
-    return (
-        f"a link of {format_bandwidth(resources.link_bytes_per_s)}, {cores(resources.storage_cores, 'storage')}, "
-        f"{cores(resources.trainer_cores, 'trainer')}{known if isfinite(resources.consumer_samples_per_s) else ''}"
-    )
+    shown = []
+    for resource in resources.rows():
+        own = f" of {resources.nodes[resource.part].name}" if resource.part is not None else ""
+        words = _GIVEN.get(resource.kind.name, resource.kind.show)
+        shown.append(f"{words(resource.rate)}{own}")
+    return ", ".join(shown)
+
+
+_GIVEN: dict[str, Callable[[float], str]] = {
+    "link": lambda rate: f"a link of {format_bandwidth(rate)}",
+    "storage": lambda count: cores(count, "storage"),
+    "trainer": lambda count: cores(count, "trainer"),
+    "consumer": lambda rate: f"a consumer of {format_rate(rate)}",
+}
 
 
 def ratio(before: float, after: float) -> float:
@@ -95,7 +106,7 @@ def sentences(before: Epoch, after: Epoch, policy: str, *, measured: bool) -> tu
 
 def _wins(before: Epoch, after: Epoch, policy: str, *, measured: bool) -> str:
     verb = "took" if measured else "would take"
-    waits = f"training waits for {PART.get(before.bottleneck, before.bottleneck)}"
+    waits = f"training waits for {part_words(before.bottleneck)}"
     if before.bottleneck == "consumer":
         waits = "data come fast enough, and the training step itself takes the time"
     alone = f"When the raw files are sent, {waits}: an epoch {verb} {format_seconds(before.epoch_s)}."
@@ -105,7 +116,7 @@ def _wins(before: Epoch, after: Epoch, policy: str, *, measured: bool) -> str:
         return (
             f"{alone} The policy {policy} is {other} here ({format_seconds(after.epoch_s)}): leave things as they are."
         )
-    then = PART.get(after.bottleneck, after.bottleneck)
+    then = part_words(after.bottleneck)
     moved = f"moved {times(traffic)} less data" if traffic >= WORTHWHILE else "moved work, not bytes,"
     moved = moved if measured else moved.replace("moved", "moves", 1)
     still = "still decides" if after.bottleneck == before.bottleneck else "decides then"

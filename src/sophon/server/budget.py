@@ -2,7 +2,9 @@
 
 Concurrency: one thread per core, at a lower priority than the threads that read and send, so that raw bytes always come
 first.
-Limits: `cores` may be a fraction; the threads then pause while the CPU time they have used exceeds their share.
+Limits: `cores` may be a fraction; the threads then pause while the CPU time they have used exceeds their share. They
+do not where a cgroup's quota holds the whole server to no more than that: the kernel stops them as soon as it is used
+up, and pauses of their own would only lose what it still allows.
 """
 
 from __future__ import annotations
@@ -18,11 +20,14 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from sophon.errors import ConfigError
+from sophon.process.cores import quota_here
 
 T = TypeVar("T")
 
 NICE = 10
+_LOOK_S = 1.0  # between two looks whether the kernel holds this process to a quota, which may be set while it runs
 _BURST_S = 0.1  # how many seconds' worth of the share may be used at once after a pause
+_ABOUT = 1.05  # times the budget: a quota is set in whole microseconds
 _FIRST_GUESS_S = 0.005  # per task, until one has been measured: decoding and cropping a photo
 _SMOOTHING = 0.05
 
@@ -63,6 +68,8 @@ class CpuBudget:
         self._task_s = _FIRST_GUESS_S
         self._credit_s = _BURST_S * cores
         self._credited_at_s = time.monotonic()
+        self._quota: float | None = None
+        self._look_at_s = 0.0
         self._queue: deque[tuple[Task[Any], Future[Any]]] = deque()
         self._threads = [
             threading.Thread(target=self._loop, args=(number,), name=f"sophon-op-{number}", daemon=True)
@@ -133,7 +140,16 @@ class CpuBudget:
             self._charge(cpu_s)
             future.set_result((result, cpu_s))
 
+    def _is_held_by_the_kernel(self) -> bool:
+        now_s = time.monotonic()
+        if now_s >= self._look_at_s:
+            self._look_at_s = now_s + _LOOK_S
+            self._quota = quota_here()
+        return self._quota is not None and self._quota <= self.cores * _ABOUT
+
     def _pause(self) -> None:
+        if self._is_held_by_the_kernel():
+            return
         while True:
             with self._lock:
                 now_s = time.monotonic()

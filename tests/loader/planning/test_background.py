@@ -78,7 +78,7 @@ def loader(server, monkeypatch):
     def begin_and_change(*given):
         begin(*given)
         seen = planner.plan.resources
-        planner.plan = replace(planner.plan, resources=replace(seen, link_bytes_per_s=9 * seen.link_bytes_per_s))
+        planner.plan = replace(planner.plan, resources=seen.having(link_bytes_per_s=9 * seen.link_bytes_per_s))
 
     planner.begin = begin_and_change
     return loader

@@ -5,13 +5,14 @@ import sys
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sophon.codec.cut import Cut
 from sophon.plan.cost import predict
 from sophon.plan.policies import POLICIES, Options, applicable
 from sophon.plan.policies.choice import exact_columns
 from sophon.plan.policies.optimal import choose
-from sophon.plan.resources import Resources
+from sophon.plan.resources import Node, Resources
 from tests.support.instances import (
     CUTS,
     milp_epoch_s,
@@ -19,6 +20,7 @@ from tests.support.instances import (
     profile_of,
     random_profile,
     random_resources,
+    spread_over_nodes,
     worth_s,
 )
 
@@ -33,11 +35,27 @@ def others(profile, options=DEFAULTS):
 @settings(max_examples=60, deadline=None)
 @given(problems())
 def test_it_is_within_one_samples_worth_of_the_milp_optimum(problem):
+    _near_the_milp(problem, 1.0)
+
+
+@settings(max_examples=15, deadline=None)
+@given(problems(count=4, most=30))
+def test_four_resources_on_two_nodes_are_as_near_the_milp_optimum_as_rounding_allows(problem):
+    _near_the_milp(problem, 1.5)
+
+
+@settings(max_examples=15, deadline=None)
+@given(problems(count=8, most=30))
+def test_eight_resources_on_three_nodes_are_as_near_the_milp_optimum_as_rounding_allows(problem):
+    _near_the_milp(problem, 3.5)
+
+
+def _near_the_milp(problem, samples):
     profile, resources = problem
     choice = choose(profile, resources, DEFAULTS)
     found = predict(profile, choice.cut, resources).epoch_s
     oracle = milp_epoch_s(profile, resources, list(exact_columns(profile, DEFAULTS)), seconds=2.0)
-    assert found <= oracle + worth_s(profile, resources) * (1 + 1e-6)
+    assert found <= oracle + samples * worth_s(profile, resources) * (1 + 1e-6)
     assert choice.bound_s <= found
 
 
@@ -49,6 +67,52 @@ def test_it_is_never_slower_than_any_other_policy(problem):
     for name in others(profile):
         rival = predict(profile, POLICIES[name](profile, resources, DEFAULTS).cut, resources)
         assert found.rank <= rival.rank, name
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from([4, 8]).flatmap(lambda count: problems(count=count)))
+def test_on_several_nodes_it_is_never_slower_than_any_other_policy(problem):
+    profile, resources = problem
+    found = predict(profile, choose(profile, resources, DEFAULTS).cut, resources)
+    for name in others(profile):
+        rival = predict(profile, POLICIES[name](profile, resources, DEFAULTS).cut, resources)
+        assert found.rank <= rival.rank, name
+
+
+@pytest.mark.parametrize("count", [4, 8])
+def test_a_large_table_on_several_nodes_is_within_a_thousandth_of_the_bound(count):
+    rng = np.random.default_rng(count)
+    for style in ("spread", "alike"):
+        profile = random_profile(rng, 200_000, style=style)
+        free = random_resources(rng, profile, consumer=False)
+        profile, resources = spread_over_nodes(rng, profile, free, count)
+        choice = choose(profile, resources, DEFAULTS)
+        found = predict(profile, choice.cut, resources).epoch_s
+        assert choice.bound_s <= found <= choice.bound_s * 1.001
+
+
+def test_an_idle_node_is_cut_at_more_than_one_with_a_fast_link():
+    # Same samples on both; the first node has a fast link and no cores to speak of, the second the other way round.
+    profile = profile_of([[100, 10]] * 40, [[0, 0.1]] * 40, [[0, 0]] * 40, parts=[0, 1] * 20)
+    nodes = [
+        Node("a", {"link_bytes_per_s": 1000, "storage_cores": 0.1}),
+        Node("b", {"link_bytes_per_s": 100, "storage_cores": 1}),
+    ]
+    cut = choose(profile, Resources(trainer_cores=1, nodes=nodes), DEFAULTS).cut
+    assert cut[1::2].sum() > 2 * cut[::2].sum()
+
+
+def test_a_reserve_leaves_cores_free_and_is_predicted_with_all_of_them():
+    rng = np.random.default_rng(11)
+    profile = random_profile(rng, 3000)
+    tables = [np.where(np.isfinite(t), t, 0).mean(axis=1).sum() for t in (profile.payload_bytes, profile.storage_s)]
+    resources = Resources(tables[0] / 20, tables[1] / 40, 1e6)
+    full, kept = (choose(profile, resources, Options(reserve=reserve)) for reserve in (0.0, 0.15))
+    tight, loose = (predict(profile, choice.cut, resources) for choice in (full, kept))
+    assert tight.storage_s == pytest.approx(tight.link_s, rel=1e-2)
+    assert loose.storage_s == pytest.approx(0.85 * loose.link_s, rel=1e-2)
+    assert full.bound_s <= tight.epoch_s <= loose.epoch_s < 1.1 * tight.epoch_s
+    assert kept.bound_s <= tight.epoch_s  # what no plan can beat, with nothing kept free
 
 
 def test_a_hundred_thousand_samples_are_within_a_thousandth_of_the_bound():
@@ -269,3 +333,6 @@ def test_many_more_instances_against_the_milp_oracle():
         for name in others(profile):
             rival = predict(profile, POLICIES[name](profile, resources, DEFAULTS).cut, resources)
             assert found.rank <= rival.rank, (seed, name)
+        if seed % 5 == 0:
+            count, allowed = ((4, 1.5), (8, 3.5))[seed % 2]
+            _near_the_milp(spread_over_nodes(rng, profile, resources, count), allowed)

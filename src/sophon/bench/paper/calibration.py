@@ -5,9 +5,11 @@ samples come one at a time, and under a quota a process is stopped and started. 
 cuts of each kind. With r the CPU seconds that replies report (or that finishing took), P those of the whole process and
 b the bytes, the columns of the profile become ::
 
-    storage_s = ratio(kind) · measured + sending · bytes + handling      ratio: Σ r / Σ measured
-    trainer_s = ratio(kind) · measured + receiving · bytes               sending, receiving: (P − Σ r) / Σ b of files
-                                                                         handling: what is left of P − Σ r, per sample
+    storage_s = ratio(kind) · measured + handling            ratio: Σ r / Σ measured
+    trainer_s = ratio(kind) · measured + receiving · bytes   sending, receiving: (P − Σ r) / Σ b of files
+                                                             handling: what is left of P − Σ r, per sample
+
+Sending is no column: it is what every byte takes of the storage cores, and goes with the resources.
 """
 
 from __future__ import annotations
@@ -51,8 +53,8 @@ class Cost:
 
 def calibrated(
     profile: Profile, trainer: Trainer, server: Server, url: str, *, seed: int, epoch: int, storage: bool
-) -> Profile:
-    """Return the profile with what samples cost on the rig.
+) -> tuple[Profile, float]:
+    """Return the profile with what samples cost on the rig, and the storage CPU seconds that sending a byte takes.
 
     Args:
         profile: Measured in peace.
@@ -84,8 +86,8 @@ def calibrated(
         legal = np.isfinite(profile.payload_bytes[:, column])
         size_bytes = profile.payload_bytes[legal, column]
         trainer_s[legal, column] = here * trainer_s[legal, column] + receiving * size_bytes
-        if storage:  # without any core a plan may not count on one, not even for sending
-            base_s = there * storage_s[legal, column] + sending * size_bytes
+        if storage:  # without any core a plan may not count on one
+            base_s = there * storage_s[legal, column]
             storage_s[legal, column] = base_s if cut == RAW else base_s + handling_s
         ratios[str(cut)] = {"storage": there, "trainer": here}
     facts = {
@@ -94,12 +96,13 @@ def calibrated(
         "receiving_s_per_byte": receiving,
         "handling_s": handling_s,
     }
-    return replace(
+    made = replace(
         profile,
         storage_s=storage_s.astype(np.float32),
         trainer_s=trainer_s.astype(np.float32),
         provenance={**profile.provenance, "calibrated": facts},
     )
+    return made, sending
 
 
 def _fetch(trainer: Trainer, server: Server, cut: Cut, **request: Any) -> Cost:

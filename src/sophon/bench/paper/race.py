@@ -17,7 +17,9 @@ from sophon.bench.paper.scenario import Scenario
 from sophon.bench.rig.processes import Server
 from sophon.bench.rig.testbed import Testbed
 from sophon.errors import Error
+from sophon.loader.order.order import epoch_order
 from sophon.plan.plan import Plan, make_plan
+from sophon.plan.policies import Options, reserve_for
 from sophon.plan.resources import Resources
 from sophon.profile.table import Profile
 
@@ -74,7 +76,9 @@ class Race:
         with self._testbed.server({_NAME: self._data.folder}, storage_cores) as server:
             self._step("warming up", storage_cores)
             profile, resources = self._calibrate(server, storage_cores)
-            plans = {name: make_plan(profile, resources, name) for name in policies}
+            options = Options(reserve=reserve_for(storage_cores))
+            order = epoch_order(len(profile), scenario.seed, scenario.epoch, shuffle=True)
+            plans = {name: make_plan(profile, resources, name, options, order) for name in policies}
             digests = {}
             for name, plan in plans.items():
                 self._step(f"{name}: bits", storage_cores)
@@ -107,7 +111,7 @@ class Race:
     def _calibrate(self, server: Server, storage_cores: float) -> tuple[Profile, Resources]:
         scenario = self._scenario
         speed = scenario.consumer_samples_per_s
-        profile = calibrated(
+        profile, sending_s_per_byte = calibrated(
             self._profile,
             self._trainer,
             server,
@@ -120,7 +124,8 @@ class Race:
             step_s = 1.0 / self._trainer.do("cnn_speed", batch_size=scenario.batch_size)
             profile = replace(profile, trainer_s=profile.trainer_s + np.float32(step_s))
         goodput = self._testbed.facts.goodput_bytes_per_s
-        return profile, Resources(goodput, storage_cores, 1.0, math.inf if speed is None else speed)
+        given = (goodput, storage_cores, 1.0, math.inf if speed is None else speed)
+        return profile, Resources(*given, sending_s_per_byte=sending_s_per_byte)
 
     def _path(self, name: str, storage_cores: float) -> Path:
         return self._work / f"{self._data.like}-{storage_cores:g}-{name}.plan"
@@ -182,16 +187,8 @@ def _result(rows: list[dict[str, Any]], plan: Plan, digest: str) -> dict[str, An
         "reported_storage_cpu_s": median("storage_cpu_s"),
         "finish_cpu_s": median("finish_cpu_s"),
         "predicted": {
-            name: said[name]
-            for name in (
-                "link_s",
-                "storage_s",
-                "trainer_s",
-                "consumer_s",
-                "link_bytes",
-                "storage_cpu_s",
-                "trainer_cpu_s",
-            )
+            **{f"{label}_s": seconds for label, seconds in said["busy_s"].items()},
+            **said["used"],
         },
         "cuts": rows[-1]["cuts"],
         "smaller_cuts": round(median("smaller_cuts")),

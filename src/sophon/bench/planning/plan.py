@@ -4,6 +4,10 @@ Every measurement runs in a process of its own, on one core, so that its peak is
 the whole process (interpreter, libraries, the profile itself and the plan); the profile is generated block by
 block straight into its tables, so generating adds one block to it. Seconds are those of the policy alone.
 
+With more than three resources the samples lie on several nodes, each with a link and cores of its own: with four, two
+nodes with a link each and cores in common; with eight, three nodes with a link and cores each, behind one link of the
+trainer's.
+
 Concurrency: one child process at a time, pinned to one core where the system can.
 Limits: the peak is `VmHWM` on Linux; elsewhere `ru_maxrss`, which on some systems also counts the parent's.
 """
@@ -22,29 +26,49 @@ from typing import Any
 
 import numpy as np
 
+from sophon.codec.route import Route
 from sophon.errors import ConfigError, Error
 from sophon.plan.cost import predict
 from sophon.plan.policies import DEFAULTS, policy
-from sophon.plan.resources import Resources
-from sophon.profile.table import Profile, read_cut
+from sophon.plan.resources import Node, Resources
+from sophon.profile.table import Profile
 from sophon.units import parse_bytes
 
 SAMPLES = (1_000_000, 3_000_000, 10_000_000)
 POLICY_NAMES = ("optimal", "sophon")
-CUTS = tuple(map(read_cut, ("0:raw", "0:window", "1:raw", "2:raw", "2:webp", "2:zstd", "3:raw", "5:raw")))
-# Link, storage and trainer all bind in the best plan under these: the hardest case.
+CUTS = tuple(map(Route.parse, ("0:raw", "0:window", "1:raw", "2:raw", "2:webp", "2:zstd", "3:raw", "5:raw")))
+# All resources bind in the best plan under these: the hardest case.
 RESOURCES = Resources(link_bytes_per_s=1.25e9, storage_cores=16, trainer_cores=48)
+PROBLEMS = {
+    3: RESOURCES,
+    4: Resources(
+        storage_cores=20.4,
+        trainer_cores=41.5,
+        nodes=[Node("a", {"link_bytes_per_s": 581e6}), Node("b", {"link_bytes_per_s": 420e6})],
+    ),
+    8: Resources(
+        link_bytes_per_s=1.31e9,
+        trainer_cores=50.5,
+        nodes=[
+            Node("a", {"link_bytes_per_s": 515e6, "storage_cores": 1.03}),
+            Node("b", {"link_bytes_per_s": 465e6, "storage_cores": 1.63}),
+            Node("c", {"link_bytes_per_s": 345e6, "storage_cores": 5.81}),
+        ],
+    ),
+}
+"""What is planned with, by the number of resources that a choice of routes changes."""
 
 _BLOCK = 2**16
 _SEED = 4  # any; fixed so that every run plans the same
 
 
-def synthetic(samples: int, seed: int = _SEED) -> Profile:
+def synthetic(samples: int, seed: int = _SEED, parts: int = 1) -> Profile:
     """Return a profile like that of OpenImages (DESIGN 5): spread of sizes, CPU seconds and codec gains.
 
     Args:
         samples: How many samples.
         seed: Of the generator; the same seed gives the same profile.
+        parts: Over how many nodes they are spread, in turn.
     """
     tables = [np.empty((samples, len(CUTS)), np.float32, order="F") for _ in range(3)]
     rng = np.random.Generator(np.random.Philox(seed))
@@ -55,7 +79,8 @@ def synthetic(samples: int, seed: int = _SEED) -> Profile:
                 table[low:high, column] = values
     payload, storage, trainer = tables
     name = f"synthetic-{seed}-{samples}"
-    return Profile(CUTS, payload, storage, trainer, pipeline="synthetic", dataset=name, resize_k=2)
+    of_part = None if parts == 1 else (np.arange(samples) % parts).astype(np.uint16)
+    return Profile(CUTS, payload, storage, trainer, pipeline="synthetic", dataset=name, resize_k=2, parts=of_part)
 
 
 def _block(rng: np.random.Generator, n: int) -> tuple[list[Any], list[Any], list[Any]]:
@@ -95,6 +120,7 @@ def run(
     samples: Sequence[int] = SAMPLES,
     policies: Sequence[str] = POLICY_NAMES,
     progress: Callable[[str], None] = lambda _: None,
+    resources: int = 3,
 ) -> dict[str, list[dict[str, Any]]]:
     """Measure every policy at every size.
 
@@ -102,11 +128,14 @@ def run(
         samples: The numbers of samples.
         policies: Names of the policies.
         progress: Called with one line before each measurement.
+        resources: How many resources, a key of `PROBLEMS`.
 
     Returns:
         Per policy one row per size: samples, seconds, peak_bytes, and beside them cpu_seconds, profile_bytes,
         epoch_s, bound_s.
     """
+    if resources not in PROBLEMS:
+        raise ConfigError(f"no problem has {resources} resources; choose one of {', '.join(map(str, PROBLEMS))}.")
     rows: dict[str, list[dict[str, Any]]] = {}
     for name in policies:
         policy(name)
@@ -114,16 +143,16 @@ def run(
         for count in samples:
             if count < 1:
                 raise ConfigError(f"{count} samples cannot be planned; give one or more.")
-            progress(f"{name}: {count:,} samples × {len(CUTS)} cuts")
-            rows[name].append(_in_child(name, count))
+            progress(f"{name}: {count:,} samples × {len(CUTS)} cuts, {resources} resources")
+            rows[name].append(_in_child(name, count, resources))
     return rows
 
 
-def _in_child(name: str, samples: int) -> dict[str, Any]:
+def _in_child(name: str, samples: int, resources: int) -> dict[str, Any]:
     # A fresh interpreter finds the package as this one did, installed or not.
     paths = os.pathsep.join(path for path in sys.path if path)
     done = subprocess.run(
-        [sys.executable, "-m", "sophon.bench.planning.plan", name, str(samples)],
+        [sys.executable, "-m", "sophon.bench.planning.plan", name, str(samples), str(resources)],
         env={**os.environ, "PYTHONPATH": paths},
         capture_output=True,
         text=True,
@@ -138,23 +167,25 @@ def _in_child(name: str, samples: int) -> dict[str, Any]:
     return row
 
 
-def measure(name: str, samples: int) -> dict[str, Any]:
+def measure(name: str, samples: int, resources: int = 3) -> dict[str, Any]:
     """Plan in this process, pinned to one core, and return the row of `run`."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    profile = synthetic(samples)
+    given = PROBLEMS[resources]
+    profile = synthetic(samples, parts=max(len(given.nodes), 1))
     choose = policy(name)
     wall, cpu = time.perf_counter(), time.process_time()
-    choice = choose(profile, RESOURCES, DEFAULTS)
+    choice = choose(profile, given, DEFAULTS)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     peak = peak_bytes()
     return {
         "samples": samples,
+        "resources": resources,
         "seconds": wall,
         "peak_bytes": peak,
         "cpu_seconds": cpu,
-        "profile_bytes": 3 * profile.payload_bytes.nbytes,
-        "epoch_s": predict(profile, choice.cut, RESOURCES).epoch_s,
+        "profile_bytes": sum(table.nbytes for table in profile.measures.values()),
+        "epoch_s": predict(profile, choice.cut, given).epoch_s,
         "bound_s": choice.bound_s,
     }
 
@@ -171,4 +202,4 @@ def peak_bytes() -> int:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(measure(sys.argv[1], int(sys.argv[2]))))
+    sys.stdout.write(json.dumps(measure(sys.argv[1], *map(int, sys.argv[2:]))))

@@ -95,7 +95,7 @@ class Testbed:
                     cores,
                     host="127.0.0.1" if storage is None else storage.address,
                     limit_bytes_per_s=self._limit_bytes_per_s,
-                    enter=() if storage is None else storage.enter,
+                    enter=() if storage is None else storage.enter_network,
                     cpus=None if self._cpus is None else self._cpus[0],
                 )
             )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from sophon.loader.account.stats import Stats
 from sophon.plan.plan import Plan
 from sophon.plan.policies import DEFAULT_POLICY
+from sophon.plan.resources import kind_named
 
 _LITTLE = 0.05  # of an epoch's time is not worth a change
 _BUSY = 0.7  # of the workers' time spent computing, and the loop waits for their CPU
@@ -179,8 +180,13 @@ def _faster_link(plan: Plan, better: str) -> str:
     wait = "the workers wait for payloads"
     if better:
         return f"another policy, or a faster link: {wait}. {better} weighs all cuts of all samples at once."
-    binds = plan.prediction.bottleneck
-    remedies = {"link": "a faster link", "storage": "more cores on the storage node"}
+    binds = kind_named(plan.prediction.bottleneck).name
+    remedies = {
+        "link": "a faster link",
+        "storage": "more cores on the storage node",
+        "reads": "a store that reads more files at once",
+        "store": "a faster store",
+    }
     remedy = remedies.get(binds, "a faster link, or more cores on the storage node")
     # A plan that expects neither to bind was made for a link or a node that was faster than it is now.
     rest = "" if binds in remedies else " It expected less waiting, so something else may be using link or node."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sophon.codec.cut import RAW
+from sophon.codec.route import UNTOUCHED
 from sophon.loader.account.advice import Setup, Spent, advice, count
 from sophon.loader.account.stats import Stats
 from sophon.plan.plan import Plan
@@ -24,7 +24,7 @@ def explain_epoch(spent: Spent, setup: Setup, verdict: Verdict | None, plan: Pla
         lines.append(f"Plan: policy {plan.policy}; print(loader.plan.explain()) says what is done where.")
     if verdict is not None:
         # Where nothing is offloaded, the epoch itself has shown what sets the pace, and the advice above is about that.
-        offloads = plan is not None and any(cut != RAW for cut in plan.counts())
+        offloads = plan is not None and any(route != UNTOUCHED for route in plan.counts())
         pace = f"; the {verdict.slowest} would set the pace" if offloads else ""
         each = "Without offloading, each" if setup.is_remote else "Each"
         lines.append(f"{each} part on its own would reach, in samples: {verdict.rates()}{pace}.")

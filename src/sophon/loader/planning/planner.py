@@ -43,7 +43,7 @@ from sophon.loader.sources.assignment import Assignment, agreed_cut
 from sophon.loader.sources.samples import Samples
 from sophon.pipeline import Key, Trace
 from sophon.plan.plan import Plan, make_plan
-from sophon.plan.policies import Options
+from sophon.plan.policies import Options, reserve_for
 from sophon.plan.resources import Resources
 from sophon.process.cores import cores_here
 from sophon.process.renewal import renew_after_fork
@@ -118,6 +118,7 @@ class Planner:
         self._resources: Resources | None = None
         self._epoch = 0
         self._ranks = 1
+        self._row: NDArray[np.int64] | None = None
         self._has_asked = False
         self._saves = 0
         self._begin = (0, 0.0)
@@ -142,12 +143,13 @@ class Planner:
         Args:
             epoch: Which one.
             ranks: How many share it.
-            row: The samples that come to this one; None if that is not known.
+            row: The samples that come to this one, in order; None if that is not known.
         """
         self._background.check()
         self._background.abandon()  # where two passes run at once, or the one before was not ended
         self._epoch = epoch
         self._ranks = ranks
+        self._row = row
         self._ask_for_sizes()
         self._begin = (self._stats.samples, self._loop_s())
         if self._is_ready:
@@ -255,7 +257,8 @@ class Planner:
         if job is not None and not job.is_wanted:
             return
         profile = self._with_own_steps(profile)
-        plan = make_plan(profile, resources, self._settings.policy, self._settings.options)
+        options = replace(self._settings.options, reserve=reserve_for(resources.storage_cores))
+        plan = make_plan(profile, resources, self._settings.policy, options, self._row)
         with self._lock:
             if job is not None and not job.is_wanted:
                 return
@@ -333,7 +336,7 @@ class Planner:
             return
         seen = self.resources(lately=True)
         if moved(seen, planned):
-            resources = replace(seen, consumer_samples_per_s=planned.consumer_samples_per_s)
+            resources = seen.having(consumer_samples_per_s=planned.consumer_samples_per_s)
             self._background.start(lambda job: self._replan(resources, job))
 
     # --- from one run to the next -------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 from sophon.errors import ConfigError
 from sophon.plan.policies import all as all_
 from sophon.plan.policies import fastflow, none, optimal, resize, sophon
-from sophon.plan.policies.choice import DEFAULTS, Choice, Options, Policy, resize_k
+from sophon.plan.policies.choice import DEFAULTS, Choice, Options, Policy, reserve_for, resize_k
 from sophon.profile.table import Profile
 
 POLICIES: dict[str, Policy] = {
@@ -34,8 +34,18 @@ def policy(name: str) -> Policy:
 def applicable(profile: Profile, options: Options = DEFAULTS) -> tuple[str, ...]:
     """Return the policies that a profile has cuts for: all but `resize`, which needs its own."""
     k = resize_k(profile, options)
-    fixed = any(cut.k == k and cut.codec == "raw" for cut in profile.cuts)
+    fixed = any(profile.cuts[column].k == k for column in profile.raw_columns())
     return tuple(name for name in POLICIES if name != "resize" or fixed)
 
 
-__all__ = ["DEFAULTS", "DEFAULT_POLICY", "POLICIES", "Choice", "Options", "Policy", "applicable", "policy"]
+__all__ = [
+    "DEFAULTS",
+    "DEFAULT_POLICY",
+    "POLICIES",
+    "Choice",
+    "Options",
+    "Policy",
+    "applicable",
+    "policy",
+    "reserve_for",
+]

@@ -1,11 +1,9 @@
 """FastFlow's decisions (VLDB 2023) on our cost model: when, which and how much, whatever the sample.
 
-When: the trainer's CPUs preprocess fewer samples per second than the consumer takes. Which: the best of the
-    raw cuts,
-each for the whole data set. How much: samples are shared by throughput, remote : local, so that 3 : 1
-offloads 75 %; remote throughput is what storage cores and link allow at that cut, local throughput what the
-trainer's cores do without help. Times of a share are means over the data set: FastFlow does not look at
-single samples.
+When: the trainer's CPUs preprocess fewer samples per second than the consumer takes. Which: the best of the raw cuts,
+each for the whole data set. How much: samples are shared by throughput, remote : local, so that 3 : 1 offloads 75 %;
+remote throughput is what the nodes' resources (link, storage cores, store) allow at that cut, local throughput what the
+trainer's cores do without help. Times of a share are means over the data set: FastFlow does not look at single samples.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import numpy as np
 
 from sophon.plan.cost import CutIndex, Prediction, predict
 from sophon.plan.policies.choice import Choice, Options, uniform, untouched
-from sophon.plan.resources import Resources
+from sophon.plan.resources import Resources, kind_named
 from sophon.profile.table import Profile
 from sophon.units import format_rate
 
@@ -34,7 +32,7 @@ def choose(profile: Profile, resources: Resources, options: Options) -> Choice: 
             continue
         offloaded = uniform(profile, k)
         remote = predict(profile, offloaded, resources)
-        remote_rate = _rate(n, max(remote.storage_s, remote.link_s))
+        remote_rate = _rate(n, _busy_s(remote, of_node=True))
         local_rate = _rate(n, local.trainer_s)
         share = 1.0 if np.isinf(remote_rate) else remote_rate / (remote_rate + local_rate)
         epoch_s = _mixed_s(local, remote, share)
@@ -53,15 +51,17 @@ def _rate(samples: int, seconds: float) -> float:
     return samples / seconds if seconds > 0 else np.inf
 
 
+def _busy_s(made: Prediction, *, of_node: bool) -> float:
+    # The longest seconds of what nodes have, or of what the trainer has.
+    return max((s for label, s in made.busy_s.items() if kind_named(label).is_of_node == of_node), default=0.0)
+
+
 def _mixed_s(local: Prediction, remote: Prediction, share: float) -> float:
-    pairs = (
-        (local.link_s, remote.link_s),
-        (local.storage_s, remote.storage_s),
-        (local.trainer_s, remote.trainer_s),
-        (local.consumer_s, remote.consumer_s),
-    )
     # 0 × inf: no storage cores and nothing offloaded is no time at all.
-    return max((1 - share) * here + (share * there if share > 0 else 0.0) for here, there in pairs)
+    return max(
+        (1 - share) * here_s + (share * remote.busy_s[label] if share > 0 else 0.0)
+        for label, here_s in local.busy_s.items()
+    )
 
 
 def _spread(here: CutIndex, there: CutIndex, share: float) -> CutIndex:

@@ -1,18 +1,19 @@
-"""The least epoch seconds over all cuts of all samples at once, with a proof of how near it is.
+"""The least epoch seconds over all routes of all samples at once, with a proof of how near it is.
 
-1. Where the plan of least storage seconds is as fast as the consumer, that is it.
-2. The linear relaxation (`sophon.plan.relaxation`) gives a mixture of at most three plans and the bound that
-   no plan can beat; rounding (`sophon.plan.rounding`) makes one plan of it that is at most one sample's worth
-   longer. One sample's worth is the most seconds of an epoch that one sample at one legal cut takes of one
-   resource.
-3. Where that is faster than the consumer needs, the relaxation is solved again for the least storage seconds
-   that keep up with it.
+1. Where the plan of least storage seconds is as fast as what no plan changes (the consumer, the store), that is it.
+2. The linear relaxation (`sophon.plan.relaxation`) gives a mixture of a few plans and the bound that no plan can beat;
+   rounding (`sophon.plan.rounding`) makes one plan of it that is at most one sample's worth longer, or a few samples'
+   with many resources. One sample's worth is the most seconds of an epoch that one sample at one legal route takes of
+   one resource.
+3. Where that is faster than the consumer needs, the relaxation is solved again for the least storage seconds that keep
+   up with it.
 4. On small tables, where one sample counts, single changes are tried until none helps.
 5. The other policies choose among raw cuts only. Where the bound for raw cuts is above the plan found, they are all
    slower; else they are asked too. The best is taken: never predicted slower than any other policy.
 
-Better is: fewer epoch seconds, then fewer storage CPU seconds, then fewer bytes. Link, storage cores and trainer
-cores count alike, so that a CPU-bound job moves work to storage even where bytes do not shrink.
+Better is: fewer epoch seconds, then fewer storage CPU seconds, then fewer bytes. All resources count alike, so that a
+CPU-bound job moves work to storage even where bytes do not shrink. With `Options.reserve` a plan is looked for that
+leaves a share of the storage cores free; what it is predicted to take, and the bound, are those of all there is.
 """
 
 from __future__ import annotations
@@ -21,47 +22,52 @@ from dataclasses import replace
 
 import numpy as np
 
-from sophon.plan.cost import CutIndex, predict, sum_chosen
+from sophon.plan.cost import CutIndex, predict
 from sophon.plan.game import Vector
 from sophon.plan.policies import all as all_
 from sophon.plan.policies import fastflow, none, resize, sophon
 from sophon.plan.policies.choice import Choice, Options, exact_columns, resize_k
-from sophon.plan.pricing import STORAGE, Costs, cheapest
+from sophon.plan.pricing import Costs, cheapest
 from sophon.plan.relaxation import Goal, solve
 from sophon.plan.resources import Resources
-from sophon.plan.rounding import polish, round_mixture
+from sophon.plan.rounding import polish, round_mixture, times_of
 from sophon.profile.table import Profile
 
-_POLISH_CELLS = 2**14  # samples × cuts up to which single changes are tried: 2,048 samples of 8 cuts
+_POLISH_CELLS = 2**14  # samples × routes up to which single changes are tried: 2,048 samples of 8 cuts
 _FRUGAL_TRIES = 4  # the first succeeded on 173, the second on 177 of 178 random tables
-_SLOPE = 1e-6  # of storage's seconds, by which link and trainer may miss the consumer's; allowed for before
+_SLOPE = 1e-6  # of storage's seconds, by which the other resources may miss the consumer's; allowed for before
 
 
 def choose(profile: Profile, resources: Resources, options: Options) -> Choice:
-    """Give every sample the cut that makes the epoch shortest."""
-    costs = Costs.of(profile, resources, exact_columns(profile, options))
-    floor_s = len(profile) / resources.consumer_samples_per_s
-    prices = np.eye(3)[STORAGE]
-    lazy = cheapest(costs, prices) if floor_s > 0 or not costs.storage else None
-    if lazy is not None and lazy.times.max() <= floor_s:
+    """Give every sample the route that makes the epoch shortest."""
+    columns = exact_columns(profile, options)
+    costs = Costs.of(profile, resources, columns, options.reserve)
+    floor_s = costs.floor_s
+    prices = costs.thrifty().astype(np.float64)
+    lazy = cheapest(costs, prices) if prices.any() and (floor_s > 0 or costs.barred.any()) else None
+    if lazy is not None and not np.isfinite(lazy.value):
+        found, bound_s = [], np.inf  # no storage cores, and some sample costs storage seconds at every route
+    elif lazy is not None and lazy.times.max(initial=0.0) <= floor_s:
         found, bound_s = [lazy.cut], floor_s
-    elif lazy is not None and not np.isfinite(lazy.value):
-        found, bound_s = [], np.inf  # no storage cores, and some sample costs storage seconds at every cut
     else:
         found, bound_s, prices = _fastest(costs, floor_s)
     ranked = [(predict(profile, cut, resources).rank, cut, "") for cut in found]
+    if options.reserve:  # what no plan can beat, with the cores that are kept free as well
+        costs = Costs.of(profile, resources, columns)
+        bound_s = max(floor_s, cheapest(costs, prices).bound_s) if np.isfinite(bound_s) else bound_s
     rivals = cheapest(replace(costs, columns=profile.raw_columns()), prices)
     if not ranked or rivals.bound_s <= min(ranked, key=_rank)[0][0]:
         ranked += _others(profile, resources, options)
     _, cut, name = min(ranked, key=_rank)
     reason = f"the plan of `{name}` cannot be improved on" if name else "all cuts of all samples were weighed at once"
-    return Choice(cut, reason, bound_s)
+    priced = not name and bool(prices.any()) and np.isfinite(bound_s)
+    return Choice(cut, reason, bound_s, prices if priced else None, rivals.bound_s)
 
 
-_Ranked = tuple[tuple[float, float, float], CutIndex, str]
+_Ranked = tuple[tuple[float, ...], CutIndex, str]
 
 
-def _rank(entry: _Ranked) -> tuple[float, float, float]:
+def _rank(entry: _Ranked) -> tuple[float, ...]:
     return entry[0]
 
 
@@ -85,10 +91,13 @@ def _fastest(costs: Costs, floor_s: float) -> tuple[list[CutIndex], float, Vecto
     for _ in range(_FRUGAL_TRIES):
         if fast.value > floor_s - kept_s:
             break
-        goal = Goal(np.array([floor_s - kept_s, 0.0, floor_s - kept_s]), np.array([_SLOPE, 1.0, _SLOPE]))
+        thrifty = costs.thrifty()
+        if not thrifty.any():
+            break
+        goal = Goal(np.where(thrifty, 0.0, floor_s - kept_s), np.where(thrifty, 1.0, _SLOPE))
         frugal = solve(costs, goal)
         found.append(round_mixture(costs, frugal.plans, frugal.weights, floor_s))
-        over_s = float((sum_chosen(costs.tables, found[-1]) * costs.scale).max()) - floor_s
+        over_s = float(times_of(costs, found[-1]).max()) - floor_s
         if over_s <= 0:
             break
         kept_s = 4 * (kept_s + over_s)

@@ -2,9 +2,9 @@
 
 Each sample's candidate is its cut of least bytes among those without a codec. Samples whose candidate is
 smaller than their raw bytes are offloaded in falling order of efficiency, bytes saved per storage CPU second,
-until T_Net is no longer the largest of the four times or no such sample is left. A job whose T_Net is not the
+until T_Net is no longer the largest of the times or no such sample is left. A job whose T_Net is not the
 largest to begin with is not offloaded at all. The sample that ends T_Net's lead is still offloaded, as in the
-paper.
+paper. Where every node has its own link, T_Net is the longest of theirs.
 
 Equal bytes: the cut with fewer storage seconds. Equal efficiency: the sample with the smaller index. Without
 storage cores only samples that cost no storage seconds are candidates.
@@ -15,13 +15,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from sophon.codec.cut import RAW
-from sophon.plan.cost import CutIndex, Totals, gather, predict_totals
+from sophon.plan.cost import CutIndex, Loads, Totals, gather, predict_totals
 from sophon.plan.policies.choice import Choice, Options, untouched
-from sophon.plan.resources import Resources
+from sophon.plan.resources import Resources, kind_named
 from sophon.profile.table import Profile
 
 _BLOCK = 2**16
+_LINK = "link"
 _INFINITE = np.uint64(np.array(np.inf).view(np.uint64))
 
 
@@ -32,7 +32,7 @@ def choose(profile: Profile, resources: Resources, options: Options) -> Choice: 
     if not _link_leads(totals, resources):
         bottleneck = predict_totals(totals, resources).bottleneck
         return Choice(cut, f"the {bottleneck} and not the link decides: nothing is offloaded")
-    smallest, order = _rank(profile, with_cores=resources.storage_cores > 0)
+    smallest, order = _rank(profile, with_cores=all(row.rate > 0 for row in resources.rows()))
     taken = _until_link_no_longer_leads(profile, resources, totals, smallest, order)
     cut[order[:taken]] = smallest[order[:taken]]
     why = "no other sample would shrink" if taken == len(order) else "then the link no longer decides"
@@ -41,13 +41,14 @@ def choose(profile: Profile, resources: Resources, options: Options) -> Choice: 
 
 def _link_leads(totals: Totals, resources: Resources) -> bool:
     times = predict_totals(totals, resources)
-    return times.link_s > max(times.storage_s, times.trainer_s, times.consumer_s)
+    others = [s for label, s in times.busy_s.items() if kind_named(label).name != _LINK]
+    return times.link_s > max(others, default=0.0)
 
 
 def _rank(profile: Profile, *, with_cores: bool) -> tuple[CutIndex, NDArray[np.intp]]:
     # Returns each sample's cut of least bytes, and the samples that shrink, most efficient first.
     n = len(profile)
-    raw = profile.column(RAW)
+    raw = profile.untouched
     columns = [raw, *(column for column in profile.raw_columns() if column != raw)]
     smallest = np.full(n, raw, np.uint8)
     index_bits = np.uint64(n.bit_length())
@@ -84,24 +85,32 @@ def _until_link_no_longer_leads(
 ) -> int:
     # Returns how many samples of `order` are offloaded: sums are carried on from block to block.
     n = len(profile)
-    raw = profile.column(RAW)
-    cores = resources.storage_cores
-    scale = (1 / resources.link_bytes_per_s, 1 / cores if cores else 0.0, 1 / resources.trainer_cores)
-    tables = [table.T.reshape(-1) for table in (profile.payload_bytes, profile.storage_s, profile.trainer_s)]
-    sums = [totals.link_bytes, totals.storage_cpu_s, totals.trainer_cpu_s]
-    consumer_s = predict_totals(totals, resources).consumer_s
+    raw = profile.untouched
+    tables = profile.measures
+    flat = [table.T.reshape(-1) for table in tables.values()]
+    loads = Loads.of(resources, tuple(totals.sums), profile.part_count)
+    own = [loads.measures.index(name) for name in tables]
+    is_link = np.array([row.kind.name == _LINK for row in loads.rows])
+    sums = np.stack(list(totals.sums.values()), axis=1)
     for low in range(0, len(order), _BLOCK):
         index = order[low : low + _BLOCK]
         place = smallest[index].astype(np.intp) * n + index
-        times = []
-        for row, table in enumerate(tables):
-            change = table.take(place).astype(np.float64) - table.take(raw * n + index)
-            change[0] += sums[row]
-            after = np.cumsum(change)
-            sums[row] = float(after[-1])
-            times.append(after * scale[row])
-        link, storage, trainer = times
-        ended = np.flatnonzero(link <= np.maximum(np.maximum(storage, trainer), consumer_s))
+        after = np.zeros((len(loads.rows), len(index)))
+        for part, column in np.ndindex(sums.shape):
+            per_s = loads.per_s[:, part, column]
+            if column in own:
+                table = flat[own.index(column)]
+                change = table.take(place).astype(np.float64) - table.take(raw * n + index)
+                if profile.parts is not None:
+                    change[profile.parts[index] != part] = 0.0
+                change[0] += sums[part, column]
+                running = np.cumsum(change)
+                sums[part, column] = running[-1]
+            else:
+                running = np.full(len(index), sums[part, column])
+            for row in np.flatnonzero(per_s):
+                after[row] += running * per_s[row]
+        ended = np.flatnonzero(after[is_link].max(axis=0) <= after[~is_link].max(axis=0, initial=0.0))
         if len(ended):
             return low + int(ended[0]) + 1
     return len(order)

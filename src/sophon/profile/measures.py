@@ -1,0 +1,52 @@
+"""What is measured of a sample at each of its routes: the tables of a profile, and their units and words.
+
+A resource is spent by measures (`sophon.plan.resources`); adding a resource that is spent by something new starts with
+a row here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sophon.units import format_bytes, format_seconds
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One table of a profile.
+
+    Args:
+        name: Of the table and its columns in a file.
+        unit: ``bytes`` or ``seconds`` (of CPU).
+        where: Where it is spent, in words.
+        title: Of a column in a report.
+        is_optional: Whether a profile may do without; see the resource that is spent by it for what is assumed then.
+    """
+
+    name: str
+    unit: str
+    where: str
+    title: str
+    is_optional: bool = False
+
+    def format(self, amount: float) -> str:
+        """Return an amount for people."""
+        return _FORMATS[self.unit](amount)
+
+
+_FORMATS: dict[str, Callable[[float], str]] = {"bytes": format_bytes, "seconds": format_seconds}
+
+MEASURES = (
+    Measure("payload_bytes", "bytes", "on the link", "bytes per sample"),
+    Measure("storage_s", "seconds", "near storage", "storage CPU"),
+    Measure("trainer_s", "seconds", "at the trainer", "trainer CPU"),
+    Measure("read_bytes", "bytes", "from the store", "bytes read", is_optional=True),
+)
+REQUIRED = tuple(measure.name for measure in MEASURES if not measure.is_optional)
+OPTIONAL = tuple(measure.name for measure in MEASURES if measure.is_optional)
+
+
+def measure_named(name: str) -> Measure:
+    """Return the row of a table's name."""
+    return next(measure for measure in MEASURES if measure.name == name)
