@@ -99,7 +99,7 @@ def serve(
     cache_dir: Path | None,
     **more: Any,
 ) -> None:
-    """Serve images, listings, tar shards or Parquet files to trainers.
+    """Serve files, listings, tar shards or Parquet to trainers.
 
     PATH is a folder of images, a listing (.csv, .tsv, .jsonl or .parquet) of files, a .tar or .parquet file, or a
     folder of these. Options may follow it: 'labels.csv?where=split = "train"'. Shards that differ in their numbers

@@ -79,7 +79,7 @@ def open_store(
 
 def _manifest(path: Path, options: dict[str, str], cache: ManifestCache, on_progress: Progress | None) -> Manifest:
     told = {name: value for name, value in options.items() if name != "where"}
-    # A listing that appears beside a folder does not change the folder, but its manifest.
+    # A listing that appears or changes beside a folder does not change the folder, but its manifest.
     key = _key(options, listings_of(path) if path.is_dir() else [])
     manifest = cache.load(path, key)
     if manifest is not None and manifest.kind in STORES and STORES[manifest.kind].unchanged(path, manifest):
@@ -101,7 +101,11 @@ _ARTICLES = {"tar": "tar shards", "parquet": "Parquet files with pictures in the
 
 
 def _key(options: dict[str, str], listings: list[Path]) -> str:
-    return "\0".join([f"{name}={value}" for name, value in sorted(options.items())] + [str(file) for file in listings])
+    parts = [f"{name}={value}" for name, value in sorted(options.items())]
+    for file in listings:
+        stat = file.stat()
+        parts.append(f"{file} {stat.st_size} {stat.st_mtime_ns}")
+    return "\0".join(parts)
 
 
 def _selected(manifest: Manifest, options: dict[str, str], path: Path) -> Manifest:

@@ -264,8 +264,23 @@ def test_a_listing_beside_a_folder_is_noticed_though_the_folder_is_as_before(tmp
 
 def test_a_listing_beside_class_folders_is_left_alone_and_said(tmp_path):
     write_files(tmp_path, {"train/a/0.jpg": b"0", "labels.csv": b"path,label\ntrain/a/0.jpg,7\n"})
-    with pytest.warns(UserWarning, match="is not used for .* since the folder has classes of its own"):
+    with pytest.warns(UserWarning, match=r"is not used for .* since the folder has classes of its own"):
         assert open_store(tmp_path / "train").manifest.classes == ("a",)
+    with warnings.catch_warnings(record=True, action="always") as told:
+        assert open_store(f"{tmp_path / 'train'}?listing=labels.csv").manifest.labels.tolist() == [7]
+    assert "and not the names of its class folders" in str(told[-1].message)
+
+
+def test_a_listing_that_was_of_no_use_is_looked_at_again_when_it_changes(tmp_path):
+    write_files(tmp_path, {"train/0.jpg": b"0", "labels.csv": b"path,label\nother/0.jpg,7\n"})
+    settle(tmp_path)
+    with pytest.warns(UserWarning, match="since it names none of its files"):
+        assert open_store(tmp_path / "train").manifest.labels is None
+    with pytest.raises(StoreError, match=r"labels\.csv names no file in"):
+        open_store(f"{tmp_path / 'train'}?listing=labels.csv")
+    write_files(tmp_path, {"labels.csv": b"path,label\ntrain/0.jpg,8\n"})
+    with pytest.warns(UserWarning, match="labels and columns"):
+        assert open_store(tmp_path / "train").manifest.labels.tolist() == [8]
 
 
 def test_several_listings_in_one_folder_are_a_question(tmp_path):

@@ -63,7 +63,7 @@ class ListingStore(FolderStore):
         if folder is None:
             files = find_files(listing, paths, rows, file.parent, on_progress)
             return _manifest(listing, labels, files, file.parent, [])
-        return _scan_folder(folder, listing, labels, paths, rows, on_progress)
+        return _scan_folder(folder, listing, labels, paths, rows, on_progress, "listing" in told)
 
     @classmethod
     def unchanged(cls, path: Path, manifest: Manifest) -> bool:
@@ -90,8 +90,12 @@ def _scan_folder(
     paths: list[str | None],
     rows: Int64Array,
     on_progress: Progress | None,
+    is_told: bool,
 ) -> Manifest:
-    """Return the manifest of a folder whose listing was found; what is odd about the two together is noted."""
+    """Return the manifest of a folder and its listing; what is odd about the two together is noted.
+
+    A listing beside class folders is used only if the user has named it: its labels would replace theirs.
+    """
     base: Manifest | None = None
     with suppress(StoreError):  # no pictures, or class folders without any: the listing may name other files
         base = FolderStore.scan(folder, on_progress)
@@ -104,7 +108,9 @@ def _scan_folder(
             return FolderStore.scan(folder)  # says what is wrong
         existing = dict(zip(base.ids.to_pylist(), base.sizes.tolist(), strict=True))
         files = find_files_of(listing, paths, rows, folder, existing)
-        if base.classes or not files.paths:
+        if is_told and not files.paths:
+            raise StoreError(f"{listing.file} names no file in {folder}; check its paths, which are relative to it")
+        if (base.classes and not is_told) or not files.paths:
             reason = "the folder has classes of its own" if base.classes else "it names none of its files"
             return _with_notes(base, f"{listing.file} is not used for {folder}, since {reason}")
         if files.elsewhere:
