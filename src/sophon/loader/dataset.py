@@ -42,14 +42,15 @@ from sophon.process.opencv import alone_after_fork
 class RemoteDataset(Dataset[Any]):
     """The samples of ``grpc://host:port/dataset``, or of a path, after a pipeline.
 
-    Several nodes that hold the same data set share the work, and any of them may fail.
+    Several nodes may hold copies of a data set, or parts of it; any that has a copy may fail.
 
     An item is (value, label), or the value alone where the data set has no labels; with `columns` a dict of them
     follows. Random ops depend on (seed, epoch, index): call `set_epoch` before each epoch, or use
     `sophon.EpochSampler`, which tells the epoch with every index.
 
     Args:
-        url: Address of the data set, a list of addresses of nodes that hold it, a path for local mode, or a transport.
+        url: Address of the data set, a list of addresses of nodes that hold copies or parts of it, a path for local
+            mode, or a transport.
         pipeline: A `Pipeline`, a list of ops, or a torchvision transform.
         seed: Of all randomness.
         policy: "none", "all", "resize" or a cut such as "2:webp" for all samples; a plan: a `Plan`, the `Path` of one,
@@ -60,7 +61,7 @@ class RemoteDataset(Dataset[Any]):
         target_transform: Applied to labels; seeded for each sample, as your own steps are, and run where they are run.
         columns: Further columns to bring along; "id" is the sample's id.
         deadline_s: How long nothing may come before an error is raised.
-        fallback: Path of the same files, which are read directly while no node answers.
+        fallback: Path of the same files, which are read directly while no node answers that holds them.
         hedge: Ask a second time for what is late, at another node if there is one: after so many seconds of silence, or
             True to learn from the others how long that is. Requests are then sent by threads.
         on_error: What becomes of a sample that cannot be had: "raise" its error, "substitute" the next good one of the

@@ -64,8 +64,8 @@ class DataLoader:
     sample stay the same.
 
     Args:
-        data: Address ``grpc://host:port/dataset``, a list of addresses of nodes that hold the same data set, a path, or
-            a `RemoteDataset`.
+        data: Address ``grpc://host:port/dataset``, a list of addresses of nodes that hold copies or parts of a data
+            set, a path, or a `RemoteDataset`.
         pipeline: A `Pipeline`, a list of ops that begins with `Decode`, or a transform of torchvision, timm or
             albumentations, or a callable, that takes a picture; not with a `RemoteDataset`, which has its own.
         batch_size: Samples in a batch.
@@ -90,7 +90,7 @@ class DataLoader:
         columns: Further columns to bring along; "id" is the sample's id.
         buffer_bytes: Bound on bytes of samples that are asked for and not yet handed out.
         deadline_s: How long nothing may come before an error is raised.
-        fallback: Path of the same files, which are read directly while no storage node answers.
+        fallback: Path of the same files, which are read directly while no storage node answers that holds them.
         hedge: Ask a second time for what is late, at another node if there is one: after so many seconds of silence, or
             True to learn from the others how long that is. Needs workers.
         order: "strict" for batches that are the same in every run; "relaxed", or `Relaxed(max_delay)`, for batches of
