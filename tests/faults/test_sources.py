@@ -15,6 +15,7 @@ from sophon.bench.proxy import Proxy
 from sophon.errors import ConfigError, UnavailableError
 from sophon.link import flight as flight_transport
 from sophon.loader.machine import machine
+from sophon.loader.sources import census
 from sophon.loader.sources.census import AbsentWarning
 from sophon.loader.sources.sources import FallbackWarning
 from tests.faults.struck import BATCH, COUNT, MOMENTS, SEED, SLOWLY, Struck, warnings_allowed
@@ -62,7 +63,8 @@ def _urls(pair):
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("which", [0, *slow(1)])
-def test_one_of_two_dies(pair, expected, moment, which):
+def test_one_of_two_dies(pair, expected, moment, which, monkeypatch):
+    monkeypatch.setattr(census, "_LATE_S", 0.5)  # so that tests are short
     with warnings_allowed():  # of one that is gone before anybody knows what it holds
         struck = Struck(_urls(pair), pair[which].kill, moment, policy="2:webp")
     assert struck.digest() == expected
@@ -132,7 +134,8 @@ def test_the_other_one_holds_other_files_under_the_same_names(tmp_path, images):
             sophon.DataLoader([one.url, two.url], RECIPE, batch_size=BATCH, num_workers=1)
 
 
-def test_one_that_was_away_when_the_data_set_was_opened_holds_other_files(tmp_path, images):
+def test_one_that_was_away_when_the_data_set_was_opened_holds_other_files(tmp_path, images, monkeypatch):
+    monkeypatch.setattr(census, "_LATE_S", 0.5)
     others = make_images(tmp_path / "train", COUNT - 1)
     with serve(images) as one, serve(others) as two:
         two.kill()

@@ -6,8 +6,8 @@ action ``listing`` with the body ``{"dataset": "train", "fingerprint": "…", "s
 
     lengths of the ids in bytes, uint32 | the ids, UTF-8 | sizes of the files, int64 | labels, int64, if there are any
 
-all little-endian. A million samples of ImageNet are 20 pieces and about 5 MB. The other side is not trusted: rows and
-bytes are bounded before anything is unpacked, and the whole must have the fingerprint that the node has told.
+all little-endian. A million samples named as ImageNet's are 20 pieces and about 9 MB. The other side is not trusted:
+rows and bytes are bounded before anything is unpacked, and the whole must have the fingerprint that the node has told.
 """
 
 from __future__ import annotations

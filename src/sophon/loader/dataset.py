@@ -39,15 +39,15 @@ from sophon.process.opencv import alone_after_fork
 class RemoteDataset(Dataset[Any]):
     """The samples of ``grpc://host:port/dataset``, or of a path, after a pipeline.
 
-    Several nodes that hold the same data set share the work, and any of them may fail.
+    Several nodes may hold copies of a data set, or parts of it; any that has a copy may fail.
 
     An item is (value, label), or the value alone where the data set has no labels; with `columns` a dict of them
     follows. Random ops depend on (seed, epoch, index): call `set_epoch` before each epoch, or use
     `sophon.EpochSampler`, which tells the epoch with every index.
 
     Args:
-        url: Address of the data set, a list of addresses of nodes that hold it, a path for local mode, a transport, a
-            data set of torchvision's or Hugging Face's that consists of files, or `from_dataset(…)` of one's own.
+        url: Address of the data set, a list of addresses of nodes that hold copies or parts of it, a path for local
+            mode, a transport, a data set of torchvision's or Hugging Face's that consists of files, or `from_dataset(…)` of one's own.
         pipeline: A `Pipeline`, a list of ops, or a torchvision transform; by default the transform of the data set.
         seed: Of all randomness.
         policy: "none", "all", "resize" or a cut such as "2:webp" for all samples; a plan: a `Plan`, the `Path` of one,

@@ -236,8 +236,9 @@ class Sources:
         if self._warned:
             return
         self._warned = True
+        who = f"some of {self._url}" if self.has_parts else self._url
         warnings.warn(
-            f"no answer from {self._url}; samples are read from {self._all[-1].address} until a node answers "
+            f"no answer from {who}; samples are read from {self._all[-1].address} until a node answers "
             f"(loader.stats.fallback counts them); {note or 'the tensors are the same'}",
             FallbackWarning,
             stacklevel=stacklevel,
