@@ -356,7 +356,7 @@ def test_a_sample_costs_the_sending_thread_the_same_however_many_are_under_way(m
 def test_the_samples_of_a_request_are_read_at_once(make, store, monkeypatch, cut):
     executor, held = make(), Held(store, monkeypatch)
     executor.readings["train"].learn(0.05)  # as long as a read of this store takes
-    pulse = executor.replies(_request(cut=cut, patience_s=60)).pulse(lambda: 0.01, lambda: 1e6)
+    pulse = executor.replies(_request(cut=cut, patience_s=60)).pulse(lambda: 0.01, lambda _: 1e6)
     assert next(pulse) is None
     wait_until(lambda: held.under_way == 9)
     held.go_on.set()
@@ -440,7 +440,7 @@ def test_runs_of_raw_samples_hold_the_same_as_replies_one_by_one(make, store, ru
     executor.readings["train"].learn(1e-5)  # quick: several samples are read by one job
     seats = Seats(executor.limits)
     seat = seats.enter()
-    rows, in_runs = _rows(executor.replies(_request(cut="0:raw"), seat=seat).pulse(lambda: None, lambda: run_bytes))
+    rows, in_runs = _rows(executor.replies(_request(cut="0:raw"), seat=seat).pulse(lambda: None, lambda _: run_bytes))
     expected = {i: (store.read(i), int(store.manifest.labels[i]), type(None), RAW) for i in range(9)}
     assert rows == expected
     assert bool(in_runs) == (run_bytes > 1)
@@ -454,7 +454,7 @@ def test_a_sample_of_a_run_that_cannot_be_read_is_an_error_of_its_own(make, stor
     executor.readings["train"].learn(1e-5)
     seats = Seats(executor.limits)
     seat = seats.enter()
-    rows, in_runs = _rows(executor.replies(_request(cut="0:raw"), seat=seat).pulse(lambda: None, lambda: 1e9))
+    rows, in_runs = _rows(executor.replies(_request(cut="0:raw"), seat=seat).pulse(lambda: None, lambda _: 1e9))
     assert in_runs == {1, 2, 3, 5, 6, 7}
     assert {i for i, row in rows.items() if row[2] is StoreError} == {0, 4, 8}
     assert all(rows[i][0] == store.read(i) for i in in_runs)
@@ -465,10 +465,10 @@ def test_runs_go_round_samples_that_are_cut_and_columns_need_replies(make, store
     cuts = tuple(Cut.parse("2:webp") if i % 3 == 0 else RAW for i in range(9))
     executor = make()
     executor.readings["train"].learn(1e-5)
-    pieces = list(executor.replies(_request(cuts=cuts)).pulse(lambda: None, lambda: 1e9))
+    pieces = list(executor.replies(_request(cuts=cuts)).pulse(lambda: None, lambda _: 1e9))
     assert _rows(pieces)[1] == {1, 2, 4, 5, 7, 8}
     assert {piece.position for piece in pieces if not isinstance(piece, Run)} == {0, 3, 6}
-    pieces = list(executor.replies(_request(cut="0:raw", columns=("id",))).pulse(lambda: None, lambda: 1e9))
+    pieces = list(executor.replies(_request(cut="0:raw", columns=("id",))).pulse(lambda: None, lambda _: 1e9))
     assert {piece.columns["id"] for piece in pieces} == set(store.manifest.ids.to_pylist())
 
 
@@ -483,4 +483,4 @@ def test_a_node_without_descriptors_ends_the_request_and_not_the_sample(make, st
     monkeypatch.setattr("sophon.store.folder._read_whole", lambda *_: False)
     for cut in ("0:raw", "2:webp"):
         with pytest.raises(RetryableError, match="too many files"):
-            list(executor.replies(_request(cut=cut)).pulse(lambda: None, lambda: 1e9))
+            list(executor.replies(_request(cut=cut)).pulse(lambda: None, lambda _: 1e9))

@@ -17,12 +17,24 @@ def test_a_batch_is_what_the_link_takes_in_a_tenth_of_a_second(bytes_per_s, expe
     assert pace.batch_bytes == pytest.approx(expected, rel=0.05)
 
 
-@pytest.mark.parametrize(("bytes_per_s", "expected"), [(5e6, 2e6), (1e7, 4e6), (1e9, MOST_RUN_BYTES), (1e5, 1 << 17)])
-def test_a_run_of_raw_samples_may_be_four_times_as_large(bytes_per_s, expected):
+@pytest.mark.parametrize(("bytes_per_s", "expected"), [(2e6, 1.6e6), (5e6, 4e6), (1e9, MOST_RUN_BYTES), (1e5, 1 << 17)])
+def test_a_run_of_raw_samples_may_be_eight_times_as_large(bytes_per_s, expected):
     pace = Pace()
     for _ in range(40):
         pace.sent(int(pace.run_bytes), pace.run_bytes / bytes_per_s)
     assert pace.run_bytes == pytest.approx(expected, rel=0.05)
+
+
+def test_where_the_link_is_slow_the_last_samples_of_a_request_come_in_smaller_batches():
+    pace = Pace()
+    for _ in range(40):
+        pace.sent(int(pace.run_bytes), pace.run_bytes / 2.5e6)
+    assert pace.run(7_000_000) == pytest.approx(2e6, rel=0.05)
+    assert pace.run(3_000_000) == 1_500_000
+    assert pace.run(300_000) == 1 << 19
+    for _ in range(40):
+        pace.sent(int(pace.run_bytes), pace.run_bytes / 1e9)
+    assert pace.run(7_000_000) == MOST_RUN_BYTES, "all of it at once"
 
 
 def test_a_link_that_becomes_slow_is_followed_within_a_few_batches():

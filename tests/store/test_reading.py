@@ -38,7 +38,7 @@ def _no_threads():
 
 
 @pytest.mark.parametrize(
-    ("each_s", "at_once", "run"), [(50e-6, 2, 80), (1e-3, 4, 4), (10e-3, 40, 1), (50e-3, 64, 1), (3.0, 64, 1)]
+    ("each_s", "at_once", "run"), [(50e-6, 2, 400), (1e-3, 4, 20), (8e-3, 32, 2), (50e-3, 64, 1), (3.0, 64, 1)]
 )
 def test_the_longer_reads_take_the_more_are_under_way_and_the_fewer_samples_has_a_job(each_s, at_once, run):
     reading = Reading()

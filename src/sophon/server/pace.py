@@ -19,8 +19,9 @@ from cachetools import LRUCache
 MOST_BYTES = 4 << 20  # costs half as much CPU per byte as 1 MB, on both sides
 MOST_RUN_BYTES = 8 << 20  # all of a request, as loaders make them
 _LEAST_BYTES = 1 << 17
+_LAST_BYTES = 1 << 19
 _SEND_S = 0.1
-_RUN_S = 0.4  # for raw samples: short of the time after which people have a late request made again (`hedge`)
+_RUN_S = 0.8  # for raw samples: below the second after which a trainer expects a sign of life
 _TRAINERS = 256  # remembered: those heard from last
 
 
@@ -29,11 +30,21 @@ class Pace:
 
     Attributes:
         batch_bytes: In a batch of samples that ops have worked on.
-        run_bytes: In a batch of samples that are sent as they are.
+        run_bytes: In a batch of samples that are sent as they are; see `run`.
     """
 
     def __init__(self) -> None:
         self.batch_bytes = self.run_bytes = float(MOST_BYTES) / 8
+
+    def run(self, left_bytes: int) -> float:
+        """Return how many bytes of raw samples to send at once, of those that a request still has.
+
+        Where the link is slow, the last ones come in smaller batches: the trainer begins with a sample when its batch
+        is there, and what it does after the last byte has come is not done meanwhile.
+        """
+        if self.run_bytes >= left_bytes and self.run_bytes >= MOST_BYTES:
+            return self.run_bytes
+        return min(self.run_bytes, max(left_bytes / 2, _LAST_BYTES))
 
     def sent(self, size_bytes: int, seconds: float) -> None:
         """Note how long a batch took."""

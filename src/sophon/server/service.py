@@ -142,7 +142,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         batch = Gathering(pace, time.monotonic())
         counted = StreamClock()
         with seat, _typed_errors(self._metrics):
-            for made in work.pulse(lambda: batch.wait_s(time.monotonic()), lambda: pace.run_bytes):
+            for made in work.pulse(lambda: batch.wait_s(time.monotonic()), pace.run):
                 run = made if isinstance(made, Run) else None
                 reply = made if isinstance(made, Reply) else None
                 if run is not None or batch.is_due(reply, time.monotonic()):

@@ -121,13 +121,14 @@ class Work:
         return (reply for reply in self.pulse(lambda: None) if isinstance(reply, Reply))
 
     def pulse(
-        self, patience_s: Callable[[], float | None], run_bytes: Callable[[], float] | None = None
+        self, patience_s: Callable[[], float | None], run_bytes: Callable[[int], float] | None = None
     ) -> Iterator[Reply | Run | None]:
         """Yield the replies, and None whenever there is none yet, so that the caller can do something else.
 
         Args:
             patience_s: Called before each wait; returns how long it may last, or None for no limit.
-            run_bytes: Returns how many bytes of raw samples may come as one `Run`; None for a reply to each sample.
+            run_bytes: Returns how many bytes of raw samples may come as one `Run`, of so many that are left; None for a
+                reply to each sample.
         """
         is_in_order = self._request.in_order
         if is_in_order or self._request.columns:  # a run has neither an order nor columns
@@ -145,13 +146,13 @@ class Work:
         self._executor.withdraw(tasks)
 
     def _as_finished(
-        self, patience_s: Callable[[], float | None], run_bytes: Callable[[], float] | None
+        self, patience_s: Callable[[], float | None], run_bytes: Callable[[int], float] | None
     ) -> Iterator[Reply | Run | None]:
         singles, runs = self._divided(run_bytes is not None)
         at = 0
         while True:
             if run_bytes is not None:
-                self._start_runs(runs, run_bytes())
+                self._start_runs(runs, run_bytes)
             while at < len(singles) and not self._is_full(singles[at]):
                 reply = self._start(singles[at])
                 at += 1
@@ -204,16 +205,17 @@ class Work:
 
     # --- starting reads -----------------------------------------------------------------------------------------------
 
-    def _start_runs(self, left: deque[int], run_bytes: float) -> None:
+    def _start_runs(self, left: deque[int], run_bytes: Callable[[int], float]) -> None:
         """Have raw samples read, a run with each job, as far ahead as is worth it."""
         while left and self._raw_under_way <= self._reading.at_once:
+            most_bytes = run_bytes(sum(self._sizes[position] for position in left))
             run = [left.popleft()]
             size_bytes = self._sizes[run[0]]
             if not self._seat.has_space(size_bytes) and self._is_under_way:
                 left.appendleft(run[0])
                 return
             most = self._reading.run_samples
-            while left and len(run) < most and size_bytes + self._sizes[left[0]] <= run_bytes:
+            while left and len(run) < most and size_bytes + self._sizes[left[0]] <= most_bytes:
                 if not self._seat.has_space(size_bytes + self._sizes[left[0]]):
                     break
                 size_bytes += self._sizes[left[0]]

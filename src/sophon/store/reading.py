@@ -34,7 +34,7 @@ MOST_BYTES = 256 << 20  # under way: 64 reads of 4 MB each
 HUNG_S = 10.0  # a hundred times what a healthy store takes
 _WANTED_PER_S = 4_000.0  # reads; with photos of 100 KB that is 400 MB/s, about what a core can send
 _LEAST_AT_ONCE = 2  # one is read while what the other has read is sent
-_RUN_S = 0.004  # that a job may take where it reads several samples: lanes take turns between jobs
+_RUN_S = 0.02  # that a job may take where it reads several samples: lanes take turns between jobs
 _WEIGHT = 0.2  # of the newest job in the mean of what a read takes
 
 Job = Callable[[], None]
