@@ -47,7 +47,8 @@ class RemoteDataset(Dataset[Any]):
 
     Args:
         url: Address of the data set, a list of addresses of nodes that hold copies or parts of it, a path for local
-            mode, a transport, a data set of torchvision's or Hugging Face's that consists of files, or `from_dataset(…)` of one's own.
+            mode, a transport, a data set of torchvision's or Hugging Face's that consists of files, or
+            `from_dataset(…)` of one's own.
         pipeline: A `Pipeline`, a list of ops, or a torchvision transform; by default the transform of the data set.
         seed: Of all randomness.
         policy: "none", "all", "resize" or a cut such as "2:webp" for all samples; a plan: a `Plan`, the `Path` of one,
