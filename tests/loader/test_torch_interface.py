@@ -350,6 +350,16 @@ def test_a_run_with_a_sampler_goes_on_where_it_was(images, sampler, taken):
     assert got == expected
 
 
+def test_samples_that_come_twice_with_the_same_crop_are_told_of(images):
+    random = Pipeline([ops.Decode(), ops.RandomResizedCrop(12), ops.ToTensor()])
+    twice = sophon.DataLoader(images, random, batch_size=2, sampler=[3, 3, 4])
+    with pytest.warns(sophon.SeedWarning, match="names samples again 1 times in one epoch"):
+        (first, _), _ = list(twice)
+    assert torch.equal(first[0], first[1])
+    list(twice)  # once is enough
+    list(sophon.DataLoader(images, random, batch_size=2, sampler=[3, 4]))
+
+
 def test_batches_that_come_as_they_are_finished(images):
     loader = sophon.DataLoader(images, STEADY, batch_size=4, num_workers=2, in_order=False)
     plain = sophon.DataLoader(images, STEADY, batch_size=4)

@@ -48,10 +48,12 @@ class Sampling(ABC):
     Attributes:
         is_shared: Whether ranks divide the order among themselves.
         is_shuffled: What a state says of it.
+        repeats: How often the latest epoch names a sample again that it has named before.
     """
 
     is_shared = True
     is_shuffled = False
+    repeats = 0
 
     @abstractmethod
     def row(self, epoch: int, cursor: int, rank: Rank) -> Row:
@@ -173,6 +175,7 @@ class ToldOrder(Sampling):
                 told = list(self._sampler)
         if not self._gives_batches:
             samples = self._checked(told)[cursor:]
+            self.repeats = len(samples) - len(np.unique(samples))
             return Row(samples, np.arange(cursor, cursor + len(samples)))
         groups = [self._checked(_as_list(group)) for group in told]
         self._starts = starts = np.concatenate([[0], np.cumsum([len(group) for group in groups], dtype=np.int64)])
@@ -184,6 +187,7 @@ class ToldOrder(Sampling):
             )
         left = [group for group in groups[done:] if len(group)]
         samples = np.concatenate([np.zeros(0, np.int64), *left])
+        self.repeats = len(samples) - len(np.unique(samples))
         return Row(samples, np.arange(cursor, cursor + len(samples)), tuple(len(group) for group in left))
 
     def _checked(self, indexes: Sequence[Any]) -> Order:
