@@ -562,8 +562,8 @@ class DataLoader:
             self._warned_of_repeats = True
             warnings.warn(
                 f"the sampler names samples again {repeats:,} times in one epoch; random steps depend on (seed, epoch, "
-                "sample), so each time such a sample has the same crop and the same flip. With torch's loader they differ; "
-                "shorter epochs (num_samples) make such repetitions rarer",
+                "sample), so each time such a sample has the same crop and the same flip. With torch's loader they "
+                "differ; shorter epochs (num_samples) make such repetitions rarer",
                 SeedWarning,
                 stacklevel=3,
             )
