@@ -108,7 +108,10 @@ class Costs:
 
     def rows(self, index: NDArray[np.intp]) -> Costs:
         """Return the costs of some samples only; what is spent whatever the routes stays with the others."""
-        tables = tuple(np.asfortranarray(table[index]) for table in self.tables)
+        tables = tuple(np.empty((len(index), table.shape[1]), np.float32, order="F") for table in self.tables)
+        for some, table in zip(tables, self.tables, strict=True):
+            for column in range(table.shape[1]):
+                np.take(table[:, column], index, out=some[:, column])
         parts = None if self.parts is None else self.parts[index]
         return replace(self, tables=tables, parts=parts, base_s=np.zeros_like(self.base_s))
 

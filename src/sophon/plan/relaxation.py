@@ -37,6 +37,7 @@ _CLOSE = 1e-7  # large, with a small core
 _NEAR = 1e-5  # large, every step a pass over all samples: still a hundredth of the 0.1 % promised
 
 _SAMPLE_ROWS = 2**16
+_MIDDLE_ROWS = 2**19
 _ROUNDS = 6
 _LEAST_REACH = 1e-3  # of a weight: the simplex keeps an inside where nothing moves any more
 _MOST_REACH = 2e-2  # of a weight: beyond that another pass is worth more than a large core
@@ -121,12 +122,14 @@ def solve(costs: Costs, goal: Goal | None = None, enough: float = -np.inf) -> Re
     sample, many = costs.rows(rows), n / _SAMPLE_ROWS
     few_goal = Goal((goal.base - costs.base_s) / many, goal.slope)
     few = _search(sample, few_goal, _corners(costs), gap=_CLOSE)
+    if n >= 4 * _MIDDLE_ROWS:  # what a larger sample knows costs a tenth of a pass over all of them
+        middle = costs.rows(np.linspace(0, n - 1, _MIDDLE_ROWS).round().astype(np.intp))
+        at = cheapest(middle, few.prices / goal.slope)
+        few = _corrected(sample, few_goal, few, at, at.times / (_MIDDLE_ROWS / _SAMPLE_ROWS))
     tried = [cheapest(costs, few.prices / goal.slope)]
     for _ in range(_ROUNDS):
         last = tried[-1]
-        # What the sample does not know of all the others, as if it were spent whatever the routes.
-        unknown = (last.times - costs.base_s) / many - cheapest(sample, last.prices).times
-        few = _search(sample, Goal(few_goal.base - unknown, goal.slope), few.around, gap=_CLOSE)
+        few = _corrected(sample, few_goal, few, last, (last.times - costs.base_s) / many)
         prices = few.prices / goal.slope
         if _moved(costs, last.prices, prices, last.times) > _MOST_REACH:
             tried.append(cheapest(costs, prices))
@@ -143,6 +146,13 @@ def solve(costs: Costs, goal: Goal | None = None, enough: float = -np.inf) -> Re
     # Each plan of the few is taken for a little worse than it is, so that their noise does not cut the answer off.
     guides = goal.of(few.times * many * 1.01 + costs.base_s)
     return _search(costs, goal, few.around, gap=_NEAR, passes=24, enough=enough, guides=guides, plans=tried)
+
+
+def _corrected(sample: Costs, goal: Goal, few: Relaxation, plan: Priced, times: Vector) -> Relaxation:
+    # Solves the sample again with what it does not know of all the others, as if that were spent whatever the routes:
+    # `times` of all under the prices of a plan, scaled to the sample, less its own.
+    unknown = times - cheapest(sample, plan.prices).times
+    return _search(sample, Goal(goal.base - unknown, goal.slope), few.around, gap=_CLOSE)
 
 
 def _moved(costs: Costs, before: Vector, after: Vector, times: Vector) -> float:
