@@ -1,7 +1,7 @@
 """Reading: many reads of one store at once, apart from whoever needs the bytes.
 
-A read is a *job*: a function that reads one sample or a run of them and passes on what it has read. The jobs of one
-request stand in a *lane*; lanes take turns, so that a long request does not hold up a short one.
+A read is a *job*: a function that reads one sample or a run of them; what it has read is passed on once it is counted.
+The jobs of one request stand in a *lane*; lanes take turns, so that a long request does not hold up a short one.
 
 How many reads are worth having under way follows from how long one takes: a store whose reads take 50 ms gives 20
 samples a second to one reader and 1,280 to sixty-four, while files in the page cache take 50 µs each, and more than a
@@ -37,7 +37,8 @@ _LEAST_AT_ONCE = 2  # one is read while what the other has read is sent
 _RUN_S = 0.02  # that a job may take where it reads several samples: lanes take turns between jobs
 _WEIGHT = 0.2  # of the newest job in the mean of what a read takes
 
-Job = Callable[[], None]
+Job = Callable[[], Callable[[], None] | None]
+"""Reads, and returns what passes on the result, if that is left to do; neither may raise."""
 
 
 @dataclass(slots=True)
@@ -203,13 +204,15 @@ class Reading:
                 self._under_way[number] = _UnderWay(time.monotonic(), waiting.size_bytes)
                 self._under_way_bytes += waiting.size_bytes
                 self._staff()  # the next one, if there is any
-            start_s = time.monotonic()
+            start_s, pass_on = time.monotonic(), None
             try:
                 if not lane.is_closed:
-                    waiting.job()
+                    pass_on = waiting.job()
             finally:
                 self._ended(number, lane, waiting, time.monotonic() - start_s)
-            del taken, lane, waiting  # they hold a request, which must not be kept while this thread waits
+            if pass_on is not None:
+                pass_on()
+            del taken, lane, waiting, pass_on  # they hold a request, which must not be kept while this thread waits
 
     def _await(self) -> tuple[Lane, _Waiting] | None:
         """Wait for a job; None if this thread is to end."""
@@ -279,7 +282,7 @@ class Lane:
         """Queue a read.
 
         Args:
-            job: Reads, and passes on what it has read; must not raise.
+            job: Reads; see `Job`.
             samples: How many samples it reads.
             size_bytes: Of these samples.
         """

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 
 from sophon.codec.cut import RAW, make_payload
@@ -167,7 +167,12 @@ class _LocalFetch(Fetch):
 
     def _ask_for(self, position: int) -> None:
         """Have a sample read by the stage."""
-        self._lane.add(lambda: self._read.put(self._file(position)), 1, self._size_bytes(position))
+
+        def read() -> Callable[[], None]:
+            found = self._file(position)
+            return lambda: self._read.put(found)
+
+        self._lane.add(read, 1, self._size_bytes(position))
 
     def _file(self, position: int) -> tuple[int, bytes | BaseException]:
         try:
