@@ -484,3 +484,16 @@ def test_a_node_without_descriptors_ends_the_request_and_not_the_sample(make, st
     for cut in ("0:raw", "2:webp"):
         with pytest.raises(RetryableError, match="too many files"):
             list(executor.replies(_request(cut=cut)).pulse(lambda: None, lambda _: 1e9))
+
+
+@pytest.mark.parametrize("cut", ["0:raw", "2:webp"])
+def test_a_store_with_a_bug_ends_the_request_and_does_not_leave_it_waiting(make, store, monkeypatch, cut):
+    def fails(*_):
+        raise ZeroDivisionError("a bug")
+
+    executor = make()
+    executor.readings["train"].learn(1e-5)
+    for name in ("read", "read_run"):
+        monkeypatch.setattr(store, name, fails)
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        list(executor.replies(_request(cut=cut)).pulse(lambda: HANG_S, lambda _: 1e9))

@@ -36,7 +36,6 @@ from sophon.store.reading import Reading
 from sophon.units import format_bytes
 
 _LOOKAHEAD = 64  # samples of a request that may be made ahead, while the link does not take more
-_LINGER_S = 0.2  # that a reading thread waits for the next request: a loader needs a few ms between two
 _PIPELINES = 64  # remembered: those used last
 
 
@@ -64,7 +63,9 @@ class Executor:
         self._patience_s = patience_s
         self.limits = limits or Limits()
         # A stage for each store: one that hangs holds up nobody who reads from another.
-        self.readings = {name: Reading(self.limits.reads, self.limits.read_bytes, _LINGER_S) for name in self._stores}
+        self.readings = {
+            name: Reading(self.limits.reads, self.limits.read_bytes, lingers=True) for name in self._stores
+        }
         self.maker = maker or Threads()
         self.crashes = Crashes()
         self._pipelines: LRUCache[str, Pipeline | None] = LRUCache(_PIPELINES)

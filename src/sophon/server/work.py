@@ -68,7 +68,7 @@ class _Begun(NamedTuple):
 class _Came(NamedTuple):
     """What a read has come to, and how many jobs of raw samples, or samples to be cut, end with it."""
 
-    result: Reply | Run | Error
+    result: Reply | Run | Exception
     raw_jobs: int = 0
     cut_samples: int = 0
 
@@ -263,14 +263,15 @@ class Work:
 
     # --- in threads of the reading stage ------------------------------------------------------------------------------
 
-    def _read_raw(self, positions: list[int], size_bytes: int, reason: str | None) -> None:
+    def _read_raw(self, positions: list[int], size_bytes: int, reason: str | None) -> Callable[[], None]:
         """Read samples that are sent as they are."""
         try:
             read = self._raw_reply(positions[0], reason) if len(positions) == 1 else self._run(positions, size_bytes)
-        except Error as error:  # of the node: the request ends with it
-            self._ended.put(_Came(error))
+        except Exception as error:  # noqa: BLE001 - raised again in the thread that iterates: the request ends with it
+            came = _Came(error)
         else:
-            self._ended.put(_Came(read, raw_jobs=1))
+            came = _Came(read, raw_jobs=1)
+        return lambda: self._ended.put(came)
 
     def _raw_reply(self, position: int, reason: str | None) -> Reply:
         try:
@@ -312,7 +313,7 @@ class Work:
             except StoreError as error:
                 self._ended.put(_Came(self._failed(position, error), cut_samples=1))
                 continue
-            except Error as error:  # of the node: the request ends with it
+            except Exception as error:  # noqa: BLE001 - as above
                 self._ended.put(_Came(error))
                 return
             self._submit(position, cut, data, time.thread_time() - start_s)
@@ -387,7 +388,7 @@ class Work:
     def _taken(self, came: _Came) -> Reply | Run:
         self._raw_under_way -= came.raw_jobs
         self._cut_under_way -= came.cut_samples
-        if isinstance(came.result, Error):
+        if isinstance(came.result, Exception):
             raise came.result
         if isinstance(came.result, Reply):
             # What is held from now on is the payload, in place of the file that it was made from.

@@ -1,7 +1,7 @@
 """Reading: many reads of one store at once, apart from whoever needs the bytes.
 
-A read is a *job*: a function that reads one sample or a run of them and passes on what it has read. The jobs of one
-request stand in a *lane*; lanes take turns, so that a long request does not hold up a short one.
+A read is a *job*: a function that reads one sample or a run of them; what it has read is passed on once it is counted.
+The jobs of one request stand in a *lane*; lanes take turns, so that a long request does not hold up a short one.
 
 How many reads are worth having under way follows from how long one takes: a store whose reads take 50 ms gives 20
 samples a second to one reader and 1,280 to sixty-four, while files in the page cache take 50 µs each, and more than a
@@ -12,9 +12,9 @@ quick, and one where they are slow: see `run_samples`.
 A read that does not come back cannot be stopped. After `HUNG_S` it no longer counts among those under way, so that
 others are read meanwhile; `most` of them may hang before nothing more is read from that store.
 
-Concurrency: each job runs in a thread of the stage. Threads are started when there is something to read, and end when
-no lane has been open for `linger_s`. `Lane.close` may be called by the garbage collector in a thread that holds the
-stage's lock; it changes nothing that the holder relies on.
+Concurrency: each job runs in a thread of the stage. Threads are started when there is something to read. They end when
+there was nothing for `_IDLE_S`, or at once when no lane is open and they do not linger. `Lane.close` may be called by
+the garbage collector in a thread that holds the stage's lock; it changes nothing that the holder relies on.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ HUNG_S = 10.0  # a hundred times what a healthy store takes
 _WANTED_PER_S = 4_000.0  # reads; with photos of 100 KB that is 400 MB/s, about what a core can send
 _LEAST_AT_ONCE = 2  # one is read while what the other has read is sent
 _RUN_S = 0.02  # that a job may take where it reads several samples: lanes take turns between jobs
+_IDLE_S = 0.2  # that a thread waits for the next read: a loader needs a few ms between two requests
 _WEIGHT = 0.2  # of the newest job in the mean of what a read takes
 
-Job = Callable[[], None]
+Job = Callable[[], Callable[[], None] | None]
+"""Reads, and returns what passes on the result, if that is left to do; neither may raise."""
 
 
 @dataclass(slots=True)
@@ -60,15 +62,15 @@ class Reading:
     Args:
         most: Reads under way at once.
         most_bytes: Bytes of the samples that are being read, beyond which no further read begins.
-        linger_s: How long threads wait for another lane when the last one was closed.
+        lingers: Whether threads wait a moment for another lane when the last one was closed.
     """
 
-    def __init__(self, most: int = MOST_READS, most_bytes: int = MOST_BYTES, linger_s: float = 0.0) -> None:
+    def __init__(self, most: int = MOST_READS, most_bytes: int = MOST_BYTES, lingers: bool = False) -> None:
         if most < 1 or most_bytes < 1:
             raise ConfigError(f"reads at once: expected at least 1 and 1 byte, got {most} and {most_bytes}")
         self.most = most
         self.most_bytes = most_bytes
-        self._linger_s = linger_s
+        self._lingers = lingers
         self.read_s = 0.0
         self.read_bytes = 0
         self.reads = 0
@@ -203,25 +205,28 @@ class Reading:
                 self._under_way[number] = _UnderWay(time.monotonic(), waiting.size_bytes)
                 self._under_way_bytes += waiting.size_bytes
                 self._staff()  # the next one, if there is any
-            start_s = time.monotonic()
+            start_s, pass_on = time.monotonic(), None
             try:
                 if not lane.is_closed:
-                    waiting.job()
+                    pass_on = waiting.job()
             finally:
                 self._ended(number, lane, waiting, time.monotonic() - start_s)
-            del taken, lane, waiting  # they hold a request, which must not be kept while this thread waits
+            if pass_on is not None:
+                pass_on()
+            del taken, lane, waiting, pass_on  # they hold a request, which must not be kept while this thread waits
 
     def _await(self) -> tuple[Lane, _Waiting] | None:
         """Wait for a job; None if this thread is to end."""
         while not self._is_closed:
             if self._lanes and self._may_start() and (taken := self._take()) is not None:
                 return taken
-            if not self._open and not self._linger_s:
+            if not self._open and not self._lingers:
                 return None
             self._idle += 1
-            is_woken = self._wanted.wait(None if self._open else self._linger_s)
+            # Not for ever, so that nothing depends on every wake-up reaching the right thread.
+            is_woken = self._wanted.wait(_IDLE_S)
             self._idle -= 1
-            if not is_woken and not self._open:
+            if not is_woken and not self._lanes:
                 return None
         return None
 
@@ -279,7 +284,7 @@ class Lane:
         """Queue a read.
 
         Args:
-            job: Reads, and passes on what it has read; must not raise.
+            job: Reads; see `Job`.
             samples: How many samples it reads.
             size_bytes: Of these samples.
         """

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator
-from queue import SimpleQueue
+from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
 
 from sophon.codec.cut import RAW, make_payload
 from sophon.codec.window.indexes import INDEXES
@@ -31,6 +31,7 @@ from sophon.pipeline import Pipeline
 from sophon.store import Store, open_store
 from sophon.store.reading import Reading
 
+_LOOK_S = 1.0  # between looks at whether more may be read
 _QUICK_S = 0.001  # for a read; two threads that fetch get 2,000 samples a second then, without any further thread
 
 
@@ -144,12 +145,20 @@ class _LocalFetch(Fetch):
                 asked += 1
                 self._ask_for(asked - 1)
             start_s = time.monotonic()
-            found = self._read.get()
+            found = self._next()
             self._count(self._lane.read_s, time.monotonic() - start_s)
             if found is None:
                 return
             came += 1
             yield found
+
+    def _next(self) -> tuple[int, bytes | BaseException] | None:
+        """Return what was read next; None if the fetch was cancelled."""
+        while True:
+            try:
+                return self._read.get(timeout=_LOOK_S)
+            except Empty:
+                self._reading.staff()  # a read may have come to hang, and others may begin in its stead
 
     def _file_here(self, position: int) -> tuple[int, bytes | BaseException]:
         """Read a sample in this thread."""
@@ -171,7 +180,12 @@ class _LocalFetch(Fetch):
 
     def _ask_for(self, position: int) -> None:
         """Have a sample read by the stage."""
-        self._lane.add(lambda: self._read.put(self._file(position)), 1, self._size_bytes(position))
+
+        def read() -> Callable[[], None]:
+            found = self._file(position)
+            return lambda: self._read.put(found)
+
+        self._lane.add(read, 1, self._size_bytes(position))
 
     def _file(self, position: int) -> tuple[int, bytes | BaseException]:
         try:
