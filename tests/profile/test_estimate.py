@@ -27,7 +27,7 @@ RECIPE = Pipeline(
         ops.Normalize((0.5,) * 3, (0.2,) * 3),
     ]
 )
-CUTS = cuts_to_profile(RECIPE)
+CUTS = cuts_to_profile(RECIPE, ("raw", "zstd", "webp", "window"))  # what there is everywhere
 COUNT = 160
 
 
