@@ -168,7 +168,7 @@ def test_one_of_two_dies_without_worker_threads(pair, expected, settings):
 def test_several_addresses_that_make_no_sense(images):
     for data, words in [
         ([], "a list of addresses"),
-        (["grpc://localhost:1/data", str(images)], "give it as fallback="),
+        (["grpc://localhost:1/data", str(images)], r"give it as Faults\(fallback"),
         (["grpc://localhost:1/data"] * 2, "given twice"),
         ([1], "a list of addresses"),
     ]:
@@ -329,7 +329,7 @@ def test_a_fallback_that_makes_no_sense(tmp_path, one, images):
     with pytest.raises(ConfigError, match="several nodes as a list"):
         sophon.DataLoader(one.url, RECIPE, faults=sophon.Faults(fallback=one.url))
     dataset = sophon.RemoteDataset(one.url, RECIPE)
-    with pytest.raises(ConfigError, match="has its own fallback; tell it"):
+    with pytest.raises(ConfigError, match="has its own faults; tell it"):
         sophon.DataLoader(dataset, faults=sophon.Faults(fallback=images))
     with pytest.raises(ConfigError, match="read from a path already"):
         sophon.DataLoader(images, RECIPE, faults=sophon.Faults(fallback=images))

@@ -71,15 +71,8 @@ def run_demo(settings: DemoSettings, on_batch: OnBatch) -> dict[str, Any]:
     with one_torch_thread(torch), LocalServer(settings.folder, 1, options=limit) as server:
 
         def loader_for(policy: str) -> DataLoader:
-            kept = profile_path if policy in MEASURED else None
-            return DataLoader(
-                server.url,
-                RECIPE,
-                batch_size=_BATCH_SIZE,
-                shuffle=True,
-                num_workers=1,
-                policy=Planning(policy, profile=kept),
-            )
+            planning = Planning(policy, profile=profile_path if policy in MEASURED else None)
+            return DataLoader(server.url, RECIPE, batch_size=_BATCH_SIZE, shuffle=True, num_workers=1, policy=planning)
 
         first = loader_for("optimal")
         _Training(first, settings.epochs).epoch(0, "measuring", on_batch)

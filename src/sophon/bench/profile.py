@@ -17,14 +17,15 @@ from sophon.bench.harness import OnStep, nothing
 from sophon.bench.ops import RECIPE
 from sophon.loader.loader import DataLoader
 from sophon.loader.local_server import LocalServer
+from sophon.loader.options import Planning
 from sophon.profile.explore import DEFAULT_SHARE
 
 _BATCH_SIZE = 64
 _MIN_ROUNDS = 3
-_WAYS: dict[str, dict[str, Any]] = {
-    "plain": {"policy": "none"},
-    "timing": {"policy": "optimal", "profile": False, "profile_share": 0.0},
-    "profiling": {"policy": "optimal", "profile": False},
+_WAYS = {
+    "plain": Planning("none"),
+    "timing": Planning("optimal", profile=False, share=0.0),
+    "profiling": Planning("optimal", profile=False),
 }
 
 
@@ -54,10 +55,12 @@ def bench_profile(
         while rounds <= _MIN_ROUNDS or time.monotonic() < end_s:
             for name in _turn(rounds):
                 report(f"round {rounds}: {name}", rounds, _MIN_ROUNDS)
-                settings = {**_WAYS[name]}
+                policy = _WAYS[name]
                 if name == "profiling":
-                    settings["profile_share"] = share
-                loader = DataLoader(server.url, RECIPE, batch_size=_BATCH_SIZE, shuffle=True, num_workers=1, **settings)
+                    policy = Planning("optimal", profile=False, share=share)
+                loader = DataLoader(
+                    server.url, RECIPE, batch_size=_BATCH_SIZE, shuffle=True, num_workers=1, policy=policy
+                )
                 epoch_s, cpu_s = _epoch(loader)
                 if rounds:
                     epochs[name].append(epoch_s)

@@ -78,7 +78,8 @@ class Jxl(Codec):
     def fits(self, spec: Spec) -> bool:
         """Return whether values of this spec can be encoded."""
         sides = spec.shape[:2]
-        return spec.kind is Kind.IMAGE and all(side is None or side <= MAX_SIDE for side in sides) and available()
+        is_known = spec.kind is Kind.IMAGE and not spec.mode  # RGB or L
+        return is_known and all(side is None or side <= MAX_SIDE for side in sides) and available()
 
     def encode(self, value: Image.Image) -> bytes:
         """Return the payload of a picture."""

@@ -128,7 +128,6 @@ class DataLoader:
             says when an epoch begins.
     """
 
-    # long: the signature has 30 lines, and each argument is handed to what it is for in one place.
     def __init__(
         self,
         data: Address | RemoteDataset | Any,
@@ -188,6 +187,7 @@ class DataLoader:
         self.dataset = own.open(inner, pipeline, told.generator)
         self._make(told, own, indices)
 
+    # long: what users said is handed to what it is for, in one place.
     def _make(self, told: TorchArguments, own: Own, indices: Order | None) -> None:
         """Make everything that an epoch needs, now that the data set is open."""
         dataset, planning = self.dataset, own.planning

@@ -148,7 +148,7 @@ class Store(ABC):
         """Put the bytes of a sample that exists into memory, and return how many there are; stores may save a copy."""
         data = self._read(index)
         if len(data) == len(space):
-            space[:] = data
+            space.cast("B")[:] = data  # Arrow's memory is of signed bytes
         return len(data)
 
     def close(self) -> None:

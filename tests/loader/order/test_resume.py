@@ -29,7 +29,7 @@ def _loader(url, ranks=(0, 1), count=0, batch_size=BATCH, **settings):
     rank, size = ranks
     settings = {"policy": "none", "seed": SEED, "shuffle": True, "columns": ("id",), **settings}
     made = sophon.DataLoader(
-        url, RECIPE, **grouped(batch_size=batch_size, num_workers=count, ranks=sophon.Ranks(rank, size), **settings)
+        url, RECIPE, **grouped(batch_size=batch_size, num_workers=count, rank=rank, size=size, **settings)
     )
     made.set_epoch(EPOCH)
     return made

@@ -50,7 +50,7 @@ def wanted(images):
 def _loader(url, ranks=(0, 1), batch_size=BATCH, **options):
     options = {"policy": "none", "seed": SEED, "shuffle": True, "columns": ("id",), "order": Relaxed(4)} | options
     rank, size = ranks
-    made = sophon.DataLoader(url, PIPELINE, **grouped(batch_size=batch_size, ranks=sophon.Ranks(rank, size), **options))
+    made = sophon.DataLoader(url, PIPELINE, **grouped(batch_size=batch_size, rank=rank, size=size, **options))
     made.set_epoch(EPOCH)
     return made
 
@@ -271,7 +271,7 @@ def test_a_damaged_state_is_refused(images, change):
 def test_a_state_of_a_longer_row_is_refused(images):
     loader = _loader(images, (0, 2))
     state = {**loader.state_dict(), "cursor": 40}
-    state["turns"] = {"rank": 0, "size": 2, "begun": 0, "late": [3], "early": [20]}
+    state["turns"] = {"rank": 0, "world_size": 2, "begun": 0, "late": [3], "early": [20]}
     loader.load_state_dict(state)  # 21 samples each, the last one padded
     assert len(list(loader)) == 1
     loader = _loader(images, (0, 2), uneven="drop", batch_size=1)

@@ -182,8 +182,8 @@ def test_it_saves_what_the_first_steps_cost(images, tmp_path):
         (Pipeline([lambda data: data]), {"cache": True}, "comes first and is random"),
         (STEADY, {"cache": True, "policy": "all"}, "give no policy"),
         (STEADY, {"cache": True, "policy": "optimal"}, "give no policy"),
-        (STEADY, {"cache": True, "cache_bytes": 0}, "cache_bytes: expected"),
-        (STEADY, {"cache": True, "cache_dir": "/proc/nothing"}, "cache_dir: /proc/nothing.* cannot be written to"),
+        (STEADY, {"cache": sophon.Cache(most_bytes=0)}, "most_bytes: expected"),
+        (STEADY, {"cache": sophon.Cache(folder="/proc/nothing")}, "cache: /proc/nothing.* cannot be written to"),
     ],
 )
 def test_wrong_settings_are_refused(images, pipeline, settings, message):

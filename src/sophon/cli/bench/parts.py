@@ -35,7 +35,7 @@ def bench_parts_command(
     data: Path | None, count: int, nodes: int, link: float, rounds: int, shape: str, json_target: str | None
 ) -> None:
     """A data set spread over several nodes with links of their own."""
-    from sophon.bench.parts import bench_parts
+    from sophon.bench.planning.parts import bench_parts
 
     with steps_bar("parts") as report, photo_folder(data, count, report) as folder:
         result = bench_parts(folder, nodes, link, rounds, shape, report)

@@ -171,7 +171,7 @@ def _fewer_bytes(stats: Stats, setup: Setup, plan: Plan | None) -> str:
         "node has CPU to spare.",
         "cache": "a faster disk for the cache: the workers wait for what is kept there."
         if is_full
-        else f"a fuller cache: {wait}. What is kept is not asked for again, until cache_bytes are used up.",
+        else f"a fuller cache: {wait}. What is kept is not asked for again, until the bytes of the cache are used up.",
         "nothing": f"a faster link: {wait}, and nothing can be offloaded, since the first step has to run here.",
     }[setup.cuts_by]
 

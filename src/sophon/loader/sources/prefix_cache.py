@@ -90,7 +90,7 @@ class PrefixCache:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "bytes").touch()
         except OSError as error:
-            raise ConfigError(f"cache_dir: {folder} cannot be written to ({error}); choose another folder") from error
+            raise ConfigError(f"cache: {folder} cannot be written to ({error}); choose another folder") from error
 
     @property
     def used_bytes(self) -> int:
@@ -169,10 +169,10 @@ def cache_for(pipeline: Pipeline, opened: Opened, cut: Cut, settings: Cache) -> 
     """Return the cache of a job; another data set, other ops or other software have another one."""
     base = user_folder() if settings.folder is None else Path(settings.folder)
     if base is None:
-        raise ConfigError("cache_dir: there is no home folder to keep a cache in; name a folder")
+        raise ConfigError("cache: there is no home folder to keep a cache in; name a folder")
     most_bytes = settings.most_bytes
     if isinstance(most_bytes, bool) or not isinstance(most_bytes, int) or most_bytes < 1:
-        raise ConfigError(f"cache_bytes: expected an integer of at least 1, got {most_bytes!r}")
+        raise ConfigError(f"cache: most_bytes: expected an integer of at least 1, got {most_bytes!r}")
     job = [opened.fingerprint, pipeline.prefix(cut.k).fingerprint if cut.k else "", str(cut), json.dumps(versions())]
     name = hashlib.sha256("\n".join(job).encode()).hexdigest()[:32]
     return PrefixCache(base / "prefixes" / name, cut, most_bytes)

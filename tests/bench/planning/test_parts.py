@@ -2,7 +2,7 @@
 
 import pytest
 
-from sophon.bench.parts import bench_parts, divided
+from sophon.bench.planning.parts import bench_parts, divided
 from sophon.bench.rig.namespaces import ShapedLink, can_shape
 from sophon.bench.rig.shell import call
 from sophon.store import open_store
