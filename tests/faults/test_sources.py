@@ -159,7 +159,7 @@ def test_the_other_one_has_another_version_of_an_op(images, expected, monkeypatc
         assert struck.loader.stats.cuts["2:webp"] > 0
 
 
-@pytest.mark.parametrize("settings", [{"num_workers": 0}, {"num_workers": 1, "workers": "processes"}])
+@pytest.mark.parametrize("settings", [{"num_workers": 0}, {"num_workers": 1, "kind": "processes"}])
 def test_one_of_two_dies_without_worker_threads(pair, expected, settings):
     struck = Struck(_urls(pair), pair[0].kill, "mid-stream", policy="2:webp", **settings)
     assert struck.digest() == expected

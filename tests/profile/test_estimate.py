@@ -61,7 +61,7 @@ def explored(store):
 
 
 def test_bytes_of_the_next_epoch_are_predicted_from_its_boxes(store, explored):
-    profile, truth = estimate(explored, 1), measure(store, RECIPE, epoch=1)
+    profile, truth = estimate(explored, 1), measure(store, RECIPE, epoch=1, cuts=CUTS)
     for cut in CUTS:
         column = profile.column(cut)
         predicted, measured = profile.payload_bytes[:, column], truth.payload_bytes[:, column]

@@ -277,8 +277,8 @@ def test_what_a_target_transform_draws_depends_on_the_sample_alone(images, serve
     assert len(set(expected)) == len(expected)
     torch.manual_seed(1)
     state = torch.random.get_rng_state()
-    assert labels(images, batch_size=4, num_workers=workers, workers=kind) == expected
-    assert labels(server.url, batch_size=8, num_workers=workers, workers=kind, policy="all") == expected
+    assert labels(images, batch_size=4, num_workers=workers, kind=kind) == expected
+    assert labels(server.url, batch_size=8, num_workers=workers, kind=kind, policy="all") == expected
     assert torch.equal(torch.random.get_rng_state(), state)
 
 

@@ -168,7 +168,7 @@ from tests.support.servers import RECIPE
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 never = threading.Event()
-batches = sophon.DataLoader(sys.argv[1], RECIPE, 3, collate_fn=lambda items: never.wait()).shared()
+batches = sophon.DataLoader(sys.argv[1], RECIPE, batch_size=3, collate_fn=lambda items: never.wait()).shared()
 threading.Thread(target=next, args=(batches,), daemon=True).start()
 try:
     threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()

@@ -272,7 +272,7 @@ def _described(value):
         numbers = dense.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if dense.numel() else b""
         return type(value), value.dtype, tuple(value.shape), value.requires_grad, numbers
     if isinstance(value, np.ndarray):
-        return type(value), value.dtype.str, value.shape, value.flags.writeable, value.tobytes()
+        return type(value), value.dtype.str, value.shape, value.tobytes()  # what came from elsewhere may be written to
     if isinstance(value, dict):
         return {name: _described(part) for name, part in value.items()}
     if isinstance(value, list | tuple):

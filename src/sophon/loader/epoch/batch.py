@@ -55,6 +55,7 @@ class Batch:
         size: How many samples it holds.
         layout: Shape and dtype of the samples, if they are known; None to keep them one by one.
         memory: Where its array lies.
+        hands_on: Whether the user's own function is given the samples: then an array of the user's stays what it is.
 
     Attributes:
         errors: Of the slots whose samples cannot be had.
@@ -63,8 +64,11 @@ class Batch:
         is_over: Whether nothing is left to be done but to hand it out.
     """
 
-    def __init__(self, finishing: Finishing, size: int, layout: Layout | None, memory: Memory) -> None:
+    def __init__(
+        self, finishing: Finishing, size: int, layout: Layout | None, memory: Memory, hands_on: bool = False
+    ) -> None:
         self._finishing = finishing
+        self._keeps_arrays = hands_on and finishing.gives_own
         self._layout = layout
         self._memory = memory
         self._made: list[Made | None] = [None] * size
@@ -102,7 +106,7 @@ class Batch:
         if made.is_placed:
             self._placed[slot] = True
             return
-        place = self.place(slot)
+        place = None if self._keeps_arrays else self.place(slot)
         if place is None:
             return
         value = made.value if isinstance(made.value, np.ndarray) else None

@@ -419,7 +419,8 @@ class Engine:
         number = self._machine.division.of(place)
         if number not in self._batches:
             count = self._machine.division.size_of(number)
-            self._batches[number] = Batch(self._finishing, count, self._layout, self._finishers.memory)
+            memory, hands_on = self._finishers.memory, self._stretch.has_collate
+            self._batches[number] = Batch(self._finishing, count, self._layout, memory, hands_on)
         return self._batches[number]
 
     def _slot(self, place: int) -> int:
