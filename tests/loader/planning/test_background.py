@@ -143,9 +143,12 @@ def test_a_loader_that_is_left_in_the_middle_waits_for_no_plan(loader, plans):
 
 def test_an_error_of_a_plan_is_raised_where_batches_are_taken(loader, plans):
     plans.error = ZeroDivisionError("of the plan")
+    plans.may_go_on.clear()
     batches = iter(loader)
     next(batches)
-    _wait_until(lambda: plans.is_planning.is_set() and not _planning_threads())
+    assert plans.is_planning.wait(_PATIENCE_S)
+    plans.may_go_on.set()
+    _wait_until(lambda: not _planning_threads())
     with pytest.raises(ZeroDivisionError, match="of the plan"):
         list(batches)
 
