@@ -10,7 +10,7 @@ from sophon.cli.main import cli
 def test_it_trains_with_every_policy_and_ends_with_a_sentence_and_a_report(tmp_path):
     out = tmp_path / "out"
     result = CliRunner().invoke(
-        cli, ["demo", "--count", "32", "--link", "200mbit", "--epochs", "1", "--out", str(out)], catch_exceptions=False
+        cli, ["demo", "--count", "32", "--link", "60mbit", "--epochs", "1", "--out", str(out)], catch_exceptions=False
     )
     assert result.exit_code == 0, result.output
     assert "all policies fed the model identical bits" in result.stdout

@@ -102,7 +102,8 @@ def _fetch(dataset: RemoteDataset, count: int, size: int, report: OnStep) -> tup
         source, samples = asked
         request = replace(dataset.samples.request(0, samples), cuts=(RAW,) * len(samples))
         try:
-            return [(samples[r.position], r) for r in source.fetch(request, dataset.samples.deadline_s)]
+            replies = sorted(source.fetch(request, dataset.samples.deadline_s), key=lambda reply: reply.position)
+            return [(samples[reply.position], reply) for reply in replies]
         except RetryableError as error:  # a second try would be measured, too
             raise explain(UnavailableError(str(error)), dataset.url) from error
 
