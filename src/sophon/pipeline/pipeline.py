@@ -20,14 +20,13 @@ from sophon.pipeline.ops.decode import Decode
 from sophon.pipeline.ops.on_tensor import OnTensor
 from sophon.pipeline.ops.tensor import Tensor
 from sophon.pipeline.region import first_crop
-from sophon.pipeline.registry import op_from_spec
+from sophon.pipeline.registry import MOST_STEPS, check_bounds, op_from_spec
 from sophon.pipeline.rng import Key, Rng
 from sophon.pipeline.spec import ENCODED, Kind, Spec, Value, spec_of
 from sophon.pipeline.trace import Trace
 from sophon.pipeline.translation import ops_from_transform
 
 _FORMAT = 1  # of the JSON form
-_MAX_OPS = 64
 _MAX_JSON_BYTES = 1 << 16  # a recipe is a few hundred bytes
 
 
@@ -51,8 +50,8 @@ class Pipeline:
 
     def __init__(self, ops: Iterable[Op | Callable[[Any], Any]]) -> None:
         steps = tuple(_as_op(op) for op in ops)
-        if not 1 <= len(steps) <= _MAX_OPS:
-            raise ConfigError(f"expected 1 to {_MAX_OPS} ops, got {len(steps)}")
+        if not 1 <= len(steps) <= MOST_STEPS:
+            raise ConfigError(f"expected 1 to {MOST_STEPS} ops, got {len(steps)}")
         specs = [ENCODED]
         for position, op in enumerate(steps):
             try:
@@ -177,21 +176,30 @@ class Pipeline:
     @classmethod
     def from_spec(cls, spec: Json) -> Pipeline:
         """Return the pipeline that JSON values describe; unknown ops, versions and parameters are refused."""
-        if not isinstance(spec, dict) or not isinstance(spec.get("ops"), list):
-            raise ConfigError('expected a pipeline as {"format": 1, "ops": […]}')
-        if spec.get("format") != _FORMAT:
-            raise ConfigError(
-                f"expected pipeline format {_FORMAT}, got {spec.get('format')!r}; install the same release"
-            )
-        if len(spec["ops"]) > _MAX_OPS:
-            raise ConfigError(f"expected at most {_MAX_OPS} ops, got {len(spec['ops'])}")
-        ops = []
-        for position, part in enumerate(spec["ops"]):
-            try:
-                ops.append(op_from_spec(part))
-            except ConfigError as error:
-                raise ConfigError(f"op {position}: {error}") from error
-        return cls(ops)
+        pipeline, problem = cls.known_part(spec)
+        if problem is not None:
+            raise problem
+        return cls(()) if pipeline is None else pipeline
+
+    @classmethod
+    def known_part(cls, spec: Json) -> tuple[Pipeline | None, ConfigError | None]:
+        """Return the longest prefix of what JSON values describe that can be built here, and why it is not longer.
+
+        Every op is looked at once, in order, up to the first that is wrong. None if that is the very first.
+        """
+        steps: list[Op] = []
+        try:
+            specs = [ENCODED]
+            for position, part in enumerate(_parts(spec)):
+                try:
+                    op = op_from_spec(part)
+                    specs.append(op.output(specs[-1]))
+                except ConfigError as error:
+                    raise ConfigError(f"op {position}: {error}") from error
+                steps.append(op)
+        except ConfigError as error:
+            return (cls(steps) if steps else None), error
+        return (cls(steps) if steps else None), None
 
     @classmethod
     def from_json(cls, text: str) -> Pipeline:
@@ -238,6 +246,19 @@ class Pipeline:
 
     def __reduce__(self) -> tuple[object, ...]:
         return (Pipeline, (self.ops,))  # for spawned worker processes; slots and fusions are rebuilt
+
+
+def _parts(spec: Json) -> list[Json]:
+    """Return the ops of a pipeline in JSON, all of which are small enough to be looked at."""
+    if not isinstance(spec, dict) or not isinstance(spec.get("ops"), list):
+        raise ConfigError('expected a pipeline as {"format": 1, "ops": […]}')
+    parts: list[Json] = spec["ops"]
+    if len(parts) > MOST_STEPS:
+        raise ConfigError(f"expected at most {MOST_STEPS} ops, got {len(parts)}")
+    check_bounds(spec)
+    if spec.get("format") != _FORMAT:
+        raise ConfigError(f"expected pipeline format {_FORMAT}, got {spec.get('format')!r}; install the same release")
+    return parts
 
 
 def _as_op(step: Op | Callable[[Any], Any]) -> Op:

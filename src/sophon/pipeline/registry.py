@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sophon.errors import ConfigError
 from sophon.pipeline import ops
@@ -16,7 +16,13 @@ from sophon.pipeline.op import Json, Op
 
 OPS: dict[str, type[Op]] = {name: getattr(ops, name) for name in ops.__all__}
 
-_MAX_DEPTH = 8  # of ops inside ops; a deeper spec is not a recipe but an attack
+MOST_STEPS = 64  # ops of a pipeline, one after the other
+MOST_OPS = 256  # with those inside others: SimCLR's recipe has 9, and the largest policy of AutoAugment is one
+MOST_DEPTH = 8  # of ops and lists inside each other
+MOST_CHARACTERS = 1 << 14  # of all names and texts together: a recipe has some hundred
+MOST_VALUES = 1 << 12  # numbers, names and texts
+_MOST_DIGITS_BITS = 128  # of an integer; Python takes a while to show one of a million digits
+_MOST_NAME = 64  # characters of a name that is worth comparing with others
 _OpClass = TypeVar("_OpClass", bound=type[Op])
 
 
@@ -27,16 +33,54 @@ def register(op: _OpClass) -> _OpClass:
     return op
 
 
+def check_bounds(spec: Any) -> None:
+    """Raise `ConfigError` unless JSON values are few, short and not deep.
+
+    Some of what is done with a spec takes longer than its size suggests: a misspelt name is compared with all names
+    there are, and an op made of ops asks each of them several times what it gives. So nothing is built, compared or
+    quoted before the whole is known to be small. The look itself ends at the first thing too many.
+    """
+    ops = values = characters = 0
+    level = [spec]
+    depth = 0
+    while level:
+        if depth > 2 * MOST_DEPTH + 2:  # each op inside another adds itself and the list it stands in
+            raise ConfigError(f"expected ops nested at most {MOST_DEPTH} deep; flatten the pipeline")
+        below: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                ops += 1
+                values += len(value)
+                if values <= MOST_VALUES:
+                    characters += sum(len(key) if isinstance(key, str) else 1 for key in value)
+                    below.extend(value.values())
+            elif isinstance(value, list | tuple):
+                values += len(value)
+                if values <= MOST_VALUES:
+                    below.extend(value)
+            elif isinstance(value, str):
+                characters += len(value)
+            elif isinstance(value, int):
+                characters += 0 if value.bit_length() <= _MOST_DIGITS_BITS else MOST_CHARACTERS + 1
+            if ops > MOST_OPS + 1 or values > MOST_VALUES or characters > MOST_CHARACTERS:
+                raise ConfigError(
+                    f"expected a pipeline of at most {MOST_OPS} ops, those inside others included, "
+                    f"{MOST_VALUES:,} values and {MOST_CHARACTERS:,} characters; leave something out"
+                )
+        level = below
+        depth += 1
+
+
 def op_from_spec(spec: Json, depth: int = 0) -> Op:
     """Return the op that a JSON spec describes."""
-    if depth > _MAX_DEPTH:
-        raise ConfigError(f"expected ops nested at most {_MAX_DEPTH} deep; flatten the pipeline")
+    if depth > MOST_DEPTH:
+        raise ConfigError(f"expected ops nested at most {MOST_DEPTH} deep; flatten the pipeline")
     if not isinstance(spec, dict) or not isinstance(spec.get("op"), str):
         raise ConfigError(f'expected an op as {{"op": NAME, "version": N, …}}, got {_short(spec)}')
     name = spec["op"]
     op = OPS.get(name)
     if op is None:
-        near = difflib.get_close_matches(name, OPS, n=1)
+        near = difflib.get_close_matches(name[:_MOST_NAME], OPS, n=1)
         hint = f"did you mean {near[0]}?" if near else "known ops: " + ", ".join(OPS)
         raise ConfigError(f"unknown op {_short(name)}; {hint} Register an op of your own on both sides.")
     if spec.get("version") != op.version:
@@ -58,8 +102,8 @@ def op_from_spec(spec: Json, depth: int = 0) -> Op:
 
 
 def _from_json(value: Json, depth: int) -> object:
-    if depth > _MAX_DEPTH:
-        raise ConfigError(f"expected lists nested at most {_MAX_DEPTH} deep")
+    if depth > MOST_DEPTH:
+        raise ConfigError(f"expected lists nested at most {MOST_DEPTH} deep")
     if isinstance(value, dict):
         return op_from_spec(value, depth + 1)
     if isinstance(value, list):
