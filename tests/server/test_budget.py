@@ -107,9 +107,116 @@ def test_what_is_withdrawn_is_never_run_and_nobody_waits_behind_it(budget):
     left = [one.submit(lambda _, number=number: ran.append(number), 1000) for number in range(50)]
     last = one.submit(lambda _: "last", 1000)
     one.withdraw([running, *left])
-    assert one._waiting <= 2
-    assert len(one._queue) <= 1
+    assert one.queued <= 1
     go.set()
     assert running.result()[0] is True  # what had begun goes on
     assert last.result()[0] == "last"
     assert not ran
+
+
+def test_tenants_share_the_cores_by_seconds_and_not_by_tasks(budget):
+    """A hundred long tasks of one tenant, then ten short ones of another: those do not wait for all the long ones."""
+    one, order = budget(1), []
+    long = [one.submit(lambda _: _burn(0.02) or order.append("long"), 1000, tenant=1) for _ in range(50)]
+    short = [one.submit(lambda _: _burn(0.005) or order.append("short"), 1000, tenant=2) for _ in range(10)]
+    for future in short:
+        future.result()
+    # 0.05 s of the short ones, so about as much of the long ones, and one that had begun.
+    assert order.count("long") < 12
+    for future in long:
+        future.cancel()
+
+
+def test_who_was_away_does_not_save_up(budget):
+    one = budget(1)
+    for future in [one.submit(lambda _: _burn(0.02), 1000, tenant=1) for _ in range(10)]:
+        future.result()
+    order = []
+    first = [one.submit(lambda _: _burn(0.01) or order.append(2), 1000, tenant=2) for _ in range(20)]
+    second = [one.submit(lambda _: _burn(0.01) or order.append(1), 1000, tenant=1) for _ in range(20)]
+    for future in (*first, *second):
+        future.result()
+    # Tenant 2 is 0.2 s behind, which is all that it has to do; it would run alone until then if that counted.
+    assert order[:10].count(1) >= 3
+
+
+def test_a_tenants_own_backlog_is_all_that_counts_for_its_patience(budget):
+    one, gate = budget(1), threading.Event()
+    blocked = one.submit(lambda _: gate.wait(HANG_S), 1000, tenant=1)
+    many = [one.submit(lambda _: None, 1e6, tenant=1) for _ in range(2000)]
+    assert one.submit(lambda _: None, 0.1, tenant=1) is None
+    assert (honest := one.submit(lambda _: "done", 0.1, tenant=2)) is not None
+    gate.set()
+    blocked.result()
+    assert honest.result()[0] == "done"
+    one.withdraw(many)
+
+
+def test_what_comes_first_of_a_tenant_does_not_wait_for_its_others(budget):
+    one, gate, order = budget(1), threading.Event(), []
+    blocked = one.submit(lambda _: gate.wait(HANG_S), 1000)
+    samples = [one.submit(lambda _, n=n: order.append(n), 1000) for n in range(3)]
+    opening = one.submit(lambda _: order.append("opening"), 1000, is_first=True)
+    gate.set()
+    for future in (blocked, *samples, opening):
+        future.result()
+    assert order[0] == "opening"
+
+
+class Stoppable:
+    """Stands for a child process: works until it is told to stop, and goes on when it may."""
+
+    def __init__(self, work_s):
+        self.go_on, self.left_s, self.stops = threading.Event(), work_s, 0
+        self.go_on.set()
+
+    def hold(self, is_held):
+        self.stops += is_held
+        (self.go_on.clear if is_held else self.go_on.set)()
+
+    def __call__(self, slot):
+        with slot.holdable(self.hold):
+            while self.left_s > 0:
+                self.go_on.wait(HANG_S)
+                _burn(0.002)
+                self.left_s -= 0.002
+        return "done"
+
+
+def test_a_long_task_makes_place_for_another_tenants_and_ends_all_the_same(budget):
+    one, long = budget(1), Stoppable(1.0)
+    slow = one.submit(long, 1000, tenant=1)
+    while not one._running:
+        time.sleep(0.001)
+    begin_s = time.thread_time()
+    for future in [one.submit(lambda _: _burn(0.01), 1000, tenant=2) for _ in range(20)]:
+        future.result()
+    assert not slow.done()
+    assert long.stops >= 2
+    assert long.left_s > 0.4, "it had no more than its share meanwhile"
+    assert slow.result()[0] == "done"
+    assert time.thread_time() - begin_s < 1
+
+
+def test_a_task_of_one_tenant_alone_is_never_held(budget):
+    one, long = budget(1), Stoppable(0.3)
+    tasks = [one.submit(long, 1000, tenant=1), *(one.submit(lambda _: None, 1000, tenant=1) for _ in range(5))]
+    for task in tasks:
+        task.result()
+    assert long.stops == 0
+
+
+def test_a_closing_budget_lets_what_was_held_go_on(budget):
+    one, long = budget(1), Stoppable(0.5)
+    slow = one.submit(long, 1000, tenant=1)
+    gate = threading.Event()
+    other = one.submit(lambda _: gate.wait(HANG_S), 1000, tenant=2)
+    while not long.stops:
+        time.sleep(0.001)
+    closing = threading.Thread(target=one.close)
+    closing.start()
+    gate.set()
+    closing.join(HANG_S)
+    assert not closing.is_alive()
+    assert slow.result(0)[0] == "done"
+    assert other.result(0)[0] is True

@@ -217,7 +217,7 @@ def test_what_nobody_waits_for_any_more_is_not_worked_on(make, in_order):
     replies = executor.replies(_request(in_order=in_order)).pulse(lambda: 0.01)
     assert next(replies) is None  # all nine are queued behind the blocker
     replies.close()  # as Flight does when a trainer cancels or goes away
-    assert not executor._budget._queue
+    assert not executor._budget.queued
     go.set()
     blocker.result()
 
@@ -229,11 +229,11 @@ class Blocked(Threads):
         self.go_on = threading.Event()
         self.made = 0
 
-    def make(self, slot, pipeline, data, key, cut, trace=None):
+    def make(self, slot, pipeline, data, key, cut, trace=None, *claim):
         if key.sample == 0:
             self.go_on.wait(60)
         self.made += 1
-        return super().make(slot, pipeline, data, key, cut, trace)
+        return super().make(slot, pipeline, data, key, cut, trace, *claim)
 
 
 def test_in_order_what_is_finished_early_waits_its_turn_and_the_caller_is_not_kept(make):

@@ -2,7 +2,6 @@
 
 import gc
 import json
-import threading
 from dataclasses import fields
 
 import pytest
@@ -149,6 +148,7 @@ def test_a_seat_that_is_dropped_gives_up_what_it_held():
     seat.hold(90)
     seat.hold(-30)
     assert room.held_bytes == 60
+    assert room.has_space(40)
     assert not room.has_space(41)
     del seat
     gc.collect()
@@ -156,30 +156,61 @@ def test_a_seat_that_is_dropped_gives_up_what_it_held():
 
 
 @pytest.mark.parametrize("in_order", [True, False])
-def test_without_room_for_more_bytes_samples_are_worked_on_one_by_one(make, in_order, monkeypatch):
-    executor = make(in_flight_bytes=1)
-    running, most, lock = 0, 0, threading.Lock()
-    make_payload = executor.maker.make
-
-    def counted(*arguments):
-        nonlocal running, most
-        with lock:
-            running += 1
-            most = max(most, running)
-        try:
-            return make_payload(*arguments)
-        finally:
-            with lock:
-                running -= 1
-
-    monkeypatch.setattr(executor.maker, "make", counted)
+def test_no_more_is_held_than_there_is_room_for(make, in_order, monkeypatch):
+    """A request gets on one sample at a time if need be, as what it made is sent."""
+    monkeypatch.setattr("sophon.server.seats.FREE_BYTES", 1)
+    executor = make(in_flight_bytes=40_000)  # the largest of the payloads has 30 KB, the largest file 20 KB
     room = Seats(executor.limits)
     seat = room.enter()
-    request = Request(**{**vars(_request()), "in_order": in_order})
-    replies = list(executor.replies(request, seat=seat))
-    assert sorted(reply.position for reply in replies) == list(range(20))
-    assert most == 1
+    request = Request(**{**vars(_request(cut="2:raw")), "in_order": in_order})
+    came, most = [], 0
+    for reply in executor.replies(request, seat=seat).pulse(lambda: 0.01):
+        most = max(most, room.held_bytes)
+        if reply is not None:
+            came.append(reply.position)
+            seat.hold(-len(reply.payload))
+    assert sorted(came) == list(range(20))
+    assert 0 < most <= 40_000
+    assert room.held_bytes == 0
+
+
+def test_a_result_that_there_is_no_room_for_is_not_made_room_for(make):
+    """Not even if it is the first of its request, and nothing else is held: the file is sent in its place."""
+    pipeline = Pipeline([ops.Decode(), ops.Pad(2000)])
+    executor = make(in_flight_bytes=2 << 20)
+    room = Seats(executor.limits)
+    seat = room.enter()
+    replies = list(executor.replies(_request(range(4), "2:raw", pipeline), seat=seat))
+    assert {reply.cut for reply in replies} == {RAW}
+    assert executor.reasons == ["memory"] * 4
     assert room.held_bytes == sum(len(reply.payload) for reply in replies)
+
+
+def test_a_file_that_never_fits_is_an_error_of_its_own(make, monkeypatch):
+    monkeypatch.setattr("sophon.server.seats.FREE_BYTES", 4000)
+    executor = make(in_flight_bytes=4000)
+    seat = Seats(executor.limits).enter()
+    errors = []
+    for reply in executor.replies(_request(cut="0:raw"), seat=seat).pulse(lambda: 0.01):
+        if reply is not None:
+            errors += [str(reply.error)] if reply.error else []
+            seat.hold(-len(reply.payload))
+    assert 0 < len(errors) < 20
+    assert "leave it out, or raise --max-in-flight there" in errors[0]
+
+
+def test_one_tenant_of_several_holds_half_of_the_bytes_at_most():
+    room = Seats(Limits(in_flight_bytes=100 << 20), tenants=3)
+    greedy, modest = room.enter(1), room.enter(2)
+    assert greedy.hold(50 << 20, is_certain=False)
+    assert not greedy.has_space(1 << 20)
+    assert not greedy.hold(1 << 20, is_certain=False)
+    another = room.enter(1)
+    assert another.hold(1 << 20, is_certain=False), "a request may always hold a little"
+    assert modest.hold(49 << 20, is_certain=False)
+    assert not modest.hold(1 << 20, is_certain=False)
+    another.leave()
+    assert modest.hold(1 << 20, is_certain=False)
 
 
 def test_clients_that_do_not_read_do_not_keep_others_from_being_served(images):

@@ -149,11 +149,11 @@ class OneByOne(Threads):
         self.received = [threading.Event() for _ in range(count)]
         self._begun = begun
 
-    def make(self, slot, pipeline, data, key, cut, trace=None):
+    def make(self, slot, pipeline, data, key, cut, trace=None, *claim):
         self._begun += 1
         if self._begun > 1 and not self.received[self._begun - 2].wait(30):
             raise AssertionError("the sample before is still held back")
-        return super().make(slot, pipeline, data, key, cut, trace)
+        return super().make(slot, pipeline, data, key, cut, trace, *claim)
 
 
 @pytest.mark.parametrize("in_order", [True, False])

@@ -1,7 +1,11 @@
 """CPU for ops: samples take turns on a fixed number of cores, and are refused when the queue is too long.
 
-Concurrency: one thread per core, at a lower priority than the threads that read and send, so that raw bytes always come
-first.
+Tenants share the cores by measured seconds (`tenants.shares`). A task that takes long does not keep the others from
+their turns: what runs in a child process is held there after a while, and goes on when its tenant is next. What runs in
+this process cannot be held.
+
+Concurrency: one thread per core works at a time, at a lower priority than the threads that read and send, so that raw
+bytes always come first. As many again are there for the tasks that are held.
 Limits: `cores` may be a fraction; the threads then pause while the CPU time they have used exceeds their share. They
 do not where a cgroup's quota holds the whole server to no more than that: the kernel stops them as soon as it is used
 up, and pauses of their own would only lose what it still allows.
@@ -13,14 +17,14 @@ import math
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from sophon.errors import ConfigError
 from sophon.process.cores import quota_here
+from sophon.server.tenants.shares import Shares, Turn
+from sophon.server.tenants.slot import Slot
 
 T = TypeVar("T")
 
@@ -28,22 +32,6 @@ NICE = 10
 _LOOK_S = 1.0  # between two looks whether the kernel holds this process to a quota, which may be set while it runs
 _BURST_S = 0.1  # how many seconds' worth of the share may be used at once after a pause
 _ABOUT = 1.05  # times the budget: a quota is set in whole microseconds
-_FIRST_GUESS_S = 0.005  # per task, until one has been measured: decoding and cropping a photo
-_SMOOTHING = 0.05
-
-
-@dataclass
-class Slot:
-    """Where a task runs, and how much CPU it used in other processes.
-
-    Args:
-        number: Number of the thread, from 0.
-        elsewhere_s: CPU seconds that other processes spent on the task; tasks add to it.
-    """
-
-    number: int
-    elsewhere_s: float = 0.0
-
 
 Task: TypeAlias = Callable[[Slot], T]
 
@@ -64,81 +52,152 @@ class CpuBudget:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._closed = False
-        self._waiting = 0
-        self._task_s = _FIRST_GUESS_S
         self._credit_s = _BURST_S * cores
         self._credited_at_s = time.monotonic()
         self._quota: float | None = None
         self._look_at_s = 0.0
-        self._queue: deque[tuple[Task[Any], Future[Any]]] = deque()
-        self._threads = [
-            threading.Thread(target=self._loop, args=(number,), name=f"sophon-op-{number}", daemon=True)
-            for number in range(math.ceil(cores))
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._shares = Shares()
+        self._running = 0  # tasks that run, without those that are held
+        self._cores_whole = math.ceil(cores)
+        self._threads: list[threading.Thread] = []
+        for _ in range(self._cores_whole):
+            self._start()
+
+    def _start(self) -> None:
+        number = len(self._threads)
+        thread = threading.Thread(target=self._loop, args=(number,), name=f"sophon-op-{number}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     @property
     def slots(self) -> int:
-        """How many tasks run at once."""
-        return len(self._threads)
+        """How many tasks run or are held at once, each of them in a slot of its own."""
+        return 2 * self._cores_whole
 
     @property
     def backlog_s(self) -> float:
-        """How long a task submitted now would wait."""
-        return math.inf if self.cores == 0 else self._waiting * self._task_s / self.cores
+        """How long all that is to be done would take."""
+        return math.inf if self.cores == 0 else self._shares.work_s() / self.cores
 
-    def submit(self, task: Task[T], patience_s: float) -> Future[tuple[T, float]] | None:
+    @property
+    def queued(self) -> int:
+        """How many tasks have not begun."""
+        with self._lock:
+            return sum(len(share.queue) for share in self._shares.all())
+
+    def submit(
+        self, task: Task[T], patience_s: float, tenant: int = 0, *, is_first: bool = False
+    ) -> Future[tuple[T, float]] | None:
         """Queue a task, or return None if it would wait longer than `patience_s`.
 
         The future's result is the task's own, with the CPU seconds that the task took.
+
+        Args:
+            task: What to do.
+            patience_s: How long it may wait.
+            tenant: Whose share it is part of.
+            is_first: Whether it comes before the other tasks of its tenant.
         """
         future: Future[tuple[T, float]] = Future()
         with self._lock:
-            if not self._threads or self._closed or self.backlog_s > patience_s:
+            if not self._threads or self._closed:
                 return None
-            self._waiting += 1
-            self._queue.append((task, future))
+            if patience_s < math.inf and self._shares.wait_s(tenant, self.cores) > patience_s:
+                return None
+            self._shares.add(tenant, (task, future), is_first)
+            while self._shares.are_several and len(self._threads) < self.slots:
+                self._start()  # a tenant that is alone never has to wait for another's task
             self._changed.notify()
         return future
+
+    def charge(self, tenant: int, cpu_s: float) -> None:
+        """Count CPU seconds that were spent on a tenant outside of these threads."""
+        with self._lock:
+            self._shares.of(tenant).had_s += cpu_s
 
     def withdraw(self, futures: Iterable[Future[Any]]) -> None:
         """Take tasks that nobody waits for any more out of the queue; tasks that are already running go on."""
         cancelled = {future for future in futures if future.cancel()}
-        if not cancelled:
-            return
-        with self._lock:
-            for item in [item for item in self._queue if item[1] in cancelled]:
-                self._queue.remove(item)
-                self._waiting -= 1
+        if cancelled:
+            with self._lock:
+                self._shares.withdraw(cancelled)
 
     def _loop(self, number: int) -> None:
         _be_nice()
         while True:
             with self._lock:
-                while not self._closed and not self._queue:
-                    self._changed.wait()
-                if self._closed:
-                    return
-                task, future = self._queue.popleft()
+                while (found := self._next(number)) is None:
+                    if self._closed:
+                        return
+                    _, look_s = self._shares.due(time.monotonic())
+                    self._changed.wait(None if look_s == math.inf else max(look_s - time.monotonic(), 0.0))
+            task, future, turn = found
             if future.set_running_or_notify_cancel():
-                self._run(task, future, Slot(number))
-            with self._lock:
-                self._waiting -= 1
-            del task, future  # they hold a sample, which must not be kept while this thread waits for the next task
+                self._run(task, future, turn)
+            else:
+                self._ended(turn, 0.0)
+            del task, future, found, turn  # they hold a sample, which must not be kept while this thread waits
 
-    def _run(self, task: Task[T], future: Future[tuple[T, float]], slot: Slot) -> None:
+    def _next(self, number: int) -> tuple[Task[Any], Future[Any], Turn] | None:
+        """Return the task that this thread is to run now; let one go on that was held, if that one is next."""
+        now_s = time.monotonic()
+        while not self._closed:
+            if self._running >= self._cores_whole and not self._make_place(now_s):
+                return None
+            share = self._shares.next()
+            if share is None:
+                return None
+            self._running += 1
+            if share.held:
+                turn = share.held.popleft()
+                turn.since_s = now_s
+                share.running.append(turn)
+                turn.slot.go_on()
+                continue
+            task, future = share.queue.popleft()
+            turn = Turn(share, Slot(number), now_s)
+            turn.count(share.task_s)
+            share.running.append(turn)
+            return task, future, turn
+        return None
+
+    def _make_place(self, now_s: float) -> bool:
+        """Hold a task that ran for long, if another tenant waits for its turn; return whether there is one."""
+        turn = next((turn for turn in self._shares.due(now_s)[0] if turn.slot.hold()), None)
+        if turn is None:
+            return False
+        turn.ran_s += now_s - turn.since_s
+        turn.count(max(turn.counted_s, turn.ran_s))
+        self._credit_s -= turn.ran_s - turn.paid_s
+        turn.paid_s = turn.ran_s
+        turn.share.running.remove(turn)
+        turn.share.held.append(turn)
+        self._running -= 1
+        return True
+
+    def _run(self, task: Task[T], future: Future[tuple[T, float]], turn: Turn) -> None:
         self._pause()
         start_s = time.thread_time()
         try:
-            result = task(slot)
+            result = task(turn.slot)
         except BaseException as error:  # noqa: BLE001 - raised again where the result is asked for
-            self._charge(time.thread_time() - start_s + slot.elsewhere_s)
+            self._ended(turn, time.thread_time() - start_s + turn.slot.elsewhere_s)
             future.set_exception(error)
         else:
-            cpu_s = time.thread_time() - start_s + slot.elsewhere_s
-            self._charge(cpu_s)
+            cpu_s = time.thread_time() - start_s + turn.slot.elsewhere_s
+            self._ended(turn, cpu_s)
             future.set_result((result, cpu_s))
+
+    def _ended(self, turn: Turn, cpu_s: float) -> None:
+        with self._lock:
+            self._credit_s -= cpu_s - turn.paid_s
+            turn.count(cpu_s)
+            turn.share.measured(cpu_s)
+            if turn in turn.share.running:
+                turn.share.running.remove(turn)
+                self._running -= 1
+            else:  # it ended just as it was to be held
+                turn.share.held.remove(turn)
 
     def _is_held_by_the_kernel(self) -> bool:
         now_s = time.monotonic()
@@ -161,18 +220,15 @@ class CpuBudget:
                 return
             time.sleep(missing_s / self.cores)
 
-    def _charge(self, cpu_s: float) -> None:
-        with self._lock:
-            self._credit_s -= cpu_s
-            self._task_s += _SMOOTHING * (cpu_s - self._task_s)
-
     def close(self) -> None:
         """Let running tasks finish, and drop the rest."""
         with self._lock:
             self._closed = True
-            dropped, self._queue = self._queue, deque()
+            dropped = self._shares.clear()
+            for turn in [turn for share in self._shares.all() for turn in share.held]:
+                turn.slot.go_on()
             self._changed.notify_all()
-        for _, future in dropped:
+        for future in dropped:
             future.cancel()
         for thread in self._threads:
             thread.join()

@@ -7,36 +7,46 @@ raw bytes of the sample and counts the case; the trainer does the rest. Only a s
 
 from __future__ import annotations
 
+import json
 import math
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import CancelledError
 from dataclasses import replace
-from typing import Any
+from hashlib import sha256
+from typing import Any, TypeVar
 
 import numpy as np
 from cachetools import LRUCache
 from numpy.typing import NDArray
 
 from sophon.codec.table import offered
-from sophon.errors import AccessError, ConfigError, ProtocolError
+from sophon.errors import AccessError, ConfigError, ProtocolError, RetryableError
 from sophon.link.listing import piece_of
 from sophon.link.wire import Reply, Request
 from sophon.pipeline import Kind, Pipeline
 from sophon.pipeline.ops.decode import Decode
 from sophon.pipeline.probe import versions
+from sophon.pipeline.registry import MOST_STEPS, check_bounds
 from sophon.server.access import EVERYTHING, Rights
-from sophon.server.budget import CpuBudget, Slot
+from sophon.server.budget import CpuBudget
 from sophon.server.isolation.crashes import Crashes
 from sophon.server.limits import Limits
 from sophon.server.maker import Maker, Threads
 from sophon.server.seats import Seat, Seats
+from sophon.server.tenants.slot import Slot
+from sophon.server.tenants.toll import Toll
 from sophon.server.work import Task, Work
 from sophon.store import Store
 from sophon.store.reading import Reading
 from sophon.units import format_bytes
 
 _LOOKAHEAD = 64  # samples of a request that may be made ahead, while the link does not take more
-_PIPELINES = 64  # remembered: those used last
+_PIPELINES = 32  # remembered of each tenant: those used last
+_WORTH_BYTES = 1 << 13  # of a message that takes a fraction of a millisecond; longer ones take turns
+_Known = tuple[Pipeline | None, str]
+T = TypeVar("T")
 
 
 class Executor:
@@ -68,8 +78,10 @@ class Executor:
         }
         self.maker = maker or Threads()
         self.crashes = Crashes()
-        self._pipelines: LRUCache[str, Pipeline | None] = LRUCache(_PIPELINES)
-        self._probes: LRUCache[str, tuple[list[str], str]] = LRUCache(_PIPELINES)
+        self._toll = Toll(budget.charge)
+        # Of each tenant its own, so that nobody can make the node forget what others use.
+        self._pipelines: defaultdict[int, LRUCache[bytes, _Known]] = defaultdict(lambda: LRUCache(_PIPELINES))
+        self._probes: defaultdict[int, LRUCache[str, tuple[list[str], str]]] = defaultdict(lambda: LRUCache(_PIPELINES))
         self._lock = threading.Lock()
         self.on_smaller_cut: Callable[[str], None] = lambda _: None
 
@@ -93,8 +105,8 @@ class Executor:
             "versions": versions(),
         }
         if isinstance(message.get("pipeline"), dict):
-            pipeline, reason = _known_part(message["pipeline"], self.limits)
-            found, problem = ([], "") if pipeline is None else self._probe(pipeline)
+            pipeline, reason = self._known_part(message["pipeline"], rights.tenant)
+            found, problem = ([], "") if pipeline is None else self._probe(pipeline, rights.tenant)
             answer["max_cut"] = 0 if pipeline is None else pipeline.max_cut
             answer["digests"] = found
             answer["reason"] = problem or reason
@@ -117,16 +129,29 @@ class Executor:
             )
         return piece_of(manifest, start)
 
-    def _probe(self, pipeline: Pipeline) -> tuple[list[str], str]:
+    def parsed(self, parse: Callable[[bytes], T], data: bytes, tenant: int = 0) -> T:
+        """Parse a message, at the tenant's expense unless it is short."""
+        return parse(data) if len(data) <= _WORTH_BYTES else self._toll.pay(tenant, lambda: parse(data))
+
+    def _probe(self, pipeline: Pipeline, tenant: int) -> tuple[list[str], str]:
         """Run the pipeline on the built-in picture, once; ops may crash on it as on any other picture."""
         with self._lock:
-            if pipeline.fingerprint in self._probes:
-                return self._probes[pipeline.fingerprint]
-        task = self._budget.submit(lambda _: self.maker.probe(pipeline), math.inf)
-        result = self.maker.probe(pipeline) if task is None else task.result()[0]
+            if pipeline.fingerprint in self._probes[tenant]:
+                return self._probes[tenant][pipeline.fingerprint]
+        result = self._inside(lambda slot: self.maker.probe(slot, pipeline), tenant)
         with self._lock:
-            self._probes[pipeline.fingerprint] = result
+            self._probes[tenant][pipeline.fingerprint] = result
         return result
+
+    def _inside(self, work: Callable[[Slot], T], tenant: int) -> T:
+        """Do something within a tenant's share of CPU, before its samples; at once if there are no cores to share."""
+        task = self._budget.submit(work, math.inf, tenant, is_first=True)
+        if task is None:
+            return work(Slot(0))
+        try:
+            return task.result()[0]
+        except CancelledError as error:
+            raise RetryableError("this node is shutting down") from error
 
     def replies(self, request: Request, rights: Rights = EVERYTHING, seat: Seat | None = None) -> Work:
         """Return one reply per sample, each with the CPU seconds it took.
@@ -148,7 +173,7 @@ class Executor:
             sample = next(sample for sample in request.samples if sample >= len(store))
             raise ConfigError(f"data set {request.dataset} has {len(store):,} samples; there is no sample {sample}")
         self._check_size(store, request)
-        pipeline = self._pipeline(request)
+        pipeline, _ = self._known_part(request.pipeline, rights.tenant)
         reading = self.readings[request.dataset]
         return Work(self, store, request, pipeline, seat or Seats(self.limits).enter(), reading)
 
@@ -161,9 +186,9 @@ class Executor:
         """Count a sample that was given a smaller cut than was asked for."""
         self.on_smaller_cut(reason)
 
-    def submit(self, task: Callable[[Slot], Reply], patience_s: float) -> Task | None:
+    def submit(self, task: Callable[[Slot], Reply], patience_s: float, tenant: int = 0) -> Task | None:
         """Queue work on a sample, or return None if it would wait too long."""
-        return self._budget.submit(task, min(patience_s, self._patience_s))
+        return self._budget.submit(task, min(patience_s, self._patience_s), tenant)
 
     def withdraw(self, tasks: Iterable[Task]) -> None:
         """Give up the work of a request whose trainer has left, so that the cores are free for others."""
@@ -176,7 +201,9 @@ class Executor:
                 f"a request for {len(request.samples):,} samples; this node takes {limits.request_samples:,} at most: "
                 "ask for fewer at once, or raise --max-request-samples there"
             )
-        size_bytes = int(store.manifest.sizes[list(request.samples)].sum()) if request.samples else 0
+        sizes = store.manifest.sizes[list(request.samples)] if request.samples else np.zeros(0, np.int64)
+        # A file that is too large is not read: it is an error of its own, and no reason to refuse the others.
+        size_bytes = int(sizes[sizes <= limits.sample_bytes].sum())
         if size_bytes > limits.request_bytes:
             raise ConfigError(
                 f"a request for {format_bytes(size_bytes)}; this node takes {format_bytes(limits.request_bytes)} at "
@@ -198,32 +225,32 @@ class Executor:
         # The same words whether it exists or not: a token reveals nothing about data sets it does not open.
         raise AccessError(f"this token opens no data set {name[:80]!r}; it opens {there_is}")
 
-    def _pipeline(self, request: Request) -> Pipeline | None:
-        """Return the pipeline up to its first op that is not known here; None if that is the very first."""
-        text = repr(request.pipeline)
-        with self._lock:
-            if text in self._pipelines:
-                return self._pipelines[text]
-        pipeline, _ = _known_part(request.pipeline, self.limits)
-        with self._lock:
-            self._pipelines[text] = pipeline
-        return pipeline
+    def _known_part(self, spec: dict[str, Any], tenant: int) -> _Known:
+        """Return the longest prefix of a pipeline that may run here, and why it is not longer.
 
-
-def _known_part(spec: dict[str, Any], limits: Limits) -> tuple[Pipeline | None, str]:
-    """Return the longest prefix of a pipeline that may run here, and why it is not longer."""
-    ops = spec.get("ops")
-    if not isinstance(ops, list) or len(ops) > 64:
-        raise ProtocolError("expected a pipeline spec with at most 64 ops")
-    reason = ""
-    for stop in range(len(ops), 0, -1):
+        None if it does not reach beyond the first op. What was found is remembered, also if it is None: a spec is
+        looked at once, at the tenant's expense.
+        """
+        if not isinstance(spec.get("ops"), list) or len(spec["ops"]) > MOST_STEPS:
+            raise ProtocolError(f"expected a pipeline spec with at most {MOST_STEPS} ops")
         try:
-            pipeline = Pipeline.from_spec({**spec, "ops": ops[:stop]})
+            check_bounds(spec)
         except ConfigError as error:
-            reason = str(error)
-        else:
-            return _within(pipeline, limits, reason)
-    return None, reason
+            return None, str(error)
+        name = sha256(json.dumps(spec).encode()).digest()
+        with self._lock:
+            if name in self._pipelines[tenant]:
+                return self._pipelines[tenant][name]
+        found = self._toll.pay(tenant, lambda: _built(spec, self.limits))
+        with self._lock:
+            self._pipelines[tenant][name] = found
+        return found
+
+
+def _built(spec: dict[str, Any], limits: Limits) -> _Known:
+    pipeline, problem = Pipeline.known_part(spec)
+    reason = "" if problem is None else str(problem)
+    return (None, reason) if pipeline is None else _within(pipeline, limits, reason)
 
 
 def _within(pipeline: Pipeline, limits: Limits, reason: str) -> tuple[Pipeline | None, str]:

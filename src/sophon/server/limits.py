@@ -27,8 +27,9 @@ class Limits:
             picture with the largest number of pixels and for what ops make of it.
         requests: Requests that are answered at the same time; one more is told to try again. Flight gives each of them
             a thread.
-        in_flight_bytes: Size of all samples that were read and are not sent yet. Above it, each request works on one
-            sample at a time, so the excess is at most a sample and a record batch per request.
+        in_flight_bytes: Size of all samples that were read and are not sent yet. What there is no space for waits; a
+            payload that there is no space for is not made, and its file is sent. Each request may hold a mebibyte
+            beyond it. One tenant of several has half of it at most.
         reads: Reads of one data set under way at once. Fewer are used where the store is quick (`store.reading`).
         read_bytes: Size of the samples of one data set that are being read, beyond which no further read begins.
     """

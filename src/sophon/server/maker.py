@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TypeAlias
 
 from sophon.codec.codec import Payload
 from sophon.codec.cut import Cut, make_payload
 from sophon.pipeline import Key, Pipeline, Trace
 from sophon.pipeline.probe import digests
-from sophon.server.budget import Slot
+from sophon.server.tenants.slot import Slot
 
 
 class ChildLost(Exception):  # noqa: N818 - an event; it is answered with a smaller cut and never shown to a user
@@ -16,11 +18,26 @@ class ChildLost(Exception):  # noqa: N818 - an event; it is answered with a smal
 
     Args:
         reason: The label under which it is counted.
+        had_begun: Whether it had begun to work on the sample; a child that dies while it starts is not brought down by
+            what it was to do.
     """
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, *, had_begun: bool = True) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.had_begun = had_begun
+
+
+class NoSpace(Exception):  # noqa: N818 - as above
+    """A payload is larger than what may be held."""
+
+
+Claim: TypeAlias = Callable[[int], bool]  # asked whether there is space for so many bytes, which it then keeps
+
+
+def anything(_: int) -> bool:
+    """Find space for any payload."""
+    return True
 
 
 class Maker(ABC):
@@ -28,19 +45,34 @@ class Maker(ABC):
 
     @abstractmethod
     def make(
-        self, slot: Slot, pipeline: Pipeline, data: bytes, key: Key, cut: Cut, trace: Trace | None = None
+        self,
+        slot: Slot,
+        pipeline: Pipeline,
+        data: bytes,
+        key: Key,
+        cut: Cut,
+        trace: Trace | None = None,
+        claim: Claim = anything,
     ) -> Payload:
         """Return the payload of one sample; raise whatever decoders, codecs and ops raise, or `ChildLost`.
 
-        If there is a trace, it receives the CPU seconds of each op and the size of the picture.
+        If there is a trace, it receives the CPU seconds of each op and the size of the picture. A payload for
+        which `claim` finds no space is dropped where it was made, and `NoSpace` is raised.
         """
 
     @abstractmethod
-    def probe(self, pipeline: Pipeline) -> tuple[list[str], str]:
+    def probe(self, slot: Slot, pipeline: Pipeline) -> tuple[list[str], str]:
         """Return the digests of what the ops give here (see `pipeline.probe`), and why there are not more."""
 
     def close(self) -> None:  # noqa: B027 - threads of the server end with it
         """End whatever was started."""
+
+
+def claimed(payload: Payload, claim: Claim) -> Payload:
+    """Return a payload, or raise `NoSpace` if there is no space for it."""
+    if not claim(len(payload)):
+        raise NoSpace(f"{len(payload):,} bytes")
+    return payload
 
 
 class Threads(Maker):
@@ -54,10 +86,11 @@ class Threads(Maker):
         key: Key,
         cut: Cut,
         trace: Trace | None = None,
+        claim: Claim = anything,
     ) -> Payload:
         """Run here."""
-        return make_payload(pipeline, data, key, cut, trace)
+        return claimed(make_payload(pipeline, data, key, cut, trace), claim)
 
-    def probe(self, pipeline: Pipeline) -> tuple[list[str], str]:
+    def probe(self, slot: Slot, pipeline: Pipeline) -> tuple[list[str], str]:  # noqa: ARG002 - part of the contract
         """Run here."""
         return digests(pipeline), ""

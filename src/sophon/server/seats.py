@@ -1,7 +1,9 @@
 """Seats for requests: how many are answered at once, and how many bytes they hold together.
 
-If several tenants share a node, none of them gets more than half of the seats: a stream that is opened and never read
-keeps its seat for as long as its connection lasts, so one tenant could otherwise shut out all the others.
+If several tenants share a node, none of them gets more than half of the seats, or of the bytes: a stream that is opened
+and never read keeps its seat, and what it holds, for as long as its connection lasts, so one tenant could otherwise
+shut out all the others. For the same reason each request may hold a little (`FREE_BYTES`) however much the others hold;
+so all that is ever held is bounded by the limit on bytes and by that little for each seat.
 
 Concurrency: used by the threads of all requests.
 """
@@ -13,6 +15,8 @@ from collections import Counter
 
 from sophon.errors import RetryableError
 from sophon.server.limits import Limits
+
+FREE_BYTES = 1 << 20  # that a request may hold whatever the others hold: ten photos
 
 
 class Seats:
@@ -27,7 +31,10 @@ class Seats:
         self._limits = limits
         self._share = limits.requests if tenants <= 1 else -(-limits.requests // 2)
         self._lock = threading.RLock()  # reentrant: the garbage collector may give up a seat at any moment
+        self._share_bytes = limits.in_flight_bytes if tenants <= 1 else -(-limits.in_flight_bytes // 2)
+        self._freed = threading.Condition(self._lock)
         self._by_tenant: Counter[int] = Counter()
+        self._bytes_by_tenant: Counter[int] = Counter()
         self.requests = 0
         self.held_bytes = 0
 
@@ -45,14 +52,39 @@ class Seats:
             self.requests += 1
         return Seat(self, tenant)
 
-    def has_space(self, size_bytes: int) -> bool:
-        """Return whether `size_bytes` more may be held."""
-        return self.held_bytes + size_bytes <= self._limits.in_flight_bytes
+    @property
+    def largest_bytes(self) -> int:
+        """The largest file that may be held at all."""
+        return max(self._share_bytes, FREE_BYTES)
 
-    def hold(self, size_bytes: int) -> None:
-        """Add to the bytes that are held; negative to subtract."""
+    def hold(self, size_bytes: int, tenant: int = 0, *, is_certain: bool = True) -> bool:
+        """Add to the bytes that are held, negative to subtract, if there is space; return whether there is.
+
+        Args:
+            size_bytes: How many.
+            tenant: Whose.
+            is_certain: Whether to add them even if there is no space.
+        """
         with self._lock:
+            if not is_certain and not self.has_space(size_bytes, tenant):
+                return False
             self.held_bytes += size_bytes
+            self._bytes_by_tenant[tenant] += size_bytes
+            if size_bytes < 0:
+                self._freed.notify_all()
+            return True
+
+    def has_space(self, size_bytes: int, tenant: int = 0) -> bool:
+        """Return whether a tenant may hold `size_bytes` more."""
+        return (
+            self.held_bytes + size_bytes <= self._limits.in_flight_bytes
+            and self._bytes_by_tenant[tenant] + size_bytes <= self._share_bytes
+        )
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Wait until less is held, or for so long."""
+        with self._lock:
+            self._freed.wait(timeout_s)
 
     def leave(self, tenant: int, size_bytes: int) -> None:
         """Subtract a request and the bytes that it still holds."""
@@ -60,6 +92,8 @@ class Seats:
             self._by_tenant[tenant] -= 1
             self.requests -= 1
             self.held_bytes -= size_bytes
+            self._bytes_by_tenant[tenant] -= size_bytes
+            self._freed.notify_all()
 
 
 class Seat:
@@ -71,24 +105,46 @@ class Seat:
 
     def __init__(self, seats: Seats, tenant: int) -> None:
         self._seats = seats
-        self._tenant = tenant
+        self.tenant = tenant
+        self._lock = threading.RLock()  # the stream's thread and those of the budget
         self._held_bytes = 0
         self._taken = True
 
+    @property
+    def largest_bytes(self) -> int:
+        """The largest file that may be held at all."""
+        return self._seats.largest_bytes
+
     def has_space(self, size_bytes: int) -> bool:
         """Return whether `size_bytes` more may be held."""
-        return self._seats.has_space(size_bytes)
+        return self._is_free(size_bytes) or self._seats.has_space(size_bytes, self.tenant)
 
-    def hold(self, size_bytes: int) -> None:
-        """Add to the bytes that this request holds; negative to subtract."""
-        self._held_bytes += size_bytes
-        self._seats.hold(size_bytes)
+    def _is_free(self, size_bytes: int) -> bool:
+        return self._held_bytes + size_bytes <= FREE_BYTES
+
+    def hold(self, size_bytes: int, *, is_certain: bool = True) -> bool:
+        """Add to the bytes that this request holds, negative to subtract, if there is space; return whether there is.
+
+        Args:
+            size_bytes: How many.
+            is_certain: Whether to add them even if there is no space.
+        """
+        with self._lock:
+            is_certain = is_certain or size_bytes <= 0 or self._is_free(size_bytes)
+            if not self._seats.hold(size_bytes, self.tenant, is_certain=is_certain):
+                return False
+            self._held_bytes += size_bytes
+            return True
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Wait until less is held by all, or for so long."""
+        self._seats.wait(timeout_s)
 
     def leave(self) -> None:
         """Give up the seat and everything that the request holds."""
         if self._taken:
             self._taken = False
-            self._seats.leave(self._tenant, self._held_bytes)
+            self._seats.leave(self.tenant, self._held_bytes)
 
     def __enter__(self) -> Seat:
         return self

@@ -35,7 +35,7 @@ from sophon.link.wire import (
     parse_json,
     sizes_to_bytes,
 )
-from sophon.server.access import Access
+from sophon.server.access import Access, Rights
 from sophon.server.executor import Executor
 from sophon.server.gate import NAME as GATE
 from sophon.server.gate import Gate, rights_of
@@ -114,14 +114,17 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
                 return [_json({"datasets": self._executor.names(rights)})]
             if action.type == "open":
                 with self._seats.enter(rights.tenant):  # a new pipeline is tried out, which takes CPU
-                    return [_json(self._executor.describe(parse_json(action.body.to_pybytes()), rights))]
+                    return [_json(self._executor.describe(self._message(action, rights), rights))]
             if action.type == "sizes":
                 with self._seats.enter(rights.tenant):
-                    return list(sizes_to_bytes(self._executor.file_sizes(parse_json(action.body.to_pybytes()), rights)))
+                    return list(sizes_to_bytes(self._executor.file_sizes(self._message(action, rights), rights)))
             if action.type == "listing":
                 with self._seats.enter(rights.tenant):
-                    return self._executor.listing(parse_json(action.body.to_pybytes()), rights)
+                    return self._executor.listing(self._message(action, rights), rights)
         raise flight.FlightServerError(f"no action {action.type!r}; there is open, list, sizes and listing")
+
+    def _message(self, action: flight.Action, rights: Rights) -> dict[str, Any]:
+        return self._executor.parsed(parse_json, action.body.to_pybytes(), rights.tenant)
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
         """Answer a request with a stream of replies."""
@@ -130,7 +133,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         with _typed_errors(self._metrics):
             rights = rights_of(context)
             seat = self._seats.enter(rights.tenant)
-            request = Request.from_bytes(ticket.ticket)
+            request = self._executor.parsed(Request.from_bytes, ticket.ticket, rights.tenant)
             work = self._executor.replies(request, rights, seat)
         self._metrics.requests.inc()
         return flight.GeneratorStream(REPLY_SCHEMA, self._batches(context, request, work, seat))

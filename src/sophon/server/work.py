@@ -29,9 +29,9 @@ from sophon.codec.cut import RAW, Cut, check_cut
 from sophon.errors import ConfigError, Error, RetryableError, StoreError
 from sophon.link.wire import Reply, Request, StreamClock, raw_batch
 from sophon.pipeline import Pipeline, Trace
-from sophon.server.budget import Slot
-from sophon.server.maker import ChildLost
+from sophon.server.maker import ChildLost, NoSpace
 from sophon.server.seats import Seat
+from sophon.server.tenants.slot import Slot
 from sophon.store import Store
 from sophon.store.reading import Reading
 from sophon.units import format_bytes
@@ -73,6 +73,25 @@ class _Came(NamedTuple):
     cut_samples: int = 0
 
 
+class _Space:
+    """The space for a payload, which is held in place of the file that it is made of."""
+
+    def __init__(self, seat: Seat, file_bytes: int) -> None:
+        self._seat = seat
+        self._file_bytes = file_bytes
+        self._more_bytes = 0
+
+    def claim(self, size_bytes: int) -> bool:
+        more_bytes = size_bytes - self._file_bytes
+        is_there = self._seat.hold(more_bytes, is_certain=False)
+        self._more_bytes = more_bytes if is_there else 0
+        return is_there
+
+    def give_up(self) -> None:
+        self._seat.hold(-self._more_bytes)
+        self._more_bytes = 0
+
+
 class Work:
     """The samples of one request; iterating does the work."""
 
@@ -96,6 +115,7 @@ class Work:
         self._tasks: dict[Task, _Begun] = {}
         self._early: dict[int, Reply] = {}  # finished before their turn, where replies come in order
         self._sizes: list[int] = store.manifest.sizes[np.array(request.samples, np.int64)].tolist()
+        self._most_bytes = min(executor.limits.sample_bytes, seat.largest_bytes)
         self._raw_under_way = 0  # jobs whose result was not taken yet
         self._to_cut: list[tuple[int, Cut]] = []  # to be read with the next job
         self._cut_under_way = 0  # samples, from the start of their read until their reply is taken
@@ -163,6 +183,9 @@ class Work:
                 yield self._next(patience_s())
             elif at == len(singles) and not runs:
                 return
+            else:  # there is no space for the next sample until others have been sent
+                self._seat.wait(patience_s())
+                yield None
 
     def _in_turn(self, replies: Iterator[Reply | Run | None]) -> Iterator[Reply | None]:
         """Yield replies in the order of the request, and None for each that has to wait for its turn."""
@@ -185,21 +208,22 @@ class Work:
         count = len(self._request.cuts)
         if not in_runs:
             return list(range(count)), deque()
-        most = self._executor.limits.sample_bytes
+        most = self._most_bytes
         is_raw = [c == RAW and size <= most for c, size in zip(self._request.cuts, self._sizes, strict=True)]
         singles = [position for position in range(count) if not is_raw[position]]
         return singles, deque(position for position in range(count) if is_raw[position])
 
     def _is_full(self, position: int) -> bool:
-        """Return whether samples under way should end before one more is started.
+        """Return whether samples under way should end, or be sent, before one more is started.
 
-        A request may always work on one sample, so that trainers who do not read cannot stop the others.
+        A request may always hold a little, so that trainers who do not read cannot stop the others (`seats`).
         """
+        size_bytes = self._sizes[position]
+        if size_bytes <= self._most_bytes and not self._seat.has_space(size_bytes):
+            return True
         ahead = self._cut_under_way + len(self._to_cut) + len(self._early)
-        is_full = (
-            ahead > self._executor.lookahead
-            or (self._request.cuts[position] == RAW and self._raw_under_way > self._reading.at_once)
-            or not self._seat.has_space(self._sizes[position])
+        is_full = ahead > self._executor.lookahead or (
+            self._request.cuts[position] == RAW and self._raw_under_way > self._reading.at_once
         )
         return is_full and (self._is_under_way or bool(self._to_cut))
 
@@ -211,7 +235,7 @@ class Work:
             most_bytes = run_bytes(sum(self._sizes[position] for position in left))
             run = [left.popleft()]
             size_bytes = self._sizes[run[0]]
-            if not self._seat.has_space(size_bytes) and self._is_under_way:
+            if not self._seat.has_space(size_bytes):
                 left.appendleft(run[0])
                 return
             most = self._reading.run_samples
@@ -226,10 +250,11 @@ class Work:
     def _start(self, position: int) -> Reply | None:
         """Have a sample read, at once or with the ones that follow; return its reply if it is too large."""
         cut, executor, size_bytes = self._request.cuts[position], self._executor, self._sizes[position]
-        if size_bytes > executor.limits.sample_bytes:
-            sample, most = self._request.samples[position], format_bytes(executor.limits.sample_bytes)
+        if size_bytes > self._most_bytes:
+            sample, most = self._request.samples[position], format_bytes(self._most_bytes)
             problem = f"sample {sample} has {format_bytes(size_bytes)}, more than the {most} that this node reads"
-            return Reply(position, error=StoreError(f"{problem}; leave it out, or raise --max-sample-bytes there"))
+            limit = "sample-bytes" if self._most_bytes == executor.limits.sample_bytes else "in-flight"
+            return Reply(position, error=StoreError(f"{problem}; leave it out, or raise --max-{limit} there"))
         self._seat.hold(size_bytes)
         if cut == RAW:
             self._read_later([position], size_bytes)
@@ -328,7 +353,7 @@ class Work:
                 slot.elsewhere_s += read_cpu_s
                 return self._process(slot, position, cut, data)
 
-            task = self._executor.submit(process, self._request.patience_s)
+            task = self._executor.submit(process, self._request.patience_s, self._seat.tenant)
             if task is not None:
                 self._tasks[task] = _Begun(position, data, time.monotonic())
         if task is None:
@@ -390,8 +415,8 @@ class Work:
         self._cut_under_way -= came.cut_samples
         if isinstance(came.result, Exception):
             raise came.result
-        if isinstance(came.result, Reply):
-            # What is held from now on is the payload, in place of the file that it was made from.
+        if isinstance(came.result, Reply) and came.result.cut == RAW:
+            # What was made of a file is held in its place already (`_Space`).
             self._seat.hold(len(came.result.payload) - self._sizes[came.result.position])
         return came.result
 
@@ -402,19 +427,24 @@ class Work:
         assert self._pipeline is not None
         request, executor = self._request, self._executor
         sample = request.samples[position]
-        work = (self._pipeline.fingerprint, cut)
-        if executor.crashes.expected(work, (self._store.name, sample)):
+        tenant, work = self._seat.tenant, (self._pipeline.fingerprint, cut)
+        if executor.crashes.expected(tenant, work, (self._store.name, sample)):
             return self._smaller(position, data, "crash")
-        trace = Trace(len(self._pipeline))
+        trace, space = Trace(len(self._pipeline)), _Space(self._seat, len(data))
         try:
-            payload = executor.maker.make(slot, self._pipeline, data, request.key(position), cut, trace)
+            payload = executor.maker.make(slot, self._pipeline, data, request.key(position), cut, trace, space.claim)
         except ChildLost as lost:
-            executor.crashes.fell(work, (self._store.name, sample))
+            space.give_up()
+            if lost.had_begun:
+                executor.crashes.fell(tenant, work, (self._store.name, sample))
             return self._smaller(position, data, lost.reason)
+        except NoSpace:
+            return self._smaller(position, data, "memory")
         except Exception:  # noqa: BLE001 - decoders, codecs and plug-in ops may raise anything
+            space.give_up()
             # The trainer will meet the same problem, and has the file and the user's policy for bad samples.
             return self._smaller(position, data, "op_failed")
-        executor.crashes.stood(work)
+        executor.crashes.stood(tenant, work)
         reply = self._reply(position, cut, payload)
         reply.op_s, reply.raw_bytes, reply.size = tuple(trace.op_s[: cut.k]), len(data), trace.size
         return reply

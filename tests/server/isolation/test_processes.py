@@ -17,7 +17,7 @@ from sophon.link.wire import Request
 from sophon.loader.sources.assignment import OffloadWarning
 from sophon.pipeline import OPS, Key, Pipeline, Trace, ops
 from sophon.process.children import children_of
-from sophon.server.budget import CpuBudget, Slot
+from sophon.server.budget import CpuBudget
 from sophon.server.executor import Executor
 from sophon.server.isolation import frames
 from sophon.server.isolation.child import PIPELINES
@@ -25,6 +25,7 @@ from sophon.server.isolation.crashes import Crashes
 from sophon.server.isolation.processes import Processes
 from sophon.server.limits import Limits
 from sophon.server.maker import ChildLost, Threads
+from sophon.server.tenants.slot import Slot
 from sophon.store import open_store
 from tests.support.misbehave import NODE, PROBE_WIDTH, Misbehave
 from tests.support.pictures import encode, scene
@@ -92,7 +93,7 @@ def test_a_window_with_somebody_elses_op_behind_it_is_cut_in_a_worker(processes)
 
 
 def test_a_worker_probes_as_the_server_would(processes):
-    assert processes(0).probe(RECIPE) == Threads().probe(RECIPE)
+    assert processes(0).probe(Slot(0), RECIPE) == Threads().probe(Slot(0), RECIPE)
 
 
 @pytest.mark.parametrize(("how", "reason"), [("abort", "crash"), ("exit", "crash"), ("hang", "cpu_limit")])
@@ -144,10 +145,10 @@ def test_more_pipelines_than_a_worker_remembers_are_sent_again(processes):
 
 def test_a_probe_ends_at_the_op_that_crashes_and_says_so(processes):
     pool = processes(0)
-    found, reason = pool.probe(_recipe("abort", PROBE_WIDTH))
-    assert found == Threads().probe(RECIPE)[0][:1]
+    found, reason = pool.probe(Slot(0), _recipe("abort", PROBE_WIDTH))
+    assert found == Threads().probe(Slot(0), RECIPE)[0][:1]
     assert "Misbehave brought a child process down" in reason
-    assert pool.probe(RECIPE) == Threads().probe(RECIPE)
+    assert pool.probe(Slot(0), RECIPE) == Threads().probe(Slot(0), RECIPE)
 
 
 def test_workers_end_when_their_server_is_gone(processes):
@@ -291,7 +292,7 @@ def _is_running(pid: int) -> bool:
 def executor(tmp_path, processes):
     budget = CpuBudget(2)
     store = open_store(make_images(tmp_path / "train", 10), "train")
-    made = Executor({"train": store}, budget, maker=processes(2, sample_cpu_s=0.5))
+    made = Executor({"train": store}, budget, maker=processes(4, sample_cpu_s=0.5))
     made.read = store.read
     made.reasons = []
     made.on_smaller_cut = made.reasons.append
@@ -329,23 +330,46 @@ def test_a_pipeline_that_always_crashes_is_left_alone_after_a_while(executor, mo
     assert {r.cut for r in executor.replies(_request(_recipe("nothing")))} == {Cut(3, "webp")}
 
 
-def test_a_pipeline_rests_for_a_while_and_is_tried_again():
+def test_a_pipeline_rests_after_some_crashes_in_a_row_each_time_for_longer():
     now_s = 0.0
     crashes = Crashes(lambda: now_s)
-    for sample in range(8):
-        assert not crashes.expected("work", sample)
-        crashes.fell("work", sample)
-    assert crashes.expected("work", "another")
-    assert not crashes.expected("other work", 0)
-    now_s = 61.0
-    assert crashes.expected("work", 3)
-    assert not crashes.expected("work", "another")
-    crashes.fell("work", "another")
-    assert crashes.expected("work", "yet another")
-    now_s = 122.0
-    crashes.stood("work")
-    crashes.fell("work", "yet another")
-    assert not crashes.expected("work", "one more")
+    for sample in range(3):
+        assert not crashes.expected(1, "work", sample)
+        crashes.fell(1, "work", sample)
+    assert crashes.expected(1, "work", "another")
+    assert not crashes.expected(1, "other work", 0)
+    now_s = 1.5
+    assert crashes.expected(1, "work", 2)
+    assert not crashes.expected(1, "work", "another")
+    crashes.fell(1, "work", "another")
+    now_s = 3.0
+    assert crashes.expected(1, "work", "yet another")
+    now_s = 3.6
+    assert not crashes.expected(1, "work", "yet another")
+    crashes.stood(1, "work")
+    crashes.fell(1, "work", "yet another")
+    assert not crashes.expected(1, "work", "one more")
+
+
+def test_a_tenant_whose_work_crashes_costs_nobody_else_anything():
+    now_s = 0.0
+    crashes = Crashes(lambda: now_s)
+    for number in range(8):  # each time another pipeline, which has not crashed before
+        assert not crashes.expected(1, f"work {number}", 0)
+        crashes.fell(1, f"work {number}", 0)
+    assert crashes.expected(1, "whatever it asks for", 0)
+    for number in range(8):
+        assert not crashes.expected(2, f"work {number}", 0)
+    rests = 0
+    for _ in range(600):  # ten minutes of trying: once a minute in the end
+        now_s += 1
+        if not crashes.expected(1, now_s, 0):
+            crashes.fell(1, now_s, 0)
+            rests += 1
+    assert rests < 20
+    now_s += 1000
+    crashes.fell(1, "once more", 1)
+    assert not crashes.expected(1, "a good one", 0)
 
 
 def test_the_server_lives_through_crashes_and_the_batches_are_the_same(tmp_path, monkeypatch):

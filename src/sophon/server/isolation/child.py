@@ -57,9 +57,10 @@ class Child:
         """Answer frames until the server goes away."""
         answer = {Kind.PIPELINE: self._keep, Kind.MAKE: self._make, Kind.PROBE: self._probe}
         with contextlib.suppress(frames.Broken):
+            frames.send(self._line, Kind.READY)
             while True:
                 kind, note, data = frames.receive(self._line)
-                answer[kind](note, data)
+                answer[kind](note, data or b"")
 
     def _keep(self, note: bytes, data: bytes) -> None:
         self._pipelines[note] = Pipeline.from_spec(json.loads(data))

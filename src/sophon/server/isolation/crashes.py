@@ -1,7 +1,8 @@
 """What made child processes crash, so that it is not tried again in every epoch.
 
-A sample that crashed a child is not worked on again, and a pipeline that does so repeatedly is left alone for a while.
-Both get smaller cuts meanwhile, so that children have to be restarted only now and then.
+A sample that crashed a child is not worked on again, and a tenant whose work does so repeatedly is left alone for a
+while, twice as long each time. Both get smaller cuts meanwhile, so that children have to be restarted only now and
+then. Nothing of it concerns other tenants.
 """
 
 from __future__ import annotations
@@ -9,17 +10,44 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 
 from cachetools import LRUCache
 
-_SAMPLES = 100_000  # remembered: 30 MB when there are that many
-_PIPELINES = 256
-_IN_A_ROW = 8
-_REST_S = 60.0
+_SAMPLES = 10_000  # remembered of each tenant: 3 MB when there are that many
+_PIPELINES = 64  # of each tenant
+_IN_A_ROW = 3  # of one pipeline and cut: after these it rests
+_AT_ONCE = 8  # of a tenant's, whatever it asked for, in `_LONG_S`: after these all that it asks for rests
+_FIRST_REST_S = 1.0
+_LONGEST_REST_S = 60.0
+_LONG_S = 60.0
+
+
+@dataclass
+class _Rest:
+    """How often something fell, and until when it is left alone."""
+
+    in_a_row: int = 0
+    rest_s: float = _FIRST_REST_S
+    until_s: float = -1.0
+
+    def fell(self, now_s: float, bound: int) -> None:
+        self.in_a_row += 1
+        if self.in_a_row >= bound:
+            self.until_s = now_s + self.rest_s
+            self.rest_s = min(2 * self.rest_s, _LONGEST_REST_S)
+
+
+class _OfTenant:
+    def __init__(self) -> None:
+        self.samples: LRUCache[Hashable, None] = LRUCache(_SAMPLES)
+        self.rests: LRUCache[Hashable, _Rest] = LRUCache(_PIPELINES)
+        self.own = _Rest()
+        self.last_s = 0.0
 
 
 class Crashes:
-    """Remembers which samples and pipelines crashed a child process.
+    """Remembers which samples and pipelines of which tenants crashed a child process.
 
     Args:
         clock: Returns the time in seconds.
@@ -28,31 +56,41 @@ class Crashes:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._samples: LRUCache[Hashable, None] = LRUCache(_SAMPLES)
-        self._in_a_row: LRUCache[Hashable, int] = LRUCache(_PIPELINES)
-        self._rests_until_s: LRUCache[Hashable, float] = LRUCache(_PIPELINES)
+        self._tenants: dict[int, _OfTenant] = {}
 
-    def expected(self, work: Hashable, sample: Hashable) -> bool:
+    def expected(self, tenant: int, work: Hashable, sample: Hashable) -> bool:
         """Return whether a child would probably crash.
 
         Args:
+            tenant: Whose work it is.
             work: Pipeline and cut.
             sample: Data set and sample.
         """
+        of = self._tenants.get(tenant)
+        if of is None:
+            return False
         with self._lock:
-            return (work, sample) in self._samples or self._clock() < self._rests_until_s.get(work, -1.0)
+            now_s = self._clock()
+            rest = of.rests.get(work)
+            resting = now_s < of.own.until_s or (rest is not None and now_s < rest.until_s)
+            return resting or (work, sample) in of.samples
 
-    def fell(self, work: Hashable, sample: Hashable) -> None:
+    def fell(self, tenant: int, work: Hashable, sample: Hashable) -> None:
         """Note that a child crashed."""
         with self._lock:
-            self._samples[work, sample] = None
-            count = self._in_a_row.get(work, 0) + 1
-            self._in_a_row[work] = count
-            if count >= _IN_A_ROW:
-                self._rests_until_s[work] = self._clock() + _REST_S
+            of = self._tenants.setdefault(tenant, _OfTenant())
+            now_s = self._clock()
+            if now_s > of.last_s + _LONG_S + of.own.rest_s:
+                of.own = _Rest()
+            of.last_s = now_s
+            of.samples[work, sample] = None
+            rest = of.rests.setdefault(work, _Rest())
+            rest.fell(now_s, _IN_A_ROW)
+            of.own.fell(now_s, _AT_ONCE)
 
-    def stood(self, work: Hashable) -> None:
+    def stood(self, tenant: int, work: Hashable) -> None:
         """Note that a child did its work."""
-        if self._in_a_row:
+        of = self._tenants.get(tenant)
+        if of is not None:
             with self._lock:
-                self._in_a_row.pop(work, None)
+                of.rests.pop(work, None)

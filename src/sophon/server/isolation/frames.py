@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -28,6 +28,7 @@ _COSTS = struct.Struct("<d2I")  # CPU seconds in total, height and width of the 
 MAX_NOTE_BYTES = 1 << 20
 MAX_DATA_BYTES = MAX_VALUE_BYTES + (1 << 20)
 _WORTH_JOINING_BYTES = 1 << 12
+_DROPPED_BYTES = 1 << 20  # at a time, of data that there is no space for
 _MAX_SIDE = (1 << 31) - 1  # of a picture: the most that fits into a reply
 
 
@@ -41,6 +42,7 @@ class Kind(IntEnum):
     FAILED = 5  # from a child: an op or codec raised; the note is what it cost
     DIGEST = 6  # from a child: the data is the digest of one more op
     END = 7  # from a child: there are no more digests
+    READY = 8  # from a child: it has started
 
 
 @dataclass(frozen=True)
@@ -106,8 +108,8 @@ def _send_all(line: socket.socket, parts: Sequence[Payload]) -> None:
             left[0] = left[0][sent:]
 
 
-def receive(line: socket.socket) -> tuple[Kind, bytes, bytes]:
-    """Return the next frame: its kind, note and data."""
+def receive(line: socket.socket, claim: Callable[[int], bool] | None = None) -> tuple[Kind, bytes, bytes | None]:
+    """Return the next frame: its kind, note and data; None for a payload that `claim` finds no space for."""
     kind, note_bytes, data_bytes = _HEAD.unpack(_exactly(line, _HEAD.size))
     if note_bytes > MAX_NOTE_BYTES or data_bytes > MAX_DATA_BYTES:
         raise Broken(f"a frame that claims {note_bytes:,} and {data_bytes:,} bytes")
@@ -115,7 +117,12 @@ def receive(line: socket.socket) -> tuple[Kind, bytes, bytes]:
         kind = Kind(kind)
     except ValueError as error:
         raise Broken(str(error)) from error
-    return kind, _exactly(line, note_bytes), _exactly(line, data_bytes)
+    note = _exactly(line, note_bytes)
+    if claim is None or kind is not Kind.PAYLOAD or claim(data_bytes):
+        return kind, note, _exactly(line, data_bytes)
+    for start in range(0, data_bytes, _DROPPED_BYTES):
+        _exactly(line, min(_DROPPED_BYTES, data_bytes - start))
+    return kind, note, None
 
 
 def _exactly(line: socket.socket, count: int) -> bytes:

@@ -32,13 +32,14 @@ from sophon.codec.table import codec_named
 from sophon.codec.window.indexes import DEFAULT_MAX_BYTES
 from sophon.errors import OpError
 from sophon.pipeline import Key, Pipeline, Trace
-from sophon.server.budget import Slot
 from sophon.server.isolation import frames
 from sophon.server.isolation.child import LEFT, PIPELINES
 from sophon.server.isolation.frames import Kind
 from sophon.server.limits import Limits
-from sophon.server.maker import ChildLost, Maker
+from sophon.server.maker import ChildLost, Claim, Maker, NoSpace, anything, claimed
+from sophon.server.tenants.slot import Slot
 
+_RESTART_CPU_S = 0.4  # of a child that starts
 _START_S = 30.0  # a child needs 0.4 s of CPU to start, but many may start at once on a busy machine
 _WALL_PER_CPU = 10.0  # children have low priority on a busy machine; one that sleeps is ended after this much longer
 _SOCKET_BYTES = 1 << 20  # of buffer: enough for most payloads to cross at once
@@ -56,7 +57,7 @@ class Processes(Maker):
     """
 
     def __init__(self, count: int, limits: Limits, modules: Sequence[str] = (), indexes: Sequence[Path] = ()) -> None:
-        index_bytes = DEFAULT_MAX_BYTES // max(1, count)
+        index_bytes = DEFAULT_MAX_BYTES // max(1, count // 2)  # half of them work at a time
         options = ["--sample-cpu-s", str(limits.sample_cpu_s), "--memory-bytes", str(limits.child_bytes)]
         options += ["--index-bytes", str(index_bytes), *(f"--import={module}" for module in modules)]
         options += [f"--index={path.resolve()}" for path in indexes]
@@ -71,23 +72,36 @@ class Processes(Maker):
         return [child.pid for child in self._children if child.pid]
 
     def make(
-        self, slot: Slot, pipeline: Pipeline, data: bytes, key: Key, cut: Cut, trace: Trace | None = None
+        self,
+        slot: Slot,
+        pipeline: Pipeline,
+        data: bytes,
+        key: Key,
+        cut: Cut,
+        trace: Trace | None = None,
+        claim: Claim = anything,
     ) -> Payload:
         """Run in the slot's child, or in this process if that is just as safe."""
         if _is_safe(pipeline, cut):
-            return make_payload(pipeline, data, key, cut, trace)
-        payload, costs = self._children[slot.number].make(pipeline, data, key, cut)
+            return claimed(make_payload(pipeline, data, key, cut, trace), claim)
+        try:
+            kind, payload, costs = self._children[slot.number].make(slot, pipeline, data, key, cut, claim)
+        except ChildLost:
+            slot.elsewhere_s += _RESTART_CPU_S  # of a process that starts in the place of the other
+            raise
         slot.elsewhere_s += costs.cpu_s
-        if payload is None:
+        if kind is Kind.FAILED:
             raise OpError("An op or codec failed in a child.")
+        if payload is None:
+            raise NoSpace("dropped on the way from a child")
         if trace is not None:
             trace.op_s[: len(costs.op_s)] = costs.op_s
             trace.size = costs.size
         return payload
 
-    def probe(self, pipeline: Pipeline) -> tuple[list[str], str]:
-        """Run in the first child process."""
-        return self._children[0].probe(pipeline)
+    def probe(self, slot: Slot, pipeline: Pipeline) -> tuple[list[str], str]:
+        """Run in the slot's child."""
+        return self._children[slot.number].probe(slot, pipeline)
 
     def close(self) -> None:
         """End all child processes."""
@@ -108,6 +122,7 @@ class _Child:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
+        self._has_begun = False
         self._known: FIFOCache[str, None] = FIFOCache(PIPELINES)  # as in the child
 
     @property
@@ -142,31 +157,36 @@ class _Child:
                 start_new_session=True,  # so that everything it starts can be ended with it
             )
         self._line = ours
+        self._has_begun = False
         self._known.clear()
         return ours
 
-    def make(self, pipeline: Pipeline, data: bytes, key: Key, cut: Cut) -> tuple[Payload | None, frames.Costs]:
-        """Return the payload, or None if an op or codec raised, and what it cost."""
+    def make(
+        self, slot: Slot, pipeline: Pipeline, data: bytes, key: Key, cut: Cut, claim: Claim
+    ) -> tuple[Kind, Payload | None, frames.Costs]:
+        """Return how it went, the payload unless it is too large, and what it cost."""
         with self._lock, self._watched():
             line = self._ready_for(pipeline)
             since_s = time.monotonic()
             note = frames.MAKE.pack(pipeline.fingerprint.encode(), int(key.seed), int(key.epoch), int(key.sample))
             frames.send(line, Kind.MAKE, note + str(cut).encode(), data)
-            kind, note, payload = frames.receive(line)
+            with slot.holdable(self._hold):
+                kind, note, payload = frames.receive(line, claim)
             if kind not in (Kind.PAYLOAD, Kind.FAILED):
                 raise frames.Broken(f"{kind!r} where a payload was expected")
             most_s = (time.monotonic() - since_s) * (os.cpu_count() or 1)
-            return (payload if kind is Kind.PAYLOAD else None), frames.Costs.parse(note, len(pipeline), most_s)
+            return kind, payload, frames.Costs.parse(note, len(pipeline), most_s)
 
-    def probe(self, pipeline: Pipeline) -> tuple[list[str], str]:
+    def probe(self, slot: Slot, pipeline: Pipeline) -> tuple[list[str], str]:
         """Return the digests that the child finds before it crashes, if it does, and why there are not more."""
         found: list[str] = []
         try:
             with self._lock, self._watched():
                 line = self._ready_for(pipeline)
                 frames.send(line, Kind.PROBE, pipeline.fingerprint.encode())
-                while (frame := frames.receive(line))[0] is Kind.DIGEST and len(found) < len(pipeline):
-                    found.append(frame[2].decode("ascii", "replace")[:64])
+                with slot.holdable(self._hold):
+                    while (frame := frames.receive(line))[0] is Kind.DIGEST and len(found) < len(pipeline):
+                        found.append((frame[2] or b"").decode("ascii", "replace")[:64])
                 if frame[0] is not Kind.END:
                     raise frames.Broken(f"{frame[0]!r} where a digest was expected")
         except ChildLost as lost:
@@ -176,19 +196,31 @@ class _Child:
 
     def _ready_for(self, pipeline: Pipeline) -> socket.socket:
         line = self.start()
+        if not self._has_begun:
+            if frames.receive(line)[0] is not Kind.READY:
+                raise frames.Broken("a child that does not begin as it should")
+            self._has_begun = True
         if pipeline.fingerprint not in self._known:
             frames.send(line, Kind.PIPELINE, pipeline.fingerprint.encode(), json.dumps(pipeline.to_spec()).encode())
             self._known[pipeline.fingerprint] = None
         return line
+
+    def _hold(self, is_held: bool) -> None:
+        """Stop the process and all that it has started, or let it go on."""
+        process = self._process
+        if process is not None:  # it is not reaped before `_end`, so that its number is still its own
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGSTOP if is_held else signal.SIGCONT)
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
         try:
             yield
         except frames.Broken as broken:
+            had_begun = self._has_begun
             reason = self._end()
             self.start()  # now, so that it is ready when the next sample comes
-            raise ChildLost(reason) from broken
+            raise ChildLost(reason, had_begun=had_begun) from broken
         except BaseException:
             self._end()  # there may be half a frame on the line
             raise

@@ -1,0 +1,170 @@
+"""Whose task is next: tenants take turns by the CPU seconds that they have had.
+
+Each tenant has a queue of its own. The next task is one of the tenant that has had the fewest seconds, so a tenant with
+many or long tasks delays its own and nobody else's. A tenant that had nothing to do for a while does not save up: it
+begins at what those have had that were at work meanwhile. Seconds are measured; until a task has ended, it is counted
+with the mean of its tenant's tasks, or with how long it has been running.
+
+Nothing here is thread-safe: the budget has the lock. Nor is a clock read; callers pass the time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from sophon.server.tenants.slot import Slot
+
+FIRST_GUESS_S = 0.005  # per task, until one has been measured: decoding and cropping a photo
+SLICE_S = 0.05  # how long a task runs before one of another tenant may take its place: ten photos
+_SMOOTHING = 0.05
+_LEAST_LOOK_S = 0.01  # at a task that has to make place and cannot be held
+
+
+@dataclass(eq=False)
+class Turn:
+    """A task that has begun.
+
+    Args:
+        share: Of its tenant.
+        slot: Where it runs.
+        since_s: When it began, or went on.
+        ran_s: How long it ran before it was held.
+        counted_s: Seconds that its tenant was charged for it so far.
+        paid_s: Seconds of it that the cores' own account was charged for.
+    """
+
+    share: Share
+    slot: Slot
+    since_s: float
+    ran_s: float = 0.0
+    counted_s: float = 0.0
+    paid_s: float = 0.0
+
+    def count(self, seconds: float) -> None:
+        """Charge the tenant for so many seconds in all."""
+        self.share.had_s += seconds - self.counted_s
+        self.counted_s = seconds
+
+
+@dataclass(eq=False)
+class Share:
+    """One tenant's tasks.
+
+    Args:
+        had_s: CPU seconds that it has had.
+        task_s: What one task takes, by and large.
+        queue: Tasks that have not begun.
+        held: Tasks that have begun and wait to go on.
+        running: Tasks that run now.
+    """
+
+    had_s: float = 0.0
+    task_s: float = FIRST_GUESS_S
+    queue: deque[tuple[Any, Future[Any]]] = field(default_factory=deque)
+    held: deque[Turn] = field(default_factory=deque)
+    running: list[Turn] = field(default_factory=list)
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is anything to begin or to go on with."""
+        return bool(self.queue or self.held)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.queue or self.held or self.running)
+
+    def work_s(self) -> float:
+        """Return how many seconds of work there are, by and large."""
+        return (len(self.queue) + len(self.held) + len(self.running)) * self.task_s
+
+    def measured(self, seconds: float) -> None:
+        """Note what a task took."""
+        self.task_s += _SMOOTHING * (seconds - self.task_s)
+
+
+class Shares:
+    """The tasks of all tenants."""
+
+    def __init__(self) -> None:
+        self._shares: dict[int, Share] = {}
+
+    def of(self, tenant: int) -> Share:
+        """Return the share of a tenant."""
+        return self._shares.setdefault(tenant, Share())
+
+    def add(self, tenant: int, item: tuple[Any, Future[Any]], is_first: bool) -> None:
+        """Queue a task of a tenant, before its others if `is_first`."""
+        share = self.of(tenant)
+        if not share.is_active:
+            others = [other.had_s for other in self._shares.values() if other.is_active]
+            # What was had while nobody else wanted it counts against nobody.
+            start_s = min(others) if others else max(other.had_s for other in self._shares.values())
+            share.had_s = max(share.had_s, start_s)
+        if is_first:
+            share.queue.appendleft(item)
+        else:
+            share.queue.append(item)
+
+    def wait_s(self, tenant: int, cores: float) -> float:
+        """Return how long one more task of a tenant would wait."""
+        share = self._shares.get(tenant)
+        own_s = 0.0 if share is None else share.work_s()
+        # Until its own tasks are done, each of the others gets as much time as it does, or as it has use for.
+        others_s = sum(min(other.work_s(), own_s) for other in self._shares.values() if other is not share)
+        return (own_s + others_s) / cores
+
+    def work_s(self) -> float:
+        """Return the seconds of work of all tenants."""
+        return sum(share.work_s() for share in self._shares.values())
+
+    def next(self, but_not: Share | None = None) -> Share | None:
+        """Return the tenant whose turn it is, of those that wait for one."""
+        waiting = [share for share in self._shares.values() if share.waits and share is not but_not]
+        return min(waiting, key=lambda share: share.had_s, default=None)
+
+    def due(self, now_s: float) -> tuple[list[Turn], float]:
+        """Return the tasks that have to make place for another tenant's now, and when to look again if there are none.
+
+        Such a task has run for a while, and its tenant has had more than one that waits.
+        """
+        found, look_s = [], math.inf
+        for share in self._shares.values():
+            waiting = self.next(but_not=share)
+            if waiting is None:
+                continue
+            for turn in share.running:
+                ran_s = turn.ran_s + now_s - turn.since_s
+                had_s = share.had_s + max(0.0, ran_s - turn.counted_s)
+                left_s = max(turn.since_s + SLICE_S - now_s, waiting.had_s - had_s)
+                if left_s <= 0:
+                    found.append(turn)
+                look_s = min(look_s, now_s + max(left_s, _LEAST_LOOK_S))
+        return found, look_s
+
+    def withdraw(self, futures: set[Future[Any]]) -> None:
+        """Take tasks out of the queues."""
+        for share in self._shares.values():
+            if any(item[1] in futures for item in share.queue):
+                share.queue = deque(item for item in share.queue if item[1] not in futures)
+
+    def clear(self) -> Iterable[Future[Any]]:
+        """Empty all queues; return what was in them."""
+        dropped = [future for share in self._shares.values() for _, future in share.queue]
+        for share in self._shares.values():
+            share.queue.clear()
+        return dropped
+
+    @property
+    def are_several(self) -> bool:
+        """Whether more than one tenant was seen."""
+        return len(self._shares) > 1
+
+    def all(self) -> Iterable[Share]:
+        """Return the tasks of each tenant."""
+        return self._shares.values()

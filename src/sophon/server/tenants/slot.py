@@ -1,0 +1,60 @@
+"""Where a task of the CPU budget runs, and how it is held while others have their turn."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+
+class Slot:
+    """The place of one task.
+
+    Concurrency: the task's thread and the budget's other threads.
+
+    Args:
+        number: Number of the thread, from 0.
+
+    Attributes:
+        elsewhere_s: CPU seconds that other processes spent on the task; tasks add to it.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.elsewhere_s = 0.0
+        self._lock = threading.Lock()
+        self._hold: Callable[[bool], None] | None = None
+        self._is_held = False
+
+    @contextlib.contextmanager
+    def holdable(self, hold: Callable[[bool], None]) -> Iterator[None]:
+        """Let the budget hold the task while the block runs.
+
+        Args:
+            hold: Stops what works on the task if it is called with True, and lets it go on if called with False.
+        """
+        with self._lock:
+            self._hold = hold
+        try:
+            yield
+        finally:
+            with self._lock:
+                if self._is_held:
+                    hold(False)
+                self._hold, self._is_held = None, False
+
+    def hold(self) -> bool:
+        """Stop the task if that is possible; return whether it is."""
+        with self._lock:
+            if self._hold is None:
+                return False
+            self._hold(True)
+            self._is_held = True
+            return True
+
+    def go_on(self) -> None:
+        """Let a task that was held go on."""
+        with self._lock:
+            if self._is_held and self._hold is not None:
+                self._hold(False)
+            self._is_held = False

@@ -1,0 +1,46 @@
+"""CPU for what cannot wait for a core: reading a message and building its pipeline.
+
+A stream has to begin at once, so this is done by the thread of the call. It is short, since every length is bounded;
+but a tenant may send many such messages. So a tenant's are read one after the other, with a pause after each in
+proportion to what it took, and it is charged for them as for samples.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_PAUSE = 4.0  # times what was spent: a tenant has a fifth of a core for this at most
+_FREE_S = 0.002  # a message that takes no longer is not worth a pause: many times what one of a loader takes
+
+
+class Toll:
+    """Lets every tenant do a little at a time.
+
+    Args:
+        charge: Told whose CPU seconds were spent.
+    """
+
+    def __init__(self, charge: Callable[[int, float], None]) -> None:
+        self._charge = charge
+        self._lock = threading.Lock()
+        self._locks: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
+
+    def pay(self, tenant: int, work: Callable[[], T]) -> T:
+        """Do something in the caller's thread once it is the tenant's turn; the next one waits for a while."""
+        with self._lock:
+            turn = self._locks[tenant]
+        with turn:
+            start_s = time.thread_time()
+            try:
+                return work()
+            finally:
+                spent_s = time.thread_time() - start_s
+                self._charge(tenant, spent_s)
+                if spent_s > _FREE_S:
+                    time.sleep(_PAUSE * spent_s)
