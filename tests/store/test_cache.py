@@ -2,12 +2,16 @@
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
-from sophon.errors import ConfigError
+from sophon.errors import ConfigError, StoreError
 from sophon.store import STORES, open_store
+from sophon.store.manifest import Manifest
 from tests.store.datasets import LONG_AGO_NS, make, picture, settle, write_files, write_tar
 
 
@@ -170,3 +174,53 @@ def test_a_default_that_cannot_be_written_to_turns_the_cache_off(tmp_path, monke
     assert len(listings) == 2
     with pytest.raises(ConfigError, match=r"cache folder .*file cannot be written to; choose another one"):
         open_store(data, cache_dir=tmp_path / "file")
+
+
+def _forge(folder, change):
+    (file,) = (folder / "manifests").iterdir()
+    manifest = Manifest.load(file)
+    replace(manifest, **change(manifest)).save(file)  # with a fingerprint that is right
+
+
+@pytest.mark.parametrize("name", ["../secret.jpg", "{root}/secret.jpg", "cat/../../secret.jpg", ".."])
+def test_a_forged_manifest_leads_nowhere_outside_of_the_data_set(tmp_path, listings, name):
+    secret = tmp_path / "secret.jpg"
+    secret.write_bytes(picture(3))
+    data = settle(make("folder", tmp_path / "data"))
+    open_store(data, cache_dir=tmp_path / "cache")
+    ids = [name.format(root=tmp_path)]
+
+    def change(manifest):
+        sizes = np.concatenate([[secret.stat().st_size], manifest.sizes[1:]])
+        return {"ids": pa.array([*ids, *manifest.ids.to_pylist()[1:]], pa.large_string()), "sizes": sizes}
+
+    _forge(tmp_path / "cache", change)
+    again = open_store(data, cache_dir=tmp_path / "cache")
+    assert listings == ["folder", "folder"]
+    assert [again.read(i) for i in range(10)] == [picture(i) for i in range(10)]
+
+
+def test_a_store_is_not_made_of_a_manifest_that_leads_outside(tmp_path):
+    store = open_store(settle(make("folder", tmp_path / "data")))
+    forged = replace(store.manifest, ids=pa.array(["../x"] * len(store), pa.large_string()))
+    with pytest.raises(StoreError, match="'../x', outside of the data set"):
+        store.holding(forged)
+
+
+@pytest.mark.parametrize("inner", ["", "manifests"])
+def test_a_cache_folder_that_others_can_write_to_is_not_used(tmp_path, inner):
+    data = settle(make("folder", tmp_path / "data"))
+    open_store(data, cache_dir=tmp_path / "cache")
+    (tmp_path / "cache" / inner).chmod(0o777)
+    with pytest.raises(ConfigError, match="others may write to"):
+        open_store(data, cache_dir=tmp_path / "cache")
+
+
+def test_a_default_folder_that_others_can_write_to_is_not_used_and_named(tmp_path, monkeypatch, listings):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    data = settle(make("folder", tmp_path / "data"))
+    open_store(data)
+    (tmp_path / "home" / "sophon").chmod(0o777)
+    with pytest.warns(UserWarning, match="the cache folder is not used: others may write to"):
+        open_store(data)
+    assert listings == ["folder", "folder"]

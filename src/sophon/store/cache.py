@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 from pathlib import Path
 
 import pyarrow as pa
 
 from sophon.errors import ArtifactError, ConfigError
-from sophon.process.folders import user_folder
+from sophon.process.folders import make_private, not_private, user_folder
 from sophon.store.manifest import FORMAT, Manifest
 
 # A folder that changes twice within one tick of its file system's clock shows the same time twice. So nothing is kept
@@ -37,7 +38,9 @@ def cache_file(kind: str, path: Path, version: int, folder: str | os.PathLike[st
     if base is None:
         return None
     try:
-        (base / kind).mkdir(parents=True, exist_ok=True)
+        make_private(base / kind)
+        if not_private(base) or not_private(base / kind):
+            return None
     except OSError:
         return None
     return base / kind / _name(path, version)
@@ -53,17 +56,23 @@ class ManifestCache:
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         base = user_folder() if folder is None else Path(folder)
         self._folder = None if base is None else base / "manifests"
-        if self._folder is None:
+        if base is None or self._folder is None:
             return
+        problem = None
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_private(self._folder)
+            problem = not_private(base) or not_private(self._folder)
             writable = os.access(self._folder, os.W_OK | os.X_OK)
         except OSError:
             writable = False
-        if not writable:
-            if folder is not None:
-                raise ConfigError(f"cache folder {base} cannot be written to; choose another one or change its rights")
-            self._folder = None
+        if writable and problem is None:
+            return
+        if folder is not None:
+            problem = problem or f"cache folder {base} cannot be written to; choose another one or change its rights"
+            raise ConfigError(problem)
+        if problem is not None:
+            warnings.warn(f"the cache folder is not used: {problem}", stacklevel=3)
+        self._folder = None
 
     def load(self, path: Path, options: str = "") -> Manifest | None:
         """Return the manifest kept for a path and its options, or None if there is none that can be used."""

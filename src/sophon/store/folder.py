@@ -39,6 +39,8 @@ _SHARD_SUFFIXES = (".tar", ".parquet")
 # such; but links from branch to branch, as in /sys, make more paths than can ever be walked without forming a loop.
 _MAX_VISITS = 8
 
+_OUTSIDE = r"^/|(^|/)\.\.(/|$)|\x00"
+
 
 class FolderStore(Store):
     """Pictures in files: ``root/CLASS/…/name.jpg``, or ``root/name.jpg`` where there are no class folders."""
@@ -48,6 +50,7 @@ class FolderStore(Store):
 
     def __init__(self, path: Path, name: str, manifest: Manifest) -> None:
         super().__init__(path, name, manifest)
+        check_inside(manifest)
         self._root = f"{path}/"  # text, since a Path for every read takes as long as opening the file
         self._odd_paths = manifest.locations["path"] if "path" in manifest.locations.column_names else None
 
@@ -91,11 +94,12 @@ class FolderStore(Store):
         """Return whether no folder of the tree has changed since: adding or removing a file changes its folder."""
         names, times = manifest.sources["name"], manifest.sources["mtime_ns"]
         try:
+            check_inside(manifest)
             return len(names) > 0 and all(
                 (path / decode_name(name.as_py())).stat().st_mtime_ns == time.as_py()
                 for name, time in zip(names, times, strict=True)
             )
-        except OSError:
+        except (OSError, StoreError):
             return False
 
     def changed_ns(self, index: int) -> int:
@@ -174,6 +178,22 @@ class FolderStore(Store):
         if self._odd_paths is not None:
             return f"{self._root}{decode_name(self._odd_paths[index].as_py())}"
         return f"{self._root}{self.manifest.ids[index].as_py()}"
+
+
+def check_inside(manifest: Manifest) -> None:
+    """Raise if a sample's name leads out of the folder.
+
+    What was found by walking through it never does; but a manifest may be a file that somebody else has written.
+    """
+    names = [manifest.ids]
+    if "path" in manifest.locations.column_names:
+        names.append(manifest.locations["path"])
+    for column in names:
+        # Byte by byte: a name need not be text.
+        leads_out = pc.match_substring_regex(column.cast(pa.large_binary()), _OUTSIDE)
+        found = pc.index(leads_out, True).as_py()
+        if found >= 0:
+            raise StoreError(f"a manifest that names {column[found].as_py()!r:.80}, outside of the data set; delete it")
 
 
 def _read_whole(path: str, space: memoryview) -> bool:

@@ -29,6 +29,7 @@ from typing import ClassVar, Self, TypeAlias
 from sophon.errors import StoreError
 from sophon.store.manifest import Manifest
 
+MOST_SAMPLE_BYTES = 1 << 30  # as much as a payload may have; a file that claims more is not read
 Progress: TypeAlias = Callable[[int, int | None], None]
 """Called while a data set is listed: samples found so far, and how many there will be where that is known."""
 
@@ -124,6 +125,9 @@ class Store(ABC):
             raise StoreError(f"data set {self.name!r} is closed; open it again to read sample {index}")
         if not 0 <= index < len(self):
             raise StoreError(f"data set {self.name!r} has samples 0 … {len(self) - 1}, got index {index}")
+        if self.manifest.sizes[index] > MOST_SAMPLE_BYTES:
+            problem = f"it has {self.manifest.sizes[index]:,} bytes, and {MOST_SAMPLE_BYTES:,} are read at most"
+            raise self._failure(index, problem, "Leave it out.")
         return index
 
     def _check_size(self, index: int, found: int) -> None:

@@ -234,3 +234,77 @@ def test_the_command_writes_it_and_a_server_picks_it_up(folder, cache, tmp_path)
     assert f"window indexes of {COUNT} samples" in sophon("serve", folder, "--host", "203.0.113.1", "--insecure").stdout
     shutil.copy(folder / "0.jpg", f"{folder}{SUFFIX}")
     assert "window indexes are left out" in sophon("serve", folder, "--host", "203.0.113.1", "--insecure").stderr
+
+
+def _forged(path, change):
+    """Replace the indexes of a file by others, with checksums that are right."""
+    with pa.OSFile(str(path)) as file:
+        table = pa.ipc.open_file(file).read_all()
+    rows = table.to_pylist()
+    change(rows)
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(pa.Table.from_pylist(rows, table.schema))
+
+
+def _of_another(rows):
+    """Give the first sample the index of the second, which is about other bytes, as its own."""
+    packed = rows[1]["index"]
+    other = Index.from_bytes(packed[:-16])
+    rows[0]["index"] = Index(other.stride, other.file_bytes, rows[0]["fingerprint"], other.points).to_bytes() + bytes(
+        16
+    )
+
+
+def test_an_index_with_a_right_checksum_and_no_seal_of_ours_is_never_used(folder, cache):
+    with _store(folder, cache) as store:
+        path = write_sidecar(store, place_to_write(folder)).path
+        _forged(path, _of_another)
+        with pytest.raises(ArtifactError, match=f"{path.name}: not made by the user who opens it"):
+            find_sidecar(folder)
+        written = write_sidecar(store, path)
+        assert (written.samples, written.kept) == (COUNT, 0), "nothing of it is taken over, and sealed"
+
+
+def test_a_forged_entry_that_was_not_looked_at_first_is_not_found_either(folder, cache, monkeypatch):
+    monkeypatch.setattr("sophon.codec.window.sidecar._TRIED", 1)
+    with _store(folder, cache) as store:
+        path = write_sidecar(store, place_to_write(folder)).path
+
+    def change(rows):
+        rows[0], rows[1] = rows[1], rows[0]  # so that the first is as it should be
+        _of_another([rows[1], rows[0]])
+
+    _forged(path, change)
+    sidecar = find_sidecar(folder)
+    assert sidecar.find(fingerprint(photo(0))) is None
+    assert sidecar.find(fingerprint(photo(1))) is not None
+
+
+def test_what_another_user_has_sealed_is_not_used(folder, cache, monkeypatch, tmp_path):
+    with _store(folder, cache) as store:
+        write_sidecar(store, place_to_write(folder))
+    monkeypatch.setenv("SOPHON_KEY_FILE", str(tmp_path / "keys" / "another"))
+    with pytest.raises(ArtifactError, match="made with in SOPHON_KEY_FILE"):
+        find_sidecar(folder)
+
+
+def test_a_file_that_others_can_write_to_is_not_used(folder, cache):
+    with _store(folder, cache) as store:
+        path = write_sidecar(store, place_to_write(folder)).path
+    assert find_sidecar(folder) is not None
+    path.chmod(0o666)
+    with pytest.raises(ArtifactError, match="others may write to"):
+        find_sidecar(folder)
+
+
+def test_a_forged_file_gives_no_wrong_tensor_and_is_named(folder, cache):
+    import sophon
+
+    recipe = Pipeline([ops.Decode(), ops.RandomResizedCrop(16, scale=(0.1, 0.3)), ops.ToTensor()])
+    expected = [batch.numpy() for batch in sophon.DataLoader(str(folder), recipe, batch_size=COUNT)]
+    with _store(folder, cache) as store:
+        path = write_sidecar(store, place_to_write(folder)).path
+    _forged(path, _of_another)
+    with pytest.warns(UserWarning, match=path.name):
+        found = [batch.numpy() for batch in sophon.DataLoader(str(folder), recipe, batch_size=COUNT)]
+    assert all((one == other).all() for one, other in zip(expected, found, strict=True))

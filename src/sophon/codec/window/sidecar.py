@@ -7,10 +7,12 @@ File layout, one Arrow IPC file::
                       bytes               int64, of the sample
                       mtime_ns            int64, of the file or shard that holds it
                       fingerprint         uint64, XXH64 of the sample's bytes
-                      index               binary, `Index.to_bytes`; null without a window, or if progressive
+                      index               binary, `Index.to_bytes` and its seal; null without a window, or if progressive
 
-An index is found by the hash of the very bytes that are to be cut, and carries a checksum: an entry that is stale or
-damaged is simply not found. Sizes and times show which entries are stale without reading the samples.
+An index is found by the hash of the very bytes that are to be cut: an entry that is stale or damaged is simply not
+found. Sizes and times show which entries are stale without reading the samples. A wrong index would give wrong pixels
+without a word, and a checksum can be made by anybody; so each index is sealed with a key of the user who made it
+(`process.folders.secret_key`), and one with another seal is not used.
 
 Concurrency: a sidecar does not change once it is open; any number of threads may use it, also after a fork. Files are
 replaced as a whole, so a node keeps the one it has opened.
@@ -21,6 +23,8 @@ file short in place, as `cp` does: if it were mapped, that would end the process
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import mmap
 import os
@@ -40,10 +44,11 @@ from sophon.artifact import ARROW_ERRORS, replacing
 from sophon.codec.window.jpeg import Index, available, build_index, fingerprint
 from sophon.codec.window.refusal import NotWindowable
 from sophon.errors import ArtifactError, StoreError
+from sophon.process.folders import not_private, secret_key
 from sophon.store import Store, cache_file
 from sophon.store.shards import is_pattern
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 SUFFIX: Final = ".sophon-windows"
 ROOM: Final = "windows"  # where they lie in the cache folder
 _META: Final = b"sophon.windows"
@@ -56,6 +61,8 @@ _SCHEMA: Final = pa.schema(
         ("index", pa.binary()),
     ]
 )
+_SEAL_BYTES: Final = 16
+_TRIED: Final = 64  # entries whose seals are looked at when a file is opened; the others when they are used
 _BATCH: Final = 512  # samples in memory at once while indexing: some 100 MB of large photos
 _PROBED: Final = 1000  # samples whose size and time are checked to estimate how many are stale
 _REMEDY: Final = "make it again with `sophon index`."
@@ -84,6 +91,8 @@ class Sidecar:
             self.dataset_fingerprint, hashes, self._offsets, self._lengths = _opened(self.path, self._fd)
         except ARROW_ERRORS as error:
             raise ArtifactError(f"{path}: not readable as window indexes ({error}); {_REMEDY}") from error
+        self._key = secret_key()
+        self._try_seals()
         order = np.argsort(hashes, kind="stable")
         # Bisecting a memoryview takes a third of the time of np.searchsorted, which is made for many at once.
         self._hashes = hashes[order].data
@@ -103,7 +112,7 @@ class Sidecar:
         if at == len(self._hashes) or self._hashes[at] != hashed:
             return None
         packed = self.entry(int(self._rows[at]))
-        if packed is None:
+        if not packed:
             return None
         try:
             index = Index.from_bytes(packed)
@@ -112,9 +121,30 @@ class Sidecar:
         return index if index.fingerprint == hashed else None
 
     def entry(self, row: int) -> bytes | None:
-        """Return the packed index in a row, which may be damaged, or None where no window can be cut."""
-        length = int(self._lengths[row])
-        return None if length < 0 else os.pread(self._fd, length, int(self._offsets[row]))
+        """Return the packed index in a row; None where no window can be cut, b"" where this user did not make it."""
+        if self._lengths[row] < 0:
+            return None
+        packed, is_own = self._unsealed(row)
+        return packed if is_own else b""
+
+    def _unsealed(self, row: int) -> tuple[bytes, bool]:
+        sealed = os.pread(self._fd, int(self._lengths[row]), int(self._offsets[row]))
+        packed, seal = sealed[:-_SEAL_BYTES], sealed[-_SEAL_BYTES:]
+        return packed, self._key is not None and hmac.compare_digest(seal, _seal(packed, self._key))
+
+    def _try_seals(self) -> None:
+        """Refuse a file that somebody else made, or changed: all of it, as nobody knows what else is wrong with it.
+
+        An entry that is merely damaged has a wrong checksum, too.
+        """
+        rows = np.flatnonzero(self._lengths >= 0)
+        for row in rows[:: -(-len(rows) // _TRIED)].tolist() if len(rows) else ():
+            packed, is_own = self._unsealed(row)
+            if not is_own and _whole(packed):
+                raise ArtifactError(
+                    f"{self.path}: not made by the user who opens it, or changed since, so it is not used; "
+                    f"{_REMEDY[:-1]}, or name the file with the key it was made with in SOPHON_KEY_FILE."
+                )
 
     def column(self, name: str) -> pa.ChunkedArray:
         """Return a column of all rows."""
@@ -289,7 +319,7 @@ def _row(store: Store, sample: int, known: _Known | None) -> tuple[dict[str, Any
         if known is not None and at >= 0 and known.times[at] == mtime_ns:
             packed = known.sidecar.entry(at)
             if packed is None or _whole(packed):
-                return {**row, "fingerprint": int(known.hashes[at]), "index": packed}, True
+                return {**row, "fingerprint": int(known.hashes[at]), "index": packed and _sealed(packed)}, True
         data = store.read(sample)
     except StoreError:
         return None, False
@@ -297,7 +327,22 @@ def _row(store: Store, sample: int, known: _Known | None) -> tuple[dict[str, Any
         index = build_index(data)
     except NotWindowable:
         return {**row, "fingerprint": fingerprint(data), "index": None}, False
-    return {**row, "fingerprint": index.fingerprint, "index": index.to_bytes()}, False
+    return {**row, "fingerprint": index.fingerprint, "index": _sealed(index.to_bytes())}, False
+
+
+def _seal(packed: bytes, key: bytes) -> bytes:
+    return hashlib.blake2b(packed, digest_size=_SEAL_BYTES, key=key, person=b"sophon.windows").digest()
+
+
+def _sealed(packed: bytes) -> bytes:
+    """Return an index as it is written."""
+    key = secret_key()
+    if key is None:
+        raise ArtifactError(
+            "there is no key to seal window indexes with, since the user has no folder of their own; name a file for "
+            "it in SOPHON_KEY_FILE, in a folder that nobody else may write to."
+        )
+    return packed + _seal(packed, key)
 
 
 def _whole(packed: bytes) -> bool:
@@ -358,5 +403,8 @@ def find_sidecar(path: Path, cache_dir: Path | None = None) -> Sidecar | None:
     """
     for place in places(path, cache_dir) if available() else ():
         if place.is_file():
+            problem = not_private(place)
+            if problem is not None:
+                raise ArtifactError(f"{problem}; or {_REMEDY}")
             return Sidecar(place)
     return None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from sophon.errors import ArtifactError, ConfigError
-from sophon.process.folders import user_folder
+from sophon.process.folders import not_private, user_folder
 from sophon.profile.table import Profile
 from sophon.version import __version__
 
@@ -76,7 +76,10 @@ def cache_path(job: Iterable[object]) -> Path | None:
         job: What tells it from others. The release is added: another one may predict otherwise.
     """
     folder = user_folder()
-    if folder is None:
+    try:
+        if folder is None or (folder.exists() and not_private(folder)):
+            return None
+    except OSError:
         return None
     name = hashlib.sha256(" ".join(map(str, (__version__, *job))).encode()).hexdigest()[:32]
     return folder / "profiles" / f"{name}.parquet"

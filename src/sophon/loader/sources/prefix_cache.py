@@ -35,7 +35,7 @@ from sophon.link.transport import Fetch, Opened, Transport
 from sophon.link.wire import Reply, Request
 from sophon.pipeline import Key, Pipeline
 from sophon.pipeline.probe import versions
-from sophon.process.folders import user_folder
+from sophon.process.folders import make_private, not_private, user_folder
 
 DEFAULT_BYTES = 10 * 10**9  # 50,000 pictures of 256 × 256 pixels; a bound that no disk of today feels
 _MAGIC = b"SPC1"
@@ -175,7 +175,15 @@ def cache_for(pipeline: Pipeline, opened: Opened, cut: Cut, settings: Cache) -> 
         raise ConfigError(f"cache: most_bytes: expected an integer of at least 1, got {most_bytes!r}")
     job = [opened.fingerprint, pipeline.prefix(cut.k).fingerprint if cut.k else "", str(cut), json.dumps(versions())]
     name = hashlib.sha256("\n".join(job).encode()).hexdigest()[:32]
-    return PrefixCache(base / "prefixes" / name, cut, most_bytes)
+    folder = base / "prefixes"
+    try:
+        make_private(folder)
+        problem = not_private(base) or not_private(folder)
+    except OSError as error:
+        raise ConfigError(f"cache: {folder} cannot be written to ({error.strerror}); name another folder") from error
+    if problem is not None:
+        raise ConfigError(f"cache: {problem}")
+    return PrefixCache(folder / name, cut, most_bytes)
 
 
 class CachedTransport(Transport):

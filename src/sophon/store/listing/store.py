@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from sophon.errors import StoreError
-from sophon.store.folder import FolderStore
+from sophon.store.folder import FolderStore, check_inside
 from sophon.store.listing.beside import find_listing
 from sophon.store.listing.files import Files, find_files, find_files_of
 from sophon.store.listing.labels import Labels, labels_of
@@ -70,6 +70,7 @@ class ListingStore(FolderStore):
         """Return whether neither the listing nor a folder that holds files has changed since."""
         root = path if path.is_dir() else path.parent
         try:
+            check_inside(manifest)
             for name, size, time in zip(
                 *(manifest.sources[column] for column in ("name", "bytes", "mtime_ns")), strict=True
             ):
@@ -78,7 +79,7 @@ class ListingStore(FolderStore):
                 stat = (root.parent / text[3:] if text.startswith("../") else root / text).stat()
                 if stat.st_mtime_ns != time.as_py() or size.as_py() not in (-1, stat.st_size):
                     return False
-        except OSError:
+        except (OSError, StoreError):
             return False
         return len(manifest.sources) > 0
 
