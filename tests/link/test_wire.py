@@ -257,7 +257,8 @@ def test_a_reply_that_no_honest_node_sends_is_a_protocol_error(wrong):
         list(replies_of(wrong(batch_of([Reply(0)])), REQUEST))
 
 
-def test_an_error_carries_its_traceback_unless_somebody_was_refused():
+def test_an_error_carries_its_traceback_if_that_is_wanted_unless_somebody_was_refused(monkeypatch):
+    monkeypatch.setattr("sophon.link.telling._tells_all", True)
     found = []
     for kind in (StoreError, AccessError):
         try:

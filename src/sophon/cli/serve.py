@@ -81,6 +81,11 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, dir_okay=False),
     help="File to write when ready: JSON with url, port and pid.",
 )
+@click.option(
+    "--debug",
+    is_flag=True,
+    help="Tell trainers tracebacks and paths of this machine with every error; else the log has them.",
+)
 @cache_option
 def serve(
     paths: tuple[str, ...],
@@ -131,6 +136,7 @@ def serve(
         modules=modules,
         metrics_host=metrics_host,
         indexes=tuple(indexes),
+        debug=more["debug"],
     )
 
     def on_ready(ready: Ready) -> None:

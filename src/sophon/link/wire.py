@@ -32,7 +32,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,6 +44,7 @@ from sophon import errors
 from sophon.codec.codec import Payload
 from sophon.codec.cut import RAW, Cut
 from sophon.errors import ConfigError, Error, ProtocolError
+from sophon.link.telling import told_text, told_traceback
 from sophon.pipeline import Key
 
 PROTOCOL = 1
@@ -371,13 +371,8 @@ def _parse_cut(text: str | None) -> Cut:
 
 
 def error_to_json(error: Error) -> str:
-    """Return an error in a form that the other side can raise, with the end of its traceback here.
-
-    A caller who is refused learns nothing about this node: an `AccessError` has no traceback.
-    """
-    told = error.__traceback__ is not None and not isinstance(error, errors.AccessError)
-    text = "".join(traceback.format_exception(error)) if told else ""
-    message = {"type": type(error).__name__, "message": str(error), "traceback": text[-_MAX_TRACEBACK:]}
+    """Return an error in a form that the other side can raise, with as much as it may know (`telling`)."""
+    message = {"type": type(error).__name__, "message": told_text(error), "traceback": told_traceback(error)}
     return json.dumps(message)
 
 

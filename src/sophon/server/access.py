@@ -77,6 +77,8 @@ class Tokens:
             known: Names of the existing data sets; a line that names any other is refused as a typo.
         """
         names = None if known is None else set(known)
+        if names is not None and "*" in names:
+            raise ConfigError(f"{where}: * means all data sets, and there is one with that name; give it another")
         entries: dict[bytes, Rights] = {}
         for number, line in enumerate(text.splitlines(), start=1):
             words = line.split("#", 1)[0].split()

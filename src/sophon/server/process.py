@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from sophon.artifact import replacing
 from sophon.errors import ConfigError
+from sophon.link.telling import tell_all
 from sophon.process.arenas import keep_buffers
 from sophon.process.stop import StopSignals
 from sophon.server.access import Access
@@ -54,6 +55,7 @@ class ServerConfig:
         modules: Python modules to import; they register ops and stores.
         indexes: Files of window indexes, which child processes open too.
         metrics_host: Address for health and metrics, which anybody who can reach it may read.
+        debug: Whether trainers are told tracebacks and paths of this machine.
     """
 
     host: str = "127.0.0.1"
@@ -70,6 +72,7 @@ class ServerConfig:
     modules: tuple[str, ...] = ()
     indexes: tuple[Path, ...] = ()
     metrics_host: str = "127.0.0.1"
+    debug: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ class Ready:
 def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Callable[[Ready], None]) -> None:
     """Serve until SIGTERM or SIGINT, then let requests under way end, and return."""
     _check_place(config)
+    tell_all(config.debug)
     _allow_many_files()
     keep_buffers()
     metrics = Metrics()

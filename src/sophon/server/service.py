@@ -24,14 +24,12 @@ import pyarrow as pa
 from pyarrow import flight
 
 from sophon.codec.cut import RAW
-from sophon.errors import AccessError, Error, RetryableError
 from sophon.link.wire import (
     REPLY_SCHEMA,
     Reply,
     Request,
     StreamClock,
     batch_of,
-    error_to_json,
     parse_json,
     sizes_to_bytes,
 )
@@ -43,6 +41,7 @@ from sophon.server.gathering import HEARTBEAT_S, Gathering
 from sophon.server.limit import RateLimit
 from sophon.server.metrics import Metrics
 from sophon.server.pace import Paces
+from sophon.server.refusing import Refusing, typed_errors
 from sophon.server.seats import Seat, Seats
 from sophon.server.work import Run, Work
 
@@ -50,7 +49,7 @@ _PIECE_BYTES = 1 << 16  # how much the rate limit lets pass at a time
 OPEN = Access()
 
 
-class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
+class Service(Refusing):
     """Answers Flight calls.
 
     - ``DoAction("open")``: JSON → JSON; what a data set is and what this node can do with a pipeline.
@@ -109,7 +108,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
         """Answer with one JSON message, or with sizes."""
         rights = rights_of(context)
-        with _typed_errors(self._metrics):
+        with typed_errors(self._metrics):
             if action.type == "list":
                 return [_json({"datasets": self._executor.names(rights)})]
             if action.type == "open":
@@ -121,7 +120,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
             if action.type == "listing":
                 with self._seats.enter(rights.tenant):
                     return self._executor.listing(self._message(action, rights), rights)
-        raise flight.FlightServerError(f"no action {action.type!r}; there is open, list, sizes and listing")
+        raise flight.FlightServerError(f"no action {action.type!r:.80}; there is open, list, sizes and listing")
 
     def _message(self, action: flight.Action, rights: Rights) -> dict[str, Any]:
         return self._executor.parsed(parse_json, action.body.to_pybytes(), rights.tenant)
@@ -130,7 +129,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         """Answer a request with a stream of replies."""
         if not self.accepts:
             raise flight.FlightUnavailableError("this node is shutting down")
-        with _typed_errors(self._metrics):
+        with typed_errors(self._metrics):
             rights = rights_of(context)
             seat = self._seats.enter(rights.tenant)
             request = self._executor.parsed(Request.from_bytes, ticket.ticket, rights.tenant)
@@ -144,7 +143,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         pace = self._paces.of(context.peer())
         batch = Gathering(pace, time.monotonic())
         counted = StreamClock()
-        with seat, _typed_errors(self._metrics):
+        with seat, typed_errors(self._metrics):
             for made in work.pulse(lambda: batch.wait_s(time.monotonic()), pace.run):
                 run = made if isinstance(made, Run) else None
                 reply = made if isinstance(made, Reply) else None
@@ -209,28 +208,6 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         self._metrics.read_bytes.labels(request.dataset).inc(clock.read_bytes - counted.read_bytes)
         self._metrics.read_s.labels(request.dataset).inc(clock.read_s - counted.read_s)
         return replace(clock)
-
-
-class _typed_errors:  # noqa: N801 - reads as a statement
-    """Turns our errors into Flight's, and adds their type so that the trainer raises the same."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Error):
-            self._metrics.errors.labels(type(error).__name__).inc()
-            raise _flight_error(error)(str(error), extra_info=error_to_json(error).encode()) from error
-
-
-def _flight_error(error: Error) -> Any:
-    """Return the class of error that any Flight client understands."""
-    if isinstance(error, AccessError):
-        return flight.FlightUnauthorizedError
-    return flight.FlightUnavailableError if isinstance(error, RetryableError) else flight.FlightServerError
 
 
 def _json(message: dict[str, Any]) -> bytes:

@@ -254,7 +254,7 @@ class Work:
             sample, most = self._request.samples[position], format_bytes(self._most_bytes)
             problem = f"sample {sample} has {format_bytes(size_bytes)}, more than the {most} that this node reads"
             limit = "sample-bytes" if self._most_bytes == executor.limits.sample_bytes else "in-flight"
-            return Reply(position, error=StoreError(f"{problem}; leave it out, or raise --max-{limit} there"))
+            return self._failed(position, StoreError(f"{problem}; leave it out, or raise --max-{limit} there"))
         self._seat.hold(size_bytes)
         if cut == RAW:
             self._read_later([position], size_bytes)

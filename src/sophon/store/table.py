@@ -65,6 +65,10 @@ def open_store(
         raise ConfigError(f"expected the path of a data set, got {text!r}")
     if name is not None and (not name or "/" in name or not name.isprintable()):
         raise ConfigError(f"expected the name of a data set without slashes, got {name!r}")
+    if name == "*":
+        raise ConfigError(
+            "a data set cannot be called '*', which means all of them in a token file; choose another name"
+        )
     bare, options = split_options(text)
     place = Path(bare).absolute()
     try:

@@ -7,7 +7,7 @@ File layout, one Arrow IPC file::
                       bytes               int64, of the sample
                       mtime_ns            int64, of the file or shard that holds it
                       fingerprint         uint64, XXH64 of the sample's bytes
-                      index               binary, `Index.to_bytes` and its seal; null without a window, or if progressive
+                      index               binary, `Index.to_bytes`, sealed; null without a window, or if progressive
 
 An index is found by the hash of the very bytes that are to be cut: an entry that is stale or damaged is simply not
 found. Sizes and times show which entries are stale without reading the samples. A wrong index would give wrong pixels

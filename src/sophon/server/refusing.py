@@ -1,0 +1,74 @@
+"""What a node answers to calls that it has no answer to, and to errors of its own: nothing of its insides.
+
+Flight would send a traceback with every exception that it does not know, and with methods that are not there.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, NoReturn
+
+import pyarrow as pa
+from pyarrow import flight
+
+from sophon.errors import AccessError, Error, RetryableError
+from sophon.link.telling import told_text
+from sophon.link.wire import error_to_json
+from sophon.server.metrics import Metrics
+
+_LOG = logging.getLogger(__name__)
+
+
+class Refusing(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
+    """Refuses all methods of Flight; subclasses have those that there are."""
+
+    def list_flights(self, *_: Any) -> NoReturn:
+        """Refuse."""
+        _no_such("ListFlights")
+
+    def get_flight_info(self, *_: Any) -> NoReturn:
+        """Refuse."""
+        _no_such("GetFlightInfo")
+
+    def get_schema(self, *_: Any) -> flight.SchemaResult:
+        """Answer with nothing: of this method alone Flight would send the traceback of whatever is raised."""
+        return flight.SchemaResult(pa.schema([]))
+
+    def do_put(self, *_: Any) -> NoReturn:
+        """Refuse."""
+        _no_such("DoPut")
+
+    def do_exchange(self, *_: Any) -> NoReturn:
+        """Refuse."""
+        _no_such("DoExchange")
+
+
+def _no_such(method: str) -> NoReturn:
+    raise flight.FlightServerError(f"this node does not answer {method}; it answers DoGet, DoAction and ListActions")
+
+
+class typed_errors:  # noqa: N801 - reads as a statement
+    """Turns our errors into Flight's, and adds their type so that the trainer raises the same; hides all others."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None or not isinstance(error, Exception) or isinstance(error, flight.FlightError):
+            return  # also if the stream is dropped halfway
+        self._metrics.errors.labels(type(error).__name__ if isinstance(error, Error) else "other").inc()
+        if isinstance(error, Error):
+            # No cause, so that nothing but the text and what `link.telling` allows is sent.
+            raise _flight_error(error)(told_text(error), extra_info=error_to_json(error).encode()) from None
+        _LOG.error("a request failed", exc_info=error)
+        raise flight.FlightServerError("an error in this node, which its log shows; report it") from None
+
+
+def _flight_error(error: Error) -> Any:
+    """Return the class of error that any Flight client understands."""
+    if isinstance(error, AccessError):
+        return flight.FlightUnauthorizedError
+    return flight.FlightUnavailableError if isinstance(error, RetryableError) else flight.FlightServerError
