@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import struct
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -24,6 +25,18 @@ _WITH_ORIENTATION = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp"
 _JPEG_START = b"\xff\xd8\xff"
 # What Pillow's plugins raise on files that are not what they claim; measured on damaged files of every format.
 _DAMAGE = (OSError, SyntaxError, ValueError, TypeError, IndexError, KeyError, EOFError, struct.error)
+# What a file may cost beyond its size, so that none that was made for the purpose keeps a decoder busy. Each bound is
+# far from what any encoder writes: a dozen scans, a few hundred segments, 700 pixels to a byte of a blank page.
+_MOST_SEGMENTS = 4096  # before the pixels
+_MOST_PADDING = 1024  # bytes between two segments, which Pillow reads one by one
+_MOST_SCANNED = 1 << 32  # pixels times scans: half a second
+_LARGE_PIXELS = 1 << 24
+_MOST_PIXELS_PER_BYTE = 4096  # of a large picture
+_PADDING = re.compile(rb"[\x00\xff]*")
+_SCAN = re.compile(rb"\xff\xda")
+_SOF = frozenset((*range(0xC0, 0xD0),)) - {0xC4, 0xC8, 0xCC}
+_SOS, _EOI = 0xDA, 0xD9
+_PROGRESSIVE = (0xC2, 0xC6, 0xCA, 0xCE)
 _REMEDY = "Check that the file is complete and opens elsewhere, replace it, or leave it out."
 
 
@@ -99,6 +112,8 @@ class Decode(Op):
 
     def open(self, value: bytes) -> Image.Image:
         """Return the picture with its size known and its pixels not yet decoded."""
+        if bytes(value[:3]) == _JPEG_START:
+            _check_jpeg(value)
         try:
             picture = _open(value)
         except UnidentifiedImageError as error:
@@ -119,6 +134,44 @@ class Decode(Op):
                 remedy="Raise Decode(max_pixels=…) if you trust the file.",
             )
         return picture
+
+
+def _check_jpeg(value: bytes) -> None:
+    """Look at the markers of a JPEG file; raise `OpError` if decoding it would take far longer than its size suggests.
+
+    What is otherwise wrong with it, the decoder says.
+    """
+    at, end = 2, len(value)
+    pixels = components = 0
+    is_progressive = False
+    for _ in range(_MOST_SEGMENTS):
+        found = _PADDING.match(value, at)
+        after = at if found is None else found.end()
+        if after - at > _MOST_PADDING:
+            raise OpError(f"a JPEG file with {after - at:,} bytes of nothing in its header.", remedy=_REMEDY)
+        if after >= end or after == at:
+            return
+        marker = value[after]
+        if marker == _EOI or after + 9 > end:
+            return
+        if marker in _SOF:
+            pixels = int.from_bytes(value[after + 4 : after + 6], "big") * int.from_bytes(
+                value[after + 6 : after + 8], "big"
+            )
+            components, is_progressive = value[after + 8], marker in _PROGRESSIVE
+        if marker == _SOS:
+            _check_work(value, pixels, is_progressive or value[after + 3] < components)
+            return
+        at = after + 1 + int.from_bytes(value[after + 1 : after + 3], "big")
+    raise OpError(f"a JPEG file with more than {_MOST_SEGMENTS:,} segments in its header.", remedy=_REMEDY)
+
+
+def _check_work(value: bytes, pixels: int, has_scans: bool) -> None:
+    if pixels > _LARGE_PIXELS and pixels > _MOST_PIXELS_PER_BYTE * len(value):
+        raise OpError(f"a JPEG file of {len(value):,} bytes that declares {pixels:,} pixels.", remedy=_REMEDY)
+    scans = sum(1 for _ in _SCAN.finditer(value)) if has_scans else 1
+    if pixels * scans > _MOST_SCANNED:
+        raise OpError(f"a JPEG file of {pixels:,} pixels in {scans:,} scans.", remedy=_REMEDY)
 
 
 def kept_metadata(picture: object) -> dict[str | tuple[int, int], Any] | None:

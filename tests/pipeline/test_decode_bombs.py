@@ -1,0 +1,91 @@
+"""Files that were made to keep a decoder busy end in an error, before anything is decoded."""
+
+import io
+import struct
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sophon.errors import OpError
+from sophon.pipeline import Pipeline, ops
+from tests.support.pictures import FORMS, encode, scene
+
+
+def jpeg(width, height, **options):
+    out = io.BytesIO()
+    Image.new("RGB", (width, height), (90, 120, 40)).save(out, "JPEG", **options)
+    return out.getvalue()
+
+
+def many_scans(width, height, count):
+    """Return a progressive file with one of its scans again and again."""
+    data = jpeg(width, height, progressive=True)
+    starts = [at for at in range(len(data) - 1) if data[at : at + 2] == b"\xff\xda"]
+    end = starts[1] + 4
+    while not (data[end] == 0xFF and data[end + 1] not in (0, *range(0xD0, 0xD8))):
+        end += 1
+    return data[:end] + data[starts[1] : end] * count + b"\xff\xd9"
+
+
+def of_claimed_size(width, height):
+    data = bytearray(jpeg(16, 16))
+    at = data.index(b"\xff\xc0")
+    data[at + 5 : at + 9] = struct.pack(">HH", height, width)
+    return bytes(data)
+
+
+BOMBS = {
+    "zeros": b"\xff\xd8\xff" + bytes(64 << 20),
+    "padding": b"\xff\xd8" + b"\xff" * (64 << 20),
+    "padding after a segment": b"\xff\xd8\xff\xe1\x00\x02" + bytes(64 << 20),
+    "segments": b"\xff\xd8" + b"\xff\xe1\x00\x02" * (16 << 20),
+    "scans": many_scans(6000, 6000, 2000),
+    "a large picture in few bytes": of_claimed_size(13300, 13400),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize("form", [bytes, memoryview])
+def test_a_bomb_is_refused_at_once(name, form):
+    begin_s = time.thread_time()
+    with pytest.raises(OpError, match=r"a JPEG file (of|with)"):
+        ops.Decode().apply(form(BOMBS[name]))
+    assert time.thread_time() - begin_s < 0.5  # of which a regular expression takes most
+
+
+@pytest.mark.parametrize("form", [form for form, (_, kind, _) in FORMS.items() if kind == "JPEG"])
+def test_real_files_are_no_bombs(form):
+    data = encode(scene(120, 90), form)
+    assert ops.Decode().apply(data).tobytes() == Image.open(io.BytesIO(data)).convert("RGB").tobytes()
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"quality": 1}])
+def test_neither_are_large_blank_pages(options):
+    Image.MAX_IMAGE_PIXELS, before = None, Image.MAX_IMAGE_PIXELS
+    try:
+        assert ops.Decode().open(jpeg(5000, 4000, **options)).size == (5000, 4000)
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
+
+
+def test_a_truncated_photo_is_what_pillow_makes_of_it():
+    data = encode(scene(300, 200), "jpeg 4:2:0")[:3000] + b"\xff\xd9"
+    assert ops.Decode().apply(data).tobytes() == Image.open(io.BytesIO(data)).convert("RGB").tobytes()
+
+
+def test_the_look_costs_next_to_nothing():
+    data = encode(scene(500, 400), "jpeg 4:2:0")
+    recipe = Pipeline([ops.Decode()])
+    looks, decodes = [], []
+    from sophon.pipeline.ops.decode import _check_jpeg
+
+    for _ in range(30):
+        begin_s = time.thread_time()
+        _check_jpeg(data)
+        between_s = time.thread_time()
+        recipe.ops[0].apply(data)
+        looks.append(between_s - begin_s)
+        decodes.append(time.thread_time() - between_s)
+    assert np.median(looks) < 0.05 * np.median(decodes)
