@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sophon.errors import OpError
-from sophon.pipeline import Pipeline, ops
+from sophon.codec import Cut, finish_payload, make_payload
+from sophon.errors import Error, OpError
+from sophon.pipeline import Key, Pipeline, ops
+from sophon.pipeline.ops.decode import check_jpeg
 from tests.support.pictures import FORMS, encode, scene
 
 
@@ -55,6 +57,24 @@ def test_a_bomb_is_refused_at_once(name, form):
     assert time.thread_time() - begin_s < 0.5  # of which a regular expression takes most
 
 
+@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize("way", ["raw", "window", "a window of it"])
+def test_none_gets_further_where_a_part_of_it_would_be_cut_out(name, way):
+    recipe = Pipeline([ops.Decode(), ops.RandomResizedCrop(32, scale=(0.01, 0.02)), ops.ToTensor()])
+    key, data = Key(0, 0, 0), BOMBS[name]
+    begin_s = time.thread_time()
+    attempts = {
+        "raw": lambda: finish_payload(recipe, data, key, Cut(0)),
+        "window": lambda: make_payload(recipe, data, key, Cut(0, "window")),
+        "a window of it": lambda: finish_payload(
+            recipe, bytes(8) + b"\x7f\xff\x7f\xff" * 2 + data, key, Cut(0, "window")
+        ),
+    }
+    with pytest.raises(Error):
+        attempts[way]()
+    assert time.thread_time() - begin_s < 1
+
+
 @pytest.mark.parametrize("form", [form for form, (_, kind, _) in FORMS.items() if kind == "JPEG"])
 def test_real_files_are_no_bombs(form):
     data = encode(scene(120, 90), form)
@@ -79,11 +99,9 @@ def test_the_look_costs_next_to_nothing():
     data = encode(scene(500, 400), "jpeg 4:2:0")
     recipe = Pipeline([ops.Decode()])
     looks, decodes = [], []
-    from sophon.pipeline.ops.decode import _check_jpeg
-
     for _ in range(30):
         begin_s = time.thread_time()
-        _check_jpeg(data)
+        check_jpeg(data)
         between_s = time.thread_time()
         recipe.ops[0].apply(data)
         looks.append(between_s - begin_s)

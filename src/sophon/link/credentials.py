@@ -29,9 +29,11 @@ class Credentials:
             authorities that the system trusts.
         tls_cert: PEM file with this trainer's certificate, for mutual TLS; SOPHON_TLS_CERT by default.
         tls_key: PEM file with the key of that certificate; SOPHON_TLS_KEY by default.
+        trusted: Whether the node is your own, so that what it says of itself is believed: data sets of up to
+            268,435,456 samples, and not 16,777,216 at most.
     """
 
-    __slots__ = ("_files", "_token")
+    __slots__ = ("_files", "_token", "trusted")
 
     def __init__(
         self,
@@ -39,13 +41,17 @@ class Credentials:
         tls_ca: str | PathLike[str] | None = None,
         tls_cert: str | PathLike[str] | None = None,
         tls_key: str | PathLike[str] | None = None,
+        *,
+        trusted: bool = False,
     ) -> None:
         self._token = token
+        self.trusted = trusted
         given = {"tls_ca": tls_ca, "tls_cert": tls_cert, "tls_key": tls_key}
         self._files = {name: os.fspath(path) for name, path in given.items() if path is not None}
 
     def __repr__(self) -> str:
         shown = [f"{name}={path!r}" for name, path in self._files.items()]
+        shown += ["trusted=True"] if self.trusted else []
         return f"Credentials({', '.join((['token=…'] if self._token else []) + shown)})"
 
     def check(self, *, encrypted: bool) -> None:
@@ -79,8 +85,11 @@ class Credentials:
         return {name: path for name, path in (from_environment | self._files).items() if path is not None}
 
     def __reduce__(self) -> tuple[object, ...]:
-        files = self._files
-        return (Credentials, (self._token, files.get("tls_ca"), files.get("tls_cert"), files.get("tls_key")))
+        return (_made, ({"token": self._token, "trusted": self.trusted, **self._files},))
+
+
+def _made(given: dict[str, Any]) -> Credentials:
+    return Credentials(**given)
 
 
 def _variable(name: str) -> str | None:

@@ -21,16 +21,17 @@ from sophon.codec.codec import MAX_VALUE_BYTES
 from sophon.errors import (
     AccessError,
     ConfigError,
+    ProtocolError,
     RetryableError,
     TransportError,
 )
 from sophon.link import grpc_fork as fork
+from sophon.link.answer import opened_from
 from sophon.link.credentials import Credentials, certificate_problem, connection_hint
 from sophon.link.listing import Listing, received
 from sophon.link.silence import SilenceWatch
 from sophon.link.transport import Fetch, Opened, Transport
 from sophon.link.wire import (
-    MAX_SAMPLES,
     Reply,
     Request,
     StreamClock,
@@ -113,26 +114,11 @@ class FlightTransport(Transport):
         body = _json({"dataset": self.dataset, "pipeline": spec})
         options = self.call_options(self._timeout_s)
         with self._connection() as client, _typed_errors(self.address):
-            (result,) = client.do_action(flight.Action("open", body), options)
-            message = parse_json(result.body.to_pybytes(), _MAX_ANSWER_BYTES)
-        try:
-            return Opened(
-                name=str(message["dataset"]),
-                samples=int(message["samples"]),
-                fingerprint=str(message["fingerprint"]),
-                classes=tuple(map(str, message["classes"])),
-                has_labels=bool(message["has_labels"]),
-                columns=tuple(map(str, message["columns"])),
-                max_cut=int(message.get("max_cut", 0)),
-                digests=tuple(map(str, message.get("digests", ()))),
-                versions={str(k): str(v) for k, v in message["versions"].items()},
-                reason=str(message.get("reason", "")),
-                max_samples=min(max(1, int(message.get("max_samples", MAX_SAMPLES))), MAX_SAMPLES),
-                cores=max(float(message["cores"]), 0.0),
-                codecs=tuple(map(str, message["codecs"])),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise TransportError(f"{self.address} gave an answer that this release cannot read: {error!r}") from error
+            results = list(islice(client.do_action(flight.Action("open", body), options), _MOST_PARTS))
+            if len(results) != 1:
+                raise ProtocolError(f"{self.address} gave {len(results)} answers to one question")
+            message = parse_json(results[0].body.to_pybytes(), _MAX_ANSWER_BYTES)
+        return opened_from(message, self.address, self._credentials.trusted)
 
     def file_sizes(self, samples: int) -> NDArray[np.int64]:
         """Ask the node for the bytes of every file; one of an earlier release refuses."""

@@ -17,7 +17,7 @@ from sophon.codec.window.jpeg import Index, Window, available, cut
 from sophon.codec.window.refusal import NotWindowable
 from sophon.errors import ArtifactError, OpError, PayloadError
 from sophon.pipeline import Box, Key, Kind, Part, Pipeline, Spec, Trace, can_crop_early, needed_box
-from sophon.pipeline.ops.decode import Decode, is_upright, kept_metadata
+from sophon.pipeline.ops.decode import Decode, check_jpeg, is_upright, kept_metadata
 
 _MARKER = 0xFF
 _FRAMES = (0xC0, 0xC1)
@@ -64,6 +64,7 @@ class WindowCodec(AheadCodec):
     def encode_ahead(self, data: Payload, pipeline: Pipeline, key: Key, trace: Trace | None = None) -> bytes:
         """Return the window that one pass of a sample needs."""
         indexes = INDEXES if self._indexes is None else self._indexes
+        check_jpeg(data)
         try:
             header = parse(data)
             if trace is not None:
@@ -85,6 +86,7 @@ class WindowCodec(AheadCodec):
             raise PayloadError(f"expected a window for a pipeline that decodes, got {len(view)} bytes")
         top, left, height, width = _PLACE.unpack_from(view)
         try:
+            check_jpeg(view[_PLACE.size :])
             piece = _decoded(view[_PLACE.size :], decode)
         except OpError as error:
             raise PayloadError(f"a damaged window: {error}") from error
@@ -106,6 +108,7 @@ def cut_down(
     try:
         if trace is not None:
             trace.windowable = False
+        check_jpeg(data)
         header = parse(data)
         if trace is not None:
             trace.windowable = True

@@ -112,8 +112,7 @@ class Decode(Op):
 
     def open(self, value: bytes) -> Image.Image:
         """Return the picture with its size known and its pixels not yet decoded."""
-        if bytes(value[:3]) == _JPEG_START:
-            _check_jpeg(value)
+        check_jpeg(value)
         try:
             picture = _open(value)
         except UnidentifiedImageError as error:
@@ -136,11 +135,13 @@ class Decode(Op):
         return picture
 
 
-def _check_jpeg(value: bytes) -> None:
+def check_jpeg(value: bytes | memoryview) -> None:
     """Look at the markers of a JPEG file; raise `OpError` if decoding it would take far longer than its size suggests.
 
-    What is otherwise wrong with it, the decoder says.
+    What is otherwise wrong with it, the decoder says. Files of other formats are not looked at.
     """
+    if bytes(value[:3]) != _JPEG_START:
+        return
     at, end = 2, len(value)
     pixels = components = 0
     is_progressive = False
@@ -166,7 +167,7 @@ def _check_jpeg(value: bytes) -> None:
     raise OpError(f"a JPEG file with more than {_MOST_SEGMENTS:,} segments in its header.", remedy=_REMEDY)
 
 
-def _check_work(value: bytes, pixels: int, has_scans: bool) -> None:
+def _check_work(value: bytes | memoryview, pixels: int, has_scans: bool) -> None:
     if pixels > _LARGE_PIXELS and pixels > _MOST_PIXELS_PER_BYTE * len(value):
         raise OpError(f"a JPEG file of {len(value):,} bytes that declares {pixels:,} pixels.", remedy=_REMEDY)
     scans = sum(1 for _ in _SCAN.finditer(value)) if has_scans else 1

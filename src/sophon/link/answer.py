@@ -1,0 +1,111 @@
+"""What a node says when a data set is opened: bounded and checked, since a trainer allocates by it.
+
+A node is trusted with nothing but time. Numbers that make no sense, and more of anything than a data set ever has, are
+a `ProtocolError` that names the node.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from sophon.codec.table import CODECS
+from sophon.errors import ProtocolError
+from sophon.link.transport import Opened
+from sophon.link.wire import MAX_SAMPLES
+
+MOST_SAMPLES = 1 << 24  # more than the ten million that we plan for; the order of an epoch takes 24 bytes for each
+MOST_TRUSTED = 1 << 28
+_MOST_CLASSES = 1 << 20
+_MOST_NAMES = 1024  # columns, codecs or ops
+_MOST_CORES = 1 << 16
+_MOST_TEXT = 1024
+_MOST_OPS = 64
+
+
+def opened_from(message: dict[str, Any], address: str, trusted: bool = False) -> Opened:
+    """Return what a node's answer says, or raise `ProtocolError`.
+
+    Args:
+        message: The answer.
+        address: Of the node, for messages.
+        trusted: Whether the user trusts it with as many samples as can be had at all.
+    """
+    read = _Reader(message, address)
+    remedy = "" if trusted else ", or more from a node of your own with Credentials(trusted=True)"
+    codecs = read.texts("codecs", _MOST_NAMES)
+    return Opened(
+        name=read.text("dataset"),
+        samples=read.integer("samples", 0, MOST_TRUSTED if trusted else MOST_SAMPLES, remedy=remedy),
+        fingerprint=read.text("fingerprint"),
+        classes=read.texts("classes", _MOST_CLASSES),
+        has_labels=read.flag("has_labels"),
+        columns=read.texts("columns", _MOST_NAMES),
+        max_cut=read.integer("max_cut", 0, _MOST_OPS, default=0),
+        digests=read.texts("digests", _MOST_OPS, default=()),
+        versions=read.versions("versions"),
+        reason=read.text("reason", default=""),
+        max_samples=min(max(1, read.integer("max_samples", 0, 1 << 62, default=MAX_SAMPLES)), MAX_SAMPLES),
+        cores=read.number("cores", 0.0, _MOST_CORES),
+        # A node of a later release may have codecs that nobody here knows; nothing is asked for in those.
+        codecs=tuple(name for name in codecs if name.partition(":")[0] in _FAMILIES),
+    )
+
+
+_FAMILIES = frozenset(name.partition(":")[0] for name in CODECS)
+_MISSING = object()
+
+
+class _Reader:
+    def __init__(self, message: dict[str, Any], address: str) -> None:
+        self._message = message
+        self._address = address
+
+    def _value(self, name: str, default: Any) -> Any:
+        value = self._message.get(name, default)
+        if value is _MISSING:
+            raise ProtocolError(f"{self._address} gave an answer without {name}, which this release cannot read")
+        return value
+
+    def _wrong(self, name: str, value: object, expected: str) -> ProtocolError:
+        shown = f"{len(value):,} of them" if isinstance(value, list | dict) else f"{value!r:.60}"
+        return ProtocolError(f"{self._address} gave a wrong answer: {name}: expected {expected}, got {shown}")
+
+    def integer(self, name: str, least: int, most: int, default: Any = _MISSING, remedy: str = "") -> int:
+        value = self._value(name, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise self._wrong(name, value, f"an integer in {least} … {most:,}{remedy}")
+        return value
+
+    def number(self, name: str, least: float, most: float) -> float:
+        value = self._value(name, _MISSING)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value) or not least <= value <= most:
+            raise self._wrong(name, value, f"a number in {least:g} … {most:,}")
+        return float(value)
+
+    def flag(self, name: str) -> bool:
+        value = self._value(name, _MISSING)
+        if not isinstance(value, bool):
+            raise self._wrong(name, value, "true or false")
+        return value
+
+    def text(self, name: str, default: Any = _MISSING) -> str:
+        value = self._value(name, default)
+        if not isinstance(value, str) or len(value) > _MOST_TEXT:
+            raise self._wrong(name, value, f"a text of at most {_MOST_TEXT:,} characters")
+        return value
+
+    def texts(self, name: str, most: int, default: Any = _MISSING) -> tuple[str, ...]:
+        values = self._value(name, default)
+        if not isinstance(values, list | tuple) or len(values) > most:
+            raise self._wrong(name, values, f"at most {most:,} texts")
+        if not all(isinstance(value, str) and len(value) <= _MOST_TEXT for value in values):
+            raise self._wrong(name, values, f"texts of at most {_MOST_TEXT:,} characters")
+        return tuple(values)
+
+    def versions(self, name: str) -> dict[str, str]:
+        values = self._value(name, _MISSING)
+        if not isinstance(values, dict) or len(values) > _MOST_NAMES:
+            raise self._wrong(name, values, "versions by name")
+        return {key[:_MOST_TEXT]: str(value)[:_MOST_TEXT] for key, value in values.items()}
