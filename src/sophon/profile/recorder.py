@@ -75,7 +75,7 @@ class Known:
         raw_bytes: Of each sample's file; 0 if not known.
         sizes: Height and width of each picture; 0 if not known.
         areas: Pixels that the epoch in question needs of each; of a picture of the usual size, where that is not known.
-        op_s: [samples, ops] trainer CPU seconds measured in that very epoch; NaN if not measured.
+        op_s: [samples, ops] trainer CPU seconds measured in that very epoch; NaN if not measured. None: of another one.
         refused: [samples, cuts] true where the sample cannot have the cut.
         records: By cut.
         record_areas: Pixels that the pass of each record needed, by cut.
@@ -86,7 +86,7 @@ class Known:
     raw_bytes: FloatTable
     sizes: features.Sizes
     areas: features.Areas
-    op_s: FloatTable
+    op_s: FloatTable | None
     refused: NDArray[np.bool_]
     records: dict[Cut, list[Record]]
     record_areas: dict[Cut, features.Areas]
@@ -115,7 +115,7 @@ class Recorder:
         self._sizes = np.zeros((samples, 2), np.int32)
         self._op_s = np.full((samples, pipeline.first_call), np.nan, np.float32, order="F")
         self._op_s_epoch = -1
-        self._refused = np.zeros((samples, len(self.cuts)), np.bool_)
+        self._refused = np.zeros((samples, len(self.cuts)), np.bool_, order="F")
         self._records: dict[Cut, deque[Record]] = {cut: deque(maxlen=KEPT) for cut in self.cuts}
         self._rules: dict[str, Fit] = {}
         self._ratios: tuple[float, ...] = ()
@@ -236,8 +236,8 @@ class Recorder:
                 self._raw_bytes.copy(),
                 self._sizes.copy(),
                 np.zeros(0, np.float32),
-                self._op_s.copy(order="F") if this_epoch else np.full_like(self._op_s, np.nan),
-                self._refused.copy(),
+                self._op_s.copy(order="F") if this_epoch else None,
+                self._refused.copy(order="F"),
                 {cut: list(kept) for cut, kept in self._records.items()},
                 {},
                 dict(self._rules),
