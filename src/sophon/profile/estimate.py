@@ -28,24 +28,13 @@ from sophon.errors import ConfigError
 from sophon.pipeline import Pipeline
 from sophon.profile import features
 from sophon.profile.columns import resize_k
+from sophon.profile.kinds import kind_of
 from sophon.profile.model import BLOCK, Fit, Rows, fit
 from sophon.profile.recorder import Known, Record, Recorder
 from sophon.profile.table import FloatTable, Profile, Quality
 
 _FEW = 8  # records of this run before it is believed over an earlier one
 _EXTREME = 10.0  # ratio of two CPUs beyond which it is the clock that is wrong
-
-# Slopes of a cost in the logarithms of file bytes, picture's pixels and pixels needed, until measurements say better;
-# from fits to photos of ImageNet and OpenImages.
-_PRIORS = {
-    "ahead bytes": (0.95, -0.9, 0.92),
-    "ahead encode": (0.3, -0.2, 0.2),
-    "ahead decode": (0.25, -0.3, 0.55),
-    "file bytes": (1.0, 0.0, 0.0),
-    "codec bytes": (0.2, -0.2, 0.08),
-    "picture bytes": (0.0, 1.0, 0.0),
-    "decode op": (0.3, -0.1, 0.4),
-}
 
 
 def estimate(
@@ -75,8 +64,9 @@ class _Estimate:
         self._epoch = epoch
         self._told: Known = recorder.known(epoch)
         self._raw_bytes = features.filled(self._told.raw_bytes)
+        self._kind = kind_of(recorder.pipeline)
         sizes = features.filled_sizes(self._told.sizes)
-        self._rows = features.rows(self._raw_bytes, sizes, self._told.areas, np.float32)
+        self._rows = features.rows(self._kind, self._raw_bytes, sizes, self._told.areas, np.float32)
         self._rows_by_cut: dict[Cut, Rows] = {}
         self._rules: dict[str, Fit] = {}
         self._op_rules = [self._op_rule(position) for position in range(self._pipeline.first_call)]
@@ -196,7 +186,7 @@ class _Estimate:
         before = self._told.rules.get(name)
         if records and (len(records) >= _FEW or before is None):
             costs = np.array([cost(record) for record in records], np.float64)
-            self._rules[name] = fit(self._rows_of(cut), costs, _PRIORS.get(prior, ()))
+            self._rules[name] = fit(self._rows_of(cut), costs, self._kind.priors.get(prior, ()))
         elif before is not None:
             self._rules[name] = before
         return self._rules.get(name)
@@ -206,7 +196,9 @@ class _Estimate:
         if cut not in self._rows_by_cut:
             samples = np.array([record.sample for record in self._told.records[cut]], np.intp)
             areas = self._told.record_areas[cut]
-            self._rows_by_cut[cut] = features.rows(self._raw_bytes[samples], self._told.sizes[samples], areas)
+            self._rows_by_cut[cut] = features.rows(
+                self._kind, self._raw_bytes[samples], self._told.sizes[samples], areas
+            )
         return self._rows_by_cut[cut]
 
     def _storage_to_trainer(self) -> FloatTable:

@@ -26,6 +26,7 @@ from sophon.errors import ArtifactError, ConfigError
 from sophon.pipeline import Key, Pipeline, Trace
 from sophon.process.renewal import renew_after_fork
 from sophon.profile import features
+from sophon.profile.kinds import kind_of
 from sophon.profile.model import Fit
 from sophon.profile.table import FloatTable, Profile
 
@@ -108,6 +109,7 @@ class Recorder:
         self.pipeline = pipeline
         self.cuts = tuple(cuts)
         self.seed = seed
+        self._kind = kind_of(pipeline)
         self._column = {cut: column for column, cut in enumerate(self.cuts)}
         self._ahead = [column for cut, column in self._column.items() if looks_ahead(cut)]
         self._raw_bytes = np.zeros(samples, np.float32)
@@ -223,7 +225,7 @@ class Recorder:
         fits = len(ratios) == ops and all(f"op {position}" in rules for position in range(ops))
         if not fits or not all(0 < ratio < math.inf for ratio in ratios):
             raise ArtifactError(f"the profile does not say what each of the {ops} ops costs on both sides")
-        odd = [name for name, rule in rules.items() if len(rule.slopes) != features.COUNT]
+        odd = [name for name, rule in rules.items() if len(rule.slopes) != len(self._kind.features)]
         if odd:
             raise ArtifactError(f"the profile predicts {odd[0][:40]!r} from other features than this release")
         return rules, ratios
@@ -251,4 +253,6 @@ class Recorder:
         return known
 
     def _areas(self, epochs: int | NDArray[Any], samples: NDArray[Any], sizes: features.Sizes) -> features.Areas:
+        if not self._kind.has_pixels:
+            return np.zeros(len(samples), np.float32)
         return features.areas_needed(self.pipeline, self.seed, epochs, samples, sizes)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from sophon.codec.table import offered
 from sophon.errors import AccessError, ConfigError, ProtocolError
 from sophon.link.listing import piece_of
-from sophon.link.wire import Reply, Request
+from sophon.link.wire import PROTOCOLS, Reply, Request
 from sophon.pipeline import Kind, Pipeline
 from sophon.pipeline.ops.decode import Decode
 from sophon.pipeline.probe import versions
@@ -32,11 +32,13 @@ from sophon.server.maker import Maker, Threads
 from sophon.server.seats import Seat, Seats
 from sophon.server.work import Task, Work
 from sophon.store import Store
+from sophon.store.bundle import MOST_PARTS
 from sophon.store.reading import Reading
 from sophon.units import format_bytes
 
 _LOOKAHEAD = 64  # samples of a request that may be made ahead, while the link does not take more
 _PIPELINES = 64  # remembered: those used last
+_NARROW = 8  # data sets with some of their fields that are remembered; each has the sizes of all samples
 
 
 class Executor:
@@ -70,6 +72,7 @@ class Executor:
         self.crashes = Crashes()
         self._pipelines: LRUCache[str, Pipeline | None] = LRUCache(_PIPELINES)
         self._probes: LRUCache[str, tuple[list[str], str]] = LRUCache(_PIPELINES)
+        self._narrow: LRUCache[tuple[str, tuple[str, ...]], Store] = LRUCache(_NARROW)
         self._lock = threading.Lock()
         self.on_smaller_cut: Callable[[str], None] = lambda _: None
 
@@ -90,6 +93,8 @@ class Executor:
             "cores": self._budget.cores,
             "max_samples": self.limits.request_samples,
             "codecs": offered(),
+            "fields": [field.to_json() for field in store.manifest.fields],
+            "protocols": list(PROTOCOLS),
             "versions": versions(),
         }
         if isinstance(message.get("pipeline"), dict):
@@ -102,7 +107,11 @@ class Executor:
 
     def file_sizes(self, message: dict[str, Any], rights: Rights = EVERYTHING) -> NDArray[np.int64]:
         """Return the bytes of every file of a data set, which a rank plans with that sees but its share of them."""
-        return self._store(str(message.get("dataset", "")), rights).manifest.sizes
+        store = self._store(str(message.get("dataset", "")), rights)
+        names = message.get("fields", [])
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ProtocolError(f"fields: expected a list of names, got {names!r:.80}")
+        return store.narrowed(names[:MOST_PARTS]).manifest.sizes
 
     def listing(self, message: dict[str, Any], rights: Rights = EVERYTHING) -> list[bytes]:
         """Return some rows of what a data set consists of, for a trainer that puts it together from parts."""
@@ -147,6 +156,7 @@ class Executor:
         if request.samples and max(request.samples) >= len(store):
             sample = next(sample for sample in request.samples if sample >= len(store))
             raise ConfigError(f"data set {request.dataset} has {len(store):,} samples; there is no sample {sample}")
+        store = self._narrowed(store, request.fields)
         self._check_size(store, request)
         pipeline = self._pipeline(request)
         reading = self.readings[request.dataset]
@@ -197,6 +207,17 @@ class Executor:
             raise ConfigError(f"no data set {name[:80]!r} here; there is {there_is}")
         # The same words whether it exists or not: a token reveals nothing about data sets it does not open.
         raise AccessError(f"this token opens no data set {name[:80]!r}; it opens {there_is}")
+
+    def _narrowed(self, store: Store, fields: tuple[str, ...]) -> Store:
+        """Return a data set with the fields that a request asks for."""
+        key = (store.name, fields)
+        with self._lock:
+            found = self._narrow.get(key)
+        if found is None:
+            found = store.narrowed(fields)
+            with self._lock:
+                self._narrow[key] = found
+        return found
 
     def _pipeline(self, request: Request) -> Pipeline | None:
         """Return the pipeline up to its first op that is not known here; None if that is the very first."""

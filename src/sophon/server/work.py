@@ -33,6 +33,7 @@ from sophon.server.budget import Slot
 from sophon.server.maker import ChildLost
 from sophon.server.seats import Seat
 from sophon.store import Store
+from sophon.store.bundle import pack, unpack
 from sophon.store.reading import Reading
 from sophon.units import format_bytes
 
@@ -406,8 +407,9 @@ class Work:
         if executor.crashes.expected(work, (self._store.name, sample)):
             return self._smaller(position, data, "crash")
         trace = Trace(len(self._pipeline))
+        first, *others = (data,) if not request.fields else unpack(data, 1 + len(request.fields))
         try:
-            payload = executor.maker.make(slot, self._pipeline, data, request.key(position), cut, trace)
+            made = executor.maker.make(slot, self._pipeline, bytes(first), request.key(position), cut, trace)
         except ChildLost as lost:
             executor.crashes.fell(work, (self._store.name, sample))
             return self._smaller(position, data, lost.reason)
@@ -415,7 +417,7 @@ class Work:
             # The trainer will meet the same problem, and has the file and the user's policy for bad samples.
             return self._smaller(position, data, "op_failed")
         executor.crashes.stood(work)
-        reply = self._reply(position, cut, payload)
+        reply = self._reply(position, cut, pack([made, *others]) if others else made)
         reply.op_s, reply.raw_bytes, reply.size = tuple(trace.op_s[: cut.k]), len(data), trace.size
         return reply
 
