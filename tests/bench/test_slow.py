@@ -38,6 +38,7 @@ def test_what_waits_waits_as_long_as_its_size_says():
     assert time.monotonic() - start_s >= side**3 * WAITING.ops[1].s_per_voxel
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_the_result_has_the_figures_that_are_promised():
     result = bench_slow(0.1, samples=20, work="wait")

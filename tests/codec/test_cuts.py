@@ -114,6 +114,7 @@ def test_a_node_sends_the_value_of_the_uncut_run_wherever_it_stops(pipeline, dat
         assert stopped == data if k == 0 else bits(stopped) == bits(value)
 
 
+@pytest.mark.slow
 def test_same_bits_on_photos_over_epochs_and_seeds():
     for sample, data in enumerate(photos()):
         for seed, epoch in ((0, 0), (0, 1), (7, 0)):

@@ -217,7 +217,7 @@ QUICK = ("--import", "tests.support.quick_heartbeat")
 def test_a_sample_that_takes_long_there_does_not_cost_the_connection(images, dozing, monkeypatch, doze_s, heart):
     monkeypatch.setattr(flight_transport, "SILENCE_S", 3.0)
     recipe = dozing(doze_s)
-    with serve(images, options=(*PLUGIN, *heart)) as server:
+    with serve(images, cores=4, options=(*PLUGIN, *heart)) as server:
         found, stats = _digest(server.url, recipe, 1)
         server.kill()  # others doze there
     assert stats.retries == 0

@@ -69,7 +69,7 @@ def test_more_samples_are_taken_from_a_node_that_the_user_trusts():
     with pytest.raises(ProtocolError, match=r"Credentials\(trusted=True\)"):
         opened_from(large, "grpc://node")
     assert opened_from(large, "grpc://node", trusted=True).samples == MOST_SAMPLES + 1
-    kept = pickle.loads(pickle.dumps(Credentials(token="t" * 20, trusted=True)))  # noqa: S301 - our own
+    kept = pickle.loads(pickle.dumps(Credentials(token="t" * 20, trusted=True)))
     assert kept.trusted
     assert repr(kept) == "Credentials(token=…, trusted=True)"
 

@@ -2,11 +2,13 @@
 
 import contextlib
 import functools
+import gc
 import io
 import os
 import random
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 
 from sophon.pipeline import Key, Pipeline
+from sophon.pipeline.code import digest
 from sophon.pipeline.probe import picture
 from tests.support.torchvision_import import import_torchvision
 
@@ -151,3 +154,20 @@ def test_a_fingerprint_does_not_change_when_a_callable_is_used():
         for sample in range(3):
             pipeline.run(picture(), Key(0, 0, sample))
         assert Pipeline.from_torchvision(step).fingerprint == pipeline.fingerprint
+
+
+def test_a_function_is_not_kept_alive():
+    """It may hold a data set, a loader and its connections."""
+
+    class Large:
+        pass
+
+    def made():
+        held = Large()
+        return lambda data: (data, held), weakref.ref(held)
+
+    step, held = made()
+    digest(step)
+    del step
+    gc.collect()
+    assert held() is None

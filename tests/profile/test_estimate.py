@@ -11,7 +11,7 @@ from sophon.bench.pictures.photos import PhotoSource
 from sophon.errors import ConfigError
 from sophon.pipeline import Trace
 from sophon.profile.columns import cuts_to_profile
-from sophon.profile.estimate import estimate, seconds_there
+from sophon.profile.estimate import estimate, seconds
 from sophon.profile.explore import cuts_to_try, explore
 from sophon.profile.measure import measure
 from sophon.profile.recorder import Recorder, Storage
@@ -248,5 +248,6 @@ def test_seconds_near_storage_do_not_depend_on_what_memory_held_before():
         op_s, ratios = rng.random((samples, ops_there), np.float32), rng.random(ops_there, np.float32)
         with np.errstate(invalid="ignore"):
             np.ones((4, 400), np.float32) @ signalling[::2]  # BLAS copies a strided vector, and leaves it on the stack
-        found = seconds_there(op_s, ratios)
+        found = np.empty(samples, np.float32)
+        seconds(op_s, ratios, out=found)
         assert np.allclose(found, (op_s.astype(np.float64) * ratios).sum(axis=1), rtol=1e-6)

@@ -7,6 +7,7 @@ import pytest
 
 from sophon.pipeline import Key, Pipeline, needed_box, ops
 from sophon.profile.features import areas_needed, rows
+from sophon.profile.kinds import KINDS
 
 RECIPES = {
     "resized crop": Pipeline([ops.Decode(), ops.RandomResizedCrop(224), ops.RandomHorizontalFlip(), ops.ToTensor()]),
@@ -71,5 +72,18 @@ def test_many_samples_are_worked_out_together_and_not_one_by_one():
 
 def test_what_is_not_known_of_a_sample_is_what_the_others_are_like():
     sizes = np.array([[100, 200], [100, 200], [0, 0]], np.int32)
-    found = np.exp(rows(np.array([1e4, 1e4, 0], np.float32), sizes, np.array([5e3, 5e3, 0], np.float32)))
+    areas = np.array([5e3, 5e3, 0], np.float32)
+    found = np.exp(rows(KINDS["picture"], np.array([1e4, 1e4, 0], np.float32), sizes, areas))
     assert found[2] == pytest.approx(found[0])
+
+
+def test_of_what_is_no_picture_only_the_file_counts():
+    sizes, areas = np.zeros((3, 2), np.int32), np.zeros(3, np.float32)
+    found = np.exp(rows(KINDS["bytes"], np.array([1e4, 2e4, 4e4], np.float32), sizes, areas))
+    assert found[:, 0].tolist() == pytest.approx([1e4, 2e4, 4e4])
+    assert found.shape == (3, len(KINDS["bytes"].features))
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_what_is_believed_of_a_kind_has_a_slope_for_each_feature(kind):
+    assert {len(slopes) for slopes in kind.priors.values()} == {len(kind.features)}

@@ -45,6 +45,7 @@ def test_a_group_that_is_larger_than_the_cache_leaves_the_others_in_it():
     assert cache.get((0, 0), lambda: pytest.fail("decoded again")) is kept
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_fork_in_the_middle_of_a_change_leaves_the_child_a_cache_that_works():
     groups = [_group(number) for number in range(4)]

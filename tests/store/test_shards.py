@@ -59,6 +59,7 @@ def test_a_file_that_is_being_read_is_not_closed_under_the_reader(tmp_path):
     assert open_files() == before
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_fork_in_the_middle_of_a_change_leaves_the_child_a_table_that_works(tmp_path):
     names = [str(i) for i in range(4)]

@@ -184,7 +184,7 @@ def test_what_is_no_tar_is_refused(tmp_path, content):
 
 def test_a_tar_without_pictures_is_refused(tmp_path):
     write_tar(tmp_path / "x.tar", [("readme.md", b"")])
-    with pytest.raises(StoreError, match="no picture found in the 1 shards"):
+    with pytest.raises(StoreError, match="no picture found in the 1 shard of"):
         open_store(tmp_path)
 
 

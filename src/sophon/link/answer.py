@@ -10,9 +10,10 @@ import math
 from typing import Any
 
 from sophon.codec.table import CODECS
-from sophon.errors import ProtocolError
+from sophon.errors import ArtifactError, ConfigError, ProtocolError
 from sophon.link.transport import Opened
 from sophon.link.wire import MAX_SAMPLES
+from sophon.store.fields import Field, fields_from_json
 
 MOST_SAMPLES = 1 << 24  # more than the ten million that we plan for; the order of an epoch takes 24 bytes for each
 MOST_TRUSTED = 1 << 28
@@ -49,6 +50,7 @@ def opened_from(message: dict[str, Any], address: str, trusted: bool = False) ->
         cores=read.number("cores", 0.0, _MOST_CORES),
         # A node of a later release may have codecs that nobody here knows; nothing is asked for in those.
         codecs=tuple(name for name in codecs if name.partition(":")[0] in _FAMILIES),
+        fields=read.fields("fields"),
     )
 
 
@@ -103,6 +105,12 @@ class _Reader:
         if not all(isinstance(value, str) and len(value) <= _MOST_TEXT for value in values):
             raise self._wrong(name, values, f"texts of at most {_MOST_TEXT:,} characters")
         return tuple(values)
+
+    def fields(self, name: str) -> tuple[Field, ...]:
+        try:
+            return fields_from_json(self._value(name, []))
+        except (ConfigError, ArtifactError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ProtocolError(f"{self._address} gave a wrong answer: {name}: {error!r:.200}") from error
 
     def versions(self, name: str) -> dict[str, str]:
         values = self._value(name, _MISSING)

@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 from urllib.parse import urlsplit
@@ -32,9 +33,13 @@ from sophon.link.listing import Listing, received
 from sophon.link.silence import SilenceWatch
 from sophon.link.transport import Fetch, Opened, Transport
 from sophon.link.wire import (
+    OLDEST_PROTOCOL,
+    PROTOCOL,
+    PROTOCOLS,
     Reply,
     Request,
     StreamClock,
+    agreed,
     error_from_json,
     parse_json,
     replies_of,
@@ -64,6 +69,7 @@ class FlightTransport(Transport):
         timeout_s: Timeout for opening; callers watch over their fetches themselves.
         credentials: What to show to the node; by default what the environment holds.
         silence_s: How long the node may send nothing while it owes an answer.
+        protocol: Version of the protocol that the node is known to speak; found out when it is opened.
     """
 
     is_remote = True
@@ -74,6 +80,7 @@ class FlightTransport(Transport):
         timeout_s: float = OPEN_S,
         credentials: Credentials | None = None,
         silence_s: float = SILENCE_S,
+        protocol: int = PROTOCOL,
     ) -> None:
         parts = urlsplit(address)
         try:
@@ -92,6 +99,7 @@ class FlightTransport(Transport):
         self._credentials = credentials or Credentials()
         self._credentials.check(encrypted=parts.scheme == "grpc+tls")
         self._timeout_s = timeout_s
+        self._protocol = protocol
         self.silence_s = silence_s
         self._host, self._port = str(parts.hostname), port or 0
         self.renew()
@@ -111,20 +119,22 @@ class FlightTransport(Transport):
         from pyarrow import flight
 
         spec = pipeline.prefix(pipeline.reach).to_spec() if pipeline.max_cut else None
-        body = _json({"dataset": self.dataset, "pipeline": spec})
+        body = _json({"dataset": self.dataset, "pipeline": spec, "protocols": PROTOCOLS})
         options = self.call_options(self._timeout_s)
         with self._connection() as client, _typed_errors(self.address):
             results = list(islice(client.do_action(flight.Action("open", body), options), _MOST_PARTS))
             if len(results) != 1:
                 raise ProtocolError(f"{self.address} gave {len(results)} answers to one question")
             message = parse_json(results[0].body.to_pybytes(), _MAX_ANSWER_BYTES)
-        return opened_from(message, self.address, self._credentials.trusted)
+        self._protocol = agreed(message.get("protocols"))
+        opened = opened_from(message, self.address, self._credentials.trusted)
+        return replace(opened, protocol=self._protocol)
 
-    def file_sizes(self, samples: int) -> NDArray[np.int64]:
+    def file_sizes(self, samples: int, fields: tuple[str, ...] = ()) -> NDArray[np.int64]:
         """Ask the node for the bytes of every file; one of an earlier release refuses."""
         from pyarrow import flight
 
-        action = flight.Action("sizes", _json({"dataset": self.dataset}))
+        action = flight.Action("sizes", _json({"dataset": self.dataset, "fields": fields}))
         with self._connection() as client, _typed_errors(self.address):
             answer = client.do_action(action, self.call_options(self._timeout_s))
             return sizes_from_bytes((part.body.to_pybytes() for part in answer), samples)
@@ -143,7 +153,17 @@ class FlightTransport(Transport):
 
     def fetch(self, request: Request, timeout_s: float) -> Fetch:
         """Send a request; replies come as the node finishes them."""
-        return _FlightFetch(self, request, timeout_s)
+        return _FlightFetch(self, replace(request, protocol=self._protocol), timeout_s)
+
+    def step_back(self, request: Request) -> bool:
+        """Return whether a request that the node does not understand may be tried again in the oldest version.
+
+        So it may when the node was replaced by one of an earlier release since it was opened.
+        """
+        if request.protocol == OLDEST_PROTOCOL or request.fields:
+            return False
+        self._protocol = OLDEST_PROTOCOL
+        return True
 
     def close(self) -> None:
         """Close this process's connection; the next use makes a new one."""
@@ -210,7 +230,7 @@ class FlightTransport(Transport):
         return False
 
     def __getstate__(self) -> dict[str, Any]:
-        settings = {"timeout_s": self._timeout_s, "silence_s": self.silence_s}
+        settings = {"timeout_s": self._timeout_s, "silence_s": self.silence_s, "protocol": self._protocol}
         return {"address": self.address, "credentials": self._credentials, **settings}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -251,6 +271,11 @@ class _FlightFetch(Fetch):
             watch.add(self)
             with _typed_errors(transport.address):
                 yield from self._replies(client)
+        except ProtocolError as error:
+            was_refused = error.__cause__ is not None  # by the node, and not what came from it by us
+            if not was_refused or not transport.step_back(self._request):
+                raise
+            raise RetryableError(f"{transport.address} is of an earlier release now; asking in its terms") from error
         except RetryableError as error:
             if not self.fell_silent:
                 raise

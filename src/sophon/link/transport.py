@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sophon.link.listing import Listing
-from sophon.link.wire import MAX_SAMPLES, Reply, Request, StreamClock
+from sophon.link.wire import MAX_SAMPLES, PROTOCOL, Reply, Request, StreamClock
 from sophon.pipeline import Pipeline
+from sophon.store.fields import Field
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Opened:
         cores: Number of cores that may work on ops there.
         codecs: Names of the codecs that work there.
         store: Kind of the store; "" if it is not known.
+        fields: What a sample consists of, where that is more than one thing.
+        protocol: Version of the protocol that both sides speak.
     """
 
     name: str
@@ -52,6 +55,8 @@ class Opened:
     cores: float = 0.0
     codecs: tuple[str, ...] = ()
     store: str = ""
+    fields: tuple[Field, ...] = ()
+    protocol: int = PROTOCOL
 
 
 class Fetch(ABC):
@@ -97,11 +102,12 @@ class Transport(ABC):
     def fetch(self, request: Request, timeout_s: float) -> Fetch:
         """Ask for samples; iterating fails after the timeout, even if the other side is silent."""
 
-    def file_sizes(self, samples: int) -> NDArray[np.int64] | None:  # noqa: ARG002 - others need it
+    def file_sizes(self, samples: int, fields: tuple[str, ...] = ()) -> NDArray[np.int64] | None:  # noqa: ARG002
         """Return the bytes of every sample's file; None where nobody can say.
 
         Args:
             samples: How many there are.
+            fields: Names of the fields that are sent besides the first.
         """
         return None
 

@@ -5,9 +5,16 @@ sample, so that payloads are copied no more than necessary. Neither carries code
 
 Request (the ticket of a Flight DoGet)::
 
-    {"protocol": 1, "dataset": "train", "dataset_fingerprint": "…" | "", "pipeline": {…}, "seed": 0, "epoch": 3,
+    {"protocol": 2, "dataset": "train", "dataset_fingerprint": "…" | "", "pipeline": {…}, "seed": 0, "epoch": 3,
      "samples": [17, 4, …], "cuts": ["0:raw", "2:webp"], "cut_of": [0, 1, …], "in_order": true, "patience_s": 5.0,
-     "columns": ["id"]}
+     "columns": ["id"], "fields": ["seg.png"]}
+
+The payload of a sample is that of its first field, the one that the pipeline is for. Where further `fields` are asked
+for it is a bundle (`sophon.store.bundle`): a payload for each of them, one after another, each in a codec of its kind.
+
+Versions: a node says at opening which versions of this protocol it speaks, and a trainer uses the highest that both
+know (`agreed`), so that nodes can be upgraded one by one, before or after trainers. A release speaks its own version
+and the one before. Version 2 brought `fields`.
 
 Where a node holds a part of a data set, a sample is a pair ``[17, 1003]``: its index on that node, and its index in the
 whole data set, which is the one that random ops depend on. A node of a release that does not know pairs refuses them.
@@ -46,11 +53,18 @@ from sophon.codec.cut import RAW, Cut
 from sophon.errors import ConfigError, Error, ProtocolError
 from sophon.link.telling import told_text, told_traceback
 from sophon.pipeline import Key
+from sophon.store.bundle import MOST_PARTS
 
-PROTOCOL = 1
+PROTOCOL = 2
+OLDEST_PROTOCOL = 1
+PROTOCOLS = tuple(range(OLDEST_PROTOCOL, PROTOCOL + 1))
+"""The versions that this release speaks."""
 MAX_REQUEST_BYTES = 1 << 20
 MAX_SAMPLES = 8192  # in one request
+_WITH_FIELDS = 2
+_OLD_NODE = "the storage node's release does not know fields; upgrade it"
 _MAX_CUTS = 256
+_MOST_VERSIONS = 64
 _MOST_SIZE = (1 << 32) - 1
 _SIZES_PART_BYTES = 1 << 20
 _MOST_CLOCK = 1 << 62  # of a stream's sums; no stream lasts as long or reads as much
@@ -78,6 +92,22 @@ REPLY_SCHEMA = pa.schema(
 )
 
 
+def agreed(said: object) -> int:
+    """Return the version of the protocol to use with a node that speaks these; an early release says nothing.
+
+    Raises:
+        ProtocolError: There is none that both speak.
+    """
+    theirs = said if isinstance(said, list) else [1]
+    both = [version for version in PROTOCOLS if version in theirs[:_MOST_VERSIONS]]
+    if not both:
+        raise ProtocolError(
+            f"the node speaks protocol {', '.join(map(str, theirs[:4]))[:40]}, and this release "
+            f"{' and '.join(map(str, PROTOCOLS))}; upgrade the older of the two"
+        )
+    return max(both)
+
+
 @dataclass(frozen=True)
 class Request:
     """Which samples of which data set, each with its own cut.
@@ -94,6 +124,8 @@ class Request:
         patience_s: How long a sample may wait for a free core before it is sent as it is.
         columns: Names of further columns to send along; "id" is the sample's id.
         keys: Indexes of the samples in the whole data set, which random ops depend on; empty if they are the same.
+        fields: Names of the fields to send besides the first.
+        protocol: Version of the protocol that both sides speak.
     """
 
     dataset: str
@@ -107,6 +139,8 @@ class Request:
     patience_s: float = 5.0
     columns: tuple[str, ...] = ()
     keys: tuple[int, ...] = ()
+    fields: tuple[str, ...] = ()
+    protocol: int = PROTOCOL
 
     def key(self, position: int) -> Key:
         """Return what the random ops of a sample depend on."""
@@ -116,32 +150,35 @@ class Request:
         """Return the request in the form in which it is sent."""
         table = list(dict.fromkeys(self.cuts))
         number = {cut: i for i, cut in enumerate(table)}
-        return json.dumps(
-            {
-                "protocol": PROTOCOL,
-                "dataset": self.dataset,
-                "dataset_fingerprint": self.dataset_fingerprint,
-                "pipeline": self.pipeline,
-                "seed": self.seed,
-                "epoch": self.epoch,
-                "samples": list(zip(self.samples, self.keys, strict=True)) if self.keys else self.samples,
-                "cuts": [str(cut) for cut in table],
-                "cut_of": [number[cut] for cut in self.cuts],
-                "in_order": self.in_order,
-                "patience_s": self.patience_s,
-                "columns": self.columns,
-            },
-            separators=(",", ":"),
-        ).encode()
+        message = {
+            "protocol": self.protocol,
+            "dataset": self.dataset,
+            "dataset_fingerprint": self.dataset_fingerprint,
+            "pipeline": self.pipeline,
+            "seed": self.seed,
+            "epoch": self.epoch,
+            "samples": list(zip(self.samples, self.keys, strict=True)) if self.keys else self.samples,
+            "cuts": [str(cut) for cut in table],
+            "cut_of": [number[cut] for cut in self.cuts],
+            "in_order": self.in_order,
+            "patience_s": self.patience_s,
+            "columns": self.columns,
+        }
+        if self.protocol >= _WITH_FIELDS:
+            message["fields"] = self.fields
+        elif self.fields:
+            raise ConfigError(f"fields: {self.fields[0]!r} cannot be asked for: {_OLD_NODE}")
+        return json.dumps(message, separators=(",", ":")).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Request:
         """Parse a request that was received; raise `ProtocolError` for anything else."""
         message = parse_json(data)
-        if message.get("protocol") != PROTOCOL:
+        protocol = message.get("protocol")
+        if isinstance(protocol, bool) or protocol not in PROTOCOLS:
             raise ProtocolError(
-                f"expected protocol {PROTOCOL}, got {message.get('protocol')!r}; "
-                "install the same sophon release on trainer and storage node"
+                f"expected protocol {' or '.join(map(str, PROTOCOLS))}, got {protocol!r:.40}; releases of trainer and "
+                "storage node are too far apart: upgrade the older one"
             )
         samples, keys = _samples(message)
         table = _strings(message, "cuts", _MAX_CUTS)
@@ -166,6 +203,8 @@ class Request:
             patience_s=_seconds(message, "patience_s"),
             columns=_strings(message, "columns", 64),
             keys=keys,
+            fields=_strings(message, "fields", MOST_PARTS) if protocol >= _WITH_FIELDS else (),
+            protocol=protocol,
         )
 
 

@@ -102,7 +102,14 @@ class RemoteDataset(Dataset[Any]):
         self.measures = policy if isinstance(policy, str) and policy in MEASURED else None
         self._assign(None if self.measures else policy, cache, told.planning.allow_lossy)
         self.finishing = Finishing(
-            self.pipeline, self.seed, self.url, opened.has_labels, tuple(columns), target_transform, told.output.kind
+            self.pipeline,
+            self.seed,
+            self.url,
+            opened.has_labels,
+            tuple(columns),
+            self.samples.fields,
+            target_transform,
+            told.output.kind,
         )
         self.bad_samples = BadSamples(told.on_error.action, told.on_error.budget, len(self))
         # Shared with torch's worker processes, forked or spawned, also persistent ones.
@@ -131,7 +138,7 @@ class RemoteDataset(Dataset[Any]):
         samples.assignment = within(wanted, samples.agreed_cut)
         if self.is_cached:
             (cut,) = wanted.cuts
-            kept = cache_for(pipeline, opened, cut, cache if isinstance(cache, Cache) else Cache())
+            kept = cache_for(pipeline, opened, cut, cache if isinstance(cache, Cache) else Cache(), samples.fields)
             asks = samples.assignment.cuts[0]
             samples.sources.wrap(lambda source: CachedTransport(source, kept, pipeline, asks))
             samples.assignment = wanted
@@ -268,6 +275,7 @@ def _nodes(url: Address | Transport, credentials: Credentials, deadline_s: float
 
 
 def _check_columns(columns: Sequence[str], opened: Opened, url: str) -> None:
-    unknown = set(columns) - set(opened.columns)
+    there_is = [*opened.columns, *(field.name for field in opened.fields[1:])]
+    unknown = set(columns) - set(there_is)
     if unknown:
-        raise ConfigError(f"no column {min(unknown)!r} in {url}; there is {', '.join(opened.columns)}")
+        raise ConfigError(f"no column {min(unknown)!r} in {url}; there is {', '.join(there_is)}")

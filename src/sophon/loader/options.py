@@ -100,7 +100,8 @@ class Output:
 
     Args:
         kind: "torch" tensors, or "numpy" arrays, which need no torch.
-        columns: Further columns of the data set to bring along, as a dict; "id" is the sample's id.
+        columns: Further columns and fields of the data set to bring along, as a dict; "id" is the sample's id, and a
+            field comes as bytes.
     """
 
     kind: str = "torch"

@@ -16,9 +16,9 @@ import inspect
 import random
 import sys
 import types
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -220,9 +220,17 @@ def _is_torchs(value: Any, name: str) -> bool:
     return torch is not None and isinstance(value, getattr(torch, name))
 
 
-@lru_cache(maxsize=256)  # Python parses the whole file for it
+# Python parses the whole file for it. Weak, since a function holds on to all that its module or closure has.
+_sources: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+
+
 def _source(owner: Any) -> str:
-    try:
-        return inspect.getsource(owner)
-    except (OSError, TypeError):
-        return ""
+    """Return the source of a function or class; empty where there is none."""
+    found = _sources.get(owner)
+    if found is None:
+        try:
+            found = inspect.getsource(owner)
+        except (OSError, TypeError):
+            return ""
+        _sources[owner] = found
+    return found

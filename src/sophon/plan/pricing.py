@@ -214,12 +214,13 @@ def decide(costs: Costs, weights: Matrix) -> tuple[CutIndex, Sums, float]:
     size = max(1, min(n, _BLOCK))
     buffers = [np.empty(size) for _ in range(3)]
     less, mark = np.empty(size, np.bool_), np.empty(size, np.uint8)
+    weights, barred = np.maximum(weights, _LEAST_WEIGHT), _Barred.of(costs)
     for low in range(0, n, size):
         high = min(n, low + size)
         width = high - low
         best, price, part = (array[:width] for array in buffers)
         chosen = cut[low:high]
-        block = _Block(costs, np.maximum(weights, _LEAST_WEIGHT), slice(low, high))
+        block = _Block(costs, weights, barred, slice(low, high))
         for place, column in enumerate(costs.columns):
             block.price(column, price=price, part=part)
             if place == 0:
@@ -241,10 +242,22 @@ def decide(costs: Costs, weights: Matrix) -> tuple[CutIndex, Sums, float]:
     return cut, sums, value
 
 
+@dataclass(frozen=True)
+class _Barred:
+    # Measures that are barred somewhere, and those that are not barred everywhere: only these need to be weighed.
+    somewhere: list[int]
+    weighed: list[int]
+
+    @classmethod
+    def of(cls, costs: Costs) -> _Barred:
+        everywhere, somewhere = costs.barred.all(axis=0), costs.barred.any(axis=0)
+        return cls(np.flatnonzero(somewhere).tolist(), np.flatnonzero(~everywhere).tolist())
+
+
 class _Block:
     # Some samples on the way through the tables.
-    def __init__(self, costs: Costs, weights: Matrix, rows: slice) -> None:
-        self._costs, self._rows = costs, rows
+    def __init__(self, costs: Costs, weights: Matrix, barred: _Barred, rows: slice) -> None:
+        self._costs, self._barred, self._rows = costs, barred, rows
         self.parts = None if costs.parts is None else costs.parts[rows]
         if self.parts is None:
             self._weights: list[NDArray[np.float64]] = list(weights[0])
@@ -252,17 +265,14 @@ class _Block:
             self._weights = [weights[:, measure].take(self.parts) for measure in range(weights.shape[1])]
 
     def price(self, column: int, *, price: Vector, part: Vector) -> None:
-        # What is barred for all samples of all parts need not be weighed.
         costs = self._costs
         out = price
-        for measure, table in enumerate(costs.tables):
-            if costs.barred[:, measure].all():
-                continue
-            np.multiply(table[self._rows, column], self._weights[measure], out=out)
+        for measure in self._barred.weighed:
+            np.multiply(costs.tables[measure][self._rows, column], self._weights[measure], out=out)
             if out is part:
                 np.add(price, part, out=price)
             out = part
-        for measure in np.flatnonzero(costs.barred.any(axis=0)).tolist():
+        for measure in self._barred.somewhere:
             spends = costs.tables[measure][self._rows, column] > 0
             if self.parts is not None:
                 spends &= costs.barred[:, measure].take(self.parts)

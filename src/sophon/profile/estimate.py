@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sophon.codec.cut import RAW, Cut, looks_ahead
 from sophon.codec.route import Route
@@ -27,24 +28,13 @@ from sophon.errors import ConfigError
 from sophon.pipeline import Pipeline
 from sophon.profile import features
 from sophon.profile.columns import resize_k
-from sophon.profile.model import Fit, Rows, fit
+from sophon.profile.kinds import kind_of
+from sophon.profile.model import BLOCK, Fit, Rows, fit
 from sophon.profile.recorder import Known, Record, Recorder
 from sophon.profile.table import FloatTable, Profile, Quality
 
 _FEW = 8  # records of this run before it is believed over an earlier one
 _EXTREME = 10.0  # ratio of two CPUs beyond which it is the clock that is wrong
-
-# Slopes of a cost in the logarithms of file bytes, picture's pixels and pixels needed, until measurements say better;
-# from fits to photos of ImageNet and OpenImages.
-_PRIORS = {
-    "ahead bytes": (0.95, -0.9, 0.92),
-    "ahead encode": (0.3, -0.2, 0.2),
-    "ahead decode": (0.25, -0.3, 0.55),
-    "file bytes": (1.0, 0.0, 0.0),
-    "codec bytes": (0.2, -0.2, 0.08),
-    "picture bytes": (0.0, 1.0, 0.0),
-    "decode op": (0.3, -0.1, 0.4),
-}
 
 
 def estimate(
@@ -74,7 +64,9 @@ class _Estimate:
         self._epoch = epoch
         self._told: Known = recorder.known(epoch)
         self._raw_bytes = features.filled(self._told.raw_bytes)
-        self._rows = features.rows(self._raw_bytes, features.filled_sizes(self._told.sizes), self._told.areas)
+        self._kind = kind_of(recorder.pipeline)
+        sizes = features.filled_sizes(self._told.sizes)
+        self._rows = features.rows(self._kind, self._raw_bytes, sizes, self._told.areas, np.float32)
         self._rows_by_cut: dict[Cut, Rows] = {}
         self._rules: dict[str, Fit] = {}
         self._op_rules = [self._op_rule(position) for position in range(self._pipeline.first_call)]
@@ -86,21 +78,23 @@ class _Estimate:
         measured = np.zeros(shape, np.bool_, order="F")
         op_s = np.empty((shape[0], len(self._op_rules)), np.float32, order="F")
         for position, rule in enumerate(self._op_rules):
-            op_s[:, position] = rule.predict(self._rows)
-        timed = np.isfinite(self._told.op_s).all(axis=1)
-        op_s[timed] = self._told.op_s[timed]
+            rule.predict(self._rows, out=op_s[:, position])
+        timed = self._timed(op_s)
         quality = []
         seen = self._told.raw_bytes > 0
         unseen = np.flatnonzero(~seen)
         for column, cut in enumerate(self._cuts):
-            costs, errors, count = self._costs(cut, op_s)
+            costs = tuple(table[:, column] for table in tables)
+            errors, count = self._costs(cut, op_s, costs)
             illegal = self._told.refused[:, column]
-            for table, cost in zip(tables, costs, strict=True):
-                table[:, column] = cost
+            is_refused = bool(illegal.any())  # hardly ever, and looking for them costs as much as a prediction
+            for cost in costs:
                 if len(unseen):
-                    table[unseen, column] = _scaled(cost[unseen], cost[seen & ~illegal])
-                table[illegal, column] = np.inf
-            measured[:, column] = timed if cut.codec == "raw" else False
+                    cost[unseen] = _scaled(cost[unseen], cost[seen & ~illegal])
+                if is_refused:
+                    cost[illegal] = np.inf
+            if cut.codec == "raw":
+                measured[timed, column] = True
             quality.append(Quality(count, *errors))
         made = {
             "how": "by a running loader",
@@ -125,16 +119,28 @@ class _Estimate:
             resize_k=resize_k(self._pipeline),
         )
 
-    def _costs(self, cut: Cut, op_s: FloatTable) -> tuple[tuple[FloatTable, ...], tuple[float | None, ...], int]:
-        """Return bytes, storage and trainer seconds of all samples at a cut, their errors, and the records behind."""
-        own = self._told.records[cut]
+    def _timed(self, op_s: FloatTable) -> NDArray[np.intp]:
+        """Put what was measured in this epoch in the place of predictions; return of which samples."""
+        if self._told.op_s is None:
+            return np.zeros(0, np.intp)
+        timed = np.flatnonzero(np.isfinite(self._told.op_s).all(axis=1))
+        op_s[timed] = self._told.op_s[timed]
+        return timed
+
+    def _costs(self, cut: Cut, op_s: FloatTable, costs: Sequence[FloatTable]) -> tuple[tuple[float | None, ...], int]:
+        """Fill in bytes, storage and trainer seconds of all samples at a cut; return their errors and how many records.
+
+        Written in place: what is allocated for a million samples is paid for page by page.
+        """
+        sizes, there, here = costs
         first = 1 if looks_ahead(cut) else cut.k  # where the codec's decoder stands in for Decode
-        there = seconds_there(op_s[:, : cut.k], self._ratios[: cut.k])
-        here = op_s[:, first:].sum(axis=1)
+        seconds(op_s[:, : cut.k], self._ratios[: cut.k], out=there)
+        seconds(op_s[:, first:], None, out=here)
         here_error = _mean([rule.error for rule in self._op_rules[first:]])
         there_error = _mean([rule.error for rule in self._op_rules[: cut.k]])
         if cut == RAW:
-            return (self._raw_bytes, there, here), (0.0, 0.0, here_error), len(own)
+            sizes[:] = self._raw_bytes
+            return (0.0, 0.0, here_error), len(self._told.records[cut])
         prior = "ahead" if looks_ahead(cut) else "file" if cut.k == 0 else cut.codec
         size_rule = self._rule(f"{cut} bytes", cut, lambda r: r.payload_bytes, self._bytes_prior(cut))
         encode = self._rule(f"{cut} encode", cut, lambda r: r.encode_s, f"{prior} encode")
@@ -143,17 +149,19 @@ class _Estimate:
             # Nobody was asked to cut there, but what its ops give was seen here.
             size_rule = self._rule(f"{cut} bytes", RAW, lambda r: r.op_bytes[cut.k - 1], self._bytes_prior(cut))
         if size_rule is None or (cut.codec != "raw" and (encode is None or decode is None)):
-            never = np.full(len(there), np.inf, np.float32)
-            return (never, never, never), (None, None, None), 0
-        sizes = size_rule.predict(self._rows)
+            for cost in costs:
+                cost[:] = np.inf
+            return (None, None, None), 0
+        size_rule.predict(self._rows, out=sizes)
         is_known = cut.codec == "raw" and None not in self._pipeline.specs[cut.k].shape
         errors = [0.0 if is_known else size_rule.error]
-        times = []
         for ops_s, ops_error, rule in ((there, there_error, encode), (here, here_error, decode)):
-            codec_s = np.zeros_like(ops_s) if rule is None else rule.predict(self._rows)
-            errors.append(_weighted((ops_s, ops_error), (codec_s, 0.0 if rule is None else rule.error)))
-            times.append(ops_s + codec_s)
-        return (sizes, *times), tuple(errors), size_rule.rows
+            of_ops = float(ops_s.sum())
+            if rule is not None:
+                rule.predict(self._rows, out=ops_s, add=True)
+            of_codec = max(float(ops_s.sum()) - of_ops, 0.0)  # float32
+            errors.append(_weighted((of_ops, ops_error), (of_codec, 0.0 if rule is None else rule.error)))
+        return tuple(errors), size_rule.rows
 
     def _bytes_prior(self, cut: Cut) -> str:
         if cut.k == 0:
@@ -178,7 +186,7 @@ class _Estimate:
         before = self._told.rules.get(name)
         if records and (len(records) >= _FEW or before is None):
             costs = np.array([cost(record) for record in records], np.float64)
-            self._rules[name] = fit(self._rows_of(cut), costs, _PRIORS.get(prior, ()))
+            self._rules[name] = fit(self._rows_of(cut), costs, self._kind.priors.get(prior, ()))
         elif before is not None:
             self._rules[name] = before
         return self._rules.get(name)
@@ -188,7 +196,9 @@ class _Estimate:
         if cut not in self._rows_by_cut:
             samples = np.array([record.sample for record in self._told.records[cut]], np.intp)
             areas = self._told.record_areas[cut]
-            self._rows_by_cut[cut] = features.rows(self._raw_bytes[samples], self._told.sizes[samples], areas)
+            self._rows_by_cut[cut] = features.rows(
+                self._kind, self._raw_bytes[samples], self._told.sizes[samples], areas
+            )
         return self._rows_by_cut[cut]
 
     def _storage_to_trainer(self) -> FloatTable:
@@ -214,8 +224,8 @@ class _Estimate:
         return np.asarray(np.clip(ratios, 1 / _EXTREME, _EXTREME), np.float32)
 
 
-def seconds_there(op_s: FloatTable, ratios: FloatTable) -> FloatTable:
-    """Return the seconds that the first ops of every sample take near storage.
+def seconds(op_s: FloatTable, ratios: FloatTable | None, out: FloatTable) -> None:
+    """Write down the seconds that some ops of every sample take together.
 
     A sum of columns and no matrix product: OpenBLAS multiplies a float32 matrix of exactly five columns by a vector
     with a kernel that also reads memory which nobody has written (seen in 0.3.31 on AVX-512). The result is right, but
@@ -223,12 +233,15 @@ def seconds_there(op_s: FloatTable, ratios: FloatTable) -> FloatTable:
 
     Args:
         op_s: [samples, ops] seconds at the trainer.
-        ratios: Of each op, storage : trainer.
+        ratios: Of each op, storage : trainer; None where the trainer runs them.
+        out: Seconds of each sample.
     """
-    total = np.zeros(len(op_s), np.float32)
-    for column, ratio in enumerate(ratios):
-        total += ratio * op_s[:, column]
-    return total
+    out[:] = 0
+    for low in range(0, len(out), BLOCK):
+        block = out[low : low + BLOCK]
+        for column in range(op_s.shape[1]):
+            one = op_s[low : low + BLOCK, column]
+            block += one if ratios is None else ratios[column] * one
 
 
 def _scaled(costs: FloatTable, others: FloatTable) -> FloatTable:
@@ -247,11 +260,10 @@ def _mean(errors: Sequence[float | None]) -> float | None:
     return float(np.mean(known)) if known else 0.0
 
 
-def _weighted(*parts: tuple[FloatTable, float | None]) -> float | None:
+def _weighted(*parts: tuple[float, float | None]) -> float | None:
     """Return the error of a sum of parts, each weighing as much as it contributes; None if one is not known."""
     total, sum_of_errors = 0.0, 0.0
-    for part, error in parts:
-        weight = float(part.sum())
+    for weight, error in parts:
         if error is None and weight > 0:
             return None
         total += weight

@@ -44,6 +44,7 @@ def measure(
     columns = tuple(cuts_to_profile(pipeline) if cuts is None else cuts)
     if len(store) == 0:
         raise ConfigError("the data set is empty; give one with at least one sample")
+    dataset, store = store.manifest.fingerprint, store.narrowed(())  # only what the pipeline is for
     shape = (len(store), len(columns))
     tables = [np.full(shape, np.inf, np.float32, order="F") for _ in range(3)]
     for sample in range(len(store)):
@@ -65,7 +66,7 @@ def measure(
         tables[1],
         tables[2],
         pipeline=pipeline.fingerprint,
-        dataset=store.manifest.fingerprint,
+        dataset=dataset,
         provenance={
             "how": "both halves of every cut were run on one machine",
             "ops": [op.name() for op in pipeline.ops],

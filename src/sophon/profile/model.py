@@ -18,15 +18,19 @@ from numpy.typing import NDArray
 
 from sophon.errors import ConfigError
 
-Rows = NDArray[np.float64]
+Rows = NDArray[np.floating[Any]]
 """[samples, features]: logarithms of sizes."""
+Costs = NDArray[np.float32]
+"""Bytes or seconds, one of each sample."""
+
+BLOCK = 2**14
+"""Samples at a time: temporaries of 128 KiB stay in a core's cache."""
 
 _RIDGE = 1.0  # in measured samples: as if one more had told that a feature does not matter
 _BEYOND = 4  # times what was measured is as far as a prediction goes
 _ODD = 1.5  # in logarithms, a factor of 4.5: farther from the usual, a measurement is not believed
 _LEAST = 1e-7  # of a cost: below the resolution of any clock here
 _ANY = 1e12  # no number of a rule is as large: bytes and seconds of a sample, and logarithms
-_BLOCK = 2**14  # samples at a time: temporaries of 128 KiB stay in a core's cache
 _JUDGED = 3  # measured samples from which a rule can be judged: with two, each has but one other to be predicted from
 
 
@@ -53,18 +57,33 @@ class Fit:
     least: float
     most: float
 
-    def predict(self, features: Rows) -> NDArray[np.float32]:
-        """Return the predicted cost of each row."""
+    def predict(self, features: Rows, out: Costs | None = None, *, add: bool = False) -> Costs:
+        """Return the predicted cost of each row.
+
+        Args:
+            features: Of the rows.
+            out: Where to write them; a new array if left out.
+            add: Add them to what is there instead.
+        """
         # Bounded before and not after exp: slopes from samples that are nearly alike may lead anywhere.
         least, most = (math.log(bound) if bound > 0 else -math.inf for bound in (self.least, self.most))
-        predicted = np.empty(len(features), np.float32)
-        for low in range(0, len(features), _BLOCK):
-            block = features[low : low + _BLOCK]
-            values = np.full(len(block), self.level)
-            for column, (centre, slope) in enumerate(zip(self.centre, self.slopes, strict=True)):
-                values += slope * (block[:, column] - centre)
+        level = self.level - sum(slope * centre for slope, centre in zip(self.slopes, self.centre, strict=True))
+        used = [column for column, slope in enumerate(self.slopes) if slope]
+        predicted = np.empty(len(features), np.float32) if out is None else out
+        values, part = (np.empty(min(BLOCK, len(features)), features.dtype) for _ in range(2))
+        for low in range(0, len(features), BLOCK):
+            block, place = features[low : low + BLOCK], predicted[low : low + BLOCK]
+            values, part = values[: len(block)], part[: len(block)]
+            values[:] = level
+            for column in used:
+                np.multiply(block[:, column], self.slopes[column], out=part)
+                np.add(values, part, out=values)
             np.clip(values, least, most, out=values)
-            predicted[low : low + _BLOCK] = np.exp(values, out=values)
+            np.exp(values, out=values)
+            if add:
+                np.add(place, values, out=place, casting="same_kind")
+            else:
+                place[:] = values
         return predicted
 
     def to_json(self) -> list[object]:

@@ -26,6 +26,7 @@ from sophon.errors import ArtifactError, ConfigError
 from sophon.pipeline import Key, Pipeline, Trace
 from sophon.process.renewal import renew_after_fork
 from sophon.profile import features
+from sophon.profile.kinds import kind_of
 from sophon.profile.model import Fit
 from sophon.profile.table import FloatTable, Profile
 
@@ -75,7 +76,7 @@ class Known:
         raw_bytes: Of each sample's file; 0 if not known.
         sizes: Height and width of each picture; 0 if not known.
         areas: Pixels that the epoch in question needs of each; of a picture of the usual size, where that is not known.
-        op_s: [samples, ops] trainer CPU seconds measured in that very epoch; NaN if not measured.
+        op_s: [samples, ops] trainer CPU seconds measured in that very epoch; NaN if not measured. None: of another one.
         refused: [samples, cuts] true where the sample cannot have the cut.
         records: By cut.
         record_areas: Pixels that the pass of each record needed, by cut.
@@ -86,7 +87,7 @@ class Known:
     raw_bytes: FloatTable
     sizes: features.Sizes
     areas: features.Areas
-    op_s: FloatTable
+    op_s: FloatTable | None
     refused: NDArray[np.bool_]
     records: dict[Cut, list[Record]]
     record_areas: dict[Cut, features.Areas]
@@ -108,6 +109,7 @@ class Recorder:
         self.pipeline = pipeline
         self.cuts = tuple(cuts)
         self.seed = seed
+        self._kind = kind_of(pipeline)
         self._column = {cut: column for column, cut in enumerate(self.cuts)}
         self._ahead = [column for cut, column in self._column.items() if looks_ahead(cut)]
         self._raw_bytes = np.zeros(samples, np.float32)
@@ -115,7 +117,7 @@ class Recorder:
         self._sizes = np.zeros((samples, 2), np.int32)
         self._op_s = np.full((samples, pipeline.first_call), np.nan, np.float32, order="F")
         self._op_s_epoch = -1
-        self._refused = np.zeros((samples, len(self.cuts)), np.bool_)
+        self._refused = np.zeros((samples, len(self.cuts)), np.bool_, order="F")
         self._records: dict[Cut, deque[Record]] = {cut: deque(maxlen=KEPT) for cut in self.cuts}
         self._rules: dict[str, Fit] = {}
         self._ratios: tuple[float, ...] = ()
@@ -223,7 +225,7 @@ class Recorder:
         fits = len(ratios) == ops and all(f"op {position}" in rules for position in range(ops))
         if not fits or not all(0 < ratio < math.inf for ratio in ratios):
             raise ArtifactError(f"the profile does not say what each of the {ops} ops costs on both sides")
-        odd = [name for name, rule in rules.items() if len(rule.slopes) != features.COUNT]
+        odd = [name for name, rule in rules.items() if len(rule.slopes) != len(self._kind.features)]
         if odd:
             raise ArtifactError(f"the profile predicts {odd[0][:40]!r} from other features than this release")
         return rules, ratios
@@ -236,8 +238,8 @@ class Recorder:
                 self._raw_bytes.copy(),
                 self._sizes.copy(),
                 np.zeros(0, np.float32),
-                self._op_s.copy(order="F") if this_epoch else np.full_like(self._op_s, np.nan),
-                self._refused.copy(),
+                self._op_s.copy(order="F") if this_epoch else None,
+                self._refused.copy(order="F"),
                 {cut: list(kept) for cut, kept in self._records.items()},
                 {},
                 dict(self._rules),
@@ -251,4 +253,6 @@ class Recorder:
         return known
 
     def _areas(self, epochs: int | NDArray[Any], samples: NDArray[Any], sizes: features.Sizes) -> features.Areas:
+        if not self._kind.has_pixels:
+            return np.zeros(len(samples), np.float32)
         return features.areas_needed(self.pipeline, self.seed, epochs, samples, sizes)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from sophon.codec.table import offered
 from sophon.errors import AccessError, ConfigError, ProtocolError, RetryableError
 from sophon.link.listing import piece_of
-from sophon.link.wire import Reply, Request
+from sophon.link.wire import PROTOCOLS, Reply, Request
 from sophon.pipeline import Kind, Pipeline
 from sophon.pipeline.ops.decode import Decode
 from sophon.pipeline.probe import versions
@@ -39,6 +39,7 @@ from sophon.server.tenants.slot import Slot
 from sophon.server.tenants.toll import Toll
 from sophon.server.work import Task, Work
 from sophon.store import Store
+from sophon.store.bundle import MOST_PARTS
 from sophon.store.reading import Reading
 from sophon.units import format_bytes
 
@@ -47,6 +48,7 @@ _PIPELINES = 32  # remembered of each tenant: those used last
 _WORTH_BYTES = 1 << 13  # of a message that takes a fraction of a millisecond; longer ones take turns
 _Known = tuple[Pipeline | None, str]
 T = TypeVar("T")
+_NARROW = 8  # data sets with some of their fields that are remembered; each has the sizes of all samples
 
 
 class Executor:
@@ -82,6 +84,7 @@ class Executor:
         # Of each tenant its own, so that nobody can make the node forget what others use.
         self._pipelines: defaultdict[int, LRUCache[bytes, _Known]] = defaultdict(lambda: LRUCache(_PIPELINES))
         self._probes: defaultdict[int, LRUCache[str, tuple[list[str], str]]] = defaultdict(lambda: LRUCache(_PIPELINES))
+        self._narrow: LRUCache[tuple[str, tuple[str, ...]], Store] = LRUCache(_NARROW)
         self._lock = threading.Lock()
         self.on_smaller_cut: Callable[[str], None] = lambda _: None
 
@@ -102,6 +105,8 @@ class Executor:
             "cores": self._budget.cores,
             "max_samples": self.limits.request_samples,
             "codecs": offered(),
+            "fields": [field.to_json() for field in store.manifest.fields],
+            "protocols": list(PROTOCOLS),
             "versions": versions(),
         }
         if isinstance(message.get("pipeline"), dict):
@@ -114,7 +119,11 @@ class Executor:
 
     def file_sizes(self, message: dict[str, Any], rights: Rights = EVERYTHING) -> NDArray[np.int64]:
         """Return the bytes of every file of a data set, which a rank plans with that sees but its share of them."""
-        return self._store(str(message.get("dataset", "")), rights).manifest.sizes
+        store = self._store(str(message.get("dataset", "")), rights)
+        names = message.get("fields", [])
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ProtocolError(f"fields: expected a list of names, got {names!r:.80}")
+        return store.narrowed(names[:MOST_PARTS]).manifest.sizes
 
     def listing(self, message: dict[str, Any], rights: Rights = EVERYTHING) -> list[bytes]:
         """Return some rows of what a data set consists of, for a trainer that puts it together from parts."""
@@ -172,6 +181,7 @@ class Executor:
         if request.samples and max(request.samples) >= len(store):
             sample = next(sample for sample in request.samples if sample >= len(store))
             raise ConfigError(f"data set {request.dataset} has {len(store):,} samples; there is no sample {sample}")
+        store = self._narrowed(store, request.fields)
         self._check_size(store, request)
         pipeline, _ = self._known_part(request.pipeline, rights.tenant)
         reading = self.readings[request.dataset]
@@ -224,6 +234,17 @@ class Executor:
             raise ConfigError(f"no data set {name[:80]!r} here; there is {there_is}")
         # The same words whether it exists or not: a token reveals nothing about data sets it does not open.
         raise AccessError(f"this token opens no data set {name[:80]!r}; it opens {there_is}")
+
+    def _narrowed(self, store: Store, fields: tuple[str, ...]) -> Store:
+        """Return a data set with the fields that a request asks for."""
+        key = (store.name, fields)
+        with self._lock:
+            found = self._narrow.get(key)
+        if found is None:
+            found = store.narrowed(fields)
+            with self._lock:
+                self._narrow[key] = found
+        return found
 
     def _known_part(self, spec: dict[str, Any], tenant: int) -> _Known:
         """Return the longest prefix of a pipeline that may run here, and why it is not longer.

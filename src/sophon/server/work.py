@@ -33,6 +33,7 @@ from sophon.server.maker import ChildLost, NoSpace
 from sophon.server.seats import Seat
 from sophon.server.tenants.slot import Slot
 from sophon.store import Store
+from sophon.store.bundle import pack, unpack
 from sophon.store.reading import Reading
 from sophon.units import format_bytes
 
@@ -74,22 +75,35 @@ class _Came(NamedTuple):
 
 
 class _Space:
-    """The space for a payload, which is held in place of the file that it is made of."""
+    """The space for a payload, which is held in place of the file that it is made of.
 
-    def __init__(self, seat: Seat, file_bytes: int) -> None:
+    Args:
+        seat: Of the request.
+        file_bytes: What is held for the file.
+        more_bytes: What is sent along with the payload.
+    """
+
+    def __init__(self, seat: Seat, file_bytes: int, more_bytes: int = 0) -> None:
         self._seat = seat
-        self._file_bytes = file_bytes
-        self._more_bytes = 0
+        self._file_bytes = self._held_bytes = file_bytes
+        self._more_bytes = more_bytes
 
     def claim(self, size_bytes: int) -> bool:
-        more_bytes = size_bytes - self._file_bytes
-        is_there = self._seat.hold(more_bytes, is_certain=False)
-        self._more_bytes = more_bytes if is_there else 0
-        return is_there
+        """Hold a payload instead of the file, if there is space."""
+        wanted_bytes = size_bytes + self._more_bytes
+        if not self._seat.hold(wanted_bytes - self._held_bytes, is_certain=False):
+            return False
+        self._held_bytes = wanted_bytes
+        return True
+
+    def settle(self, size_bytes: int) -> None:
+        """Hold what has come of it in the end."""
+        self._seat.hold(size_bytes - self._held_bytes)
+        self._held_bytes = size_bytes
 
     def give_up(self) -> None:
-        self._seat.hold(-self._more_bytes)
-        self._more_bytes = 0
+        """Hold the file again."""
+        self.settle(self._file_bytes)
 
 
 class Work:
@@ -430,9 +444,12 @@ class Work:
         tenant, work = self._seat.tenant, (self._pipeline.fingerprint, cut)
         if executor.crashes.expected(tenant, work, (self._store.name, sample)):
             return self._smaller(position, data, "crash")
-        trace, space = Trace(len(self._pipeline)), _Space(self._seat, len(data))
+        first, *others = (data,) if not request.fields else unpack(data, 1 + len(request.fields))
+        trace, space = Trace(len(self._pipeline)), _Space(self._seat, len(data), sum(map(len, others)))
         try:
-            payload = executor.maker.make(slot, self._pipeline, data, request.key(position), cut, trace, space.claim)
+            made = executor.maker.make(
+                slot, self._pipeline, bytes(first), request.key(position), cut, trace, space.claim
+            )
         except ChildLost as lost:
             space.give_up()
             if lost.had_begun:
@@ -445,7 +462,8 @@ class Work:
             # The trainer will meet the same problem, and has the file and the user's policy for bad samples.
             return self._smaller(position, data, "op_failed")
         executor.crashes.stood(tenant, work)
-        reply = self._reply(position, cut, payload)
+        reply = self._reply(position, cut, pack([made, *others]) if others else made)
+        space.settle(len(reply.payload))
         reply.op_s, reply.raw_bytes, reply.size = tuple(trace.op_s[: cut.k]), len(data), trace.size
         return reply
 

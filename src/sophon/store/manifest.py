@@ -2,7 +2,8 @@
 
 File layout, one Arrow IPC file::
 
-    schema metadata   b"sophon.manifest"   JSON: format, kind, classes, notes, fingerprint, digest of the locations
+    schema metadata   b"sophon.manifest"   JSON: format, kind, classes, notes, fields, fingerprint, digest of the
+                                           locations
                       b"sophon.sources"    an Arrow IPC stream: what was listed, with sizes and times
     columns           id                   large_string
                       bytes                int64
@@ -20,7 +21,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -29,10 +30,12 @@ import pyarrow as pa
 
 from sophon.artifact import ARROW_ERRORS, replacing
 from sophon.errors import ArtifactError
+from sophon.store.bundle import head_bytes
+from sophon.store.fields import Field, fields_from_json
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
-FORMAT = 1
+FORMAT = 2
 NO_LABEL = -1  # for a sample without a label where others have one; Hugging Face's data sets use it too
 _META, _SOURCES = b"sophon.manifest", b"sophon.sources"
 _SOURCE_SCHEMA = pa.schema([("name", pa.large_binary()), ("bytes", pa.int64()), ("mtime_ns", pa.int64())])
@@ -46,13 +49,15 @@ class Manifest:
     Args:
         kind: Which store listed it.
         ids: Relative path or key of each sample, large_string.
-        sizes: Bytes of each sample.
+        sizes: Bytes of each sample, as it is read: of a file, or of a bundle of files.
         labels: Label of each sample, -1 where it has none; None where no sample has one.
         classes: Names of the classes, where they are known; a label is a position in them.
         columns: Further columns that are not pictures, one row per sample; maybe with no column.
         locations: Where each sample lies, for the store alone.
         sources: The files or folders that were listed: name (bytes), bytes and mtime_ns.
         notes: What a user should know about the listing, for example what was left out; shown as warnings.
+        fields: What a sample consists of, where that is more than one thing. The bytes of each are locations, as
+            ``bytes/NAME``.
         fingerprint: 32 hex digits over ids, sizes and labels, but not times: a copy of a data set has the same one.
     """
 
@@ -65,6 +70,7 @@ class Manifest:
     locations: pa.Table = field(default_factory=lambda: pa.table({}))
     sources: pa.Table = field(default_factory=_SOURCE_SCHEMA.empty_table)
     notes: tuple[str, ...] = ()
+    fields: tuple[Field, ...] = ()
     fingerprint: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -85,6 +91,9 @@ class Manifest:
             raise ArtifactError(f"expected one row per sample everywhere, got {lengths}. {_REMEDY}")
         if self.ids.null_count or (len(self.sizes) and self.sizes.min() < 0):
             raise ArtifactError(f"expected an id and a size of at least 0 bytes for every sample. {_REMEDY}")
+        for one in self.fields:
+            if f"bytes/{one.name}" not in self.locations.column_names:
+                raise ArtifactError(f"expected the bytes of the field {one.name!r}. {_REMEDY}")
         if self.sources.schema != _SOURCE_SCHEMA:
             raise ArtifactError(
                 f"expected sources as {_SOURCE_SCHEMA.names}, got {self.sources.column_names}. {_REMEDY}"
@@ -101,6 +110,13 @@ class Manifest:
         """Return some further columns of one sample; "id" is its id. Values that JSON cannot hold become text."""
         found = {name: (self.ids if name == "id" else self.columns.column(name))[index].as_py() for name in names}
         return {name: value if _is_json(value) else str(value) for name, value in found.items()}
+
+    def narrowed(self, fields: tuple[Field, ...]) -> Manifest:
+        """Return the manifest of the same samples with only some of their fields."""
+        if fields == self.fields:
+            return self
+        sizes = sum(self.locations[f"bytes/{field.name}"].to_numpy() for field in fields) + head_bytes(len(fields))
+        return replace(self, sizes=sizes, fields=fields)
 
     def select(self, rows: npt.NDArray[Any]) -> Manifest:
         """Return the manifest of some of the samples, in the order given; labels and classes keep their numbers."""
@@ -119,6 +135,7 @@ class Manifest:
             locations=part(self.locations),
             sources=self.sources,
             notes=self.notes,
+            fields=self.fields,
         )
 
     def __repr__(self) -> str:
@@ -127,7 +144,7 @@ class Manifest:
     def __reduce__(self) -> tuple[object, ...]:
         # Through the constructor, so that arrays are read-only in the other process too.
         fields = (self.kind, self.ids, self.sizes, self.labels, self.classes)
-        return (type(self), (*fields, self.columns, self.locations, self.sources, self.notes))
+        return (type(self), (*fields, self.columns, self.locations, self.sources, self.notes, self.fields))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the manifest to one file, whole or not at all."""
@@ -168,6 +185,7 @@ class Manifest:
             "kind": self.kind,
             "classes": self.classes,
             "notes": self.notes,
+            "fields": [field.to_json() for field in self.fields],
             "fingerprint": self.fingerprint,
             "locations": _digest(self.locations),
         }
@@ -199,6 +217,7 @@ class Manifest:
             locations=_part(table, "location/"),
             sources=sources,
             notes=tuple(map(str, meta["notes"])),
+            fields=fields_from_json(meta["fields"]),
         )
         if (manifest.fingerprint, _digest(manifest.locations)) != (meta["fingerprint"], meta["locations"]):
             raise ArtifactError(f"its rows do not match its fingerprint. {_REMEDY}")

@@ -18,6 +18,7 @@ Concurrency:
 
 from __future__ import annotations
 
+import copy
 import operator
 import os
 from abc import ABC, abstractmethod
@@ -27,6 +28,7 @@ from types import TracebackType
 from typing import ClassVar, Self, TypeAlias
 
 from sophon.errors import StoreError
+from sophon.store.fields import chosen
 from sophon.store.manifest import Manifest
 
 MOST_SAMPLE_BYTES = 1 << 30  # as much as a payload may have; a file that claims more is not read
@@ -158,6 +160,25 @@ class Store(ABC):
     def close(self) -> None:
         """Release what is held open; from now on reads are refused."""
         self._closed = True
+
+    def narrowed(self, names: Sequence[str]) -> Store:
+        """Return the same samples with only their first field and those of some names.
+
+        The new store shares what is held open with this one, and is closed with it.
+
+        Raises:
+            ConfigError: There is no such field.
+        """
+        fields = chosen(self.manifest.fields, names) if self.manifest.fields or names else ()
+        if fields == self.manifest.fields:
+            return self
+        narrow = copy.copy(self)
+        narrow.manifest = self.manifest.narrowed(fields)
+        narrow._look_up()
+        return narrow
+
+    def _look_up(self) -> None:  # noqa: B027 - only stores whose samples may have several fields need it
+        """Take from the manifest where things lie; it was narrowed."""
 
     def holding(self, manifest: Manifest) -> Store:
         """Return a store of other samples of the same data, as a manifest made from this one's says."""

@@ -9,6 +9,7 @@ Limits:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
@@ -16,7 +17,9 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from sophon.errors import StoreError
+from sophon.errors import ConfigError, StoreError
+from sophon.store.bundle import head_bytes, pack
+from sophon.store.fields import BYTES, PICTURE, Field
 from sophon.store.folder import IMAGE_SUFFIXES
 from sophon.store.manifest import NO_LABEL, Manifest
 from sophon.store.options import suffixes
@@ -24,19 +27,24 @@ from sophon.store.shards import ShardFiles, ShardStore, find_shards, shard_sourc
 from sophon.store.store import Progress, describe
 from sophon.store.tar_samples import ShardSamples, scan_shard
 
+IMAGE = "image"
+"""The field that is any picture, by the usual endings."""
+_LOCATIONS = ("offset", "bytes")  # of each field, as NAME/field
+_ENDING = re.compile(r"[\w-]+(\.[\w-]+)*")
+
 
 class TarStore(ShardStore):
     """Samples in tar shards; `tar_samples` says which members make up a sample."""
 
     kind = "tar"
     suffix = ".tar"
-    options: ClassVar[frozenset[str]] = frozenset({"files"})
+    options: ClassVar[frozenset[str]] = frozenset({"files", "fields"})
     _files: ShardFiles
 
     def __init__(self, path: Path, name: str, manifest: Manifest) -> None:
         super().__init__(path, name, manifest)
         self._files = ShardFiles(path, manifest.sources)
-        self._offsets = manifest.locations["offset"].to_numpy()
+        self._look_up()
 
     @classmethod
     def scan(
@@ -44,10 +52,14 @@ class TarStore(ShardStore):
     ) -> Manifest:
         """Return the manifest of one shard, of a folder of shards in order of their names, or of a pattern.
 
-        With the option `files` its samples are members with other endings, or any.
+        With the option `files` its samples are members with other endings, or any; with `fields` a sample has several.
         """
-        files = (options or {}).get("files")
+        files, said = (options or {}).get("files"), (options or {}).get("fields")
         endings = IMAGE_SUFFIXES if files is None else suffixes(files)
+        fields = () if said is None else _fields(said, files)
+        if fields and fields[0].name != IMAGE:
+            endings = (f".{fields[0].name}",)
+        others = [field.name for field in fields[1:]]
         folder, names = find_shards(path, cls.suffix)
         sources = shard_sources(folder, names)
         shards: list[ShardSamples] = []
@@ -58,26 +70,34 @@ class TarStore(ShardStore):
                 on_progress(done + count, None)
 
         for name in names:
-            shards.append(scan_shard(folder / name, report, endings))
+            shards.append(scan_shard(folder / name, report, endings, others))
             done += len(shards[-1].sizes)
         if not done:
-            raise StoreError(
-                f"no {'picture' if files is None else files} found in the {len(names)} shards of {path}; expected "
-                f"members such as 0001.jpg and 0001.cls; {path}?files=.npy takes files of another kind"
-            )
-        return _manifest(path, names, shards, sources)
+            raise _nothing_found(path, names, files, said)
+        return _manifest(path, names, shards, sources, fields)
+
+    def _look_up(self) -> None:
+        # Of every field: where it begins in its shard, and how long it is.
+        manifest = self.manifest
+        self._places = [(manifest.locations["offset"].to_numpy(), manifest.sizes)]
+        if manifest.fields:
+            names = [field.name for field in manifest.fields]
+            at, sizes = ([manifest.locations[f"{what}/{name}"].to_numpy() for name in names] for what in _LOCATIONS)
+            self._places = list(zip(at, sizes, strict=True))
 
     def _read(self, index: int) -> bytes:
         shard = int(self._shards[index])
         try:
-            return self._files.pread(shard, int(self._offsets[index]), int(self.manifest.sizes[index]))
+            return pack([self._files.pread(shard, int(at[index]), int(size[index])) for at, size in self._places])
         except OSError as error:
             raise self._unreadable(index, shard, error) from error
 
     def _read_into(self, index: int, space: memoryview) -> int:
+        if len(self._places) > 1:
+            return super()._read_into(index, space)
         shard = int(self._shards[index])
         try:
-            return self._files.pread_into(shard, int(self._offsets[index]), space)
+            return self._files.pread_into(shard, int(self._places[0][0][index]), space)
         except OSError as error:
             raise self._unreadable(index, shard, error) from error
 
@@ -91,7 +111,39 @@ class TarStore(ShardStore):
         self._files.close()
 
 
-def _manifest(path: Path, names: list[str], shards: list[ShardSamples], sources: pa.Table) -> Manifest:
+def _fields(said: str, files: str | None) -> tuple[Field, ...]:
+    """Return the fields that the option `fields` means.
+
+    Raises:
+        ConfigError: It is not a list of endings.
+    """
+    names = [part.strip().lower().removeprefix(".") for part in said.split(",")]
+    if files is not None:
+        raise ConfigError("fields and files: expected one of them; the first of the fields says what a sample is")
+    if len(set(names)) < len(names) or not all(_ENDING.fullmatch(name) for name in names):
+        raise ConfigError(f"fields: expected different endings of members such as {IMAGE},seg.png,npy, got {said!r}")
+    if IMAGE in names[1:]:
+        raise ConfigError(f"fields: {IMAGE!r} stands for any picture and comes first; name the endings of others")
+    return tuple(Field(name, PICTURE if name == IMAGE or _is_picture(name) else BYTES) for name in names)
+
+
+def _is_picture(name: str) -> bool:
+    return f".{name.rpartition('.')[2]}" in IMAGE_SUFFIXES
+
+
+def _nothing_found(path: Path, names: list[str], files: str | None, fields: str | None) -> StoreError:
+    shards = f"{len(names)} {'shard' if len(names) == 1 else 'shards'} of {path}"
+    if fields is not None:
+        return StoreError(f"no sample with all of {fields} found in the {shards}; expected members of one key each")
+    return StoreError(
+        f"no {'picture' if files is None else files} found in the {shards}; expected members such as 0001.jpg and "
+        f"0001.cls; {path}?files=.npy takes files of another kind"
+    )
+
+
+def _manifest(
+    path: Path, names: list[str], shards: list[ShardSamples], sources: pa.Table, fields: tuple[Field, ...]
+) -> Manifest:
     keys = pa.concat_arrays([shard.keys for shard in shards])
     try:
         ids = keys.cast(pa.large_string())
@@ -108,26 +160,46 @@ def _manifest(path: Path, names: list[str], shards: list[ShardSamples], sources:
         "shard": np.repeat(np.arange(len(shards), dtype=np.int32), counts),
         "offset": np.concatenate([shard.offsets for shard in shards]),
     }
+    sizes = np.concatenate([shard.sizes for shard in shards])
+    if fields:
+        own = [(locations["offset"], sizes)] + [
+            tuple(np.concatenate([shard.others[place][what] for shard in shards]) for what in range(2))
+            for place in range(len(fields) - 1)
+        ]
+        for field, (at, size) in zip(fields, own, strict=True):
+            locations |= {f"offset/{field.name}": at, f"bytes/{field.name}": size}
+        sizes = np.sum([size for _, size in own], axis=0) + head_bytes(len(fields))
     return Manifest(
         kind=TarStore.kind,
         ids=ids,
-        sizes=np.concatenate([shard.sizes for shard in shards]),
+        sizes=sizes,
         labels=None if (labels == NO_LABEL).all() else labels,
         columns=pa.table({name: texts for name, texts in columns.items() if texts.null_count < len(texts)}),
         locations=pa.table(locations),
         sources=sources,
-        notes=tuple(_notes(path, names, shards, int((labels == NO_LABEL).sum()), len(labels))),
+        notes=tuple(_notes(path, names, shards, fields, int((labels == NO_LABEL).sum()), len(labels))),
+        fields=fields,
     )
 
 
-def _notes(path: Path, names: list[str], shards: list[ShardSamples], unlabelled: int, count: int) -> list[str]:
+def _notes(
+    path: Path,
+    names: list[str],
+    shards: list[ShardSamples],
+    fields: tuple[Field, ...],
+    unlabelled: int,
+    count: int,
+) -> list[str]:
     notes = []
     missing = sum(shard.without_image for shard in shards)
     if missing:
         notes.append(f"{missing:,} samples in {path} have no picture and are left out")
     doubled = sum(shard.several_images for shard in shards)
-    if doubled:
+    if doubled and not fields:  # else the user has said which members count
         notes.append(f"{doubled:,} pictures in {path} are left out since their sample has another one")
+    lacking = sum(shard.without_field for shard in shards)
+    if lacking:
+        notes.append(f"{lacking:,} samples in {path} lack one of the fields and are left out")
     if 0 < unlabelled < count:
         notes.append(f"{unlabelled:,} of {count:,} samples in {path} have no label and get {NO_LABEL}")
     cut = [name for name, shard in zip(names, shards, strict=True) if not shard.ended]

@@ -2,7 +2,8 @@
 
 The key of a sample is the path of its members up to the first dot of their base name: ``a/0001.jpg``, ``a/0001.cls``
 and ``a/0001.json`` are the picture, the label and further facts of sample ``a/0001``. Members of one key may lie
-anywhere in the shard; samples are in the order of their pictures.
+anywhere in the shard; samples are in the order of their pictures. Where samples have further fields (``seg.png``),
+those that lack one are left out.
 """
 
 from __future__ import annotations
@@ -52,15 +53,23 @@ class ShardSamples:
     without_image: int
     several_images: int
     ended: bool
+    others: tuple[tuple[Int64Array, Int64Array], ...] = ()  # offsets and sizes of each further field
+    without_field: int = 0
 
 
-def scan_shard(path: Path, on_count: Callable[[int], None], endings: Sequence[str] = IMAGE_SUFFIXES) -> ShardSamples:
+def scan_shard(
+    path: Path,
+    on_count: Callable[[int], None],
+    endings: Sequence[str] = IMAGE_SUFFIXES,
+    others: Sequence[str] = (),
+) -> ShardSamples:
     """Return the samples of a shard.
 
     Args:
         path: The shard.
         on_count: Called now and then with the number of pictures found so far.
         endings: Of the members that are samples, best first where one key has several; "" for any.
+        others: Endings of the members that are further fields of the samples.
 
     Raises:
         StoreError: The shard cannot be read; names it and says what to try.
@@ -71,7 +80,7 @@ def scan_shard(path: Path, on_count: Callable[[int], None], endings: Sequence[st
         raise StoreError(f"cannot open shard {path}: {describe(error)}. Check that it may be read.") from error
     try:
         archive = Archive(fd, os.fstat(fd).st_size, f"shard {path}")
-        members = _Members(archive, f"shard {path}", endings)
+        members = _Members(archive, f"shard {path}", endings, others)
         for member in archive.members():
             members.add(member)
             if len(members.ranks) % _CHUNK == 0:
@@ -113,10 +122,25 @@ class _Chunks:
         return pa.concat_arrays(chunks)
 
 
+class _Other:
+    """The members of one shard that are a further field of their samples."""
+
+    def __init__(self) -> None:
+        self.keys, self._offsets, self._sizes = _Chunks(pa.large_binary()), array("q"), array("q")
+
+    def add(self, key: bytes, member: Member) -> None:
+        self.keys.append(key)
+        self._offsets.append(member.offset)
+        self._sizes.append(member.size)
+
+    def at(self, rows: Int32Array) -> tuple[Int64Array, Int64Array]:
+        return np.frombuffer(self._offsets, np.int64)[rows], np.frombuffer(self._sizes, np.int64)[rows]
+
+
 class _Members:
     """The members of one shard, sorted by what they are for."""
 
-    def __init__(self, archive: Archive, where: str, endings: Sequence[str]) -> None:
+    def __init__(self, archive: Archive, where: str, endings: Sequence[str], others: Sequence[str]) -> None:
         self._endings = {ending.removeprefix(".").encode(): rank for rank, ending in enumerate(endings)}
         self._archive = archive
         self._where = where
@@ -127,12 +151,16 @@ class _Members:
         self._json_label_keys, self._json_labels = _Chunks(binary), array("q")
         self._json_keys, self._json = _Chunks(binary), _Chunks(text)
         self._txt_keys, self._txt = _Chunks(binary), _Chunks(text)
+        self._others = {ending.removeprefix(".").lower().encode(): _Other() for ending in others}
 
     def add(self, member: Member) -> None:
         match = _NAME.fullmatch(member.name.removeprefix(b"./"))
         if match is None or _META.match(match[1]):
             return
         key, extension = match[1], match[2].lower()
+        if extension in self._others:
+            self._others[extension].add(key, member)
+            return
         rank = self._rank(extension)
         if rank is not None:
             self._image_keys.append(key)
@@ -166,12 +194,14 @@ class _Members:
 
     def samples(self) -> ShardSamples:
         parts = [self._image_keys, self._label_keys, self._json_label_keys, self._json_keys, self._txt_keys]
+        parts += [other.keys for other in self._others.values()]
         ends = np.cumsum([len(part) for part in parts])
         keys = pa.concat_arrays([part.array() for part in parts])
         numbers = _number(keys)
         of_images, *of_parts = np.split(numbers, ends[:-1])
         key_count = int(numbers.max(initial=-1)) + 1
         rows = _choose(of_images, np.frombuffer(self.ranks, np.int8), key_count)
+        pictures, rows = len(rows), _with_all(of_images, rows, of_parts[4:], key_count)
         sample_of = np.full(key_count, -1, np.int32)
         sample_of[of_images[rows]] = np.arange(len(rows), dtype=np.int32)
         labels = np.full(len(rows), NO_LABEL, np.int64)
@@ -185,9 +215,14 @@ class _Members:
             labels=labels,
             json=_take(self._json.array(), _find(sample_of, of_parts[2], len(rows))),
             txt=_take(self._txt.array(), _find(sample_of, of_parts[3], len(rows))),
-            without_image=key_count - len(rows),
-            several_images=len(of_images) - len(rows),
+            without_image=key_count - pictures,
+            several_images=len(of_images) - pictures,
             ended=self._archive.ended,
+            others=tuple(
+                other.at(_find(sample_of, part, len(rows)))
+                for other, part in zip(self._others.values(), of_parts[4:], strict=True)
+            ),
+            without_field=pictures - len(rows),
         )
 
     def _label(self, member: Member) -> int:
@@ -234,6 +269,15 @@ def _choose(numbers: Int32Array, ranks: npt.NDArray[np.int8], key_count: int) ->
     order = np.lexsort((-rows, -ranks))
     best[numbers[order]] = order
     return best[numbers[np.sort(first[first >= 0])]]
+
+
+def _with_all(of_images: Int32Array, rows: Int32Array, others: Sequence[Int32Array], key_count: int) -> Int32Array:
+    """Return the rows of those pictures whose key has every further field."""
+    for numbers in others:
+        has = np.zeros(key_count, np.bool_)
+        has[numbers] = True
+        rows = rows[has[of_images[rows]]]
+    return rows
 
 
 def _find(sample_of: Int32Array, numbers: Int32Array, count: int) -> Int32Array:

@@ -7,6 +7,7 @@ from sophon.bench.planning.ranks import bench_ranks
 from sophon.bench.rig.namespaces import can_shape
 
 
+@pytest.mark.slow
 def test_every_rank_of_every_size_predicts_its_planned_epochs(tmp_path):
     write_photos(tmp_path / "photos", "imagenet", 40)
     result = bench_ranks(tmp_path / "photos", (1, 2), 20e6, 1)

@@ -160,6 +160,7 @@ def test_a_quota_holds_a_process_to_its_share():
     assert 0 < float(out) <= 0.3
 
 
+@pytest.mark.slow
 def test_without_root_the_server_holds_the_rate_itself(tmp_path):
     images = make_images(tmp_path / "train", 8)
     with open_testbed(_RATE, "server") as testbed:

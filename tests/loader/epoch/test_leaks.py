@@ -26,10 +26,15 @@ def server(images):
 @pytest.mark.parametrize(
     ("where", "kind"),
     [
-        ("server", "threads"),
         ("server", "processes"),
-        ("local", "persistent"),
-        *slow(("server", "none"), ("local", "threads"), ("local", "processes"), ("local", "none")),
+        *slow(
+            ("server", "threads"),
+            ("local", "persistent"),
+            ("server", "none"),
+            ("local", "threads"),
+            ("local", "processes"),
+            ("local", "none"),
+        ),
     ],
 )
 def test_nothing_is_left_behind(server, images, where, kind):

@@ -13,6 +13,7 @@ from sophon.loader.planning import replanning as replan
 from sophon.loader.sources.assignment import OffloadWarning
 from sophon.pipeline import Pipeline, ops
 from sophon.plan.plan import Plan
+from tests.support.marks import slow
 from tests.support.servers import MEAN, STD, digest, serve
 from tests.support.settings import grouped
 
@@ -54,7 +55,7 @@ def truth(slow_link):
     return _epochs(_loader(slow_link, policy="none"), 3)
 
 
-@pytest.mark.parametrize("policy", [None, "sophon", pytest.param("fastflow", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("policy", [None, *slow("sophon", "fastflow")])
 def test_it_measures_then_plans_and_the_bits_stay_the_same(slow_link, truth, policy):
     loader = _loader(slow_link, policy=policy)
     assert loader.plan is None
@@ -80,6 +81,7 @@ def test_worker_processes_measure_and_plan_as_threads_do(slow_link, truth):
     assert found[2][1] == pytest.approx(loader.plan.prediction.link_bytes, rel=0.1)
 
 
+@pytest.mark.slow
 def test_a_fast_link_and_a_slow_consumer_leave_everything_as_it_is(photos):
     with serve(photos) as server:
         loader = _loader(server)
@@ -143,6 +145,7 @@ def test_a_link_that_becomes_slower_in_the_middle_of_an_epoch_changes_the_plan(p
     assert loader.plan.resources.link_bytes_per_s < planned.resources.link_bytes_per_s / 1.25
 
 
+@pytest.mark.slow
 def test_a_saved_plan_can_be_used_by_worker_processes(slow_link, truth, tmp_path):
     loader = _loader(slow_link)
     _epochs(loader, 2)

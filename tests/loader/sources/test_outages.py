@@ -14,7 +14,7 @@ from tests.support.servers import RECIPE, digest, serve
 from tests.support.waiting import HANG_S
 
 
-@pytest.mark.parametrize(("policy", "workers"), [("none", 2), ("resize", 0), *slow(("none", 0), ("resize", 2))])
+@pytest.mark.parametrize(("policy", "workers"), [("resize", 2), *slow(("none", 2), ("none", 0), ("resize", 0))])
 def test_a_server_killed_and_started_again_in_the_middle_of_an_epoch_changes_nothing(images, policy, workers, expected):
     with serve(images) as server:
         loader = sophon.DataLoader(

@@ -253,6 +253,7 @@ def write_sidecar(store: Store, path: Path, threads: int = 1, on_progress: OnPro
     earlier = _earlier(path)
     meta = {"format": FORMAT, "fingerprint": store.manifest.fingerprint}
     written = Written(path)
+    store = store.narrowed(())  # pictures that a pipeline is for are the first fields
     try:
         with (
             replacing(path) as file,

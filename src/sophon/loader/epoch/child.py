@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -128,7 +128,7 @@ class Child:
     """
 
     def __init__(self, finishing: Finishing, collate: CollateFn | None) -> None:
-        self._finishing = finishing
+        self._finishing = replace(finishing, fields=())  # samples are taken apart before they come here
         self._collate = collate
         self._segments: dict[int, Bytes] = {}
 
@@ -149,7 +149,7 @@ class Child:
 
     def _finish(self, message: Finish, body: bytearray, file: int | None) -> tuple[Finished, Any, int | None]:
         out = None if message.spot is None else self._array(message.spot, file)
-        reply = Reply(0, message.cut, memoryview(body), message.label, columns=message.columns)
+        reply = Reply(0, message.cut, memoryview(body), message.label)
         # A result of the user's own code is copied to its spot; ops of ours may write there.
         made = self._finishing.make(reply, message.key, out, message.wants_trace)
         layout, is_placed, value = None, False, made.value

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from sophon.codec.codec import Payload
 from sophon.codec.cut import finish_payload
 from sophon.errors import ProtocolError
 from sophon.link.wire import Reply
@@ -21,6 +22,7 @@ from sophon.pipeline import Key, Kind, Pipeline, Tensor, Trace, Value
 from sophon.pipeline.call import Call
 from sophon.pipeline.rng import Rng
 from sophon.pipeline.seeding import seeded
+from sophon.store.bundle import unpack
 
 _TARGET_POSITION = (1 << 32) + 1  # neither a pipeline's op nor collating draws the same random words
 _DEFAULT_SAMPLE_BYTES = 1 << 20  # a guess for pipelines whose result has no fixed size
@@ -67,7 +69,8 @@ class Finishing:
         seed: Of all randomness.
         url: What to call the data set in messages.
         has_labels: Whether samples have labels.
-        columns: Names of further columns.
+        columns: Names of further columns and fields, as users see them.
+        fields: Those of them that are fields.
         target_transform: The user's own function for labels, if any.
         output: "torch" or "numpy".
     """
@@ -77,6 +80,7 @@ class Finishing:
     url: str
     has_labels: bool
     columns: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
     target_transform: Callable[[Any], Any] | None = None
     output: str = "torch"
 
@@ -110,10 +114,11 @@ class Finishing:
             wants_trace: Whether to note what each op takes.
         """
         start_s = time.thread_time()
-        made = Made(key, columns=reply.columns)
+        made = Made(key)
         try:
             made.trace = Trace(len(self.pipeline)) if wants_trace else None
-            made.value, made.target = self._run(reply, key, out, made.trace)
+            payload, made.columns = self.taken_apart(reply)
+            made.value, made.target = self._run(payload, reply, key, out, made.trace)
             made.size_bytes = _size_bytes(made.value)
         except Exception as error:  # noqa: BLE001 - decoders and the user's own code may raise anything
             made.error, made.trace = error, None
@@ -121,15 +126,23 @@ class Finishing:
         made.cpu_s = time.thread_time() - start_s
         return made
 
-    def _run(self, reply: Reply, key: Key, out: Tensor | None, trace: Trace | None) -> tuple[Value, Any]:
+    def taken_apart(self, reply: Reply) -> tuple[Payload, dict[str, Any]]:
+        """Return the payload of the field that the pipeline is for, and all columns in the order of their names."""
         if reply.error is not None:
             raise reply.error
+        if not self.fields:
+            return reply.payload, reply.columns
+        payload, *others = unpack(reply.payload, 1 + len(self.fields))
+        found = {**reply.columns, **dict(zip(self.fields, map(bytes, others), strict=True))}
+        return payload, {name: found[name] for name in self.columns}
+
+    def _run(
+        self, payload: Payload, reply: Reply, key: Key, out: Tensor | None, trace: Trace | None
+    ) -> tuple[Value, Any]:
         if self.has_labels and reply.label is None:
             raise ProtocolError(f"{self.url}: a reply without a label from a data set that has labels")
         pipeline, own = self.pipeline, self.pipeline.first_call
-        value = finish_payload(
-            pipeline, reply.payload, key, reply.cut, own, out if own == len(pipeline) else None, trace
-        )
+        value = finish_payload(pipeline, payload, key, reply.cut, own, out if own == len(pipeline) else None, trace)
         start_s = time.monotonic()
         if own < len(pipeline):
             value = pipeline.run(value, key, own, out=out)

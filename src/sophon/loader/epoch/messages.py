@@ -49,7 +49,6 @@ class Finish:
         key: Which sample, of which epoch.
         cut: What was done to it near storage.
         label: Its label.
-        columns: Further columns.
         spot: Where to write the result, if that is known.
         wants_trace: Whether to note what each op takes.
         gone: Segments that are not needed any more.
@@ -58,7 +57,6 @@ class Finish:
     key: Key
     cut: Cut
     label: Any
-    columns: dict[str, Any]
     spot: Spot | None
     wants_trace: bool
     gone: tuple[int, ...] = ()

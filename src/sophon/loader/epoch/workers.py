@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from sophon.errors import ConfigError, WorkerError
+from sophon.errors import ConfigError, PayloadError, WorkerError
 from sophon.link.wire import Reply
 from sophon.loader.epoch import child
 from sophon.loader.epoch.batch import Batch, Place
@@ -207,12 +207,16 @@ class _Worker(Finisher):
         """Have a sample finished."""
         if reply.error is not None:
             return self._finishing.make(reply, key)
+        try:
+            payload, columns = self._finishing.taken_apart(reply)
+        except PayloadError as error:
+            return Made(key, error=error)
         with self._turn:
             spot, file = self._spot(place)
-            message = Finish(key, reply.cut, reply.label, reply.columns, spot, wants_trace, self._forgotten())
-            told, body, new = self._ask(message, reply.payload, file, f"finished sample {key.sample}")
+            message = Finish(key, reply.cut, reply.label, spot, wants_trace, self._forgotten())
+            told, body, new = self._ask(message, payload, file, f"finished sample {key.sample}")
         assert isinstance(told, Finished)
-        made = Made(key, columns=reply.columns, trace=told.trace, cpu_s=told.cpu_s, size_bytes=told.size_bytes)
+        made = Made(key, columns=columns, trace=told.trace, cpu_s=told.cpu_s, size_bytes=told.size_bytes)
         if told.failure is not None:
             made.error = told.failure.to_error()
             return made

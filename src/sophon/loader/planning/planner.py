@@ -173,7 +173,7 @@ class Planner:
         """
         if self._ranks > 1 and not self._has_asked:
             self._has_asked = True
-            sizes = self._samples.sources.file_sizes(len(self._samples))
+            sizes = self._samples.sources.file_sizes(len(self._samples), self._samples.fields)
             if sizes is not None:
                 self._recorder.expect(sizes)
 

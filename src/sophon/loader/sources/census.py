@@ -144,6 +144,11 @@ class Census:
                     f"{node.address} has the columns {', '.join(node.opened.columns)}, and another node "
                     f"{', '.join(opened.columns)}; parts of one data set have the same ones"
                 )
+            if node.opened is not None and node.opened.fields != opened.fields:
+                raise ConfigError(
+                    f"samples at {node.address} consist of {_names(node.opened)}, and at another node of "
+                    f"{_names(opened)}; parts of one data set have the same fields"
+                )
         return replace(
             opened,
             samples=len(union),
@@ -194,3 +199,7 @@ class Census:
             f"no answer from {', '.join(absent)}, and the other nodes hold {samples:,} samples, which are not those of "
             f"the fallback {self._fallback.address}. Start all nodes, or give only the fallback's path"
         )
+
+
+def _names(opened: Opened) -> str:
+    return ", ".join(field.name for field in opened.fields) or "one file"

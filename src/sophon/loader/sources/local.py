@@ -29,6 +29,7 @@ from sophon.link.transport import Fetch, Opened, Transport
 from sophon.link.wire import Reply, Request, StreamClock
 from sophon.pipeline import Pipeline
 from sophon.store import Store, open_store
+from sophon.store.bundle import pack, unpack
 from sophon.store.reading import Reading
 
 _LOOK_S = 1.0  # between looks at whether more may be read
@@ -64,6 +65,7 @@ class LocalTransport(Transport):
         self.store = store
         self.address = address
         self.reading = Reading()
+        self._narrow: dict[tuple[str, ...], Store] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.store, self.address))
@@ -81,11 +83,17 @@ class LocalTransport(Transport):
             max_cut=pipeline.max_cut,
             digests=("here",) * pipeline.max_cut,
             store=manifest.kind,
+            fields=manifest.fields,
         )
 
     def fetch(self, request: Request, timeout_s: float) -> Fetch:  # noqa: ARG002 - reading files is not timed
         """Read samples, and make the cut that was asked for."""
-        return _LocalFetch(self.store, self.reading, request)
+        return _LocalFetch(self._narrowed(request.fields), self.reading, request)
+
+    def _narrowed(self, fields: tuple[str, ...]) -> Store:
+        if fields not in self._narrow:  # a loader asks for the same ones always, and now and then for none
+            self._narrow[fields] = self.store.narrowed(fields)
+        return self._narrow[fields]
 
     def listing(self, opened: Opened) -> Listing:  # noqa: ARG002 - others need it
         """Return the samples of the store."""
@@ -118,7 +126,9 @@ class _LocalFetch(Fetch):
                     reply.payload = data
                     if cut != RAW:
                         pipeline = pipeline or Pipeline.from_spec(request.pipeline)
-                        reply.payload = make_payload(pipeline, data, request.key(position), cut)
+                        first, *others = (data,) if not request.fields else unpack(data, 1 + len(request.fields))
+                        made = make_payload(pipeline, bytes(first), request.key(position), cut)
+                        reply.payload = pack([made, *others])
                         reply.cut = cut
                 except (OpError, ConfigError):
                     reply.cut = RAW  # the raw bytes are there already; the trainer meets the same trouble itself

@@ -165,8 +165,10 @@ class Cache:
     most_bytes: int = DEFAULT_BYTES
 
 
-def cache_for(pipeline: Pipeline, opened: Opened, cut: Cut, settings: Cache) -> PrefixCache:
-    """Return the cache of a job; another data set, other ops or other software have another one."""
+def cache_for(
+    pipeline: Pipeline, opened: Opened, cut: Cut, settings: Cache, fields: tuple[str, ...] = ()
+) -> PrefixCache:
+    """Return the cache of a job; another data set, other fields, other ops or other software have another one."""
     base = user_folder() if settings.folder is None else Path(settings.folder)
     if base is None:
         raise ConfigError("cache: there is no home folder to keep a cache in; name a folder")
@@ -174,6 +176,7 @@ def cache_for(pipeline: Pipeline, opened: Opened, cut: Cut, settings: Cache) -> 
     if isinstance(most_bytes, bool) or not isinstance(most_bytes, int) or most_bytes < 1:
         raise ConfigError(f"cache: most_bytes: expected an integer of at least 1, got {most_bytes!r}")
     job = [opened.fingerprint, pipeline.prefix(cut.k).fingerprint if cut.k else "", str(cut), json.dumps(versions())]
+    job += fields
     name = hashlib.sha256("\n".join(job).encode()).hexdigest()[:32]
     folder = base / "prefixes"
     try:
@@ -241,6 +244,7 @@ class _CachedFetch(Fetch):
         rest = replace(
             request,
             samples=tuple(request.samples[position] for position in missing),
+            keys=tuple(request.keys[position] for position in missing) if request.keys else (),
             cuts=tuple(transport.asks if request.cuts[p] == cut else request.cuts[p] for p in missing),
         )
         self._fetch = transport.inner.fetch(rest, self._timeout_s)

@@ -41,6 +41,12 @@ class Watcher(Protocol):
         """A stream has ended."""
 
 
+def divided(names: tuple[str, ...], opened: Opened) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return which of some names are fields of a data set, and which are columns of it."""
+    fields = {field.name for field in opened.fields[1:]}
+    return tuple(n for n in names if n in fields), tuple(n for n in names if n not in fields)
+
+
 class Samples:
     """The samples of a data set, as its sources give them.
 
@@ -49,7 +55,7 @@ class Samples:
         opened: What is known of the data set.
         pipeline: What is done to them.
         seed: Of all randomness.
-        columns: Further columns to bring along.
+        brought: Names of the further columns and fields to bring along.
         url: What to call the sources in messages.
         deadline_s: How long nothing may come before an error is raised.
 
@@ -64,7 +70,7 @@ class Samples:
         opened: Opened,
         pipeline: Pipeline,
         seed: int,
-        columns: tuple[str, ...],
+        brought: tuple[str, ...],
         url: str,
         deadline_s: float,
     ) -> None:
@@ -72,7 +78,7 @@ class Samples:
         self.opened = opened
         self.pipeline = pipeline
         self.seed = seed
-        self.columns = columns
+        self.fields, self.columns = divided(brought, opened)
         self.url = url
         self.deadline_s = deadline_s
         self.assignment = Assignment()
@@ -99,6 +105,7 @@ class Samples:
             samples=tuple(samples),
             cuts=self.assignment.of(samples),
             columns=self.columns,
+            fields=self.fields,
         )
 
     def errand(self, epoch: int, row: Row, stats: Stats, watcher: Watcher | None = None) -> Errand:
@@ -159,7 +166,7 @@ class Samples:
 
     def _glance(self, sample: int) -> Reply | None:
         """Return a sample as it is, with its id, if some source gives it soon; nothing is counted or tried again."""
-        request = replace(self.request(0, [sample]), cuts=(RAW,), columns=("id",))
+        request = replace(self.request(0, [sample]), cuts=(RAW,), columns=("id",), fields=())
         for number in self.sources.holders_of(sample):
             try:
                 (reply,) = self.sources[number].fetch(request, min(_GLANCE_S, self.deadline_s))

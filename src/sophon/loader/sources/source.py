@@ -81,9 +81,9 @@ class Source(Transport):
         """Ask the node which samples it has."""
         return self._inner.listing(opened)
 
-    def file_sizes(self, samples: int) -> NDArray[np.int64] | None:
+    def file_sizes(self, samples: int, fields: tuple[str, ...] = ()) -> NDArray[np.int64] | None:
         """Return what the node says, once it is known to hold the same data set."""
-        return None if self._opened is None else self._inner.file_sizes(samples)
+        return None if self._opened is None else self._inner.file_sizes(samples, fields)
 
     def _checked(self, fingerprint: str) -> Opened:
         opened = self._inner.open(self._pipeline)

@@ -149,17 +149,18 @@ class Sources:
         part = 0 if self._union is None else int(self._union.part_of[sample])
         return [*self._holders[part], *([self.nodes] if self.has_fallback else [])]
 
-    def file_sizes(self, samples: int) -> NDArray[np.int64] | None:
+    def file_sizes(self, samples: int, fields: tuple[str, ...] = ()) -> NDArray[np.int64] | None:
         """Return the bytes of every sample's file, as the first node says that can; None if none does.
 
         Args:
             samples: How many there are.
+            fields: Names of the fields that are sent besides the first.
         """
         if self._union is not None:
             return self._union.sizes
         for node in self._all[: self.nodes]:
             with suppress(Error):  # a plan is made without them, if not as good a one
-                found = node.file_sizes(samples)
+                found = node.file_sizes(samples, fields)
                 if found is not None:
                     return found
         return None

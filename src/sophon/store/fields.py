@@ -1,0 +1,75 @@
+"""Fields: what a sample consists of. Each has a name and a kind; the kind says what may be done to it.
+
+The first field is the one that a pipeline is for. The others ride along: those that a trainer asks for come with every
+sample, whatever its cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sophon.errors import ConfigError
+from sophon.store.bundle import MOST_PARTS
+
+PICTURE: Final = "picture"
+"""An encoded picture."""
+BYTES: Final = "bytes"
+"""Anything else; nobody but the user looks inside."""
+
+_LONGEST_NAME = 80
+
+
+@dataclass(frozen=True)
+class Field:
+    """One named value of every sample of a data set.
+
+    Args:
+        name: What it is called; in tar shards the ending of its members.
+        kind: "picture", "bytes", … A release that does not know a kind passes it on as bytes.
+    """
+
+    name: str
+    kind: str = BYTES
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.name) <= _LONGEST_NAME or not self.name.isprintable():
+            raise ConfigError(f"expected the name of a field, got {self.name[:80]!r}")
+
+    def to_json(self) -> list[str]:
+        """Return the field as JSON values."""
+        return [self.name, self.kind]
+
+
+def fields_from_json(said: Any) -> tuple[Field, ...]:
+    """Return fields that were written down or sent.
+
+    Raises:
+        ConfigError: They are no fields.
+    """
+    if not isinstance(said, list) or len(said) > MOST_PARTS:
+        raise ConfigError(f"expected a list of at most {MOST_PARTS} fields")
+    found = []
+    for one in said:
+        if not isinstance(one, list) or len(one) != 2 or not all(isinstance(text, str) for text in one):
+            raise ConfigError(f"expected the name and kind of a field, got {one!r:.80}")
+        found.append(Field(*one))
+    if len({field.name for field in found}) < len(found):
+        raise ConfigError("expected fields of different names")
+    return tuple(found)
+
+
+def chosen(fields: tuple[Field, ...], names: Iterable[str]) -> tuple[Field, ...]:
+    """Return some of a data set's fields, the first among them always: the pipeline needs it.
+
+    Raises:
+        ConfigError: There is no such field.
+    """
+    wanted = list(dict.fromkeys(names))
+    known = {field.name: field for field in fields}
+    for name in wanted:
+        if name not in known:
+            there_is = f"there is {', '.join(known)}" if known else "its samples are single files"
+            raise ConfigError(f"the data set has no field {name[:80]!r}; {there_is}")
+    return fields[:1] + tuple(known[name] for name in wanted if name != fields[0].name)
