@@ -3,7 +3,7 @@
 import pytest
 
 import sophon
-from sophon.errors import ConfigError, Error
+from sophon.errors import ConfigError, Error, ProtocolError
 from sophon.link.wire import PROTOCOL, agreed
 from tests.support.other_release import WHAT
 from tests.support.servers import RECIPE, digest, make_images, serve
@@ -17,7 +17,8 @@ def images(tmp_path_factory):
 
 
 def epochs(url, between=lambda: None):
-    with sophon.DataLoader(url, RECIPE, batch_size=4, seed=3, policy="2:zstd") as loader:
+    own = sophon.Credentials(trusted=True)
+    with sophon.DataLoader(url, RECIPE, batch_size=4, seed=3, policy="2:zstd", credentials=own) as loader:
         first = digest(loader)
         between()
         return first, digest(loader), loader.stats.cuts
@@ -50,8 +51,11 @@ def test_a_node_may_be_taken_back_to_the_release_before_and_upgraded_again(image
 def test_a_node_of_the_release_before_has_no_fields(images, monkeypatch):
     monkeypatch.setenv(WHAT, "earlier")
     with serve(images, options=EARLIER) as server:
-        transport = sophon.RemoteDataset(server.url, RECIPE).transport
-        request = sophon.RemoteDataset(server.url, RECIPE).samples.request(0, [0])
+        with pytest.raises(ProtocolError, match=r"earlier release.*Credentials\(trusted=True\)"):
+            sophon.RemoteDataset(server.url, RECIPE)
+        own = sophon.Credentials(trusted=True)
+        transport = sophon.RemoteDataset(server.url, RECIPE, credentials=own).transport
+        request = sophon.RemoteDataset(server.url, RECIPE, credentials=own).samples.request(0, [0])
         with pytest.raises(ConfigError, match="does not know fields; upgrade it"):
             list(transport.fetch(_with_fields(request), 5))
         transport.close()

@@ -1,7 +1,6 @@
 """Files that were made to keep a decoder busy end in an error, before anything is decoded."""
 
 import io
-import struct
 import time
 
 import numpy as np
@@ -12,31 +11,8 @@ from sophon.codec import Cut, finish_payload, make_payload
 from sophon.errors import Error, OpError
 from sophon.pipeline import Key, Pipeline, ops
 from sophon.pipeline.ops.decode import check_jpeg
+from tests.support.liar import jpeg, many_scans, of_claimed_size
 from tests.support.pictures import FORMS, encode, scene
-
-
-def jpeg(width, height, **options):
-    out = io.BytesIO()
-    Image.new("RGB", (width, height), (90, 120, 40)).save(out, "JPEG", **options)
-    return out.getvalue()
-
-
-def many_scans(width, height, count):
-    """Return a progressive file with one of its scans again and again."""
-    data = jpeg(width, height, progressive=True)
-    starts = [at for at in range(len(data) - 1) if data[at : at + 2] == b"\xff\xda"]
-    end = starts[1] + 4
-    while not (data[end] == 0xFF and data[end + 1] not in (0, *range(0xD0, 0xD8))):
-        end += 1
-    return data[:end] + data[starts[1] : end] * count + b"\xff\xd9"
-
-
-def of_claimed_size(width, height):
-    data = bytearray(jpeg(16, 16))
-    at = data.index(b"\xff\xc0")
-    data[at + 5 : at + 9] = struct.pack(">HH", height, width)
-    return bytes(data)
-
 
 BOMBS = {
     "zeros": b"\xff\xd8\xff" + bytes(64 << 20),

@@ -28,6 +28,7 @@ from sophon.errors import (
 )
 from sophon.link import grpc_fork as fork
 from sophon.link.answer import opened_from
+from sophon.link.closed import CLOSED_SCHEMA, is_clock, opened_batch, read_options
 from sophon.link.credentials import Credentials, certificate_problem, connection_hint
 from sophon.link.listing import Listing, received
 from sophon.link.silence import SilenceWatch
@@ -36,6 +37,7 @@ from sophon.link.wire import (
     OLDEST_PROTOCOL,
     PROTOCOL,
     PROTOCOLS,
+    REPLY_SCHEMA,
     Reply,
     Request,
     StreamClock,
@@ -127,6 +129,11 @@ class FlightTransport(Transport):
                 raise ProtocolError(f"{self.address} gave {len(results)} answers to one question")
             message = parse_json(results[0].body.to_pybytes(), _MAX_ANSWER_BYTES)
         self._protocol = agreed(message.get("protocols"))
+        if self._protocol == OLDEST_PROTOCOL and not self._credentials.trusted:
+            raise ProtocolError(
+                f"{self.address} is of an earlier release, whose replies cannot be looked at before they are unpacked; "
+                "upgrade it, or say that it is a node of your own with Credentials(trusted=True)"
+            )
         opened = opened_from(message, self.address, self._credentials.trusted)
         return replace(opened, protocol=self._protocol)
 
@@ -153,14 +160,15 @@ class FlightTransport(Transport):
 
     def fetch(self, request: Request, timeout_s: float) -> Fetch:
         """Send a request; replies come as the node finishes them."""
-        return _FlightFetch(self, replace(request, protocol=self._protocol), timeout_s)
+        is_closed = not self._credentials.trusted
+        return _FlightFetch(self, replace(request, protocol=self._protocol, is_closed=is_closed), timeout_s)
 
     def step_back(self, request: Request) -> bool:
         """Return whether a request that the node does not understand may be tried again in the oldest version.
 
         So it may when the node was replaced by one of an earlier release since it was opened.
         """
-        if request.protocol == OLDEST_PROTOCOL or request.fields:
+        if request.protocol == OLDEST_PROTOCOL or request.fields or not self._credentials.trusted:
             return False
         self._protocol = OLDEST_PROTOCOL
         return True
@@ -211,11 +219,12 @@ class FlightTransport(Transport):
         """The watch that ends this process's connection when nothing comes on it any more."""
         return self._watch
 
-    def call_options(self, timeout_s: float) -> Any:
+    def call_options(self, timeout_s: float, is_closed: bool = False) -> Any:
         """Return the options of every call: the timeout, and the token if there is one."""
         from pyarrow import flight
 
-        return flight.FlightCallOptions(timeout=timeout_s, headers=self._credentials.headers())
+        read = {"read_options": read_options()} if is_closed else {}
+        return flight.FlightCallOptions(timeout=timeout_s, headers=self._credentials.headers(), **read)
 
     def release(self) -> None:
         """Count one user of the client less."""
@@ -295,16 +304,23 @@ class _FlightFetch(Fetch):
         self.waiting_since_s = time.monotonic()
         # do_get itself waits for the first message of the answer, and cannot be cancelled meanwhile. A node sends that
         # message at once, before it looks for any sample.
-        options = self._transport.call_options(self._timeout_s)
+        is_closed = self._request.is_closed
+        options = self._transport.call_options(self._timeout_s, is_closed)
         self._reader = client.do_get(flight.Ticket(self._request.to_bytes()), options)
         if self._cancelled:
             return
+        if is_closed and self._reader.schema != CLOSED_SCHEMA:  # known before anything is unpacked
+            raise ProtocolError("expected replies in envelopes, got columns")
         for chunk in self._reader:
             self.heard_s = time.monotonic()
             self.waiting_since_s = None  # the caller may work on a reply for as long as it likes
-            if chunk.app_metadata is not None:
-                self.clock = StreamClock.from_bytes(chunk.app_metadata.to_pybytes())
-            yield from replies_of(chunk.data, self._request)  # maybe none: the node only says that it is at work
+            note, batch = chunk.app_metadata, None if is_closed else chunk.data
+            if note is not None and (not is_closed or is_clock(note)):
+                self.clock = StreamClock.from_bytes(note.to_pybytes())
+            elif note is not None:
+                batch = opened_batch(note, REPLY_SCHEMA)
+            if batch is not None:
+                yield from replies_of(batch, self._request)  # maybe none: the node only says that it is at work
             self.waiting_since_s = time.monotonic()
 
     def cancel(self) -> None:

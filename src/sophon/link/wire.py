@@ -7,14 +7,15 @@ Request (the ticket of a Flight DoGet)::
 
     {"protocol": 2, "dataset": "train", "dataset_fingerprint": "…" | "", "pipeline": {…}, "seed": 0, "epoch": 3,
      "samples": [17, 4, …], "cuts": ["0:raw", "2:webp"], "cut_of": [0, 1, …], "in_order": true, "patience_s": 5.0,
-     "columns": ["id"], "fields": ["seg.png"]}
+     "columns": ["id"], "fields": ["seg.png"], "closed": true}
 
 The payload of a sample is that of its first field, the one that the pipeline is for. Where further `fields` are asked
 for it is a bundle (`sophon.store.bundle`): a payload for each of them, one after another, each in a codec of its kind.
 
 Versions: a node says at opening which versions of this protocol it speaks, and a trainer uses the highest that both
 know (`agreed`), so that nodes can be upgraded one by one, before or after trainers. A release speaks its own version
-and the one before. Version 2 brought `fields`.
+and the one before. Version 2 brought `fields` and `closed`, which says that record batches come in envelopes
+(`sophon.link.closed`); a trainer asks for that unless its user trusts the node.
 
 Where a node holds a part of a data set, a sample is a pair ``[17, 1003]``: its index on that node, and its index in the
 whole data set, which is the one that random ops depend on. A node of a release that does not know pairs refuses them.
@@ -126,6 +127,7 @@ class Request:
         keys: Indexes of the samples in the whole data set, which random ops depend on; empty if they are the same.
         fields: Names of the fields to send besides the first.
         protocol: Version of the protocol that both sides speak.
+        is_closed: Whether record batches come in envelopes, which the trainer looks at first (`closed`).
     """
 
     dataset: str
@@ -141,6 +143,7 @@ class Request:
     keys: tuple[int, ...] = ()
     fields: tuple[str, ...] = ()
     protocol: int = PROTOCOL
+    is_closed: bool = False
 
     def key(self, position: int) -> Key:
         """Return what the random ops of a sample depend on."""
@@ -165,7 +168,7 @@ class Request:
             "columns": self.columns,
         }
         if self.protocol >= _WITH_FIELDS:
-            message["fields"] = self.fields
+            message |= {"fields": self.fields, "closed": self.is_closed}
         elif self.fields:
             raise ConfigError(f"fields: {self.fields[0]!r} cannot be asked for: {_OLD_NODE}")
         return json.dumps(message, separators=(",", ":")).encode()
@@ -205,6 +208,7 @@ class Request:
             keys=keys,
             fields=_strings(message, "fields", MOST_PARTS) if protocol >= _WITH_FIELDS else (),
             protocol=protocol,
+            is_closed=protocol >= _WITH_FIELDS and message.get("closed") is True,
         )
 
 

@@ -24,6 +24,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from sophon.codec.cut import RAW
+from sophon.link.closed import CLOSED_SCHEMA, enclosed, nothing
 from sophon.link.wire import (
     REPLY_SCHEMA,
     Reply,
@@ -135,7 +136,10 @@ class Service(Refusing):
             request = self._executor.parsed(Request.from_bytes, ticket.ticket, rights.tenant)
             work = self._executor.replies(request, rights, seat)
         self._metrics.requests.inc()
-        return flight.GeneratorStream(REPLY_SCHEMA, self._batches(context, request, work, seat))
+        batches = self._batches(context, request, work, seat)
+        if request.is_closed:
+            return flight.GeneratorStream(CLOSED_SCHEMA, _enclosed(batches))
+        return flight.GeneratorStream(REPLY_SCHEMA, batches)
 
     def _batches(
         self, context: flight.ServerCallContext, request: Request, work: Work, seat: Seat
@@ -208,6 +212,16 @@ class Service(Refusing):
         self._metrics.read_bytes.labels(request.dataset).inc(clock.read_bytes - counted.read_bytes)
         self._metrics.read_s.labels(request.dataset).inc(clock.read_s - counted.read_s)
         return replace(clock)
+
+
+def _enclosed(batches: Iterator[tuple[pa.RecordBatch, bytes]]) -> Iterator[tuple[pa.RecordBatch, Any]]:
+    """Yield record batches in envelopes, each after the clock of its stream."""
+    for batch, clock in batches:
+        yield nothing(), clock
+        if batch.num_rows:
+            envelope = enclosed(batch)
+            del batch  # its columns were copied
+            yield nothing(), envelope
 
 
 def _json(message: dict[str, Any]) -> bytes:

@@ -1,0 +1,89 @@
+"""A trainer trusts a node with nothing but time: whatever it says or sends ends soon, in few bytes, in a typed error."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.liar import (
+    Liar,
+    compressed_columns,
+    compressed_envelopes,
+    many_scans,
+    of_claimed_size,
+    payloads,
+)
+
+DEADLINE_S = 5
+TRAINER = """
+import json, resource, sys, time
+import sophon
+from sophon import ops
+recipe = sophon.Pipeline([ops.Decode(), ops.RandomResizedCrop(32), ops.ToTensor()])
+base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+begin_s, batches = time.monotonic(), 0
+try:
+    faults = sophon.Faults(deadline_s=float(sys.argv[2]))
+    for _ in sophon.DataLoader(sys.argv[1], recipe, batch_size=4, num_workers=1, faults=faults, output="numpy"):
+        batches += 1
+except sophon.Error as error:
+    problem = type(error).__name__ + ": " + str(error)
+else:
+    problem = ""
+more = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base
+print(json.dumps([problem, time.monotonic() - begin_s, more >> 10, batches]), flush=True)
+"""
+
+
+def train(liar):
+    """Return what became of a trainer: its error, the seconds and the megabytes that it took, and its batches."""
+    command = [sys.executable, "-c", TRAINER, liar.url, str(DEADLINE_S)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+SAID = {
+    "two thousand million samples": {"samples": 2 * 10**9},
+    "ten thousand million": {"samples": 10**10},
+    "fewer than none": {"samples": -5},
+    "more cores than there are": {"cores": 1e300},
+    "a million columns": {"columns": ["c"] * 1_000_000},
+    "an earlier release": {"protocols": [1]},
+}
+SENT = {
+    "compressed columns": compressed_columns,
+    "compressed envelopes": compressed_envelopes,
+    "zeros": payloads(b"\xff\xd8\xff" + bytes(2 << 20)),
+    "scans": payloads(many_scans(6000, 6000, 2000)),
+    "pixels": payloads(of_claimed_size(13300, 13400)),
+    "nothing": payloads(b""),
+}
+
+
+def _slow_but(names):
+    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+QUICK = ("two thousand million samples", "compressed envelopes", "scans")
+
+
+@pytest.mark.parametrize("name", _slow_but(SAID))
+def test_a_lie_at_opening(name):
+    with Liar(SAID[name]) as liar:
+        problem, seconds, megabytes, batches = train(liar)
+    assert problem.startswith("ProtocolError: grpc://127.0.0.1")
+    assert seconds < DEADLINE_S + 2
+    assert megabytes < 500
+    assert batches == 0
+
+
+@pytest.mark.parametrize("name", _slow_but(SENT))
+def test_a_lie_in_a_reply(name):
+    with Liar(stream=SENT[name]) as liar:
+        problem, seconds, megabytes, batches = train(liar)
+    assert problem.split(":")[0] in ("ProtocolError", "OpError", "PayloadError", "TransportError", "UnavailableError")
+    assert seconds < DEADLINE_S + 2
+    assert megabytes < 500
+    assert batches == 0
