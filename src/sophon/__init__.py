@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from sophon.loader.sources.assignment import OffloadWarning, SeedWarning
     from sophon.loader.sources.prefix_cache import Cache
     from sophon.loader.sources.sources import FallbackWarning
+    from sophon.loader.sources.verified import Verify
     from sophon.pipeline import OPS, Key, Op, Pipeline, ops, register
     from sophon.plan.plan import Plan
     from sophon.plan.resources import Resources
@@ -75,6 +76,7 @@ _ROOMS = {
     "sophon.loader.sources.assignment": ("OffloadWarning", "SeedWarning"),
     "sophon.loader.sources.prefix_cache": ("Cache",),
     "sophon.loader.sources.sources": ("FallbackWarning",),
+    "sophon.loader.sources.verified": ("Verify",),
     "sophon.pipeline": ("OPS", "Key", "Op", "Pipeline", "ops", "register"),
     "sophon.plan.plan": ("Plan",),
     "sophon.plan.resources": ("Resources",),
@@ -125,6 +127,7 @@ __all__ = [
     "StoreError",
     "TransportError",
     "UnavailableError",
+    "Verify",
     "WorkerError",
     "Workers",
     "__version__",

@@ -1,4 +1,4 @@
-"""A trainer trusts a node with nothing but time: whatever it says or sends ends soon, in few bytes, in a typed error."""
+"""A trainer trusts a node with nothing but time: what it says or sends ends soon, in few bytes, in a typed error."""
 
 import json
 import subprocess

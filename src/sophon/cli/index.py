@@ -32,8 +32,21 @@ from sophon.units import format_bytes
     type=click.IntRange(1, 256),
     help="Samples to index at once.",
 )
+@click.option(
+    "--digests",
+    type=click.Path(path_type=Path, dir_okay=False),
+    callback=new_file,
+    help="Also write the digests of all files there, by which trainers can check what nodes send.",
+)
 @json_option
-def index(path: Path, out: Path | None, cache_dir: Path | None, threads: int, json_target: str | None) -> None:
+def index(
+    path: Path,
+    out: Path | None,
+    cache_dir: Path | None,
+    threads: int,
+    digests: Path | None,
+    json_target: str | None,
+) -> None:
     """Index JPEG files, so that windows of them are cut faster.
 
     A server that finds the indexes of PATH cuts windows at full speed from its first sample. Files that were indexed
@@ -50,6 +63,11 @@ def index(path: Path, out: Path | None, cache_dir: Path | None, threads: int, js
     target = place_to_write(store.path, cache_dir) if out is None else out
     with store, count_bar("indexing") as report:
         written = write_sidecar(store, target, threads, report)
+    if digests is not None:
+        from sophon.store.digests import write_digests
+
+        with open_store(path, cache_dir=cache_dir) as store, count_bar("digests") as report:
+            write_digests(store, digests, threads, report)
     result = {
         "path": str(written.path),
         "samples": written.samples,

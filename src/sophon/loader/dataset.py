@@ -29,11 +29,13 @@ from sophon.loader.sources.assignment import agreed_cut, assignment_for, within
 from sophon.loader.sources.prefix_cache import Cache, CachedTransport, cache_cut, cache_for
 from sophon.loader.sources.samples import Samples
 from sophon.loader.sources.sources import Address, Sources, addresses_of, transport_to
+from sophon.loader.sources.verified import VerifiedTransport, Verify
 from sophon.loader.torch_import import Dataset, in_worker, need_torch
-from sophon.pipeline import Key
+from sophon.pipeline import Key, Pipeline
 from sophon.plan.plan import Plan
 from sophon.process.arenas import bound_arenas
 from sophon.process.opencv import alone_after_fork
+from sophon.store.digests import Digests
 
 
 class RemoteDataset(Dataset[Any]):
@@ -92,11 +94,14 @@ class RemoteDataset(Dataset[Any]):
         self.seed = Key(seed, 0, 0).seed
         deadline_s = told.faults.deadline_s
         nodes, self.url = _nodes(url, credentials or Credentials(), deadline_s)
+        nodes, digests = _verified(nodes, told.faults.verify, self.pipeline)
         sources = Sources(nodes, told.faults.fallback, self.pipeline, self.url, deadline_s)
         bound_arenas()
         alone_after_fork()
         opened = sources.open(self.pipeline)
         _check_columns(columns, opened, self.url)
+        if digests is not None and digests.fingerprint != opened.fingerprint:
+            raise ConfigError(f"verify: the digests are of another data set than {self.url}; make them again")
         self.samples = Samples(sources, opened, self.pipeline, self.seed, tuple(columns), self.url, deadline_s)
         self.is_cached = cache is not False
         self.measures = policy if isinstance(policy, str) and policy in MEASURED else None
@@ -272,6 +277,16 @@ def _nodes(url: Address | Transport, credentials: Credentials, deadline_s: float
         return [url], url.address
     addresses = addresses_of(url)
     return [transport_to(address, credentials, deadline_s) for address in addresses], ", ".join(addresses)
+
+
+def _verified(
+    nodes: list[Transport], verify: Verify | None, pipeline: Pipeline
+) -> tuple[list[Transport], Digests | None]:
+    """Return the ways to all nodes with a check of what they send, if the user wants that, and the digests for it."""
+    if verify is None:
+        return nodes, None
+    digests = Digests.load(verify.digests)
+    return [VerifiedTransport(node, digests, verify.samples, pipeline) for node in nodes], digests
 
 
 def _check_columns(columns: Sequence[str], opened: Opened, url: str) -> None:

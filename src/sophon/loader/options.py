@@ -16,6 +16,7 @@ from sophon.loader.account.bad import POLICIES as ACTIONS
 from sophon.loader.epoch.collate import OUTPUTS
 from sophon.loader.machine.machine import MachineConfig
 from sophon.loader.order.ranks import Rank, check_uneven, find_rank, rank_in
+from sophon.loader.sources.verified import Verify
 from sophon.plan.plan import Plan
 from sophon.profile.explore import DEFAULT_SHARE
 
@@ -37,13 +38,17 @@ class Faults:
         hedge: Ask a second time for what is late, at another node if there is one: after so many seconds of silence, or
             True to learn from the others how long that is.
         fallback: Path of the same files, which are read directly while no storage node answers.
+        verify: How to find out whether nodes send what they should, for nodes that are not your own; costs some CPU.
     """
 
     deadline_s: float = MachineConfig.deadline_s
     hedge: bool | float = False
     fallback: str | PathLike[str] | None = None
+    verify: Verify | None = None
 
     def __post_init__(self) -> None:
+        if self.verify is not None and not isinstance(self.verify, Verify):
+            raise ConfigError(f"verify: expected Verify(digests, samples), got {self.verify!r}")
         is_number = isinstance(self.deadline_s, int | float) and not isinstance(self.deadline_s, bool)
         if not is_number or not self.deadline_s > 0:  # not NaN either
             raise ConfigError(f"deadline_s: expected seconds above 0, got {self.deadline_s!r}")

@@ -73,7 +73,7 @@ def each_digest(pipeline: Pipeline) -> Iterator[str]:
         except OpError:
             return
         for value in values:
-            hasher.update(_bits(value))
+            hasher.update(bits_of(value))
         if k > 0:
             hasher.update(_resampling())
         yield hasher.hexdigest()[:16]
@@ -95,7 +95,8 @@ def _resampling() -> bytes:
     return hasher.digest()
 
 
-def _bits(value: Value) -> bytes:
+def bits_of(value: Value) -> bytes:
+    """Return all bits of a picture or an array, with its mode or dtype and its shape."""
     if isinstance(value, Image.Image):
         return f"{value.mode}{value.size}".encode() + value.tobytes()
     array = np.ascontiguousarray(value)

@@ -1,0 +1,152 @@
+"""A transport that finds out whether a node sends what it should.
+
+What is sent as it is, is compared with the digest of its file. What a node has worked on is compared with what comes of
+the file itself, which is asked for and compared with its digest first. That costs the file's bytes on the link and its
+ops on the trainer, so it is done for a share of the samples unless the user wants all of them checked. Which ones, the
+node cannot know.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from os import PathLike
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sophon.codec.codec import Payload
+from sophon.codec.cut import RAW, finish_payload, is_exact, make_payload
+from sophon.errors import ConfigError, OpError, ProtocolError
+from sophon.link.listing import Listing
+from sophon.link.transport import Fetch, Opened, Transport
+from sophon.link.wire import Reply, Request, StreamClock
+from sophon.pipeline import Pipeline
+from sophon.pipeline.probe import bits_of
+from sophon.store.digests import Digests
+
+_SHARES = {"sampled": (1 / 16, 1 / 256), "all": (1.0, 1.0)}  # of files, and of what was made of one
+
+
+@dataclass(frozen=True)
+class Verify:
+    """How what nodes send is checked.
+
+    Args:
+        digests: File of digests, made by ``sophon index --digests FILE`` where the data are trusted.
+        samples: Which are checked: "sampled", a sixteenth of the files and one in 256 of what was made of a file, or
+            "all".
+    """
+
+    digests: str | PathLike[str]
+    samples: str = "sampled"
+
+    def __post_init__(self) -> None:
+        if self.samples not in _SHARES:
+            raise ConfigError(f"verify: expected sampled or all, got {self.samples!r}")
+
+
+class VerifiedTransport(Transport):
+    """Another transport, whose replies are checked.
+
+    Args:
+        inner: Where samples come from.
+        digests: What their files should be.
+        samples: Which are checked.
+        pipeline: What is done to them.
+    """
+
+    def __init__(self, inner: Transport, digests: Digests, samples: str, pipeline: Pipeline) -> None:
+        self.inner = inner
+        self.address = inner.address
+        self.is_remote = inner.is_remote
+        self.digests = digests
+        self.pipeline = pipeline
+        self.shares = _SHARES[samples]
+        self._random = random.SystemRandom()
+
+    def open(self, pipeline: Pipeline) -> Opened:
+        """Ask the other transport."""
+        return self.inner.open(pipeline)
+
+    def file_sizes(self, samples: int, fields: tuple[str, ...] = ()) -> NDArray[np.int64] | None:
+        """Ask the other transport."""
+        return self.inner.file_sizes(samples, fields)
+
+    def listing(self, opened: Opened) -> Listing | None:
+        """Ask the other transport."""
+        return self.inner.listing(opened)
+
+    def fetch(self, request: Request, timeout_s: float) -> Fetch:
+        """Ask the other transport, and look at what it gives."""
+        if request.fields:
+            raise ConfigError("verify: samples of several fields cannot be checked; leave it out")
+        return _VerifiedFetch(self, request, timeout_s)
+
+    def close(self) -> None:
+        """Close the other transport."""
+        self.inner.close()
+
+    def check(self, reply: Reply, request: Request, timeout_s: float) -> None:
+        """Raise `ProtocolError` if a reply is looked at and is not what it should be."""
+        share = self.shares[0 if reply.cut == RAW else 1]
+        if reply.error is not None or (share < 1 and self._random.random() >= share):
+            return
+        data = reply.payload if reply.cut == RAW else self._file(request, reply.position, timeout_s)
+        key = request.key(reply.position)
+        problem = self.digests.problem(int(key.sample), data, reply.label)
+        if problem is None and reply.cut != RAW and not self._is_made_of(reply, data, request):
+            problem = f"{reply.cut}, which is not what its file gives"
+        if problem is not None:
+            raise ProtocolError(f"{self.address} lied about sample {int(key.sample)}: it sent {problem}")
+
+    def _file(self, request: Request, position: int, timeout_s: float) -> bytes:
+        keys = (request.keys[position],) if request.keys else ()
+        alone = replace(request, samples=(request.samples[position],), cuts=(RAW,), keys=keys, columns=())
+        for reply in self.inner.fetch(alone, timeout_s):
+            if reply.error is not None:
+                raise reply.error
+            return bytes(reply.payload)
+        raise ProtocolError(f"{self.address} did not send the file of a sample that it had worked on")
+
+    def _is_made_of(self, reply: Reply, data: Payload, request: Request) -> bool:
+        """Return whether the rest of the ops gives the same bits for what was sent as for the file."""
+        key, stop = request.key(reply.position), self.pipeline.first_call
+        theirs = finish_payload(self.pipeline, reply.payload, key, reply.cut, stop)
+        try:
+            if is_exact(reply.cut):
+                ours = finish_payload(self.pipeline, data, key, RAW, stop)
+            else:
+                made = make_payload(self.pipeline, bytes(data), key, reply.cut)
+                ours = finish_payload(self.pipeline, made, key, reply.cut, stop)
+        except OpError:
+            return False  # an honest node would not have made anything of it either
+        return bits_of(theirs) == bits_of(ours)
+
+
+class _VerifiedFetch(Fetch):
+    def __init__(self, transport: VerifiedTransport, request: Request, timeout_s: float) -> None:
+        self._transport = transport
+        self._request = request
+        self._timeout_s = timeout_s
+        self._fetch = transport.inner.fetch(request, timeout_s)
+
+    def __iter__(self) -> Iterator[Reply]:
+        for reply in self._fetch:
+            self._transport.check(reply, self._request, self._timeout_s)
+            yield reply
+
+    @property
+    def clock(self) -> StreamClock:  # type: ignore[override]  # theirs
+        """Where the time went on the other side."""
+        return self._fetch.clock
+
+    @property
+    def heard_s(self) -> float:  # type: ignore[override]
+        """When the other side last gave a sign of life."""
+        return self._fetch.heard_s
+
+    def cancel(self) -> None:
+        """Stop."""
+        self._fetch.cancel()

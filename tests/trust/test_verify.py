@@ -1,0 +1,148 @@
+"""Right bytes for the right sample: a node that sends other samples' valid bytes is found out, and named."""
+
+import os
+import time
+
+import pytest
+from click.testing import CliRunner
+
+import sophon
+from sophon.cli.index import index
+from sophon.codec import RAW, make_payload
+from sophon.errors import ArtifactError, ConfigError, ProtocolError
+from sophon.link.closed import CLOSED_SCHEMA, enclosed, nothing
+from sophon.link.wire import Reply, StreamClock, batch_of
+from sophon.loader.sources.verified import VerifiedTransport
+from sophon.pipeline.probe import digests
+from sophon.store import open_store
+from sophon.store.digests import Digests, digest_of, write_digests
+from tests.support.liar import ANSWER, Liar
+from tests.support.servers import RECIPE, digest, make_images, serve
+
+COUNT = 12
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A folder of pictures, its store and its digests."""
+    folder = make_images(tmp_path_factory.mktemp("data") / "train", COUNT)
+    store = open_store(folder)
+    path = folder.parent / "digests.parquet"
+    assert write_digests(store, path, threads=2) == 0
+    return folder, store, path
+
+
+def _node(store, mistake):
+    """Return a node that serves a store, but for one sample, where it makes a mistake."""
+
+    def stream(request):
+        replies = []
+        for position, sample in enumerate(request.samples):
+            cut, told = request.cuts[position], 0
+            taken = sample
+            if sample == 7 and mistake in ("another file", "another of both") and cut == RAW:
+                taken = 3
+            if sample == 7 and mistake in ("another cut", "another of both") and cut != RAW:
+                taken = 3
+            if sample == 7 and mistake == "another label":
+                told = 1
+            data = store.read(taken)
+            payload = data if cut == RAW else make_payload(RECIPE, data, request.key(position), cut)
+            label = (int(store.manifest.labels[sample]) + told) % 3
+            replies.append(Reply(position, cut, payload, label))
+        return CLOSED_SCHEMA, iter([(nothing(), StreamClock().to_bytes()), (nothing(), enclosed(batch_of(replies)))])
+
+    said = {
+        **ANSWER,
+        "samples": len(store),
+        "fingerprint": store.manifest.fingerprint,
+        "classes": list(store.manifest.classes),
+        "has_labels": True,
+        "max_cut": RECIPE.max_cut,
+        "digests": digests(RECIPE),
+    }
+    return Liar(said, stream)
+
+
+def _loader(url, path, samples="all", **more):
+    faults = sophon.Faults(deadline_s=10, verify=sophon.Verify(path, samples))
+    return sophon.DataLoader(url, RECIPE, batch_size=4, num_workers=1, faults=faults, **more)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "policy"),
+    [("another file", "none"), ("another label", "none"), ("another cut", "2:zstd"), ("another of both", "2:zstd")],
+)
+def test_a_node_that_lies_about_a_sample_is_found_out_and_named(data, mistake, policy):
+    _, store, path = data
+    with _node(store, mistake) as liar, pytest.raises(ProtocolError, match=f"{liar.url} lied about sample 7: it sent"):
+        list(_loader(liar.url, path, policy=policy))
+
+
+def test_nothing_was_noticed_without(data):
+    _, store, _ = data
+    with _node(store, "another file") as liar:
+        batches = list(sophon.DataLoader(liar.url, RECIPE, batch_size=4, num_workers=1, policy="none"))
+    assert sum(len(batch[0]) for batch in batches) == COUNT
+
+
+@pytest.mark.parametrize("policy", ["none", "2:zstd", "3:webp"])
+def test_an_honest_node_passes_and_the_tensors_are_the_same(data, policy):
+    folder, _, path = data
+    expected = digest(sophon.DataLoader(folder, RECIPE, batch_size=4))
+    with serve(folder) as server:
+        assert digest(_loader(server.url, path, policy=policy)) == expected
+        assert digest(_loader(server.url, path, "sampled", policy=policy)) == expected
+
+
+def test_local_files_are_checked_too(data, tmp_path):
+    folder, store, path = data
+    list(_loader(folder, path))
+    broken = tmp_path / "broken.parquet"
+    other = open_store(make_images(tmp_path / "other", COUNT + 1))
+    write_digests(other, broken)
+    with pytest.raises(ConfigError, match="digests are of another data set"):
+        _loader(folder, broken)
+    with pytest.raises(ArtifactError):
+        _loader(folder, tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match="expected sampled or all"):
+        sophon.Verify(path, "some")
+    assert len(store) == COUNT
+
+
+def test_sophon_index_writes_digests(data, tmp_path):
+    folder, store, _ = data
+    out = tmp_path / "d.parquet"
+    done = CliRunner().invoke(index, [str(folder), "--out", str(tmp_path / "w"), "--digests", str(out)])
+    assert done.exit_code == 0, done.output
+    found = Digests.load(out)
+    assert (len(found), found.fingerprint) == (COUNT, store.manifest.fingerprint)
+    for sample in range(COUNT):
+        assert found.problem(sample, store.read(sample), int(store.manifest.labels[sample])) is None
+        assert "digest" in found.problem(sample, store.read(sample) + b"x", 0)
+
+
+def test_a_share_is_checked_that_nobody_can_foresee_and_costs_little(data):
+    _, store, path = data
+
+    class Counted(Digests):
+        looked = 0
+
+        def problem(self, *args):
+            self.looked += 1
+            return super().problem(*args)
+
+    counted = Digests.load(path)
+    counted.__class__ = Counted
+    transport = VerifiedTransport(sophon.RemoteDataset(store.path, RECIPE).transport, counted, "sampled", RECIPE)
+    request = sophon.RemoteDataset(store.path, RECIPE, policy="none").samples.request(0, [0])
+    reply = Reply(0, RAW, store.read(int(request.samples[0])), int(store.manifest.labels[int(request.samples[0])]))
+    for _ in range(3200):
+        transport.check(reply, request, 10)
+    assert 100 < counted.looked < 320  # 200 are to be expected
+    photo = os.urandom(110_000)
+    begin_s = time.thread_time()
+    for _ in range(200):
+        digest_of(photo)
+    each_s = (time.thread_time() - begin_s) / 200 / 16
+    assert each_s < 0.0001  # of about 5 ms that a photo takes on a trainer
