@@ -356,7 +356,8 @@ class _typed_errors:  # noqa: N801 - reads as a statement
             flight.FlightInternalError,
             pa.ArrowIOError,
         )
-        if isinstance(error, lost):
+        # gRPC has no class for a node that has no threads left for a while, and Arrow none for gRPC's word for it.
+        if isinstance(error, lost) or (error is not None and "resource exhausted error" in str(error)):
             hint = connection_hint(str(error))
             raise RetryableError(f"{self._address}: {_first_line(error)}{hint}") from error
         if isinstance(error, flight.FlightError | pa.ArrowException):

@@ -35,6 +35,7 @@ from sophon.link.wire import (
     sizes_to_bytes,
 )
 from sophon.server.access import Access, Rights
+from sophon.server.bouncer import Bouncer
 from sophon.server.executor import Executor
 from sophon.server.gate import NAME as GATE
 from sophon.server.gate import Gate, rights_of
@@ -78,14 +79,18 @@ class Service(Refusing):
         self._executor = executor
         self._metrics = metrics
         self._limit = limit
-        self._seats = seats = Seats(executor.limits, 1 if access.tokens is None else len(access.tokens))
+        tenants = 1 if access.tokens is None else len(access.tokens)
+        executor.crashes.is_shared = tenants > 1
+        self._seats = seats = Seats(executor.limits, tenants)
         # Not `self._seats`: what the metrics hold on to would keep gRPC's threads alive when the server is gone.
         metrics.in_flight.set_function(lambda: seats.requests)
         metrics.in_flight_bytes.set_function(lambda: seats.held_bytes)
         self._paces = Paces()
         self._draining = threading.Event()
         gate = Gate(access.tokens, metrics)
+        self._bouncer: Bouncer | None = None
         super().__init__(location, middleware={GATE: gate}, **access.tls_options())
+        self._bouncer = Bouncer(self.port)
 
     @property
     def accepts(self) -> bool:
@@ -95,6 +100,8 @@ class Service(Refusing):
     def drain(self) -> None:
         """Refuse new requests, wait for those under way to end, and stop."""
         self._draining.set()
+        if self._bouncer is not None:
+            self._bouncer.close()
         self.shutdown()
 
     def list_actions(self, _: flight.ServerCallContext) -> list[tuple[str, str]]:
@@ -108,7 +115,7 @@ class Service(Refusing):
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
         """Answer with one JSON message, or with sizes."""
-        rights = rights_of(context)
+        rights = self._let_in(context)
         with typed_errors(self._metrics):
             if action.type == "list":
                 return [_json({"datasets": self._executor.names(rights)})]
@@ -123,6 +130,12 @@ class Service(Refusing):
                     return self._executor.listing(self._message(action, rights), rights)
         raise flight.FlightServerError(f"no action {action.type!r:.80}; there is open, list, sizes and listing")
 
+    def _let_in(self, context: flight.ServerCallContext) -> Rights:
+        """Return the rights of a call that the gate has let in."""
+        if self._bouncer is not None:
+            self._bouncer.knows(context.peer())
+        return rights_of(context)
+
     def _message(self, action: flight.Action, rights: Rights) -> dict[str, Any]:
         return self._executor.parsed(parse_json, action.body.to_pybytes(), rights.tenant)
 
@@ -131,7 +144,7 @@ class Service(Refusing):
         if not self.accepts:
             raise flight.FlightUnavailableError("this node is shutting down")
         with typed_errors(self._metrics):
-            rights = rights_of(context)
+            rights = self._let_in(context)
             seat = self._seats.enter(rights.tenant)
             request = self._executor.parsed(Request.from_bytes, ticket.ticket, rights.tenant)
             work = self._executor.replies(request, rights, seat)

@@ -1,8 +1,8 @@
 """What made child processes crash, so that it is not tried again in every epoch.
 
 A sample that crashed a child is not worked on again, and a tenant whose work does so repeatedly is left alone for a
-while, twice as long each time. Both get smaller cuts meanwhile, so that children have to be restarted only now and
-then. Nothing of it concerns other tenants.
+while, three times as long each time. Both get smaller cuts meanwhile, so that children have to be restarted only now
+and then. Nothing of it concerns other tenants.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cachetools import LRUCache
 _SAMPLES = 10_000  # remembered of each tenant: 3 MB when there are that many
 _PIPELINES = 64  # of each tenant
 _IN_A_ROW = 3  # of one pipeline and cut: after these it rests
-_AT_ONCE = 8  # of a tenant's, whatever it asked for, in `_LONG_S`: after these all that it asks for rests
+_ALONE, _SHARED = 8, 2  # of a tenant's, whatever it asked for, in `_LONG_S`: after these all that it asks for rests
 _FIRST_REST_S = 1.0
 _LONGEST_REST_S = 60.0
 _LONG_S = 60.0
@@ -35,7 +35,7 @@ class _Rest:
         self.in_a_row += 1
         if self.in_a_row >= bound:
             self.until_s = now_s + self.rest_s
-            self.rest_s = min(2 * self.rest_s, _LONGEST_REST_S)
+            self.rest_s = min(3 * self.rest_s, _LONGEST_REST_S)
 
 
 class _OfTenant:
@@ -51,7 +51,12 @@ class Crashes:
 
     Args:
         clock: Returns the time in seconds.
+
+    Attributes:
+        is_shared: Whether there are other tenants, who wait while a child is restarted.
     """
+
+    is_shared = False
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -86,7 +91,7 @@ class Crashes:
             of.samples[work, sample] = None
             rest = of.rests.setdefault(work, _Rest())
             rest.fell(now_s, _IN_A_ROW)
-            of.own.fell(now_s, _AT_ONCE)
+            of.own.fell(now_s, _SHARED if self.is_shared else _ALONE)
 
     def stood(self, tenant: int, work: Hashable) -> None:
         """Note that a child did its work."""

@@ -64,7 +64,9 @@ class Processes(Maker):
         wall_s = _START_S + _WALL_PER_CPU * limits.sample_cpu_s
         # Each is started when it is first needed: a node that only sends files and windows needs none. Even without
         # cores for ops there is one, since a trainer may ask for a pipeline to be probed.
-        self._children = [_Child(options, wall_s) for _ in range(max(1, count))]
+        spares = _Spares(options, wall_s)
+        self._children = [_Child(spares) for _ in range(max(1, count))]
+        self._spares = spares
 
     @property
     def pids(self) -> list[int]:
@@ -107,6 +109,7 @@ class Processes(Maker):
         """End all child processes."""
         for child in self._children:
             child.close()
+        self._spares.close()
 
 
 def _is_safe(pipeline: Pipeline, cut: Cut) -> bool:
@@ -115,10 +118,63 @@ def _is_safe(pipeline: Pipeline, cut: Cut) -> bool:
     return ahead and all(type(op).__module__.startswith("sophon.") for op in pipeline.ops)
 
 
-class _Child:
+_Started = tuple["subprocess.Popen[bytes]", socket.socket]
+
+
+class _Spares:
+    """Starts processes; after the first crash there is one in reserve, since others wait while a new one starts."""
+
     def __init__(self, options: list[str], wall_s: float) -> None:
         self._options = options
         self._wall_s = wall_s
+        self._lock = threading.Lock()
+        self._reserve: _Started | None = None
+        self._is_closed = False
+
+    def new(self) -> _Started:
+        """Start a process, without waiting for it."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            for end in (ours, theirs):
+                for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+                    end.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BYTES)
+            frames.set_timeout(ours, self._wall_s)
+            module = ["-P", "-m", "sophon.server.isolation.child", "--line", str(theirs.fileno())]
+            process = subprocess.Popen(
+                [sys.executable, *module, *self._options],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                env=_environment(),
+                start_new_session=True,  # so that everything it starts can be ended with it
+            )
+        return process, ours
+
+    def instead(self) -> _Started:
+        """Return a process in the place of one that crashed: the one in reserve, if it lives; and start another."""
+        with self._lock:
+            found, self._reserve = self._reserve, None
+            if not self._is_closed:
+                self._reserve = self.new()
+        if found is not None and found[0].poll() is None:
+            return found
+        if found is not None:
+            found[1].close()
+        return self.new()
+
+    def close(self) -> None:
+        """End the one in reserve."""
+        with self._lock:
+            self._is_closed = True
+            found, self._reserve = self._reserve, None
+        if found is not None:
+            found[1].close()
+            found[0].kill()
+            found[0].wait()
+
+
+class _Child:
+    def __init__(self, spares: _Spares) -> None:
+        self._spares = spares
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
@@ -130,36 +186,14 @@ class _Child:
         process = self._process
         return 0 if process is None else process.pid
 
-    def start(self) -> socket.socket:
+    def start(self, *, again: bool = False) -> socket.socket:
         """Start the process unless it is running, without waiting for it."""
         if self._line is not None:
             return self._line
-        ours, theirs = socket.socketpair()
-        with theirs:
-            for end in (ours, theirs):
-                for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-                    end.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BYTES)
-            frames.set_timeout(ours, self._wall_s)
-            command = [
-                sys.executable,
-                "-P",
-                "-m",
-                "sophon.server.isolation.child",
-                "--line",
-                str(theirs.fileno()),
-                *self._options,
-            ]
-            self._process = subprocess.Popen(
-                command,
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                env=_environment(),
-                start_new_session=True,  # so that everything it starts can be ended with it
-            )
-        self._line = ours
+        self._process, self._line = self._spares.instead() if again else self._spares.new()
         self._has_begun = False
         self._known.clear()
-        return ours
+        return self._line
 
     def make(
         self, slot: Slot, pipeline: Pipeline, data: bytes, key: Key, cut: Cut, claim: Claim
@@ -219,7 +253,7 @@ class _Child:
         except frames.Broken as broken:
             had_begun = self._has_begun
             reason = self._end()
-            self.start()  # now, so that it is ready when the next sample comes
+            self.start(again=True)  # now, so that it is ready when the next sample comes
             raise ChildLost(reason, had_begun=had_begun) from broken
         except BaseException:
             self._end()  # there may be half a frame on the line

@@ -20,7 +20,7 @@ from typing import Any
 from sophon.server.tenants.slot import Slot
 
 FIRST_GUESS_S = 0.005  # per task, until one has been measured: decoding and cropping a photo
-SLICE_S = 0.05  # how long a task runs before one of another tenant may take its place: ten photos
+SLICE_S = 0.01  # how long a task runs before one of another tenant may take its place: two photos
 _SMOOTHING = 0.05
 _LEAST_LOOK_S = 0.01  # at a task that has to make place and cannot be held
 

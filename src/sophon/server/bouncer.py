@@ -1,0 +1,230 @@
+"""Throws out who floods the node from outside: connections that never say who they are, and addresses that make many.
+
+gRPC takes any connection and works on whatever comes on it, long before the gate is asked. It offers no bound on that.
+So the node looks at its own sockets a few times a second. A connection on which no call was let in yet may send a
+little and wait a little; beyond that it is closed. An address that has many such connections, or makes new ones all the
+time, is shut out for a while: the kernel drops what it sends to the listening socket (a classic socket filter, which
+needs no rights).
+
+Concurrency: one thread of its own; calls tell it from theirs whom the gate has let in.
+Limits: Linux alone. Trainers behind the same address as somebody who floods are shut out with them, but for connections
+that they have already.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ipaddress
+import os
+import socket
+import struct
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Set
+from pathlib import Path
+
+_LOOK_S = 0.02
+_QUIET_LOOK_S = 0.05  # while nobody is there whom nobody knows
+_STRANGER_BYTES = 1 << 14  # that a connection may send before a call on it was let in; a loader's first has some KB
+_FLOOD_BYTES = 1 << 16  # hardly any first call has as many; if one has, it is let in within milliseconds
+_STRANGER_S = 15.0  # how long it may wait with that; gRPC connects before there is anything to ask
+_CALL_S = 2.0  # how long a call of more than that may take to be let in
+_MOST_STRANGERS = 32  # of one address at once, or in `_MEMORY_S`
+_MEMORY_S = 2.0
+_BAN_S = 10.0
+_MOST_BANNED = 64  # addresses at once; each is a few instructions for every new connection
+_KNOWN = 4096
+_OPEN_FILES = Path("/proc/self/fd")
+_TCP_INFO_BYTES = 192
+_BYTES_RECEIVED = struct.Struct("=Q")
+_BYTES_RECEIVED_AT = 128  # tcpi_bytes_received
+_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
+_NET = 0xFFF00000  # SKF_NET_OFF: where the IP header begins
+_LOAD, _LOAD_BYTE, _EQUAL, _AND, _RETURN = 0x20, 0x30, 0x15, 0x54, 0x06
+_PASS, _DROP = 0x7FFFFFFF, 0
+
+Peer = tuple[str, int]
+
+
+class Bouncer:
+    """Looks after the connections of a listening port.
+
+    Args:
+        port: Where the node listens.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._lock = threading.Lock()
+        self._known: dict[Peer, None] = {}  # the newest last
+        self._since_s: dict[Peer, float] = {}
+        self._seen: deque[tuple[float, str]] = deque()
+        self._banned_until_s: dict[str, float] = {}
+        self._settled: set[str] = set()  # sockets that need no look: of others, and of whom the gate has let in
+        self._over = threading.Event()
+        self.thrown_out = 0
+        self._thread: threading.Thread | None = None
+        if hasattr(socket, "TCP_INFO") and _OPEN_FILES.is_dir():
+            self._thread = threading.Thread(target=self._run, name="sophon-bouncer", daemon=True)
+            self._thread.start()
+
+    def knows(self, peer: str) -> None:
+        """Note that a call was let in; `peer` is what gRPC calls the other side."""
+        found = parse_peer(peer)
+        if found is None or found in self._known:
+            return
+        with self._lock:
+            self._known[found] = None
+            while len(self._known) > _KNOWN:
+                self._known.pop(next(iter(self._known)))
+
+    def close(self) -> None:
+        """Look no more."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join(2.0)
+
+    def _run(self) -> None:
+        pause_s = _QUIET_LOOK_S
+        while not self._over.wait(pause_s):
+            pause_s = _LOOK_S if self._look(time.monotonic()) else _QUIET_LOOK_S
+
+    def _look(self, now_s: float) -> bool:
+        """Look at all connections once; return whether there are any on which nobody was let in."""
+        strangers: Counter[str] = Counter()
+        there: set[Peer] = set()
+        still: set[str] = set()
+        for name, connection in _sockets(self._settled, still):
+            try:
+                found = _stranger(connection, self._port)
+            except OSError:
+                continue  # it is just being closed
+            if found is None or found[0] in self._known:
+                still.add(name)
+                continue
+            peer, received = found
+            there.add(peer)
+            if peer not in self._since_s:
+                self._since_s[peer] = now_s
+                self._seen.append((now_s, peer[0]))
+            strangers[peer[0]] += 1
+            waits_s = now_s - self._since_s[peer]
+            is_flood = received > _FLOOD_BYTES
+            is_long = waits_s > (_STRANGER_S if received <= _STRANGER_BYTES else _CALL_S)
+            if is_flood or is_long or peer[0] in self._banned_until_s:
+                self._throw_out(connection)
+            if is_flood:
+                self._ban(peer[0], now_s)
+        self._settled = still
+        self._since_s = {peer: since_s for peer, since_s in self._since_s.items() if peer in there}
+        while self._seen and self._seen[0][0] < now_s - _MEMORY_S:
+            self._seen.popleft()
+        for address, count in (Counter(address for _, address in self._seen) | strangers).items():
+            if count > _MOST_STRANGERS:
+                self._ban(address, now_s)
+        self._let_in_again(now_s)
+        return bool(there or self._banned_until_s)
+
+    def _throw_out(self, connection: socket.socket) -> None:
+        self.thrown_out += 1
+        try:
+            connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # it has gone by itself
+
+    def _ban(self, address: str, now_s: float) -> None:
+        is_new = address not in self._banned_until_s
+        if is_new and len(self._banned_until_s) >= _MOST_BANNED:
+            return
+        self._banned_until_s[address] = now_s + _BAN_S
+        if is_new:
+            filter_out(_listeners(self._port), self._banned_until_s)
+
+    def _let_in_again(self, now_s: float) -> None:
+        over = [address for address, until_s in self._banned_until_s.items() if until_s < now_s]
+        if over:
+            for address in over:
+                del self._banned_until_s[address]
+            filter_out(_listeners(self._port), self._banned_until_s)
+
+
+def parse_peer(text: str) -> Peer | None:
+    """Return the address and port of what gRPC calls ``ipv4:127.0.0.1:1234`` or ``ipv6:%5B::1%5D:1234``."""
+    host, _, port = text.replace("%5B", "[").replace("%5D", "]").partition(":")[2].rpartition(":")
+    if not port.isdecimal():
+        return None
+    return host.strip("[]").removeprefix("::ffff:"), int(port)
+
+
+def filter_out(listeners: Iterable[socket.socket], addresses: Iterable[str]) -> None:
+    """Have the kernel drop what some addresses send to listening sockets."""
+    program = filter_for(addresses)
+    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in program))
+    pointer = struct.pack("@HL", len(program), ctypes.addressof(code))
+    for listener in listeners:
+        try:
+            if len(program) > 1:
+                listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, pointer)
+            else:
+                listener.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
+        except OSError:
+            continue  # it has none, or the system allows none
+
+
+def filter_for(addresses: Iterable[str]) -> list[tuple[int, int, int, int]]:
+    """Return a socket filter that drops packets of some addresses and lets all others pass."""
+    program: list[tuple[int, int, int, int]] = []
+    for address in addresses:
+        packed = ipaddress.ip_address(address.split("%")[0]).packed
+        words = [int.from_bytes(packed[at : at + 4], "big") for at in range(0, len(packed), 4)]
+        version, start = (4, 12) if len(words) == 1 else (6, 8)
+        checks = [(_LOAD_BYTE, 0, 0, _NET), (_AND, 0, 0, 0xF0), (_EQUAL, 0, 0, version << 4)]
+        for number, word in enumerate(words):
+            checks += [(_LOAD, 0, 0, _NET + start + 4 * number), (_EQUAL, 0, 0, word)]
+        # What is not equal goes on after the end of these checks and the drop that follows them.
+        program += [
+            (code, 0, len(checks) - at if code == _EQUAL else 0, value) for at, (code, _, _, value) in enumerate(checks)
+        ]
+        program.append((_RETURN, 0, 0, _DROP))
+    return [*program, (_RETURN, 0, 0, _PASS)]
+
+
+def _sockets(settled: Set[str], still: set[str]) -> Iterator[tuple[str, socket.socket]]:
+    """Yield names and copies of this process's sockets: the originals are gRPC's, which may close them at any moment.
+
+    Those that are settled are left out, and noted if they are still there.
+    """
+    for number in os.listdir(_OPEN_FILES):  # noqa: PTH208 - only names, with as few system calls as possible
+        try:
+            name = os.readlink(f"{_OPEN_FILES}/{number}")  # noqa: PTH115 - as above
+            if name in settled:
+                still.add(name)
+            elif name.startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(number))) as found:
+                    yield name, found
+        except OSError:
+            continue  # closed while we looked
+
+
+def _is_here(found: socket.socket, port: int) -> bool:
+    if found.family not in (socket.AF_INET, socket.AF_INET6) or found.type != socket.SOCK_STREAM:
+        return False
+    return bool(found.getsockname()[1] == port)
+
+
+def _listeners(port: int) -> Iterator[socket.socket]:
+    for _, found in _sockets(set(), set()):
+        if _is_here(found, port) and found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            yield found
+
+
+def _stranger(found: socket.socket, port: int) -> tuple[Peer, int] | None:
+    """Return who is on the other side of a connection to a port, and how many bytes came; None if it is none."""
+    if not _is_here(found, port) or found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        return None
+    address, other = found.getpeername()[:2]
+    state = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    end = _BYTES_RECEIVED_AT + _BYTES_RECEIVED.size
+    received = _BYTES_RECEIVED.unpack_from(state, _BYTES_RECEIVED_AT)[0] if len(state) >= end else 0
+    return (str(address).removeprefix("::ffff:"), int(other)), received

@@ -1,0 +1,117 @@
+"""Who floods a node from outside is thrown out; who is let in, or says little, is left alone."""
+
+import socket
+import struct
+
+import pytest
+
+from sophon.server import bouncer
+from sophon.server.bouncer import Bouncer, filter_for, filter_out, parse_peer
+from tests.support.waiting import HANG_S, wait_until
+
+
+@pytest.fixture
+def listener():
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        yield made
+
+
+@pytest.fixture
+def watch(listener):
+    made = Bouncer(listener.getsockname()[1])
+    yield made
+    made.close()
+
+
+def connect(listener, source="127.0.0.1"):
+    """Return both ends of a new connection."""
+    far = socket.create_connection(listener.getsockname(), timeout=HANG_S, source_address=(source, 0))
+    return far, listener.accept()[0]
+
+
+def is_closed(far):
+    """Return whether the other side has hung up, within a moment."""
+    far.settimeout(0.5)
+    try:
+        return far.recv(1) == b""
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+
+
+def test_a_connection_that_says_little_is_left_alone(listener, watch):
+    far, near = connect(listener)
+    with far, near:
+        far.sendall(b"x" * 10_000)
+        assert not is_closed(far)
+    assert watch.thrown_out == 0
+
+
+def test_one_that_floods_is_closed_and_its_address_shut_out_for_a_while(listener, watch, monkeypatch):
+    monkeypatch.setattr(bouncer, "_BAN_S", 1.0)
+    far, near = connect(listener, "127.0.0.3")
+    with far, near:
+        far.sendall(b"x" * (1 << 18))
+        assert is_closed(far)
+    with pytest.raises(TimeoutError):
+        socket.create_connection(listener.getsockname(), timeout=0.3, source_address=("127.0.0.3", 0))
+    other, near = connect(listener)  # from another address
+    other.close()
+    near.close()
+    wait_until(lambda: not watch._banned_until_s)
+    again, near = connect(listener, "127.0.0.3")
+    again.close()
+    near.close()
+
+
+def test_one_on_which_a_call_was_let_in_may_send_what_it_likes(listener, watch):
+    far, near = connect(listener)
+    with far, near:
+        watch.knows(f"ipv4:127.0.0.1:{far.getsockname()[1]}")
+        far.sendall(b"x" * (1 << 18))
+        assert not is_closed(far)
+
+
+def test_one_that_says_nothing_for_long_is_closed(listener, watch, monkeypatch):
+    monkeypatch.setattr(bouncer, "_STRANGER_S", 0.3)
+    far, near = connect(listener)
+    with far, near:
+        assert is_closed(far)
+
+
+def test_an_address_with_many_connections_is_shut_out(listener, watch):
+    pairs = [connect(listener, "127.0.0.4") for _ in range(40)]
+    wait_until(lambda: "127.0.0.4" in watch._banned_until_s)
+    assert is_closed(pairs[0][0])
+    for far, near in pairs:
+        far.close()
+        near.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "peer"),
+    [
+        ("ipv4:127.0.0.1:1234", ("127.0.0.1", 1234)),
+        ("ipv6:%5B::1%5D:1234", ("::1", 1234)),
+        ("ipv6:[::ffff:10.0.0.1]:7", ("10.0.0.1", 7)),
+        ("unix:/x", None),
+        ("", None),
+    ],
+)
+def test_what_grpc_calls_the_other_side(text, peer):
+    assert parse_peer(text) == peer
+
+
+def test_filters_for_both_kinds_of_addresses():
+    assert filter_for([]) == [(6, 0, 0, 0x7FFFFFFF)]
+    both = filter_for(["10.0.0.1", "fe80::1"])
+    assert [step[3] for step in both if step[0] == 0x06] == [0, 0, 0x7FFFFFFF]
+    assert struct.pack("=I", both[4][3]) == struct.pack("=I", 0x0A000001)
+    if socket.has_ipv6:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6) as listener:
+            filter_out([listener], ["::1"])
+            with pytest.raises(TimeoutError):
+                socket.create_connection(listener.getsockname()[:2], timeout=0.3)
+            filter_out([listener], [])
+            socket.create_connection(listener.getsockname()[:2], timeout=HANG_S).close()

@@ -1,0 +1,106 @@
+"""One tenant of a node means ill, or somebody outside: an honest one hardly notices, and the node stays small."""
+
+import json
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.support.misbehave import NODE
+from tests.support.servers import make_images, serve
+
+HONEST, HOSTILE = "the-token-of-an-honest-one", "the-token-of-a-hostile-one"
+ATTACK_S = 6.0
+REPOSITORY = Path(__file__).parents[2]
+PLUGIN = ("--import", "tests.support.plugin_ops")
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return make_images(tmp_path_factory.mktemp("data") / "train", 64)
+
+
+@contextmanager
+def node(images, *options):
+    tokens = images.parent / "tokens"
+    tokens.write_text(f"{HONEST} data\n{HOSTILE} data\n")
+    with serve(images, options=("--token-file", str(tokens), *options)) as server:
+        yield server
+
+
+def start(how, server, token, seconds):
+    command = [sys.executable, "-m", "tests.support.tenant", how, str(server.port), token, str(seconds)]
+    process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "go\n"
+    return process
+
+
+def came(process):
+    """Return when each batch came, and how many samples came in which cut."""
+    lines = process.communicate(timeout=60)[0].split("\n")
+    times = [float(line) for line in lines if line and not line.startswith("{")]
+    return times, json.loads(next(line for line in lines if line.startswith("{")))
+
+
+def rate(times, begin_s, end_s):
+    return sum(begin_s <= at < end_s for at in times) / (end_s - begin_s)
+
+
+def size(pid):
+    """Return resident megabytes, threads and descriptors of a process."""
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return int(lines["VmRSS"].split()[0]) >> 10, int(lines["Threads"]), len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def attacked(server, how, token=HOSTILE):
+    """Return an honest tenant's rate before, during and after an attack, its longest gap, and the node's size."""
+    honest = start("honest", server, HONEST, 4 + ATTACK_S + 8)
+    time.sleep(1)
+    quiet_s = time.monotonic()
+    time.sleep(3)
+    hostile = start(how, server, token, ATTACK_S)
+    begin_s, most = time.monotonic(), (0, 0, 0)
+    while time.monotonic() < begin_s + ATTACK_S:
+        most = tuple(map(max, most, size(server._process.pid)))
+        time.sleep(0.2)
+    end_s = begin_s + ATTACK_S
+    hostile.communicate(timeout=60)
+    times, cuts = came(honest)
+    before, during = rate(times, quiet_s, quiet_s + 3), rate(times, begin_s + 0.5, end_s)
+    after = rate(times, end_s + 2, end_s + 5)
+    inside = [begin_s, *(at for at in times if begin_s <= at <= end_s + 2), end_s + 2]
+    gap_s = max(later - earlier for earlier, later in pairwise(inside))
+    result = {"before": before, "during": during, "after": after, "gap_s": gap_s, "cuts": cuts}
+    result |= dict(zip(("megabytes", "threads", "descriptors"), most, strict=True))
+    sys.stdout.write(f"{how} {result}\n")  # what is asserted about is worth seeing with -s
+    return result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["specs", "slow", "unread", "crash"])
+def test_an_honest_tenant_beside_a_hostile_one(images, how, monkeypatch):
+    monkeypatch.setenv(NODE, "1")
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    with node(images, "--max-in-flight", "64MiB", *PLUGIN) as server:
+        found = attacked(server, how)
+    assert found["during"] >= 0.4 * found["before"]
+    assert found["after"] >= 0.6 * found["before"]
+    assert found["gap_s"] < 2
+    assert found["megabytes"] < 64 + 500
+    assert found["cuts"].get("2:zstd", 0) > 0.5 * sum(found["cuts"].values()), "it is still worked for"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["pings", "resets"])
+def test_a_flood_from_outside(images, how):
+    with node(images) as server:
+        quiet = size(server._process.pid)
+        found = attacked(server, how, "no token at all")
+    assert found["during"] >= 0.3 * found["before"]
+    assert found["after"] >= 0.6 * found["before"]
+    assert found["threads"] < quiet[1] + 2000  # of a first burst, within a twentieth of a second
+    assert found["descriptors"] < quiet[2] + 300
