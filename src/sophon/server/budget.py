@@ -23,7 +23,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from sophon.errors import ConfigError
 from sophon.process.cores import quota_here
-from sophon.server.tenants.shares import Shares, Turn
+from sophon.server.tenants.shares import HELD_COSTS, Shares, Turn
 from sophon.server.tenants.slot import Slot
 
 T = TypeVar("T")
@@ -167,7 +167,7 @@ class CpuBudget:
         if turn is None:
             return False
         turn.ran_s += now_s - turn.since_s
-        turn.count(max(turn.counted_s, turn.ran_s))
+        turn.count(max(turn.counted_s, HELD_COSTS * turn.ran_s))
         self._credit_s -= turn.ran_s - turn.paid_s
         turn.paid_s = turn.ran_s
         turn.share.running.remove(turn)
@@ -191,7 +191,7 @@ class CpuBudget:
     def _ended(self, turn: Turn, cpu_s: float) -> None:
         with self._lock:
             self._credit_s -= cpu_s - turn.paid_s
-            turn.count(cpu_s)
+            turn.count(HELD_COSTS * cpu_s if turn.ran_s else cpu_s)
             turn.share.measured(cpu_s)
             if turn in turn.share.running:
                 turn.share.running.remove(turn)

@@ -21,6 +21,7 @@ from sophon.server.tenants.slot import Slot
 
 FIRST_GUESS_S = 0.005  # per task, until one has been measured: decoding and cropping a photo
 SLICE_S = 0.01  # how long a task runs before one of another tenant may take its place: two photos
+HELD_COSTS = 2.0  # times its seconds: what a task that is held costs its tenant, since it keeps its process and memory
 _SMOOTHING = 0.05
 _LEAST_LOOK_S = 0.01  # at a task that has to make place and cannot be held
 
@@ -140,7 +141,7 @@ class Shares:
                 continue
             for turn in share.running:
                 ran_s = turn.ran_s + now_s - turn.since_s
-                had_s = share.had_s + max(0.0, ran_s - turn.counted_s)
+                had_s = share.had_s + max(0.0, HELD_COSTS * ran_s - turn.counted_s)
                 left_s = max(turn.since_s + SLICE_S - now_s, waiting.had_s - had_s)
                 if left_s <= 0:
                     found.append(turn)
