@@ -45,7 +45,7 @@ from sophon.units import format_bytes
 
 _LOOKAHEAD = 64  # samples of a request that may be made ahead, while the link does not take more
 _PIPELINES = 32  # remembered of each tenant: those used last
-_WORTH_BYTES = 1 << 13  # of a message that takes a fraction of a millisecond; longer ones take turns
+_WORTH_BYTES = 1 << 16  # of a message that takes a fraction of a millisecond; longer ones take turns
 _MOST_OBJECTS = 2 * MOST_OPS  # in a message: the ops of a pipeline, and a few more
 _Known = tuple[Pipeline | None, str]
 T = TypeVar("T")
@@ -141,9 +141,13 @@ class Executor:
 
     def parsed(self, parse: Callable[[bytes], T], data: bytes, tenant: int = 0) -> T:
         """Parse a message, at the tenant's expense unless it is short."""
-        if data.count(b"{") > _MOST_OBJECTS:  # known before anything is made of it
-            raise ProtocolError(f"expected a message of at most {_MOST_OBJECTS:,} JSON objects")
-        return parse(data) if len(data) <= _WORTH_BYTES else self._toll.pay(tenant, lambda: parse(data))
+
+        def bounded() -> T:
+            if data.count(b"{") > _MOST_OBJECTS:  # known before anything is made of it
+                raise ProtocolError(f"expected a message of at most {_MOST_OBJECTS:,} JSON objects")
+            return parse(data)
+
+        return bounded() if len(data) <= _WORTH_BYTES else self._toll.pay(tenant, bounded)
 
     def _probe(self, pipeline: Pipeline, tenant: int) -> tuple[list[str], str]:
         """Run the pipeline on the built-in picture, once; ops may crash on it as on any other picture."""

@@ -95,7 +95,12 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
     import_modules(config.modules)
     budget = CpuBudget(config.cores)
     in_threads = config.isolation == "thread"
-    maker = Threads() if in_threads else Processes(budget.slots, config.limits, config.modules, config.indexes)
+    is_shared = config.access.tokens is not None and len(config.access.tokens) > 1
+    maker = (
+        Threads()
+        if in_threads
+        else Processes(budget.slots, config.limits, config.modules, config.indexes, has_reserve=is_shared)
+    )
     executor = Executor(stores, budget, config.patience_s, config.limits, maker)
     limit = None if config.limit_bytes_per_s is None else RateLimit(config.limit_bytes_per_s)
     try:

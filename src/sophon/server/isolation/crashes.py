@@ -17,7 +17,7 @@ from cachetools import LRUCache
 _SAMPLES = 10_000  # remembered of each tenant: 3 MB when there are that many
 _PIPELINES = 64  # of each tenant
 _IN_A_ROW = 3  # of one pipeline and cut: after these it rests
-_ALONE, _SHARED = 8, 2  # of a tenant's, whatever it asked for, in `_LONG_S`: after these all that it asks for rests
+_ALONE, _SHARED = 8, 1  # of a tenant's, whatever it asked for, in `_LONG_S`: after these all that it asks for rests
 _FIRST_REST_S = 1.0
 _LONGEST_REST_S = 60.0
 _LONG_S = 60.0

@@ -54,9 +54,18 @@ class Processes(Maker):
         limits: What each of them may use.
         modules: Modules that each of them imports; they register ops.
         indexes: Files of window indexes that each of them opens.
+        has_reserve: Whether one more is ready in case another crashes, since other tenants wait for it.
     """
 
-    def __init__(self, count: int, limits: Limits, modules: Sequence[str] = (), indexes: Sequence[Path] = ()) -> None:
+    def __init__(
+        self,
+        count: int,
+        limits: Limits,
+        modules: Sequence[str] = (),
+        indexes: Sequence[Path] = (),
+        *,
+        has_reserve: bool = False,
+    ) -> None:
         index_bytes = DEFAULT_MAX_BYTES // max(1, count // 2)  # half of them work at a time
         options = ["--sample-cpu-s", str(limits.sample_cpu_s), "--memory-bytes", str(limits.child_bytes)]
         options += ["--index-bytes", str(index_bytes), *(f"--import={module}" for module in modules)]
@@ -64,7 +73,7 @@ class Processes(Maker):
         wall_s = _START_S + _WALL_PER_CPU * limits.sample_cpu_s
         # Each is started when it is first needed: a node that only sends files and windows needs none. Even without
         # cores for ops there is one, since a trainer may ask for a pipeline to be probed.
-        spares = _Spares(options, wall_s)
+        spares = _Spares(options, wall_s, has_reserve)
         self._children = [_Child(spares) for _ in range(max(1, count))]
         self._spares = spares
 
@@ -122,10 +131,11 @@ _Started = tuple["subprocess.Popen[bytes]", socket.socket]
 
 
 class _Spares:
-    """Starts processes; after the first crash there is one in reserve, since others wait while a new one starts."""
+    """Starts processes; after the first crash there is one in reserve, or from the first process on if so wanted."""
 
-    def __init__(self, options: list[str], wall_s: float) -> None:
+    def __init__(self, options: list[str], wall_s: float, has_reserve: bool) -> None:
         self._options = options
+        self._has_reserve = has_reserve
         self._wall_s = wall_s
         self._lock = threading.Lock()
         self._reserve: _Started | None = None
@@ -148,6 +158,14 @@ class _Spares:
                 start_new_session=True,  # so that everything it starts can be ended with it
             )
         return process, ours
+
+    def first(self) -> _Started:
+        """Start a process, and have one in reserve if that is wanted."""
+        started = self.new()
+        with self._lock:
+            if self._has_reserve and self._reserve is None and not self._is_closed:
+                self._reserve = self.new()
+        return started
 
     def instead(self) -> _Started:
         """Return a process in the place of one that crashed: the one in reserve, if it lives; and start another."""
@@ -190,7 +208,7 @@ class _Child:
         """Start the process unless it is running, without waiting for it."""
         if self._line is not None:
             return self._line
-        self._process, self._line = self._spares.instead() if again else self._spares.new()
+        self._process, self._line = self._spares.instead() if again else self._spares.first()
         self._has_begun = False
         self._known.clear()
         return self._line

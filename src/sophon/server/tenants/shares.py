@@ -20,10 +20,10 @@ from typing import Any
 from sophon.server.tenants.slot import Slot
 
 FIRST_GUESS_S = 0.005  # per task, until one has been measured: decoding and cropping a photo
-SLICE_S = 0.01  # how long a task runs before one of another tenant may take its place: two photos
+SLICE_S = 0.003  # how long a task runs before one of another tenant may take its place: half a photo
 HELD_COSTS = 2.0  # times its seconds: what a task that is held costs its tenant, since it keeps its process and memory
 _SMOOTHING = 0.05
-_LEAST_LOOK_S = 0.01  # at a task that has to make place and cannot be held
+_LEAST_LOOK_S = 0.003  # at a task that has to make place and cannot be held
 
 
 @dataclass(eq=False)

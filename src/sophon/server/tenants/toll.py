@@ -16,7 +16,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _PAUSE = 4.0  # times what was spent: a tenant has a fifth of a core for this at most
-_FREE_S = 0.002  # a message that takes no longer is not worth a pause: many times what one of a loader takes
+_LEAST_S = 0.002  # that a long message counts for: it was received and copied before anybody could look at the time
 
 
 class Toll:
@@ -40,7 +40,6 @@ class Toll:
             try:
                 return work()
             finally:
-                spent_s = time.thread_time() - start_s
+                spent_s = max(time.thread_time() - start_s, _LEAST_S)
                 self._charge(tenant, spent_s)
-                if spent_s > _FREE_S:
-                    time.sleep(_PAUSE * spent_s)
+                time.sleep(_PAUSE * spent_s)
