@@ -100,9 +100,17 @@ class Service(Refusing):
     def drain(self) -> None:
         """Refuse new requests, wait for those under way to end, and stop."""
         self._draining.set()
+        self.shutdown()
+
+    def __exit__(self, *error: object) -> None:
+        self.shutdown()
+        super().__exit__(*error)
+
+    def shutdown(self) -> None:
+        """Stop, after the requests under way."""
         if self._bouncer is not None:
             self._bouncer.close()
-        self.shutdown()
+        super().shutdown()
 
     def list_actions(self, _: flight.ServerCallContext) -> list[tuple[str, str]]:
         """Tell generic clients which actions there are."""
