@@ -213,12 +213,14 @@ class Planner:
         with self._lock:
             self._clock.cores = there / ranks
             link = self._clock.link_bytes_per_s if lately else self._clock.usual_link_bytes_per_s
-            cores = self._clock.storage_cores
+            cores, store = self._clock.storage_cores, self._clock.store_samples_per_s
         bytes_per_s = _UNMEASURED_LINK if before is None else before.link_bytes_per_s
         if link is not None:
             bytes_per_s = ranks * link
         here = min(self._trainer_cores, cores_here() / ranks_here(ranks))
-        return Resources(bytes_per_s, ranks * cores, ranks * here, rate)
+        # What sending takes is not counted on top: the cores that the clock has seen are those left over for ops.
+        reads_per_s = math.inf if store is None else ranks * store
+        return Resources(bytes_per_s, ranks * cores, ranks * here, rate, store_reads_per_s=reads_per_s)
 
     def _loop_s(self) -> float:
         """Return the seconds that the thread which iterates was busy, whatever the cuts are."""
