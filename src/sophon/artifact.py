@@ -247,7 +247,13 @@ def _opened(source: Path) -> Iterator[tuple[pq.ParquetFile, Header]]:
         ) from error
 
 
-def require_fingerprints(what: str, found: Mapping[str, str], expected: Mapping[str, str | None], remedy: str) -> None:
+def require_fingerprints(
+    what: str,
+    found: Mapping[str, str],
+    expected: Mapping[str, str | None],
+    remedy: str,
+    words: Mapping[str, tuple[str, str]] | None = None,
+) -> None:
     """Raise when a fingerprint differs from the expected one, with both shown.
 
     Args:
@@ -255,12 +261,14 @@ def require_fingerprints(what: str, found: Mapping[str, str], expected: Mapping[
         found: The fingerprints that it carries.
         expected: Those of the present job; a name whose value is None is not compared.
         remedy: What to do about it, as a full sentence.
+        words: What each name stands for there and here, for people; "" where nobody has said.
     """
     for name, value in expected.items():
         if value is not None and found.get(name) != value:
-            raise ArtifactError(
-                f"{what} belongs to another {name}: it carries {found.get(name)!r}, this job has {value!r}. {remedy}"
-            )
+            there, here = (words or {}).get(name, ("", ""))
+            if not (there and here) or there == here:
+                there, here = repr(found.get(name)), repr(value)
+            raise ArtifactError(f"{what} belongs to another {name}: it carries {there}, this job has {here}. {remedy}")
 
 
 def _refuse(path: Path, found: str, remedy: str) -> NoReturn:

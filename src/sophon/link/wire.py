@@ -373,9 +373,10 @@ def _parse_cut(text: str | None) -> Cut:
 def error_to_json(error: Error) -> str:
     """Return an error in a form that the other side can raise, with the end of its traceback here.
 
-    A caller who is refused learns nothing about this node: an `AccessError` has no traceback.
+    A caller who is refused learns nothing about this node, and what is wrong with a configuration is not found in its
+    code: neither has a traceback.
     """
-    told = error.__traceback__ is not None and not isinstance(error, errors.AccessError)
+    told = error.__traceback__ is not None and not isinstance(error, errors.AccessError | errors.ConfigError)
     text = "".join(traceback.format_exception(error)) if told else ""
     message = {"type": type(error).__name__, "message": str(error), "traceback": text[-_MAX_TRACEBACK:]}
     return json.dumps(message)

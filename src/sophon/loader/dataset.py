@@ -124,7 +124,8 @@ class RemoteDataset(Dataset[Any]):
             policy = cache_cut(pipeline, cache)
         is_plan = not (policy is None or isinstance(policy, str | Cut))
         fixed, plan = (None, policy) if is_plan else (policy, None)
-        wanted = assignment_for(pipeline, fixed, plan, len(self), allow_lossy=allow_lossy)
+        which = opened.fingerprint
+        wanted = assignment_for(pipeline, fixed, plan, len(self), dataset=which, allow_lossy=allow_lossy)
         # Digests take a moment, and matter only if something is to run elsewhere.
         offloads = any(cut.k for cut in wanted.cuts)
         samples.agreed_cut = agreed_cut(pipeline, opened) if offloads else 0

@@ -42,6 +42,7 @@ from sophon.loader.planning.replanning import Replanning, moved
 from sophon.loader.sources.assignment import Assignment, agreed_cut
 from sophon.loader.sources.samples import Samples
 from sophon.pipeline import Key, Trace
+from sophon.pipeline.pipeline import in_words
 from sophon.plan.plan import Plan, make_plan
 from sophon.plan.policies import Options, reserve_for
 from sophon.plan.resources import Resources
@@ -350,7 +351,8 @@ class Planner:
 
     def _recall(self, profile: Profile) -> None:
         """Take over what an earlier run has found out."""
-        profile.require(pipeline=self._samples.pipeline.fingerprint, dataset=self._samples.opened.fingerprint)
+        pipeline, dataset = self._samples.pipeline, self._samples.opened.fingerprint
+        profile.require(pipeline=pipeline.fingerprint, dataset=dataset, recipe=in_words(pipeline))
         said = profile.provenance.get("resources")
         resources = Resources.from_json(said) if said else None
         own_s = profile.provenance.get("own_s", 0.0)

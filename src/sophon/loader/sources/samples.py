@@ -201,9 +201,13 @@ class _Samples(Errand):
         request = self._sent[ask.request]
         asked = request.cuts[reply.position]
         sources = self._samples.sources
+        sources.absences.answered(ask.source)
         self._stats.received(reply, asked, sources.is_fallback(ask.source), sources[ask.source].address)
         if (watcher := self._watching(ask)) is not None:
             watcher.received(ask.request, request.samples[reply.position], reply, asked, fetch)
+
+    def failed(self, ask: Ask, error: Error, since_s: float) -> None:
+        self._samples.sources.absences.failed(ask.source, error, since_s)
 
     def ended(self, ask: Ask, failed: bool) -> None:
         self._sent.pop(ask.request, None)

@@ -26,6 +26,7 @@ from sophon.link.wire import Reply
 from sophon.loader.machine.machine import Ask, Machine, MachineConfig
 from sophon.loader.machine.parts import Parts
 from sophon.loader.machine.standing import Standings
+from sophon.loader.sources.away import Absences
 from sophon.loader.sources.census import Census
 from sophon.loader.sources.driver import Driver, Errand
 from sophon.loader.sources.local import open_path
@@ -111,6 +112,7 @@ class Sources:
                 raise ConfigError(f"fallback: expected a path, got {path!r}; give several nodes as a list of addresses")
             self._fallback = Fallback(transport_to(path), pipeline)
             self._all.append(self._fallback)
+        self.absences = Absences([source.address for source in self._all], deadline_s)
 
     def __getitem__(self, number: int) -> Transport:
         return self._all[number]
@@ -211,11 +213,12 @@ class Sources:
             ConfigError: The fallback holds another data set, or what nodes hold does not fit together.
             UnavailableError: No source answers, or one does not that may hold samples of its own.
         """
-        opening = _Opening(self._all, pipeline)
+        opening = _Opening(self._all, pipeline, self.absences)
         machine = self.machine([0], 1, self.config(), 0)
         driver = Driver(machine, opening, self._raise_fatal)
-        for _ in driver.inline(lambda: opening.opened is not None):
-            pass
+        with self.absences.opening():
+            for _ in driver.inline(lambda: opening.opened is not None):
+                pass
         assert opening.opened is not None
         opened, source = opening.opened, opening.source
         self.keep(machine)
@@ -248,8 +251,9 @@ class Sources:
 class _Opening(Errand):
     """Opens a data set at the source that a machine names."""
 
-    def __init__(self, sources: Sequence[Transport], pipeline: Pipeline) -> None:
+    def __init__(self, sources: Sequence[Transport], pipeline: Pipeline, absences: Absences) -> None:
         self._sources = sources
+        self._absences = absences
         self._pipeline = pipeline
         self.opened: Opened | None = None
         self.source = 0
@@ -257,7 +261,11 @@ class _Opening(Errand):
     def send(self, ask: Ask) -> Fetch:
         self.opened = self._sources[ask.source].open(self._pipeline)
         self.source = ask.source
+        self._absences.answered(ask.source)
         return _Told()
+
+    def failed(self, ask: Ask, error: Error, since_s: float) -> None:
+        self._absences.failed(ask.source, error, since_s)
 
 
 class _Told(Fetch):
