@@ -10,6 +10,7 @@ import sys
 import click
 
 from sophon.cli.bench.bench import bench
+from sophon.cli.cache import cache
 from sophon.cli.demo import demo
 from sophon.cli.index import index
 from sophon.cli.logs import INTERRUPTED, shown
@@ -41,6 +42,7 @@ cli.add_command(probe_command)
 cli.add_command(profile_command)
 cli.add_command(plan)
 cli.add_command(report)
+cli.add_command(cache)
 cli.add_command(bench)
 cli.add_command(demo)
 
