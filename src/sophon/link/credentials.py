@@ -63,7 +63,8 @@ class Credentials:
         if token is not None and not (token.isascii() and token.isprintable() and 0 < len(token) <= _LONGEST_TOKEN):
             raise ConfigError(
                 f"token: expected up to {_LONGEST_TOKEN} ASCII characters, or a line of a token file, got something "
-                f"else; give token=… or set {TOKEN_VARIABLE} to what stands first in a line of the node's --token-file"
+                f"else; give Credentials(token=…) or set {TOKEN_VARIABLE} to what stands first in a line of the node's "
+                "--token-file"
             )
         files = self._current_files()
         if ("tls_cert" in files) != ("tls_key" in files):
@@ -99,8 +100,8 @@ def _token_of(text: str) -> str:
     lines = [words for line in text.splitlines() if (words := line.split("#", 1)[0].split())]
     if len(lines) > 1:
         raise ConfigError(
-            f"token: {len(lines)} lines were given, which are several tokens; give one of them: token=… or "
-            f"{TOKEN_VARIABLE}"
+            f"token: {len(lines)} lines were given, which are several tokens; give one of them: Credentials(token=…), "
+            f"or {TOKEN_VARIABLE}"
         )
     found = lines[0][0] if lines else ""
     if found.startswith("sha256:"):

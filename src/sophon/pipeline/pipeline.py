@@ -202,7 +202,7 @@ class Pipeline:
         try:
             spec = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ConfigError(f"not a pipeline in JSON: {error}") from error
+            raise ConfigError(f"not a pipeline in JSON: {error}; write what pipeline.to_json() gives") from error
         return cls.from_spec(spec)
 
     def prefix(self, stop: int) -> Pipeline:

@@ -156,7 +156,10 @@ def import_modules(modules: tuple[str, ...]) -> None:
         try:
             importlib.import_module(name)
         except Exception as error:  # a user's module may raise anything
-            raise ConfigError(f"--import {name}: {type(error).__name__}: {error}") from error
+            problem = f"{type(error).__name__}: {error}"
+            raise ConfigError(
+                f"--import {name}: {problem}; is it installed here, or its folder in PYTHONPATH?"
+            ) from error
 
 
 def _url(config: ServerConfig, port: int) -> str:

@@ -80,7 +80,7 @@ class PlanSettings:
 
     def __post_init__(self) -> None:
         if isinstance(self.share, bool) or not 0 <= self.share <= 1:
-            raise ConfigError(f"profile_share: expected a number in 0 … 1, got {self.share!r}")
+            raise ConfigError(f"share: expected a number in 0 … 1 in Planning(share=…), got {self.share!r}")
 
 
 class Planner:

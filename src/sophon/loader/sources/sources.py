@@ -34,7 +34,7 @@ from sophon.loader.sources.source import Fallback, Source, explained
 from sophon.loader.sources.union import Union
 from sophon.pipeline import Pipeline
 
-_REMEDY = "Is `sophon serve` running there and reachable? Raise deadline_s to wait longer."
+_REMEDY = "Is `sophon serve` running there and reachable? Raise Faults(deadline_s=…) to wait longer."
 
 Address = str | PathLike[str] | Sequence[str]
 Row = Sequence[int] | NDArray[np.int64]
