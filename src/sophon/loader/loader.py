@@ -48,7 +48,7 @@ from sophon.loader.order.turns import Turns
 from sophon.loader.planning.planner import Planner, PlanSettings
 from sophon.loader.planning.shared import MEASURED
 from sophon.loader.planning.watch import Watch
-from sophon.loader.sources.assignment import OffloadWarning, SeedWarning
+from sophon.loader.sources.assignment import OffloadWarning
 from sophon.loader.sources.prefix_cache import Cache
 from sophon.loader.sources.sources import Address
 from sophon.loader.torch_arguments import TorchArguments
@@ -222,7 +222,7 @@ class DataLoader:
         self._running = Running()  # the latest pass
         self._is_closed = False
         self._spent: tuple[Spent, Plan | None] | None = None  # by the latest pass that ended, and under which plan
-        self._warned = self._warned_of_repeats = False
+        self._warned = False
         self.stats = Stats()
         result_bytes = dataset.finishing.result_bytes
         config = MachineConfig(
@@ -537,8 +537,6 @@ class DataLoader:
                 if batch is EMPTY:
                     self._check_empty(ranks)
                     continue
-                if handed == 0:
-                    self._warn_of_repeats()
                 handed += 1
                 yield batch
             is_whole = True
@@ -554,18 +552,6 @@ class DataLoader:
             raise BudgetError(
                 f"all samples of a batch are bad; to leave it out would make rank {ranks.rank} take "
                 f"fewer steps than the others, which would wait for ever. Use on_error='substitute'."
-            )
-
-    def _warn_of_repeats(self) -> None:
-        repeats, pipeline = self._sampling.repeats, self.dataset.pipeline
-        if repeats and any(op.random for op in pipeline.ops) and not self._warned_of_repeats:
-            self._warned_of_repeats = True
-            warnings.warn(
-                f"the sampler names samples again {repeats:,} times in one epoch; random steps depend on (seed, epoch, "
-                "sample), so each time such a sample has the same crop and the same flip. With torch's loader they "
-                "differ; shorter epochs (num_samples) make such repetitions rarer",
-                SeedWarning,
-                stacklevel=3,
             )
 
     def _warn_of_smaller_cuts(self, samples: int, smaller: int) -> None:

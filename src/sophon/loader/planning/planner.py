@@ -327,7 +327,8 @@ class Planner:
     def _saw(self, key: Key, cut: Cut, size_bytes: int, trace: Trace, told: Storage) -> None:
         with self._lock:
             self._own_s += (_OWN_WEIGHT if self._own_s else 1.0) * (trace.own_s - self._own_s)
-        self._recorder.saw(key, cut, size_bytes, trace, told)
+        if key.sample < len(self._samples):  # one that comes again in an epoch has another box than is predicted for it
+            self._recorder.saw(key, cut, size_bytes, trace, told)
 
     def _look(self, now_s: float) -> None:
         """Have a new plan made if the link or the storage node is not what the plan was made for."""

@@ -245,6 +245,7 @@ class _CachedFetch(Fetch):
             request,
             samples=tuple(request.samples[position] for position in missing),
             cuts=tuple(transport.asks if request.cuts[p] == cut else request.cuts[p] for p in missing),
+            keys=tuple(request.keys[position] for position in missing) if request.keys else (),
         )
         self._fetch = transport.inner.fetch(rest, self._timeout_s)
         if self._cancelled:  # asked last, since whoever cancels looks for it

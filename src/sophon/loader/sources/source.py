@@ -65,7 +65,7 @@ class Source(Transport):
         fitted = replace(request, dataset=opened.name, cuts=cuts)
         if self._holding is not None:
             own, its = self._holding.own_of(request.samples), opened.fingerprint
-            fitted = replace(fitted, dataset_fingerprint=its, samples=own, keys=request.samples)
+            fitted = replace(fitted, dataset_fingerprint=its, samples=own, keys=request.keys or request.samples)
         return _PiecesFetch(self._inner, fitted, opened.max_samples, timeout_s, self._labels)
 
     def hold(self, holding: Holding, labels: NDArray[np.int64] | None) -> None:
@@ -136,7 +136,8 @@ class _PiecesFetch(Fetch):
             try:
                 for reply in fetch:
                     if self._labels is not None:
-                        reply.label = int(self._labels[asked.keys[reply.position]])
+                        # A sample that comes again in an epoch has a key beyond all indexes.
+                        reply.label = int(self._labels[asked.keys[reply.position] % len(self._labels)])
                     reply.position += start
                     self.clock = before + fetch.clock if start else fetch.clock
                     yield reply
