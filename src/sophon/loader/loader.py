@@ -81,7 +81,7 @@ class DataLoader:
     Args:
         data: Address ``grpc://host:port/dataset``, a list of addresses of nodes that hold copies or parts of a data
             set, a path, a data set of torchvision's or Hugging Face's that consists of files, `from_dataset(…)` of
-            one's own, a `RemoteDataset`, or a `torch.utils.data.Subset` of any of these.
+            one's own, a `RemoteDataset`, or a `Subset` or `ConcatDataset` of torch's of any of these.
         pipeline: A `Pipeline`, a list of ops that begins with `Decode`, or a transform of torchvision, timm or
             albumentations, or a callable, that takes a picture; not with a `RemoteDataset`, which has its own, nor with
             an object that has a transform.

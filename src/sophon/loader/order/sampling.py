@@ -109,13 +109,15 @@ class OwnOrder(Sampling):
         self.is_shuffled = shuffle
         self._uneven = uneven
         self._indices = indices
+        self._keys = None if indices is None else keys_of(indices, count)
 
     def row(self, epoch: int, cursor: int, rank: Rank) -> Row:
         """Return the samples of one rank."""
         order = epoch_order(self._count, self._seed, epoch, shuffle=self.is_shuffled)
-        if self._indices is not None:
-            order = self._indices[order]
-        return Row(share(order, cursor, rank, self._uneven), positions(self._count, cursor, rank, self._uneven))
+        mine = share(order, cursor, rank, self._uneven)
+        keys = None if self._keys is None else self._keys[mine]
+        samples = mine if self._indices is None else self._indices[mine]
+        return Row(samples, positions(self._count, cursor, rank, self._uneven), keys=keys)
 
     def batches(self, cursor: int, rank: Rank, size: int, drop_last: bool) -> int:
         """Return how many batches are left; the same number on all ranks."""

@@ -31,7 +31,7 @@ from sophon.loader.sources.census import Census
 from sophon.loader.sources.driver import Driver, Errand
 from sophon.loader.sources.local import open_path
 from sophon.loader.sources.source import Fallback, Source, explained
-from sophon.loader.sources.union import Union
+from sophon.loader.sources.union import Holding, Union
 from sophon.pipeline import Pipeline
 
 _REMEDY = "Is `sophon serve` running there and reachable? Raise Faults(deadline_s=…) to wait longer."
@@ -79,6 +79,7 @@ class Sources:
         pipeline: What is divided.
         url: What to call all of them in messages.
         deadline_s: How long nothing may come before an error is raised.
+        has_parts: Whether nodes hold different samples for sure.
     """
 
     def __init__(
@@ -88,10 +89,13 @@ class Sources:
         pipeline: Pipeline,
         url: str,
         deadline_s: float,
+        *,
+        has_parts: bool = False,
     ) -> None:
+        self.plain_nodes = tuple(nodes)
         self.nodes = len(nodes)
         self.has_fallback = fallback is not None
-        self._url = url
+        self.url = url
         self._deadline_s = deadline_s
         self._warned = False
         self._kept: Standings | None = None
@@ -101,7 +105,7 @@ class Sources:
         self._all = list(nodes)
         self._sources: list[Source] = []  # the same nodes, without what is put in front of them
         self._fallback: Fallback | None = None
-        if self.nodes > 1 or fallback is not None:
+        if self.nodes > 1 or fallback is not None or has_parts:
             self._sources = [Source(node, pipeline) for node in nodes]
             self._all = list(self._sources)
         if fallback is not None:
@@ -145,6 +149,23 @@ class Sources:
     def has_parts(self) -> bool:
         """Whether nodes hold different samples."""
         return self._union is not None
+
+    @property
+    def labels(self) -> NDArray[np.int64] | None:
+        """Label of every sample, where nodes number their classes themselves; None where labels are as nodes say."""
+        return None if self._union is None else self._union.labels
+
+    def divided(self, samples: int) -> tuple[NDArray[np.int64], tuple[tuple[int, ...], ...]]:
+        """Return the part of each of so many samples, and the numbers of the nodes that hold each part."""
+        part_of = np.zeros(samples, np.int64) if self._union is None else self._union.part_of.astype(np.int64)
+        return part_of, self._holders
+
+    def holdings(self, opened: Opened) -> list[tuple[Holding, Opened]]:
+        """Return what each node holds of a data set, and has said that it has."""
+        everything = Holding(np.arange(opened.samples))
+        if not self._sources:
+            return [(everything, opened)]
+        return [(source.holding or everything, source.opened or opened) for source in self._sources]
 
     def holders_of(self, sample: int) -> list[int]:
         """Return the numbers of the sources that hold a sample, nodes first."""
@@ -232,14 +253,14 @@ class Sources:
         return opened
 
     def _raise_fatal(self, error: Error) -> None:
-        raise explain(error, self._url)
+        raise explain(error, self.url)
 
     def warn_of_fallback(self, note: str = "", *, stacklevel: int) -> None:
         """Tell the user, once, that samples are read from the path to fall back on."""
         if self._warned:
             return
         self._warned = True
-        who = f"some of {self._url}" if self.has_parts else self._url
+        who = f"some of {self.url}" if self.has_parts else self.url
         warnings.warn(
             f"no answer from {who}; samples are read from {self._all[-1].address} until a node answers "
             f"(loader.stats.fallback counts them); {note or 'the tensors are the same'}",
