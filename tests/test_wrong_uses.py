@@ -174,11 +174,11 @@ ADDRESSES = {
         "give several nodes as a list",
     ),
     "a port where nobody listens": (
-        lambda p: p.remote(f"grpc://127.0.0.1:{_closed_port()}/train", faults=Faults(deadline_s=3.5)),
+        lambda p: p.remote(f"grpc://127.0.0.1:{_closed_port()}/train", faults=Faults(deadline_s=1)),
         "nothing listens on that port there.*Is `sophon serve` running there",
     ),
     "a host that nobody knows": (
-        lambda p: p.remote("grpc://no-such-host.invalid:7077/train", faults=Faults(deadline_s=3.5)),
+        lambda p: p.remote("grpc://no-such-host.invalid:7077/train", faults=Faults(deadline_s=1)),
         "host name is not known here.*Is `sophon serve` running there",
     ),
     "another data set": (lambda p: p.remote(f"{p.node}/val"), "no data set 'val' here; there is train"),

@@ -36,7 +36,7 @@ from sophon.loader.arguments import (
 from sophon.loader.dataset import RemoteDataset
 from sophon.loader.epoch.batch import EMPTY
 from sophon.loader.epoch.passes import Batching, Passes, Staff, Start
-from sophon.loader.epoch.shared import Running, SharedBatches
+from sophon.loader.epoch.shared import Latest, Running, SharedBatches
 from sophon.loader.machine.machine import MachineConfig
 from sophon.loader.machine.tuner import Setting
 from sophon.loader.options import Faults, OnError, Output, Ranks, Workers, at_least
@@ -220,6 +220,7 @@ class DataLoader:
         )
         self._place = Place()
         self._running = Running()  # the latest pass
+        self._latest = Latest()
         self._is_closed = False
         self._spent: tuple[Spent, Plan | None] | None = None  # by the latest pass that ended, and under which plan
         self._warned = False
@@ -458,9 +459,14 @@ class DataLoader:
         """Return the next pass; its engine, if it has one, is added to those that run when it does."""
         if self._is_closed:
             raise ConfigError("this loader is closed; make another one")
+        if self._latest.was_dropped:  # trainers try whether a loader can be iterated over: that is no epoch
+            self._place.take_back()
         epoch, cursor, turns = self._place.begin()
         self.dataset.set_epoch(epoch)
-        return self._pass(epoch, cursor, self.ranks, turns, running)
+        self._latest = latest = Latest()
+        batches = self._pass(Start(epoch, cursor, self.ranks, turns), running, latest)
+        latest.of(batches)
+        return batches
 
     def shared(self) -> SharedBatches:
         """Return the batches of the next epoch for several threads to draw from; each goes to exactly one of them.
@@ -522,7 +528,9 @@ class DataLoader:
         )
         return explain_epoch(spent, setup, self.verdict, plan)
 
-    def _pass(self, epoch: int, cursor: int, ranks: Rank, turns: Turns | None, running: Running) -> Generator[Any]:
+    def _pass(self, start: Start, running: Running, latest: Latest) -> Generator[Any]:
+        latest.is_started = True
+        epoch, cursor, ranks, turns = start.epoch, start.cursor, start.ranks, start.turns
         before, start_s = self.stats.to_dict(), time.monotonic()
         if turns is None:
             turns = self._passes.turns(epoch, cursor, ranks)
