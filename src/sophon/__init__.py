@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from sophon.loader.options import Faults, OnError, Output, Planning, Ranks, Workers
     from sophon.loader.order.log import OrderLog, Relaxed, Replay
     from sophon.loader.probe import probe
-    from sophon.loader.sampler import EpochSampler
+    from sophon.loader.sampler import EpochCallback, EpochSampler
     from sophon.loader.sources.assignment import OffloadWarning, SeedWarning
     from sophon.loader.sources.away import AwayWarning
     from sophon.loader.sources.census import AbsentWarning, PartsWarning
@@ -76,7 +76,7 @@ _ROOMS = {
     "sophon.loader.options": ("Faults", "OnError", "Output", "Planning", "Ranks", "Workers"),
     "sophon.loader.order.log": ("OrderLog", "Relaxed", "Replay"),
     "sophon.loader.probe": ("probe",),
-    "sophon.loader.sampler": ("EpochSampler",),
+    "sophon.loader.sampler": ("EpochCallback", "EpochSampler"),
     "sophon.loader.sources.assignment": ("OffloadWarning", "SeedWarning"),
     "sophon.loader.sources.away": ("AwayWarning",),
     "sophon.loader.sources.census": ("AbsentWarning", "PartsWarning"),
@@ -106,6 +106,7 @@ __all__ = [
     "Credentials",
     "Cut",
     "DataLoader",
+    "EpochCallback",
     "EpochSampler",
     "Error",
     "FallbackWarning",

@@ -109,6 +109,7 @@ def train(way: str, url: str, folder: Path, epochs: int, stop: int, **more: Any)
         dataset = sophon.RemoteDataset(url, RECIPE, policy="optimal", **SETTINGS)
         trainer: Seeing = Seeing(Model(), told, data_collator=collated, train_dataset=dataset, **more)
         trainer.add_callback(Stop(stop))
+        trainer.add_callback(sophon.EpochCallback())
     else:
         loader = sophon.DataLoader(
             url, RECIPE, batch_size=BATCH, shuffle=True, num_workers=1, policy=policy, collate_fn=collated, **SETTINGS

@@ -24,6 +24,7 @@ from sophon.loader.objects import as_pipeline, check_unchanged, given
 from sophon.loader.opening.blocked import warn_if_blocked
 from sophon.loader.opening.trial import try_calls
 from sophon.loader.options import Faults, OnError, Output, Told
+from sophon.loader.planning.asked import Asked
 from sophon.loader.planning.shared import MEASURED, SharedPlanning, shared_array
 from sophon.loader.sources.assignment import agreed_cut, assignment_for, within
 from sophon.loader.sources.joined import JoinedSources
@@ -117,6 +118,7 @@ class RemoteDataset(Dataset[Any]):
         self.bad_samples = BadSamples(told.on_error.action, told.on_error.budget, len(self))
         # Shared with torch's worker processes, forked or spawned, also persistent ones.
         self._epoch = shared_array(1, np.int64)
+        self._asked = Asked(len(self)) if any(op.random for op in self.pipeline.ops) else None
         self._planning = SharedPlanning(self.samples, self.measures, told.planning.allow_lossy)
         if not in_worker():
             if self.transport.is_remote and policy != "none" and not self.is_cached:
@@ -198,6 +200,8 @@ class RemoteDataset(Dataset[Any]):
         """
         check_unchanged(self._recipe, self.pipeline)
         self._epoch[0] = Key(0, epoch, 0).epoch
+        if self._asked is not None:
+            self._asked.forget()
         self._planning.begin(int(self._epoch[0]))
 
     @property
@@ -241,6 +245,9 @@ class RemoteDataset(Dataset[Any]):
     def __getitems__(self, indices: Sequence[int | tuple[int, int]]) -> list[Any]:
         """Return several samples, asked for in one request; an index may be (epoch, index)."""
         epochs, samples = zip(*(self._resolve(index) for index in indices), strict=True) if indices else ((), ())
+        if self._asked is not None:
+            pairs = zip(indices, samples, strict=True)
+            self._asked.note([sample for index, sample in pairs if not isinstance(index, tuple)])
         items: list[Any] = [None] * len(samples)
         for epoch in dict.fromkeys(epochs):
             places = [place for place, one in enumerate(epochs) if one == epoch]
