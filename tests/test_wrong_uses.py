@@ -245,7 +245,7 @@ FILES = {
     ),
     "a port that is taken": (_busy, "choose another --host or --port"),
     "two data sets of one name": (lambda p: _serve(p, f"images={p.folder / 'empty'}"), "write NAME="),
-    "a command that there is not": (lambda _: refusal("frobnicate"), "Try 'sophon --help'"),
+    "a command that there is not": (lambda _: refusal("frobnicate"), "Try '.* --help' for help"),
     "nothing to serve": (lambda _: refusal("serve"), r"Missing argument .*PATH"),
     "a module that is not there": (
         lambda p: _serve(p, "--import", "no_such_module"),

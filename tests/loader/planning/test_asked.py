@@ -30,7 +30,7 @@ def test_who_tells_the_epoch_or_has_nothing_random_is_left_alone(images):
     sampler = sophon.EpochSampler(dataset, shuffle=True)
     for epoch in range(3):
         dataset.set_epoch(epoch)
-        list(DataLoader(dataset, 4, num_workers=1))
+        list(DataLoader(dataset, 4))
         list(DataLoader(steady, 4))
     for _ in range(3):
         list(DataLoader(dataset, 4, sampler=sampler))
