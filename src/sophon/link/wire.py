@@ -123,7 +123,8 @@ class Request:
         in_order: Whether replies come in the order of the request instead of as they are finished.
         patience_s: How long a sample may wait for a free core before it is sent as it is.
         columns: Names of further columns to send along; "id" is the sample's id.
-        keys: Indexes of the samples in the whole data set, which random ops depend on; empty if they are the same.
+        keys: What random ops know the samples by: their indexes in the whole data set, or numbers beyond these for one
+            that comes again in an epoch; empty if they are the same as `samples`.
         fields: Names of the fields to send besides the first.
         protocol: Version of the protocol that both sides speak.
     """
@@ -412,9 +413,10 @@ def _parse_cut(text: str | None) -> Cut:
 def error_to_json(error: Error) -> str:
     """Return an error in a form that the other side can raise, with the end of its traceback here.
 
-    A caller who is refused learns nothing about this node: an `AccessError` has no traceback.
+    A caller who is refused learns nothing about this node, and what is wrong with a configuration is not found in its
+    code: neither has a traceback.
     """
-    told = error.__traceback__ is not None and not isinstance(error, errors.AccessError)
+    told = error.__traceback__ is not None and not isinstance(error, errors.AccessError | errors.ConfigError)
     text = "".join(traceback.format_exception(error)) if told else ""
     message = {"type": type(error).__name__, "message": str(error), "traceback": text[-_MAX_TRACEBACK:]}
     return json.dumps(message)

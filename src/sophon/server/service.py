@@ -35,11 +35,12 @@ from sophon.link.wire import (
     parse_json,
     sizes_to_bytes,
 )
-from sophon.server.access import Access
+from sophon.server.access import Access, Rights
 from sophon.server.executor import Executor
 from sophon.server.gate import NAME as GATE
 from sophon.server.gate import Gate, rights_of
 from sophon.server.gathering import HEARTBEAT_S, Gathering
+from sophon.server.journal import Journal
 from sophon.server.limit import RateLimit
 from sophon.server.metrics import Metrics
 from sophon.server.pace import Paces
@@ -77,6 +78,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
     ) -> None:
         self._executor = executor
         self._metrics = metrics
+        self._journal = Journal(executor.id_of)
         self._limit = limit
         self._seats = seats = Seats(executor.limits, 1 if access.tokens is None else len(access.tokens))
         # Not `self._seats`: what the metrics hold on to would keep gRPC's threads alive when the server is gone.
@@ -97,8 +99,24 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         self._draining.set()
         self.shutdown()
 
-    def list_actions(self, _: flight.ServerCallContext) -> list[tuple[str, str]]:
+    def _rights(self, context: flight.ServerCallContext) -> Rights:
+        """Return what a caller may read, or refuse the call: what every method begins with."""
+        try:
+            return rights_of(context)
+        except flight.FlightUnauthenticatedError as error:
+            self._journal.refused(context.peer(), str(error))
+            raise
+
+    def _not_offered(self, context: flight.ServerCallContext, *_: object) -> None:
+        """Answer Flight's other methods, which this node does not have."""
+        self._rights(context)
+        raise NotImplementedError
+
+    list_flights = get_flight_info = get_schema = do_put = do_exchange = _not_offered
+
+    def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
         """Tell generic clients which actions there are."""
+        self._rights(context)
         return [
             ("open", "describe a data set and check a pipeline (JSON)"),
             ("list", "names of the data sets"),
@@ -108,13 +126,16 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
         """Answer with one JSON message, or with sizes."""
-        rights = rights_of(context)
-        with _typed_errors(self._metrics):
+        rights = self._rights(context)
+        with self._typed_errors(context):
             if action.type == "list":
                 return [_json({"datasets": self._executor.names(rights)})]
             if action.type == "open":
                 with self._seats.enter(rights.tenant):  # a new pipeline is tried out, which takes CPU
-                    return [_json(self._executor.describe(parse_json(action.body.to_pybytes()), rights))]
+                    message = parse_json(action.body.to_pybytes())
+                    told = self._executor.describe(message, rights)
+                self._journal.connected(context.peer(), rights.tenant, told["dataset"], _steps(message))
+                return [_json(told)]
             if action.type == "sizes":
                 with self._seats.enter(rights.tenant):
                     return list(sizes_to_bytes(self._executor.file_sizes(parse_json(action.body.to_pybytes()), rights)))
@@ -127,8 +148,8 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         """Answer a request with a stream of replies."""
         if not self.accepts:
             raise flight.FlightUnavailableError("this node is shutting down")
-        with _typed_errors(self._metrics):
-            rights = rights_of(context)
+        rights = self._rights(context)
+        with self._typed_errors(context):
             seat = self._seats.enter(rights.tenant)
             request = Request.from_bytes(ticket.ticket)
             work = self._executor.replies(request, rights, seat)
@@ -141,7 +162,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         pace = self._paces.of(context.peer())
         batch = Gathering(pace, time.monotonic())
         counted = StreamClock()
-        with seat, _typed_errors(self._metrics):
+        with seat, self._typed_errors(context):
             for made in work.pulse(lambda: batch.wait_s(time.monotonic()), pace.run):
                 run = made if isinstance(made, Run) else None
                 reply = made if isinstance(made, Reply) else None
@@ -180,6 +201,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         for reply in replies:
             if reply.error is not None:
                 self._metrics.errors.labels(type(reply.error).__name__).inc()
+        self._journal.sent(request, replies)
         yield batch_of(replies)
 
     def _sent_run(self, request: Request, run: Run) -> Iterator[pa.RecordBatch]:
@@ -207,12 +229,17 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         self._metrics.read_s.labels(request.dataset).inc(clock.read_s - counted.read_s)
         return replace(clock)
 
+    def _typed_errors(self, context: flight.ServerCallContext) -> _TypedErrors:
+        return _TypedErrors(self._metrics, self._journal, context.peer())
 
-class _typed_errors:  # noqa: N801 - reads as a statement
+
+class _TypedErrors:
     """Turns our errors into Flight's, and adds their type so that the trainer raises the same."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, journal: Journal, peer: str) -> None:
         self._metrics = metrics
+        self._journal = journal
+        self._peer = peer
 
     def __enter__(self) -> None:
         pass
@@ -220,6 +247,7 @@ class _typed_errors:  # noqa: N801 - reads as a statement
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Error):
             self._metrics.errors.labels(type(error).__name__).inc()
+            self._journal.refused(self._peer, error)
             raise _flight_error(error)(str(error), extra_info=error_to_json(error).encode()) from error
 
 
@@ -228,6 +256,14 @@ def _flight_error(error: Error) -> Any:
     if isinstance(error, AccessError):
         return flight.FlightUnauthorizedError
     return flight.FlightUnavailableError if isinstance(error, RetryableError) else flight.FlightServerError
+
+
+def _steps(message: dict[str, Any]) -> str:
+    """Return the names of the ops that a trainer asks about, for the log; what they are is checked elsewhere."""
+    spec = message.get("pipeline")
+    ops = spec.get("ops") if isinstance(spec, dict) else None
+    names = [str(op.get("op"))[:40] for op in ops if isinstance(op, dict)] if isinstance(ops, list) else []
+    return ", ".join(names[:16])
 
 
 def _json(message: dict[str, Any]) -> bytes:

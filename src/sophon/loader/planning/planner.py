@@ -42,6 +42,7 @@ from sophon.loader.planning.replanning import Replanning, moved
 from sophon.loader.sources.assignment import Assignment, agreed_cut
 from sophon.loader.sources.samples import Samples
 from sophon.pipeline import Key, Trace
+from sophon.pipeline.pipeline import in_words
 from sophon.plan.plan import Plan, make_plan
 from sophon.plan.policies import Options, reserve_for
 from sophon.plan.resources import Resources
@@ -79,7 +80,7 @@ class PlanSettings:
 
     def __post_init__(self) -> None:
         if isinstance(self.share, bool) or not 0 <= self.share <= 1:
-            raise ConfigError(f"profile_share: expected a number in 0 … 1, got {self.share!r}")
+            raise ConfigError(f"share: expected a number in 0 … 1 in Planning(share=…), got {self.share!r}")
 
 
 class Planner:
@@ -328,7 +329,8 @@ class Planner:
     def _saw(self, key: Key, cut: Cut, size_bytes: int, trace: Trace, told: Storage) -> None:
         with self._lock:
             self._own_s += (_OWN_WEIGHT if self._own_s else 1.0) * (trace.own_s - self._own_s)
-        self._recorder.saw(key, cut, size_bytes, trace, told)
+        if key.sample < len(self._samples):  # one that comes again in an epoch has another box than is predicted for it
+            self._recorder.saw(key, cut, size_bytes, trace, told)
 
     def _look(self, now_s: float) -> None:
         """Have a new plan made if the link or the storage node is not what the plan was made for."""
@@ -352,7 +354,8 @@ class Planner:
 
     def _recall(self, profile: Profile) -> None:
         """Take over what an earlier run has found out."""
-        profile.require(pipeline=self._samples.pipeline.fingerprint, dataset=self._samples.opened.fingerprint)
+        pipeline, dataset = self._samples.pipeline, self._samples.opened.fingerprint
+        profile.require(pipeline=pipeline.fingerprint, dataset=dataset, recipe=in_words(pipeline))
         said = profile.provenance.get("resources")
         resources = Resources.from_json(said) if said else None
         own_s = profile.provenance.get("own_s", 0.0)
