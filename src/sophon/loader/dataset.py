@@ -112,16 +112,7 @@ class RemoteDataset(Dataset[Any]):
         self.is_cached = cache is not False
         self.measures = policy if isinstance(policy, str) and policy in MEASURED else None
         self._assign(None if self.measures else policy, cache, told.planning.allow_lossy)
-        self.finishing = Finishing(
-            self.pipeline,
-            self.seed,
-            self.url,
-            opened.has_labels,
-            tuple(columns),
-            self.samples.fields,
-            target_transform,
-            told.output.kind,
-        )
+        self.finishing = self._finishing(tuple(columns), target_transform, told.output.kind)
         self.bad_samples = BadSamples(told.on_error.action, told.on_error.budget, len(self))
         # Shared with torch's worker processes, forked or spawned, also persistent ones.
         self._epoch = shared_array(1, np.int64)
@@ -144,6 +135,12 @@ class RemoteDataset(Dataset[Any]):
     def __add__(self, other: Any) -> Any:
         """Return both data sets as one; with one that is not remote, torch's `ConcatDataset`."""
         return joined([self, other]) if isinstance(other, RemoteDataset) else super().__add__(other)
+
+    def _finishing(
+        self, columns: tuple[str, ...], target_transform: Callable[[Any], Any] | None, kind: str
+    ) -> Finishing:
+        has_labels, fields = self.opened.has_labels, self.samples.fields
+        return Finishing(self.pipeline, self.seed, self.url, has_labels, columns, fields, target_transform, kind)
 
     def _assign(self, policy: Any, cache: bool | str | Cut | Cache, allow_lossy: bool) -> None:
         """Give the samples their cuts, as a policy, a plan or a cache has it."""
@@ -338,6 +335,7 @@ def _check_alike(first: RemoteDataset, other: RemoteDataset) -> None:
         "seed": (first.seed, other.seed),
         "has_labels": (first.opened.has_labels, other.opened.has_labels),
         "columns": (first.finishing.columns, other.finishing.columns),
+        "fields": (first.opened.fields, other.opened.fields),
         "output": (first.output, other.output),
         "target_transform": (first.finishing.target_transform, other.finishing.target_transform),
         "on_error": (first.bad_samples.policy, other.bad_samples.policy),

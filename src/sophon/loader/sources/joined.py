@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sophon.errors import ConfigError
 from sophon.link.transport import Opened
@@ -63,9 +64,6 @@ class JoinedSources(Sources):
                 holdings.append(shifted)
         if len(holders) > _MOST:
             raise ConfigError(f"the data sets have {len(holders):,} parts; at most {_MOST:,} can be told apart")
-        sizes = [sources.file_sizes(opened.samples) for sources, opened in self._joined]
-        known = [one for one in sizes if one is not None]
-        self._sizes = np.concatenate(known) if len(known) == len(sizes) else None
         classes = told[0].classes if len({one.classes for one in told}) == 1 else ()
         numbers, nothing = part_of.astype(np.uint16), np.zeros(total, np.int64)
         self._union = Union(fingerprint, classes, nothing, None, numbers, tuple(holders), tuple(holdings))
@@ -80,9 +78,11 @@ class JoinedSources(Sources):
             max_samples=min(one.max_samples for one in told),
         )
 
-    def file_sizes(self, samples: int) -> np.ndarray[tuple[int], np.dtype[np.int64]] | None:  # noqa: ARG002
+    def file_sizes(self, samples: int, fields: tuple[str, ...] = ()) -> NDArray[np.int64] | None:  # noqa: ARG002
         """Return the bytes of every sample's file, if all data sets say it."""
-        return self._sizes
+        sizes = [sources.file_sizes(opened.samples, fields) for sources, opened in self._joined]
+        known = [one for one in sizes if one is not None]
+        return np.concatenate(known) if len(known) == len(sizes) else None
 
 
 def _fingerprint(told: Sequence[Opened]) -> str:
