@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import TYPE_CHECKING
 
 from sophon.version import __version__
@@ -33,8 +34,10 @@ if TYPE_CHECKING:
     from sophon.loader.options import Faults, OnError, Output, Planning, Ranks, Workers
     from sophon.loader.order.log import OrderLog, Relaxed, Replay
     from sophon.loader.probe import probe
-    from sophon.loader.sampler import EpochSampler
+    from sophon.loader.sampler import EpochCallback, EpochSampler
     from sophon.loader.sources.assignment import OffloadWarning, SeedWarning
+    from sophon.loader.sources.away import AwayWarning
+    from sophon.loader.sources.census import AbsentWarning, PartsWarning
     from sophon.loader.sources.prefix_cache import Cache
     from sophon.loader.sources.sources import FallbackWarning
     from sophon.loader.sources.verified import Verify
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
     from sophon.profile.table import Profile
     from sophon.store import open_store
     from sophon.store.objects.recognise import from_dataset
+
+logging.getLogger("sophon").addHandler(logging.NullHandler())  # silent, unless a program asks to hear
 
 # Rooms are entered when something of theirs is first used: `import sophon` costs next to nothing, and needs no torch.
 _ROOMS = {
@@ -72,8 +77,10 @@ _ROOMS = {
     "sophon.loader.options": ("Faults", "OnError", "Output", "Planning", "Ranks", "Workers"),
     "sophon.loader.order.log": ("OrderLog", "Relaxed", "Replay"),
     "sophon.loader.probe": ("probe",),
-    "sophon.loader.sampler": ("EpochSampler",),
+    "sophon.loader.sampler": ("EpochCallback", "EpochSampler"),
     "sophon.loader.sources.assignment": ("OffloadWarning", "SeedWarning"),
+    "sophon.loader.sources.away": ("AwayWarning",),
+    "sophon.loader.sources.census": ("AbsentWarning", "PartsWarning"),
     "sophon.loader.sources.prefix_cache": ("Cache",),
     "sophon.loader.sources.sources": ("FallbackWarning",),
     "sophon.loader.sources.verified": ("Verify",),
@@ -89,8 +96,10 @@ _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 __all__ = [
     "CODECS",
     "OPS",
+    "AbsentWarning",
     "AccessError",
     "ArtifactError",
+    "AwayWarning",
     "BadSamples",
     "BatchTimeoutError",
     "BudgetError",
@@ -99,6 +108,7 @@ __all__ = [
     "Credentials",
     "Cut",
     "DataLoader",
+    "EpochCallback",
     "EpochSampler",
     "Error",
     "FallbackWarning",
@@ -111,6 +121,7 @@ __all__ = [
     "OpError",
     "OrderLog",
     "Output",
+    "PartsWarning",
     "PayloadError",
     "Pipeline",
     "Plan",

@@ -19,6 +19,7 @@ Concurrency:
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import secrets
@@ -76,7 +77,7 @@ def package_versions() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike[str], *, sync: bool = False) -> Iterator[BinaryIO]:
+def replacing(path: str | os.PathLike[str], *, sync: bool = False, beside: Path | None = None) -> Iterator[BinaryIO]:
     """Write a file that takes its place when the ``with`` block ends, whole or not at all.
 
     It is written under another name in the same folder, since a rename is atomic within one file system only. The name
@@ -88,18 +89,20 @@ def replacing(path: str | os.PathLike[str], *, sync: bool = False) -> Iterator[B
         path: Where the file goes; one that is there is replaced, and a link is replaced rather than followed.
         sync: Whether it has to be on the disk before it is renamed. Otherwise a power cut may leave an empty file; that
             is good enough where readers notice and the content can be made again.
+        beside: Folder of the same file system to write it in; by default that of `path`.
 
     Yields:
         The file, open for writing.
 
     Raises:
         OSError: It cannot be written or renamed. Whatever is raised, what was there before stays, and nothing is left
-            beside it; only a process that is killed leaves its ``.sophon.*.partial`` behind.
+            beside it; only a process that is killed leaves its ``.sophon.*.partial`` behind, until somebody calls
+            `remove_leftovers`.
     """
     target = Path(path)
-    partial = target.with_name(f".sophon.{os.getpid()}.{secrets.token_hex(8)}.partial")
+    file, partial = _begun(beside or target.parent)
     try:
-        with partial.open("xb") as file:
+        with file:
             yield file
             if sync:
                 file.flush()
@@ -109,6 +112,33 @@ def replacing(path: str | os.PathLike[str], *, sync: bool = False) -> Iterator[B
         with contextlib.suppress(OSError):
             partial.unlink()
         raise
+
+
+def _begun(folder: Path) -> tuple[BinaryIO, Path]:
+    """Return a new file, locked: the kernel takes the lock back when its process ends, however it ends."""
+    while True:
+        partial = folder / f".sophon.{os.getpid()}.{secrets.token_hex(8)}.partial"
+        file = partial.open("xb")
+        with contextlib.suppress(OSError):  # a file system without locks: leftovers stay there
+            fcntl.flock(file, fcntl.LOCK_SH)
+        if os.fstat(file.fileno()).st_nlink:
+            return file, partial
+        file.close()  # somebody has taken it for a leftover, in the moment before it was locked
+
+
+def remove_leftovers(folder: Path) -> int:
+    """Remove what killed processes have left half-written in a folder; return how many files."""
+    count = 0
+    try:
+        partials = list(folder.glob(".sophon.*.partial"))
+    except OSError:
+        return 0
+    for partial in partials:
+        with contextlib.suppress(OSError), partial.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            partial.unlink()
+            count += 1
+    return count
 
 
 def save(path: str | os.PathLike[str], header: Header, columns: Mapping[str, NDArray[Any]]) -> None:
@@ -247,7 +277,13 @@ def _opened(source: Path) -> Iterator[tuple[pq.ParquetFile, Header]]:
         ) from error
 
 
-def require_fingerprints(what: str, found: Mapping[str, str], expected: Mapping[str, str | None], remedy: str) -> None:
+def require_fingerprints(
+    what: str,
+    found: Mapping[str, str],
+    expected: Mapping[str, str | None],
+    remedy: str,
+    words: Mapping[str, tuple[str, str]] | None = None,
+) -> None:
     """Raise when a fingerprint differs from the expected one, with both shown.
 
     Args:
@@ -255,12 +291,14 @@ def require_fingerprints(what: str, found: Mapping[str, str], expected: Mapping[
         found: The fingerprints that it carries.
         expected: Those of the present job; a name whose value is None is not compared.
         remedy: What to do about it, as a full sentence.
+        words: What each name stands for there and here, for people; "" where nobody has said.
     """
     for name, value in expected.items():
         if value is not None and found.get(name) != value:
-            raise ArtifactError(
-                f"{what} belongs to another {name}: it carries {found.get(name)!r}, this job has {value!r}. {remedy}"
-            )
+            there, here = (words or {}).get(name, ("", ""))
+            if not (there and here) or there == here:
+                there, here = repr(found.get(name)), repr(value)
+            raise ArtifactError(f"{what} belongs to another {name}: it carries {there}, this job has {here}. {remedy}")
 
 
 def _refuse(path: Path, found: str, remedy: str) -> NoReturn:

@@ -1,6 +1,9 @@
 import json
+import logging
+import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import click
@@ -8,9 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 import sophon
-from sophon.cli.main import cli
-from sophon.errors import ConfigError
+from sophon.cli.main import cli, main
+from sophon.errors import AccessError, ConfigError, StoreError, UnavailableError
 from tests.support.pictures import encode, scene
+from tests.support.waiting import HANG_S, wait_until
 
 
 @pytest.fixture
@@ -131,3 +135,58 @@ def test_what_cannot_work_is_a_config_error(photos, tmp_path, monkeypatch, argum
     (tmp_path / "pipeline.json").write_text("{}")
     with pytest.raises(ConfigError, match=words):
         _run(*arguments)
+
+
+def test_ctrl_c_ends_a_command_with_130_and_no_traceback(tmp_path):
+    command = [sys.executable, "-m", "sophon", "synth", str(tmp_path / "photos"), "--count", "1000000"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: list(tmp_path.glob("photos/**/*.jpg")))
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+        assert process.wait(HANG_S) == 130
+    assert said.splitlines()[-1] == "sophon: interrupted"
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("no"), 2),
+        (AccessError("no"), 2),
+        (click.UsageError("no"), 2),
+        (StoreError("no"), 1),
+        (UnavailableError("no"), 1),
+        (click.ClickException("no"), 1),
+        (KeyboardInterrupt(), 130),
+        (click.Abort(), 130),
+    ],
+    ids=repr,
+)
+def test_wrong_use_is_2_a_failure_1_and_ctrl_c_130(monkeypatch, capsys, error, code):
+    @click.command()
+    def failing():
+        raise error
+
+    monkeypatch.setitem(cli.commands, "failing", failing)
+    monkeypatch.setattr(sys, "argv", ["sophon", "failing"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == code
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_warnings_and_logs_are_lines_of_the_command_and_gone_with_it(monkeypatch, capsys):
+    @click.command()
+    def telling():
+        warnings.warn("something is odd", sophon.AwayWarning, stacklevel=1)
+        logging.getLogger("sophon.nodes").warning("a node is away")
+        logging.getLogger("sophon.nodes").info("not worth a line")
+
+    monkeypatch.setitem(cli.commands, "telling", telling)
+    monkeypatch.setattr(sys, "argv", ["sophon", "telling"])
+    warnings.simplefilter("always")  # pytest puts it back
+    with pytest.raises(SystemExit):
+        main()
+    logging.getLogger("sophon.nodes").warning("nobody asked")
+    said = capsys.readouterr().err
+    assert said == "sophon: warning: something is odd\nsophon: warning: a node is away\n"

@@ -13,7 +13,7 @@ import torch
 import sophon
 from sophon.errors import ConfigError, OpError, StoreError
 from sophon.pipeline import Pipeline, ops
-from tests.support.servers import RECIPE, make_images, serve
+from tests.support.servers import RECIPE, digest, make_images, serve
 from tests.support.settings import grouped
 
 
@@ -225,3 +225,30 @@ def test_a_child_forked_while_replies_stream_is_told_so(server):
             os._exit(1)
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_an_iterator_that_is_dropped_before_its_first_batch_uses_up_no_epoch(images):
+    """Lightning asks for one when it looks whether a loader can be iterated over."""
+    loader = sophon.DataLoader(images, RECIPE, batch_size=4, shuffle=True)
+    iter(loader)
+    iter(loader)
+    assert digest(loader) == digest(sophon.DataLoader(images, RECIPE, batch_size=4, shuffle=True))
+    assert loader.epoch == 1
+    begun = iter(loader)
+    next(begun)
+    state = loader.state_dict()
+    del begun
+    iter(loader)
+    assert loader.epoch == 3  # one of which something was taken counts
+    loader.load_state_dict(state)
+    iter(loader)
+    rest = digest(loader)
+    again = sophon.DataLoader(images, RECIPE, batch_size=4, shuffle=True)
+    again.load_state_dict(state)
+    assert digest(again) == rest
+    one, two = iter(again), iter(again)
+    next(two)
+    next(one)
+    assert again.epoch == 4  # both are held
+    one.close()
+    two.close()

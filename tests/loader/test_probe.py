@@ -66,6 +66,19 @@ def test_files_that_are_no_pictures_are_told_and_not_measured(tmp_path):
         sophon.probe(sophon.DataLoader(tmp_path / "images", RECIPE, batch_size=4), batches=1)
 
 
+def test_it_ends_by_itself_when_its_seconds_are_over(images):
+    steps, reported = [], []
+    loader = sophon.DataLoader(images, RECIPE, batch_size=8, num_workers=1)
+    verdict = sophon.probe(
+        loader, steps.append, batches=1000, seconds=1e-6, on_step=lambda *step: reported.append(step)
+    )
+    assert len(steps) == 3 + 1  # three to warm up, and one that counts
+    assert min(verdict.io_per_s, verdict.cpu_per_s, verdict.consumer_per_s) > 0
+    assert {name for name, _, _ in reported} == {"training step", "raw fetch", "preprocessing"}
+    with pytest.raises(ConfigError, match="seconds: expected more than 0"):
+        sophon.probe(loader, seconds=0)
+
+
 def test_no_batches_are_refused(images):
     with pytest.raises(ConfigError, match="at least 1"):
         sophon.probe(sophon.DataLoader(images, RECIPE), batches=0)

@@ -5,6 +5,7 @@ import hashlib
 import inspect
 import itertools
 import pickle
+import shutil
 import threading
 
 import numpy as np
@@ -25,13 +26,16 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 import sophon
 from sophon.errors import ConfigError, OpError
-from sophon.pipeline import Pipeline, ops
+from sophon.loader.order.sampling import keys_of
+from sophon.pipeline import Key, Pipeline, ops
+from sophon.store import open_store
 from tests.support.marks import slow
 from tests.support.servers import make_images, serve
 from tests.support.waiting import HANG_S
 
 COUNT = 19
 STEADY = Pipeline([ops.Decode(), ops.CenterCrop(12), ops.ToTensor()])
+RANDOM = Pipeline([ops.Decode(), ops.RandomResizedCrop(12), ops.ToTensor()])
 
 
 class Plain(Dataset):
@@ -350,14 +354,81 @@ def test_a_run_with_a_sampler_goes_on_where_it_was(images, sampler, taken):
     assert got == expected
 
 
-def test_samples_that_come_twice_with_the_same_crop_are_told_of(images):
-    random = Pipeline([ops.Decode(), ops.RandomResizedCrop(12), ops.ToTensor()])
-    twice = sophon.DataLoader(images, random, batch_size=2, sampler=[3, 3, 4])
-    with pytest.warns(sophon.SeedWarning, match="names samples again 1 times in one epoch"):
-        (first, _), _ = list(twice)
-    assert torch.equal(first[0], first[1])
-    list(twice)  # once is enough
-    list(sophon.DataLoader(images, random, batch_size=2, sampler=[3, 4]))
+REPEATED = [3, 3, 4, 3, 0, 4, 4, 3]
+
+
+def _by_hand(images, samples, epoch=0):
+    """The samples of an epoch one after the other, without a loader: each time with other random parameters."""
+    store, came = open_store(images), collections.Counter()
+    values = []
+    for sample in samples:
+        key = Key(0, epoch, sample + came[sample] * len(store))
+        values.append(torch.from_numpy(RANDOM.run(store.read(sample), key)))
+        came[sample] += 1
+    return values
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_workers": 2}, {"cache": True}, {"policy": "2:webp"}], ids=str)
+def test_a_sample_that_comes_several_times_is_another_each_time(images, settings):
+    expected = _by_hand(images, REPEATED)
+    assert len({value.numpy().tobytes() for value in expected}) == len(REPEATED)
+    batches = list(sophon.DataLoader(images, RANDOM, batch_size=3, sampler=REPEATED, **settings))
+    assert all(map(torch.equal, torch.cat([values for values, _ in batches]), expected))
+    labels = [open_store(images).manifest.label(sample) for sample in REPEATED]
+    assert torch.cat([labels for _, labels in batches]).tolist() == labels
+
+
+def _half(images, folder, which):
+    for number, path in enumerate(sorted(images.glob("*/*"))):
+        if number % 2 == which:
+            (folder / path.parent.name).mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, folder / path.parent.name)
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore::sophon.OffloadWarning")  # not all of these files are JPEGs
+@pytest.mark.parametrize("policy", ["2:webp", "0:window", "optimal"])
+def test_over_nodes_that_hold_parts_and_after_resuming_too(images, tmp_path, policy):
+    expected = [_by_hand(images, REPEATED, epoch) for epoch in range(2)]
+
+    def made():
+        groups = [REPEATED[:2], REPEATED[2:5], REPEATED[5:]]
+        settings = {"policy": sophon.Planning(policy, profile=False), "batch_sampler": groups}
+        return sophon.DataLoader(one.url if policy == "0:window" else [one.url, two.url], RANDOM, **settings)
+
+    halves = [_half(images, tmp_path / f"half {number}", number) for number in range(2)]
+    with serve(images if policy == "0:window" else halves[0]) as one, serve(halves[1]) as two:
+        first, second = made(), made()
+        got = [values for values, _ in first]
+        got += [values for values, _ in itertools.islice(first, 1)]
+        second.load_state_dict(first.state_dict())
+        got += [values for values, _ in second]
+        for loader in (first, second):
+            loader.close()
+    assert all(map(torch.equal, torch.cat(got), [*expected[0], *expected[1]]))
+
+
+def test_a_bad_sample_that_comes_twice_is_called_by_its_own_index(tmp_path):
+    folder = make_images(tmp_path / "images", 4)
+    name = sorted(path for path in folder.rglob("*") if path.is_file())[1]
+    name.write_bytes(b"no picture")
+    loader = sophon.DataLoader(folder, RANDOM, batch_size=4, sampler=[1, 1, 1, 2], on_error="skip")
+    assert [len(values) for values, _ in loader] == [1]
+    assert {bad.sample for bad in loader.bad_samples} == {1}
+    assert "sample 1," in str(list(loader.bad_samples)[-1].message)
+
+
+def test_keys_differ_for_every_time_a_sample_comes_and_are_indexes_the_first_time():
+    samples = np.random.default_rng(0).integers(0, 50, 1000)
+    keys = keys_of(samples, 60)
+    assert len(set(keys.tolist())) == 1000
+    assert (keys % 60 == samples).all()
+    came = collections.Counter()
+    for sample, key in zip(samples.tolist(), keys.tolist(), strict=True):
+        assert key == sample + 60 * came[sample]
+        came[sample] += 1
+    assert keys_of(np.arange(10)[::-1], 10) is None
+    assert keys_of(np.zeros(0, np.int64), 10) is None
 
 
 def test_batches_that_come_as_they_are_finished(images):

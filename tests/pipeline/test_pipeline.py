@@ -292,7 +292,7 @@ def _spec(**changes):
     ("spec", "message"),
     [
         (_spec(op="Rezise"), "op 1: unknown op 'Rezise'; did you mean Resize?"),
-        (_spec(op="eval"), "known ops: "),
+        (_spec(op="eval"), "sophon.OPS has those that are known"),
         (_spec(op=7), 'expected an op as {"op": NAME'),
         (_spec(version=2), "Resize version 2 is not known here, only version 1"),
         (_spec(version=None), "Resize version None is not known here"),

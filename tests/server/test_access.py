@@ -2,15 +2,19 @@
 
 import json
 import pickle
+import re
 import secrets
+import shlex
 import subprocess
 import sys
 import urllib.request
+from pathlib import Path
 
 import pytest
 from pyarrow import flight
 
 import sophon
+from sophon import Credentials, RemoteDataset
 from sophon.errors import AccessError, ConfigError, RetryableError
 from sophon.link.flight import FlightTransport
 from sophon.link.wire import Request
@@ -335,7 +339,7 @@ def test_a_trainer_without_a_certificate_is_told_what_may_be_missing(tls_server,
     [
         ({"tls_cert": "x"}, "tls_cert and tls_key go together"),
         ({"tls_ca": "/nowhere.pem"}, r"tls_ca: /nowhere.pem cannot be read"),
-        ({"token": "two\nlines"}, "token: expected up to"),
+        ({"token": "two\nlines"}, "several tokens; give one of them"),
         ({"token": ""}, "token: expected up to"),
     ],
 )
@@ -371,3 +375,28 @@ def test_a_server_whose_certificate_is_not_there_ends_with_words(images):
     assert done.returncode != 0
     assert "No such file" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_file_that_the_readme_makes_opens_the_node_by_the_variable_too(tmp_path, monkeypatch):
+    readme = Path(__file__, "../../../README.md").resolve().read_text()
+    command = re.search(r"^python (-c .*) > tokens$", readme, re.MULTILINE)[1]
+    made = subprocess.run([sys.executable, *shlex.split(command)], check=True, capture_output=True, text=True).stdout
+    (tmp_path / "tokens").write_text(made)
+    images = make_images(tmp_path / "images", 2)
+    with serve(images, options=("--token-file", str(tmp_path / "tokens"))) as server:
+        monkeypatch.setenv("SOPHON_TOKEN", made.rstrip("\n"))  # as SOPHON_TOKEN=$(cat tokens) does
+        assert len(RemoteDataset(server.url, RECIPE)) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a-token-of-enough-letters *\nanother-of-enough-letters *\n", "several tokens; give one of them"),
+        ("sha256:" + 64 * "0" + " *", "only the SHA-256 of this token"),
+        ("# nothing but a comment", "what stands first in a line of the node's --token-file"),
+        ("töken", "what stands first in a line of the node's --token-file"),
+    ],
+)
+def test_a_text_that_is_no_token_is_refused_with_what_to_give(text, problem):
+    with pytest.raises(ConfigError, match=problem):
+        Credentials(text).check(encrypted=False)

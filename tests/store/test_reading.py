@@ -159,3 +159,18 @@ def test_bounds_below_one_are_refused():
     for most, most_bytes in ((0, 1), (1, 0)):
         with pytest.raises(ConfigError, match="expected at least 1"):
             Reading(most, most_bytes)
+
+
+def test_a_store_is_quick_if_some_of_its_reads_are():
+    """Python's lock makes quick reads look slow in a process that works; a disk makes slow ones never look quick."""
+    reading = Reading()
+    assert not reading.is_quick, "nothing is known yet"
+    for seconds in [0.0002, 0.004, 0.006, 0.003] * 8:
+        reading.learn(seconds)
+    assert reading.is_quick
+    for seconds in [0.0002, 0.06, 0.05, 0.04] * 8:  # a quarter of the files is in the page cache
+        reading.learn(seconds)
+    assert not reading.is_quick
+    for seconds in [0.002, 0.003] * 16:
+        reading.learn(seconds)
+    assert not reading.is_quick

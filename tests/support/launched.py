@@ -130,6 +130,8 @@ def by_lightning(told: Told) -> None:
             return torch.optim.SGD(self.parameters(), 0.01)
 
     model = Model()
+    # Within the epoch, as Lightning means it: what is saved after `fit` counts the epoch that max_steps ended as whole.
+    saves = lightning.callbacks.ModelCheckpoint(told.folder, "lightning", every_n_train_steps=told.stop or None)
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=told.ranks,
@@ -137,7 +139,8 @@ def by_lightning(told: Told) -> None:
         max_epochs=told.epochs,
         max_steps=told.stop or -1,
         logger=False,
-        enable_checkpointing=False,
+        callbacks=[saves] if told.stop else [],
+        enable_checkpointing=bool(told.stop),
         enable_progress_bar=False,
         enable_model_summary=False,
         default_root_dir=told.folder,
@@ -145,8 +148,6 @@ def by_lightning(told: Told) -> None:
     saved = told.folder / "lightning.ckpt"
     trainer.fit(model, told.loader(), ckpt_path=str(saved) if saved.exists() else None)
     (told.folder / f"seen-{trainer.global_rank}.json").write_text(json.dumps(model.seen))
-    if told.stop:
-        trainer.save_checkpoint(saved)
 
 
 LAUNCHERS = {"torchrun": by_group, "accelerate": by_accelerate, "spawn": by_spawn, "lightning": by_lightning}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from sophon.link.wire import Request
 from sophon.loader.local_server import LocalServer
 from sophon.pipeline import Pipeline, ops
 from sophon.process.children import tree_cpu_s
+from sophon.process.scratch import scratch_folder
 
 RECIPE = Pipeline([ops.Decode(), ops.RandomResizedCrop(224), ops.RandomHorizontalFlip(), ops.ToTensor()])
 CUTS = ("0:window", "2:raw", "2:webp")
@@ -48,7 +48,7 @@ def bench_isolation(
     legal = set(map(str, legal_cuts(RECIPE)))
     result = {}
     with ExitStack() as stack:
-        cache = stack.enter_context(tempfile.TemporaryDirectory(prefix="sophon-isolation-"))
+        cache = str(stack.enter_context(scratch_folder("isolation")))
         pool = stack.enter_context(ThreadPoolExecutor(2))
         servers = {
             kind: stack.enter_context(

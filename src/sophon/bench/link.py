@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import resource
 import socket
-import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from sophon.link.flight import FlightTransport
 from sophon.link.wire import Request
 from sophon.loader.local_server import LocalServer
 from sophon.pipeline import Pipeline, ops
+from sophon.process.scratch import scratch_folder
 from sophon.store import open_store
 
 SAMPLE_BYTES = 100_000
@@ -45,14 +45,14 @@ def bench_link(seconds: float, folder: Path | None = None, on_step: OnStep | Non
     report = on_step or nothing
     report("preparing", 0, 1)
     rounds = max(3, int(seconds / 1.5))
-    with tempfile.TemporaryDirectory(prefix="sophon-link-") as made:
+    with scratch_folder("link") as made:
         if folder is None:
             for i in range(_SAMPLES):
                 Path(made, f"{i:06d}.jpg").write_bytes(np.random.default_rng(i).bytes(SAMPLE_BYTES))
         manifest = open_store(folder or made, cache_dir=Path(made)).manifest
         paths = [str(Path(folder or made, name)) for name in manifest.ids.to_pylist()]
         with (
-            LocalServer(folder or made, cores=0, options=("--cache-dir", made)) as server,
+            LocalServer(folder or made, cores=0, options=("--cache-dir", str(made))) as server,
             _SocketServer(paths, manifest.sizes.tolist()) as bare,
             ThreadPoolExecutor(2) as pool,
         ):

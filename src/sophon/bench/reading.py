@@ -6,7 +6,6 @@ neither link nor cores hold it back: its verdict has to be that the store does.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from sophon.bench.rig.slow_store import READ_S, slow_folders
 from sophon.loader.loader import DataLoader
 from sophon.loader.local_server import LocalServer
 from sophon.pipeline import Pipeline, ops
+from sophon.process.scratch import scratch_folder
 from sophon.store import open_store
 
 SAMPLES = 1_000
@@ -43,11 +43,11 @@ def bench_reading(samples: int = SAMPLES, workers: int = 2, on_step: OnStep | No
     report = on_step or nothing
     rows: list[dict[str, Any]] = []
     steps = 2 * len(CUTS) + 1
-    with tempfile.TemporaryDirectory(prefix="sophon-reading-") as folder, slow_folders():
+    with scratch_folder("reading") as folder, slow_folders():
         report("pictures", 0, steps)
         path = _write_pictures(Path(folder, "data"), samples)
         in_turn_per_s = _in_turn(path, min(_IN_TURN, samples))
-        options = ("--cache-dir", folder, "--import", _PLUGIN)
+        options = ("--cache-dir", str(folder), "--import", _PLUGIN)
         with LocalServer(path, cores=1, options=options) as server:
             for where, data in (("local", str(path)), ("node", server.url)):
                 for cuts in CUTS:

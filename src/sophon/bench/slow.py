@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import random
 import statistics
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from sophon.bench.harness import OnStep, nothing, one_torch_thread
 from sophon.bench.volumes import RECIPE, WAITING, Pause, seconds_per_voxel, side_for, write_volumes
 from sophon.loader.loader import DataLoader
 from sophon.pipeline import Key, Pipeline
+from sophon.process.scratch import scratch_folder
 from sophon.store import open_store
 
 BATCH_SIZE = 4  # the study's
@@ -63,7 +63,7 @@ def bench_slow(
         ``{"torch_per_s", "strict_per_s", "relaxed_per_s", "bound_per_s", …}``
     """
     report = on_step or nothing
-    with tempfile.TemporaryDirectory(prefix="sophon-bench-") as folder, one_torch_thread(torch):
+    with scratch_folder("bench") as folder, one_torch_thread(torch):
         report("volumes", 0, 1)
         path = Path(folder, "volumes.parquet")
         pipeline = RECIPE if work == "cpu" else WAITING

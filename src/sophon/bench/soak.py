@@ -16,7 +16,6 @@ import os
 import random
 import signal
 import statistics
-import tempfile
 import threading
 import time
 import warnings
@@ -39,6 +38,7 @@ from sophon.loader.sources.assignment import OffloadWarning
 from sophon.loader.sources.sources import FallbackWarning
 from sophon.pipeline import Key, Pipeline, ops
 from sophon.process.children import children_of
+from sophon.process.scratch import scratch_folder
 from sophon.store import Store, open_store
 
 RECIPE = Pipeline([ops.Decode(), ops.RandomResizedCrop(64), ops.RandomHorizontalFlip(), ops.ToTensor()])
@@ -119,11 +119,11 @@ def bench_soak(minutes: float, seed: int = 0, on_step: OnStep | None = None) -> 
         stack.enter_context(warnings.catch_warnings())
         for expected in (FallbackWarning, OffloadWarning):
             warnings.simplefilter("ignore", expected)
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sophon-soak-"))
+        folder = stack.enter_context(scratch_folder("soak"))
         photos = Path(folder, "photos")
         write_photos(photos, "imagenet", _PHOTOS)
         store = open_store(photos, cache_dir=Path(folder))
-        nodes = [Node(photos, folder, stack) for _ in range(2)]
+        nodes = [Node(photos, str(folder), stack) for _ in range(2)]
         urls = [node.url for node in nodes]
         loops: list[Callable[[], None]] = [
             lambda: _train(urls[:1], store, report, stop, policy="none", seed=seed),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import statistics
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from sophon.loader.dataset import RemoteDataset
 from sophon.loader.loader import DataLoader
 from sophon.loader.options import Workers
 from sophon.loader.sources.local import LocalTransport
+from sophon.process.scratch import scratch_folder
 from sophon.store import Store, open_store
 
 BATCH_SIZE = 16
@@ -109,7 +109,7 @@ def bench_tune(
     """
     report = on_step or nothing
     result: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory(prefix="sophon-bench-") as folder, one_torch_thread(torch):
+    with scratch_folder("bench") as folder, one_torch_thread(torch):
         per_voxel_s = seconds_per_voxel()
         for number, name in enumerate(names):
             report(name, number, len(names))

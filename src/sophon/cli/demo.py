@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from rich.table import Table
 from sophon.cli.options import data_option, parsed
 from sophon.cli.progress import bars, count_bar
 from sophon.errors import ConfigError
+from sophon.process.scratch import scratch_folder
 from sophon.units import format_bandwidth, format_seconds, parse_bandwidth
 
 _LIKE = {"imagenet": "ImageNet", "openimages": "OpenImages"}
@@ -60,7 +60,7 @@ def demo(*, data: Path | None, like: str, count: int, link: float, epochs: int, 
         raise ConfigError(f"--out: {out} cannot be made ({error.strerror}); give another folder") from error
     from sophon.bench.demo import DemoSettings, run_demo  # torch takes seconds to load
 
-    with tempfile.TemporaryDirectory(prefix="sophon-demo-") as work:
+    with scratch_folder("demo") as work:
         folder = data or _make_photos(Path(work, "photos"), like, count)
         words = f"images in {data}" if data else f"{count} made-up {_LIKE[like]}-like photos"
         console.print(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from sophon.bench.pictures.photo_folder import write_photos
 from sophon.errors import ConfigError
 from sophon.pipeline import Pipeline
 from sophon.plan.resources import KINDS
+from sophon.process.scratch import scratch_folder
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -86,7 +86,7 @@ def photo_folder(data: Path | None, count: int, report: Callable[[str, int, int]
     if data is not None:
         yield data
         return
-    with tempfile.TemporaryDirectory(prefix="sophon-bench-") as work:
+    with scratch_folder("bench") as work:
         folder = Path(work, "photos")
         write_photos(folder, "imagenet", count, on_progress=lambda done, of: report("photos", done, of))
         yield folder

@@ -19,6 +19,13 @@ from sophon.units import parse_rate
 @click.argument("url", metavar="URL|PATH")
 @pipeline_option
 @click.option("--batches", default=50, show_default=True, type=click.IntRange(1), help="Batches to measure with.")
+@click.option(
+    "--seconds",
+    default=60.0,
+    show_default=True,
+    type=click.FloatRange(0.1),
+    help="How long to measure at most; what is done by then counts.",
+)
 @click.option("--batch-size", default=64, show_default=True, type=click.IntRange(1), help="Samples in a batch.")
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(1), help="Threads that preprocess.")
 @click.option(
@@ -34,6 +41,7 @@ def probe_command(
     url: str,
     pipeline_file: Path,
     batches: int,
+    seconds: float,
     batch_size: int,
     workers: int,
     consumer: float | None,
@@ -49,7 +57,8 @@ def probe_command(
     pipeline = read_pipeline(pipeline_file)
     with steps_bar(f"opening {url}") as report:  # a server that does not answer is waited for
         loader = DataLoader(url, pipeline, batch_size=batch_size, num_workers=workers, policy="none")
-        verdict = replace(probe(loader, batches=batches, on_step=report), consumer_per_s=consumer or math.inf)
+        found = probe(loader, batches=batches, seconds=seconds, on_step=report)
+        verdict = replace(found, consumer_per_s=consumer or math.inf)
     if json_target is not None:
         write_json(json_target, verdict.to_json())
     if json_target != STDOUT:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import click
 
 from sophon.cli.access import access_from, access_options
 from sophon.cli.limits import limit_options, limits_from
+from sophon.cli.logs import INTERRUPTED, set_format, tell
 from sophon.cli.options import cache_option, parsed
 from sophon.cli.paths import named_paths
 from sophon.cli.progress import count_bar
@@ -18,6 +20,8 @@ from sophon.units import parse_bandwidth
 
 if TYPE_CHECKING:
     from sophon.store import Store
+
+LOG = logging.getLogger("sophon.server")
 
 
 @click.command()
@@ -69,6 +73,13 @@ if TYPE_CHECKING:
 )
 @limit_options
 @click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How to log who connects or is refused, and slow or broken samples: lines of text or of JSON.",
+)
+@click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
     help="HTTP port for /health and /metrics; 0 for any free one, no HTTP if left out.",
@@ -112,6 +123,7 @@ def serve(
     """
     from sophon.server.process import Ready, ServerConfig, import_modules, run_server  # Flight takes a moment to load
 
+    set_format(more.pop("log_format"))
     named = named_paths(paths, name, where)
     import_modules(modules)  # first of all, since they may bring the store that opens a path
     # Before the data sets are listed, which may take minutes.
@@ -119,8 +131,7 @@ def serve(
     access = access_from(more, [label for label, _ in named])
     warning = access.check_place(host)
     if warning is not None:
-        click.echo(f"sophon: warning: {warning}", err=True)
-    import_modules(modules)  # one of them may bring the store that a data set is opened with
+        LOG.warning("%s", warning, extra={"event": "exposed"})
     stores, indexes = _opened(named, cache_dir)
     config = ServerConfig(
         host,
@@ -141,13 +152,17 @@ def serve(
 
     def on_ready(ready: Ready) -> None:
         for label, store in stores.items():
-            click.echo(f"sophon: serving {len(store):,} samples at {ready.url}/{label}")
+            at = f"{ready.url}/{label}"
+            tell("serving", f"serving {len(store):,} samples at {at}", dataset=label, samples=len(store), url=at)
         if ready.metrics_port is not None:
-            click.echo(f"sophon: metrics at http://{metrics_host}:{ready.metrics_port}/metrics")
-        click.echo(f"sophon: ready, {cores:g} core{'' if cores == 1 else 's'} for ops")
+            at = f"http://{metrics_host}:{ready.metrics_port}/metrics"
+            tell("metrics", f"metrics at {at}", url=at)
+        tell("ready", f"ready, {cores:g} core{'' if cores == 1 else 's'} for ops", cores=cores, pid=ready.pid)
 
-    run_server(stores, config, on_ready)
-    click.echo("sophon: stopped")
+    is_interrupt = run_server(stores, config, on_ready)
+    tell("stopped", "stopped")
+    if is_interrupt:
+        click.get_current_context().exit(INTERRUPTED)
 
 
 def _opened(named: list[tuple[str, str]], cache_dir: Path | None) -> tuple[dict[str, Store], list[Path]]:
@@ -172,13 +187,14 @@ def _attach_indexes(store: Store, cache_dir: Path | None) -> list[Path]:
     try:
         sidecar = find_sidecar(store.path, cache_dir)
     except ArtifactError as error:
-        click.echo(f"sophon: window indexes are left out: {error}", err=True)
+        LOG.warning("window indexes are left out: %s", error, extra={"event": "indexes"})
         return []
     if sidecar is None:
         return []
     INDEXES.attach(sidecar)
-    click.echo(f"sophon: window indexes of {len(sidecar):,} samples from {sidecar.path}")
+    tell("indexes", f"window indexes of {len(sidecar):,} samples from {sidecar.path}", samples=len(sidecar))
     stale = sidecar.stale_share(store)
     if stale:
-        click.echo(f"sophon: {stale:.1%} of the samples were changed after they were indexed; {again}", err=True)
+        text = f"{stale:.1%} of the samples were changed after they were indexed; {again}"
+        LOG.warning("%s", text, extra={"event": "indexes"})
     return [sidecar.path]

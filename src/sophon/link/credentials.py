@@ -18,6 +18,15 @@ from sophon.errors import ConfigError
 TOKEN_VARIABLE = "SOPHON_TOKEN"
 _FILES = {"tls_ca": "SOPHON_TLS_CA", "tls_cert": "SOPHON_TLS_CERT", "tls_key": "SOPHON_TLS_KEY"}
 _LONGEST_TOKEN = 4096
+_REASONS = {
+    "Connection refused": "connection refused: nothing listens on that port there",
+    "hostname lookup error": "that host name is not known here",
+    "DNS resolution failed": "that host name is not known here",
+    "No route to host": "no route to that host",
+    "Network is unreachable": "the network of that host cannot be reached",
+    "http1.x server": "what listens there is no storage node: it speaks HTTP",
+    "Deadline Exceeded": "no answer in time",
+}
 
 
 class Credentials:
@@ -59,7 +68,9 @@ class Credentials:
         token = self._current_token()
         if token is not None and not (token.isascii() and token.isprintable() and 0 < len(token) <= _LONGEST_TOKEN):
             raise ConfigError(
-                f"token: expected up to {_LONGEST_TOKEN} ASCII characters on one line, got something else"
+                f"token: expected up to {_LONGEST_TOKEN} ASCII characters, or a line of a token file, got something "
+                f"else; give Credentials(token=…) or set {TOKEN_VARIABLE} to what stands first in a line of the node's "
+                "--token-file"
             )
         files = self._current_files()
         if ("tls_cert" in files) != ("tls_key" in files):
@@ -78,7 +89,8 @@ class Credentials:
         return {names[name]: _read(name, path) for name, path in self._current_files().items()}
 
     def _current_token(self) -> str | None:
-        return self._token if self._token is not None else _variable(TOKEN_VARIABLE)
+        told = self._token if self._token is not None else _variable(TOKEN_VARIABLE)
+        return None if told is None else _token_of(told)
 
     def _current_files(self) -> Mapping[str, str]:
         from_environment = {name: _variable(variable) for name, variable in _FILES.items()}
@@ -90,6 +102,20 @@ class Credentials:
 
 def _made(given: dict[str, Any]) -> Credentials:
     return Credentials(**given)
+
+
+def _token_of(text: str) -> str:
+    """Return the token of a text that is one, or a token file of one line: its data sets are the node's business."""
+    lines = [words for line in text.splitlines() if (words := line.split("#", 1)[0].split())]
+    if len(lines) > 1:
+        raise ConfigError(
+            f"token: {len(lines)} lines were given, which are several tokens; give one of them: Credentials(token=…), "
+            f"or {TOKEN_VARIABLE}"
+        )
+    found = lines[0][0] if lines else ""
+    if found.startswith("sha256:"):
+        raise ConfigError("token: the node's file has only the SHA-256 of this token; give the token that it is of")
+    return found
 
 
 def _variable(name: str) -> str | None:
@@ -113,6 +139,14 @@ def certificate_problem(message: str) -> str | None:
         )
     if "wrong version number" in text:
         return "the node answers without TLS; use grpc:// instead of grpc+tls://, or start it with --tls-cert"
+    return None
+
+
+def plain_reason(message: str) -> str | None:
+    """Return in plain words why nothing can be reached there, if gRPC's message says so; None otherwise."""
+    for sign, words in _REASONS.items():
+        if sign in message:
+            return words
     return None
 
 

@@ -29,7 +29,7 @@ from sophon.errors import (
 from sophon.link import grpc_fork as fork
 from sophon.link.answer import opened_from
 from sophon.link.closed import CLOSED_SCHEMA, is_clock, opened_batch, read_options
-from sophon.link.credentials import Credentials, certificate_problem, connection_hint
+from sophon.link.credentials import Credentials, certificate_problem, connection_hint, plain_reason
 from sophon.link.listing import Listing, received
 from sophon.link.silence import SilenceWatch
 from sophon.link.transport import Fetch, Opened, Transport
@@ -344,7 +344,9 @@ class _typed_errors:  # noqa: N801 - reads as a statement
         from pyarrow import flight
 
         if isinstance(error, flight.FlightError) and error.extra_info:
-            raise error_from_json(error.extra_info.decode("utf-8", "replace")) from error
+            told = error_from_json(error.extra_info.decode("utf-8", "replace"))
+            # Flight's own error would only say the same again, with gRPC's inner life.
+            raise told from (None if isinstance(told, ConfigError | AccessError) else error)
         if isinstance(error, flight.FlightUnauthenticatedError | flight.FlightUnauthorizedError):
             raise AccessError(f"{self._address}: {_first_line(error)}") from error
         if isinstance(error, flight.FlightError) and (remedy := certificate_problem(str(error))):
@@ -358,8 +360,13 @@ class _typed_errors:  # noqa: N801 - reads as a statement
         )
         # gRPC has no class for a node that has no threads left for a while, and Arrow none for gRPC's word for it.
         if isinstance(error, lost) or (error is not None and "resource exhausted error" in str(error)):
-            hint = connection_hint(str(error))
-            raise RetryableError(f"{self._address}: {_first_line(error)}{hint}") from error
+            text = plain_reason(str(error)) or f"{_first_line(error)}{connection_hint(str(error))}"
+            raise RetryableError(f"{self._address}: {text}") from error
+        if isinstance(error, NotImplementedError | flight.FlightServerError) and "http2 header" in str(error):
+            raise TransportError(
+                f"{self._address}: what answers there is no storage node ({_first_line(error)}); give the address that "
+                "`sophon serve` says, and look whether a proxy stands between (http_proxy)"
+            ) from error
         if isinstance(error, flight.FlightError | pa.ArrowException):
             raise TransportError(f"{self._address}: {_first_line(error)}") from error
 

@@ -124,7 +124,8 @@ class Request:
         in_order: Whether replies come in the order of the request instead of as they are finished.
         patience_s: How long a sample may wait for a free core before it is sent as it is.
         columns: Names of further columns to send along; "id" is the sample's id.
-        keys: Indexes of the samples in the whole data set, which random ops depend on; empty if they are the same.
+        keys: What random ops know the samples by: their indexes in the whole data set, or numbers beyond these for one
+            that comes again in an epoch; empty if they are the same as `samples`.
         fields: Names of the fields to send besides the first.
         protocol: Version of the protocol that both sides speak.
         is_closed: Whether record batches come in envelopes, which the trainer looks at first (`closed`).

@@ -14,7 +14,7 @@ from sophon.codec.cut import Cut
 from sophon.errors import ConfigError
 from sophon.link.credentials import Credentials
 from sophon.link.transport import Transport
-from sophon.loader.dataset import RemoteDataset
+from sophon.loader.dataset import RemoteDataset, joined
 from sophon.loader.epoch.collate import Collate
 from sophon.loader.machine.tuner import Setting, Tuner
 from sophon.loader.options import Faults, OnError, Output, Planning, Ranks, Workers, at_least
@@ -72,6 +72,10 @@ class Own:
 
     def open(self, data: Any, pipeline: Any, generator: Any) -> RemoteDataset:
         """Return the data set at an address or a path, of an object, or the one that was given."""
+        if isinstance(data, Several):
+            is_drawn = generator is not None and not any(isinstance(one, RemoteDataset) for one in data.members)
+            told = replace(self, seed=_drawn(generator)) if is_drawn else self
+            return joined([told.open(one, pipeline, None) for one in data.members])
         if isinstance(data, RemoteDataset):
             if pipeline is not None:
                 raise ConfigError("a RemoteDataset has its own pipeline; give one of them")
@@ -102,13 +106,40 @@ def _drawn(generator: Any) -> int:
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
+@dataclass(frozen=True)
+class Several:
+    """Data sets that are used as one, without those that came twice."""
+
+    members: tuple[Any, ...]
+
+
 def unwrapped(data: Any) -> tuple[Any, Order | None]:
-    """Return what samples come from, and which of them take part, where a `Subset` says so."""
-    if torch is None or not isinstance(data, torch.utils.data.Subset):
+    """Return what samples come from, and which of them take part, where `Subset` and `ConcatDataset` say so."""
+    if torch is not None and isinstance(data, torch.utils.data.Subset):
+        inner, outer = unwrapped(data.dataset)
+        mine = np.asarray(list(data.indices), np.int64)
+        return inner, mine if outer is None else outer[mine]
+    if torch is None or not isinstance(data, torch.utils.data.ConcatDataset):
         return data, None
-    inner, outer = unwrapped(data.dataset)
-    mine = np.asarray(list(data.indices), np.int64)
-    return inner, mine if outer is None else outer[mine]
+    datasets: list[Any] = data.datasets
+    found = [(*unwrapped(one), len(one)) for one in datasets]
+    flat = [member for inner, _, _ in found for member in (inner.members if isinstance(inner, Several) else [inner])]
+    members = list({id(member): member for member in flat}.values())
+    starts, total = {}, 0
+    for member in members:
+        starts[id(member)] = total
+        total += len(member)
+    indices = np.concatenate([_in_whole(inner, outer, count, starts) for inner, outer, count in found])
+    whole = members[0] if len(members) == 1 else Several(tuple(members))
+    return whole, None if np.array_equal(indices, np.arange(total)) else indices
+
+
+def _in_whole(inner: Any, outer: Order | None, count: int, starts: dict[int, int]) -> Order:
+    """Return where the samples of a member, or of several, are in the whole."""
+    mine = inner.members if isinstance(inner, Several) else (inner,)
+    places = np.concatenate([np.arange(len(one)) + starts[id(one)] for one in mine])
+    assert outer is not None or len(places) == count
+    return places if outer is None else places[outer]
 
 
 def divided(data: Any, pipeline: Any, positional: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:

@@ -24,14 +24,17 @@ from sophon.loader.objects import as_pipeline, check_unchanged, given
 from sophon.loader.opening.blocked import warn_if_blocked
 from sophon.loader.opening.trial import try_calls
 from sophon.loader.options import Faults, OnError, Output, Told
+from sophon.loader.planning.asked import Asked
 from sophon.loader.planning.shared import MEASURED, SharedPlanning, shared_array
 from sophon.loader.sources.assignment import agreed_cut, assignment_for, within
+from sophon.loader.sources.joined import JoinedSources
 from sophon.loader.sources.prefix_cache import Cache, CachedTransport, cache_cut, cache_for
 from sophon.loader.sources.samples import Samples
 from sophon.loader.sources.sources import Address, Sources, addresses_of, transport_to
-from sophon.loader.sources.verified import VerifiedTransport, Verify
+from sophon.loader.sources.verified import VerifiedTransport
 from sophon.loader.torch_import import Dataset, in_worker, need_torch
 from sophon.pipeline import Key, Pipeline
+from sophon.pipeline.pipeline import in_words
 from sophon.plan.plan import Plan
 from sophon.process.arenas import bound_arenas
 from sophon.process.opencv import alone_after_fork
@@ -70,7 +73,7 @@ class RemoteDataset(Dataset[Any]):
 
     def __init__(
         self,
-        url: Address | Transport,
+        url: Address | Transport | Sources,
         pipeline: Any = None,
         *,
         seed: int = 0,
@@ -82,7 +85,7 @@ class RemoteDataset(Dataset[Any]):
         faults: Faults | None = None,
         cache: bool | str | Cut | Cache = False,
     ) -> None:
-        told = Told.of(policy, on_error, output, faults)
+        told, given_policy = Told.of(policy, on_error, output, faults), policy
         columns, policy = told.output.columns, told.planning.policy
         if told.output.kind == "torch":
             need_torch('output="torch"')
@@ -93,9 +96,17 @@ class RemoteDataset(Dataset[Any]):
         self._recipe = pipeline
         self.seed = Key(seed, 0, 0).seed
         deadline_s = told.faults.deadline_s
-        nodes, self.url = _nodes(url, credentials or Credentials(), deadline_s)
-        nodes, digests = _verified(nodes, told.faults.verify, self.pipeline)
-        sources = Sources(nodes, told.faults.fallback, self.pipeline, self.url, deadline_s)
+        digests = None if told.faults.verify is None else Digests.load(told.faults.verify.digests)
+        sources = _sources(url, credentials or Credentials(), told.faults, self.pipeline, digests)
+        self.url = sources.url
+        self._said = {
+            "seed": seed,
+            "policy": given_policy,
+            "on_error": on_error,
+            "output": output,
+            "target_transform": target_transform,
+            "faults": faults,
+        }
         bound_arenas()
         alone_after_fork()
         opened = sources.open(self.pipeline)
@@ -106,24 +117,35 @@ class RemoteDataset(Dataset[Any]):
         self.is_cached = cache is not False
         self.measures = policy if isinstance(policy, str) and policy in MEASURED else None
         self._assign(None if self.measures else policy, cache, told.planning.allow_lossy)
-        self.finishing = Finishing(
-            self.pipeline,
-            self.seed,
-            self.url,
-            opened.has_labels,
-            tuple(columns),
-            self.samples.fields,
-            target_transform,
-            told.output.kind,
-        )
+        self.finishing = self._finishing(tuple(columns), target_transform, told.output.kind)
         self.bad_samples = BadSamples(told.on_error.action, told.on_error.budget, len(self))
         # Shared with torch's worker processes, forked or spawned, also persistent ones.
         self._epoch = shared_array(1, np.int64)
+        self._asked = Asked(len(self)) if any(op.random for op in self.pipeline.ops) else None
         self._planning = SharedPlanning(self.samples, self.measures, told.planning.allow_lossy)
         if not in_worker():
             if self.transport.is_remote and policy != "none" and not self.is_cached:
                 warn_if_blocked(self.pipeline)
             try_calls(self.pipeline, self.seed, self.samples.first_file)
+
+    @property
+    def said_policy(self) -> str:
+        """What was said of cuts; those that samples have at the moment may be a loader's plan."""
+        return repr(self._said["policy"])
+
+    def with_sources(self, sources: Sources) -> RemoteDataset:
+        """Return a data set with the same pipeline and settings whose samples come from other sources."""
+        return RemoteDataset(sources, self._recipe, **self._said)
+
+    def __add__(self, other: Any) -> Any:
+        """Return both data sets as one; with one that is not remote, torch's `ConcatDataset`."""
+        return joined([self, other]) if isinstance(other, RemoteDataset) else super().__add__(other)
+
+    def _finishing(
+        self, columns: tuple[str, ...], target_transform: Callable[[Any], Any] | None, kind: str
+    ) -> Finishing:
+        has_labels, fields = self.opened.has_labels, self.samples.fields
+        return Finishing(self.pipeline, self.seed, self.url, has_labels, columns, fields, target_transform, kind)
 
     def _assign(self, policy: Any, cache: bool | str | Cut | Cache, allow_lossy: bool) -> None:
         """Give the samples their cuts, as a policy, a plan or a cache has it."""
@@ -136,7 +158,8 @@ class RemoteDataset(Dataset[Any]):
             policy = cache_cut(pipeline, cache)
         is_plan = not (policy is None or isinstance(policy, str | Cut))
         fixed, plan = (None, policy) if is_plan else (policy, None)
-        wanted = assignment_for(pipeline, fixed, plan, len(self), allow_lossy=allow_lossy)
+        which = opened.fingerprint
+        wanted = assignment_for(pipeline, fixed, plan, len(self), dataset=which, allow_lossy=allow_lossy)
         # Digests take a moment, and matter only if something is to run elsewhere.
         offloads = any(cut.k for cut in wanted.cuts)
         samples.agreed_cut = agreed_cut(pipeline, opened) if offloads else 0
@@ -186,6 +209,8 @@ class RemoteDataset(Dataset[Any]):
         """
         check_unchanged(self._recipe, self.pipeline)
         self._epoch[0] = Key(0, epoch, 0).epoch
+        if self._asked is not None:
+            self._asked.forget()
         self._planning.begin(int(self._epoch[0]))
 
     @property
@@ -229,6 +254,9 @@ class RemoteDataset(Dataset[Any]):
     def __getitems__(self, indices: Sequence[int | tuple[int, int]]) -> list[Any]:
         """Return several samples, asked for in one request; an index may be (epoch, index)."""
         epochs, samples = zip(*(self._resolve(index) for index in indices), strict=True) if indices else ((), ())
+        if self._asked is not None:
+            pairs = zip(indices, samples, strict=True)
+            self._asked.note([sample for index, sample in pairs if not isinstance(index, tuple)])
         items: list[Any] = [None] * len(samples)
         for epoch in dict.fromkeys(epochs):
             places = [place for place, one in enumerate(epochs) if one == epoch]
@@ -271,22 +299,72 @@ class RemoteDataset(Dataset[Any]):
         return int(epoch), sample % len(self)
 
 
-def _nodes(url: Address | Transport, credentials: Credentials, deadline_s: float) -> tuple[list[Transport], str]:
-    """Return the ways to all nodes, and what to call them in messages."""
+def _sources(
+    url: Address | Transport | Sources,
+    credentials: Credentials,
+    faults: Faults,
+    pipeline: Pipeline,
+    digests: Digests | None,
+) -> Sources:
+    """Return the ways to all nodes."""
+    if isinstance(url, Sources):
+        return url
+    deadline_s = faults.deadline_s
     if isinstance(url, Transport):
-        return [url], url.address
+        return Sources(_verified([url], faults, digests, pipeline), faults.fallback, pipeline, url.address, deadline_s)
     addresses = addresses_of(url)
-    return [transport_to(address, credentials, deadline_s) for address in addresses], ", ".join(addresses)
+    nodes = [transport_to(address, credentials, deadline_s) for address in addresses]
+    nodes = _verified(nodes, faults, digests, pipeline)
+    return Sources(nodes, faults.fallback, pipeline, ", ".join(addresses), deadline_s)
 
 
-def _verified(
-    nodes: list[Transport], verify: Verify | None, pipeline: Pipeline
-) -> tuple[list[Transport], Digests | None]:
-    """Return the ways to all nodes with a check of what they send, if the user wants that, and the digests for it."""
-    if verify is None:
-        return nodes, None
-    digests = Digests.load(verify.digests)
-    return [VerifiedTransport(node, digests, verify.samples, pipeline) for node in nodes], digests
+def joined(datasets: Sequence[RemoteDataset]) -> RemoteDataset:
+    """Return several data sets as one, the samples of the first before those of the second.
+
+    Raises:
+        ConfigError: They differ in more than their samples; says in what.
+    """
+    first, deadline_s = datasets[0], datasets[0].faults.deadline_s
+    for other in datasets[1:]:
+        _check_alike(first, other)
+    for one in datasets:
+        if one.is_cached or one.sources.has_fallback:
+            raise ConfigError(f"{one.url} has a cache or a fallback of its own; data sets are joined without either")
+    url = ", ".join(dict.fromkeys(one.url for one in datasets))
+    sources = JoinedSources([(one.sources, one.opened) for one in datasets], first.pipeline, url, deadline_s)
+    return first.with_sources(sources)
+
+
+def _check_alike(first: RemoteDataset, other: RemoteDataset) -> None:
+    if first.pipeline.fingerprint != other.pipeline.fingerprint:
+        raise ConfigError(
+            f"{other.url} has another pipeline ({in_words(other.pipeline)}) than {first.url} "
+            f"({in_words(first.pipeline)}); one loader has one pipeline: use torch's DataLoader where they differ"
+        )
+    told: dict[str, tuple[Any, Any]] = {
+        "seed": (first.seed, other.seed),
+        "has_labels": (first.opened.has_labels, other.opened.has_labels),
+        "columns": (first.finishing.columns, other.finishing.columns),
+        "fields": (first.opened.fields, other.opened.fields),
+        "output": (first.output, other.output),
+        "target_transform": (first.finishing.target_transform, other.finishing.target_transform),
+        "on_error": (first.bad_samples.policy, other.bad_samples.policy),
+        "policy": (first.said_policy, other.said_policy),
+        "is_remote": (first.transport.is_remote, other.transport.is_remote),
+    }
+    for name, (one, two) in told.items():
+        if one != two:
+            raise ConfigError(
+                f"{other.url} has {name}={two!r} and {first.url} {name}={one!r}; data sets are joined if they differ "
+                "in their samples alone"
+            )
+
+
+def _verified(nodes: list[Transport], faults: Faults, digests: Digests | None, pipeline: Pipeline) -> list[Transport]:
+    """Return the ways to all nodes, with a check of what they send if the user wants that."""
+    if faults.verify is None or digests is None:
+        return nodes
+    return [VerifiedTransport(node, digests, faults.verify.samples, pipeline) for node in nodes]
 
 
 def _check_columns(columns: Sequence[str], opened: Opened, url: str) -> None:

@@ -36,7 +36,7 @@ from sophon.loader.arguments import (
 from sophon.loader.dataset import RemoteDataset
 from sophon.loader.epoch.batch import EMPTY
 from sophon.loader.epoch.passes import Batching, Passes, Staff, Start
-from sophon.loader.epoch.shared import Running, SharedBatches
+from sophon.loader.epoch.shared import Latest, Running, SharedBatches
 from sophon.loader.machine.machine import MachineConfig
 from sophon.loader.machine.tuner import Setting
 from sophon.loader.options import Faults, OnError, Output, Ranks, Workers, at_least
@@ -48,7 +48,7 @@ from sophon.loader.order.turns import Turns
 from sophon.loader.planning.planner import Planner, PlanSettings
 from sophon.loader.planning.shared import MEASURED
 from sophon.loader.planning.watch import Watch
-from sophon.loader.sources.assignment import OffloadWarning, SeedWarning
+from sophon.loader.sources.assignment import OffloadWarning
 from sophon.loader.sources.prefix_cache import Cache
 from sophon.loader.sources.sources import Address
 from sophon.loader.torch_arguments import TorchArguments
@@ -81,7 +81,7 @@ class DataLoader:
     Args:
         data: Address ``grpc://host:port/dataset``, a list of addresses of nodes that hold copies or parts of a data
             set, a path, a data set of torchvision's or Hugging Face's that consists of files, `from_dataset(…)` of
-            one's own, a `RemoteDataset`, or a `torch.utils.data.Subset` of any of these.
+            one's own, a `RemoteDataset`, or a `Subset` or `ConcatDataset` of torch's of any of these.
         pipeline: A `Pipeline`, a list of ops that begins with `Decode`, or a transform of torchvision, timm or
             albumentations, or a callable, that takes a picture; not with a `RemoteDataset`, which has its own, nor with
             an object that has a transform.
@@ -220,9 +220,10 @@ class DataLoader:
         )
         self._place = Place()
         self._running = Running()  # the latest pass
+        self._latest = Latest()
         self._is_closed = False
         self._spent: tuple[Spent, Plan | None] | None = None  # by the latest pass that ended, and under which plan
-        self._warned = self._warned_of_repeats = False
+        self._warned = False
         self.stats = Stats()
         result_bytes = dataset.finishing.result_bytes
         config = MachineConfig(
@@ -458,9 +459,14 @@ class DataLoader:
         """Return the next pass; its engine, if it has one, is added to those that run when it does."""
         if self._is_closed:
             raise ConfigError("this loader is closed; make another one")
+        if self._latest.was_dropped:  # trainers try whether a loader can be iterated over: that is no epoch
+            self._place.take_back()
         epoch, cursor, turns = self._place.begin()
         self.dataset.set_epoch(epoch)
-        return self._pass(epoch, cursor, self.ranks, turns, running)
+        self._latest = latest = Latest()
+        batches = self._pass(Start(epoch, cursor, self.ranks, turns), running, latest)
+        latest.of(batches)
+        return batches
 
     def shared(self) -> SharedBatches:
         """Return the batches of the next epoch for several threads to draw from; each goes to exactly one of them.
@@ -522,7 +528,9 @@ class DataLoader:
         )
         return explain_epoch(spent, setup, self.verdict, plan)
 
-    def _pass(self, epoch: int, cursor: int, ranks: Rank, turns: Turns | None, running: Running) -> Generator[Any]:
+    def _pass(self, start: Start, running: Running, latest: Latest) -> Generator[Any]:
+        latest.is_started = True
+        epoch, cursor, ranks, turns = start.epoch, start.cursor, start.ranks, start.turns
         before, start_s = self.stats.to_dict(), time.monotonic()
         if turns is None:
             turns = self._passes.turns(epoch, cursor, ranks)
@@ -537,8 +545,6 @@ class DataLoader:
                 if batch is EMPTY:
                     self._check_empty(ranks)
                     continue
-                if handed == 0:
-                    self._warn_of_repeats()
                 handed += 1
                 yield batch
             is_whole = True
@@ -554,18 +560,6 @@ class DataLoader:
             raise BudgetError(
                 f"all samples of a batch are bad; to leave it out would make rank {ranks.rank} take "
                 f"fewer steps than the others, which would wait for ever. Use on_error='substitute'."
-            )
-
-    def _warn_of_repeats(self) -> None:
-        repeats, pipeline = self._sampling.repeats, self.dataset.pipeline
-        if repeats and any(op.random for op in pipeline.ops) and not self._warned_of_repeats:
-            self._warned_of_repeats = True
-            warnings.warn(
-                f"the sampler names samples again {repeats:,} times in one epoch; random steps depend on (seed, epoch, "
-                "sample), so each time such a sample has the same crop and the same flip. With torch's loader they "
-                "differ; shorter epochs (num_samples) make such repetitions rarer",
-                SeedWarning,
-                stacklevel=3,
             )
 
     def _warn_of_smaller_cuts(self, samples: int, smaller: int) -> None:

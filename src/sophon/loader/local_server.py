@@ -8,13 +8,13 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from sophon.errors import ConfigError, TransportError
+from sophon.process.scratch import scratch_folder
 
 
 class LocalServer:
@@ -68,7 +68,7 @@ class LocalServer:
         """Start the process and wait until it accepts requests; again on the same port if it ran before."""
         if self._process is not None:
             raise ConfigError(f"the server runs already, at {self.url}")
-        with tempfile.TemporaryDirectory(prefix="sophon-") as folder:
+        with scratch_folder() as folder:
             ready_file, log = Path(folder, "ready.json"), Path(folder, "log")
             command = [sys.executable, "-m", "sophon", *self._command]
             command += ["--port", str(self.port), "--ready-file", str(ready_file)]

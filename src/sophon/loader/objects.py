@@ -17,6 +17,7 @@ import numpy as np
 from sophon.errors import ConfigError
 from sophon.link.transport import Transport
 from sophon.loader.sources.local import LocalTransport
+from sophon.loader.sources.sources import Sources
 from sophon.pipeline import Key, Op, Pipeline, ops
 from sophon.pipeline.call import Call
 from sophon.pipeline.ops.decode import Decode
@@ -67,7 +68,7 @@ def given(data: Any, pipeline: Any, target_transform: Callable[[Any], Any] | Non
         ConfigError: The object cannot be represented, has a transform while a pipeline is given too, or gives other
             pictures or targets than its files do; says what to try.
     """
-    if isinstance(data, str | os.PathLike | Transport | list | tuple):
+    if isinstance(data, str | os.PathLike | Transport | Sources | list | tuple):
         return Given(data, pipeline, target_transform)
     files = files_of(data)
     if files is None:

@@ -18,7 +18,7 @@ from torch.utils.data import default_collate
 
 from sophon.codec.cut import RAW
 from sophon.errors import ConfigError, OpError, RetryableError, UnavailableError
-from sophon.link.transport import Transport
+from sophon.link.transport import Fetch, Transport
 from sophon.link.wire import Reply
 from sophon.loader.dataset import RemoteDataset
 from sophon.loader.loader import DataLoader
@@ -34,7 +34,12 @@ OnStep = Callable[[str, int, int], None]
 
 
 def probe(
-    loader: DataLoader, step: Callable[[Any], Any] | None = None, *, batches: int = 50, on_step: OnStep | None = None
+    loader: DataLoader,
+    step: Callable[[Any], Any] | None = None,
+    *,
+    batches: int = 50,
+    seconds: float = math.inf,
+    on_step: OnStep | None = None,
 ) -> Verdict:
     """Measure the training step, raw fetching and preprocessing, each alone.
 
@@ -42,19 +47,24 @@ def probe(
         loader: What feeds the training; it is not advanced.
         step: Called with one batch, as in training; the batch holds random numbers. None if there is none to measure.
         batches: How many batches each run takes.
+        seconds: How long all runs may take together; one that is not through by then counts with what it has done, at
+            least one batch or request.
         on_step: Called with what runs, how many of its batches are done, and how many there are.
     """
     if batches < 1:
         raise ConfigError(f"batches: expected at least 1, got {batches}")
+    if not seconds > 0:
+        raise ConfigError(f"seconds: expected more than 0, got {seconds}")
     report = on_step or (lambda _name, _number, _count: None)
+    share_s = seconds / (2 if step is None else 3)
     dataset, size = loader.dataset, loader.usual_batch
     if len(dataset) == 0:
         raise ConfigError(f"{dataset.url} is empty; there is nothing to measure")
     consumer_per_s = math.inf
     if step is not None:
-        consumer_per_s = size * _steps_per_s(_synthetic(loader), step, batches, report)
-    io_per_s, replies = _fetch(dataset, size * batches, size, report)
-    cpu_per_s = _preprocess(dataset, replies, max(loader.num_workers, 1), size, report)
+        consumer_per_s = size * _steps_per_s(_synthetic(loader), step, batches, share_s, report)
+    io_per_s, replies = _fetch(dataset, size * batches, size, share_s, report)
+    cpu_per_s = _preprocess(dataset, replies, max(loader.num_workers, 1), size, share_s, report)
     return Verdict(consumer_per_s, io_per_s, cpu_per_s)
 
 
@@ -74,16 +84,18 @@ def _randomised(batch: Any) -> Any:
     return batch
 
 
-def _steps_per_s(batch: Any, step: Callable[[Any], Any], batches: int, report: OnStep) -> float:
+def _steps_per_s(batch: Any, step: Callable[[Any], Any], batches: int, most_s: float, report: OnStep) -> float:
+    end_s = time.monotonic() + most_s
     for _ in range(_WARM_UP):
         step(batch)
     _wait_for_accelerator()
-    start_s = time.monotonic()
-    for number in range(batches):
-        report("training step", number, batches)
+    start_s, done = time.monotonic(), 0
+    while done < batches and (done == 0 or time.monotonic() < end_s):
+        report("training step", done, batches)
         step(batch)
+        done += 1
     _wait_for_accelerator()
-    return batches / max(time.monotonic() - start_s, 1e-9)
+    return done / max(time.monotonic() - start_s, 1e-9)
 
 
 def _wait_for_accelerator() -> None:
@@ -91,19 +103,23 @@ def _wait_for_accelerator() -> None:
         torch.accelerator.synchronize()
 
 
-def _fetch(dataset: RemoteDataset, count: int, size: int, report: OnStep) -> tuple[float, list[tuple[int, Reply]]]:
+def _fetch(
+    dataset: RemoteDataset, count: int, size: int, most_s: float, report: OnStep
+) -> tuple[float, list[tuple[int, Reply]]]:
     """Fetch raw samples, no processing; return samples per second and as many of them as may be held."""
     order = list(itertools.islice(itertools.cycle(range(len(dataset))), count))
     requests = _requests(dataset, order)
     kept: list[tuple[int, Reply]] = []
     held_bytes = done = 0
+    end_s = time.monotonic() + most_s
 
     def fetch(asked: tuple[Transport, list[int]]) -> list[tuple[int, Reply]]:
         source, samples = asked
+        if done and time.monotonic() > end_s:
+            return []
         request = replace(dataset.samples.request(0, samples), cuts=(RAW,) * len(samples))
         try:
-            replies = sorted(source.fetch(request, dataset.samples.deadline_s), key=lambda reply: reply.position)
-            return [(samples[reply.position], reply) for reply in replies]
+            return _until(end_s, source.fetch(request, dataset.samples.deadline_s), samples)
         except RetryableError as error:  # a second try would be measured, too
             raise explain(UnavailableError(str(error)), dataset.url) from error
 
@@ -111,6 +127,8 @@ def _fetch(dataset: RemoteDataset, count: int, size: int, report: OnStep) -> tup
     sources = len({id(source) for source, _ in requests})
     with ThreadPoolExecutor(MachineConfig.max_requests * sources, "sophon-probe") as pool:
         for replies in pool.map(fetch, requests):
+            if not replies:  # the time is over; the few that are still under way count, too
+                continue
             done += len(replies)
             report("raw fetch", done // size, count // size)
             for sample, reply in replies:
@@ -121,6 +139,17 @@ def _fetch(dataset: RemoteDataset, count: int, size: int, report: OnStep) -> tup
     if not kept:
         raise ConfigError(f"no sample of {dataset.url} could be read; look at its files")
     return done / max(elapsed_s, 1e-9), kept
+
+
+def _until(end_s: float, fetch: Fetch, samples: list[int]) -> list[tuple[int, Reply]]:
+    """Return what comes of a request before its time is over, at least one reply, in the order of its samples."""
+    replies: list[Reply] = []
+    for reply in fetch:
+        replies.append(reply)
+        if time.monotonic() > end_s:
+            fetch.cancel()
+            break
+    return [(samples[reply.position], reply) for reply in sorted(replies, key=lambda reply: reply.position)]
 
 
 def _requests(dataset: RemoteDataset, order: list[int]) -> list[tuple[Transport, list[int]]]:
@@ -137,9 +166,15 @@ def _requests(dataset: RemoteDataset, order: list[int]) -> list[tuple[Transport,
 
 
 def _preprocess(
-    dataset: RemoteDataset, replies: list[tuple[int, Reply]], workers: int, size: int, report: OnStep
+    dataset: RemoteDataset, replies: list[tuple[int, Reply]], workers: int, size: int, most_s: float, report: OnStep
 ) -> float:
     """Preprocess held samples; return samples per second."""
+    end_s = time.monotonic() + most_s
+
+    def work(item: tuple[int, Reply]) -> Exception | bool:
+        if done and time.monotonic() > end_s:
+            return False
+        return finish(item) or True
 
     def finish(item: tuple[int, Reply]) -> Exception | None:
         # A damaged file costs time too, and is the training's to complain about.
@@ -149,11 +184,12 @@ def _preprocess(
     for item in replies[:_WARM_UP]:
         finish(item)
     start_s = time.monotonic()
-    whole = 0
+    whole = done = 0
     with ThreadPoolExecutor(workers, "sophon-probe") as pool:
-        for number, error in enumerate(pool.map(finish, replies)):
-            report("preprocessing", number // size, len(replies) // size)
-            whole += error is None
+        for found in pool.map(work, replies):
+            done += found is not False
+            whole += found is True
+            report("preprocessing", done // size, len(replies) // size)
     if not whole:
         raise ConfigError(f"no sample of {dataset.url} goes through the pipeline; the first: {finish(replies[0])}")
-    return len(replies) / max(time.monotonic() - start_s, 1e-9)
+    return done / max(time.monotonic() - start_s, 1e-9)

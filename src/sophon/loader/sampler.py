@@ -33,6 +33,33 @@ class Pass:
     positions: Positions
 
 
+class EpochCallback:
+    """Tells a `RemoteDataset` each epoch under Hugging Face's Trainer: ``Trainer(…, callbacks=[EpochCallback()])``.
+
+    The Trainer tells its sampler; with several processes, or after resuming in the middle of an epoch, it does not
+    tell the data set, whose random ops would then be those of epoch 0.
+    """
+
+    def on_epoch_begin(self, _args: Any, state: Any, _control: Any, **more: Any) -> None:
+        """Tell the data set which epoch begins or goes on."""
+        epoch = int((state.epoch or 0) + 1e-6)  # a fraction of an epoch, where it goes on
+        for dataset in _members(more["train_dataloader"].dataset):
+            if isinstance(dataset, RemoteDataset):
+                dataset.set_epoch(epoch)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("on_"):  # the Trainer calls all events; transformers is not imported for that
+            return lambda *_, **__: None
+        raise AttributeError(f"EpochCallback has no attribute {name!r}")
+
+
+def _members(dataset: Any) -> list[Any]:
+    """Return the data sets that torch's `Subset` and `ConcatDataset` are made of."""
+    if hasattr(dataset, "datasets"):
+        return [one for member in dataset.datasets for one in _members(member)]
+    return _members(dataset.dataset) if hasattr(dataset, "indices") else [dataset]
+
+
 class EpochSampler(Sampler[Any]):
     """Yields (epoch, index) in the order of sophon's own loader; every pass is the next epoch.
 

@@ -149,6 +149,8 @@ def no_step(expected: str, found: object) -> ConfigError:
         remedy = "; unpack it with *, or wrap it in Compose"
     elif isinstance(found, dict):
         remedy = "; give one of its values"
+    else:
+        remedy = "; such as [ops.Decode(), ops.ToTensor()], or a transform of torchvision"
     return ConfigError(f"expected {expected}, got {found!r}{remedy}")
 
 

@@ -132,7 +132,8 @@ class Op:
         """Raise unless the input has the kind this op takes (an unknown one is found out at run time)."""
         if spec.kind not in (self.takes, Kind.OBJECT):
             article = "a" if self.takes is Kind.TENSOR else "an"
-            raise ConfigError(f"{self.name()} takes {article} {self.takes.value}, but the op before it gives {spec}")
+            first = f"{self.name()} takes {article} {self.takes.value}, but the op before it gives {spec}"
+            raise ConfigError(f"{first}; {_remedy(self.takes, spec.kind)}")
         if spec.mode and spec.mode not in self.modes:
             known = ", ".join(("RGB", "L", *self.modes))
             raise ConfigError(
@@ -147,3 +148,12 @@ def _to_json(value: object) -> Json:
     if isinstance(value, tuple):
         return [_to_json(part) for part in value]
     return value
+
+
+def _remedy(takes: Kind, found: Kind) -> str:
+    """Return what to do about an op that gets something else than it takes."""
+    if takes is Kind.ENCODED:
+        return "put it first, where the bytes of the file are"
+    if found is Kind.ENCODED:
+        return "begin the pipeline with Decode()"
+    return "put it after ToTensor()" if takes is Kind.TENSOR else "put it before the op that makes a tensor"

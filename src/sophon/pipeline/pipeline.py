@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import takewhile
 from typing import Any
 
@@ -27,6 +27,7 @@ from sophon.pipeline.trace import Trace
 from sophon.pipeline.translation import ops_from_transform
 
 _FORMAT = 1  # of the JSON form
+_LONGEST_WORDS = 400  # characters: a recipe of ten ops has half of them
 _MAX_JSON_BYTES = 1 << 16  # a recipe is a few hundred bytes
 
 
@@ -209,7 +210,7 @@ class Pipeline:
         try:
             spec = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ConfigError(f"not a pipeline in JSON: {error}") from error
+            raise ConfigError(f"not a pipeline in JSON: {error}; write what pipeline.to_json() gives") from error
         return cls.from_spec(spec)
 
     def prefix(self, stop: int) -> Pipeline:
@@ -314,6 +315,19 @@ def title(op: Op) -> str:
     if isinstance(op, OnTensor) and op.name_of:
         return op.name_of
     return op.title if isinstance(op, Call) else op.name()
+
+
+def in_words(pipeline: Pipeline) -> str:
+    """Return what a pipeline does in one line, for people: its steps, with what is said of them."""
+    text = ", ".join(map(_step_in_words, pipeline.ops))
+    return text if len(text) <= _LONGEST_WORDS else text[:_LONGEST_WORDS] + "…"
+
+
+def _step_in_words(op: Op) -> str:
+    if isinstance(op, Call | OnTensor):
+        return title(op)
+    said = [f"{f.name}={getattr(op, f.name)!r}" for f in fields(op) if f.init and getattr(op, f.name) != f.default]
+    return f"{op.name()}({', '.join(said)})" if said else op.name()
 
 
 def _canonical(value: Json) -> str:

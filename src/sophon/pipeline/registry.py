@@ -81,7 +81,7 @@ def op_from_spec(spec: Json, depth: int = 0) -> Op:
     op = OPS.get(name)
     if op is None:
         near = difflib.get_close_matches(name[:_MOST_NAME], OPS, n=1)
-        hint = f"did you mean {near[0]}?" if near else "known ops: " + ", ".join(OPS)
+        hint = f"did you mean {near[0]}?" if near else "sophon.OPS has those that are known."
         raise ConfigError(f"unknown op {_short(name)}; {hint} Register an op of your own on both sides.")
     if spec.get("version") != op.version:
         raise ConfigError(

@@ -42,6 +42,7 @@ class Plan:
         resources: The resources that were planned with.
         options: What the policy was told.
         fingerprints: Of the pipeline and data set.
+        recipe: The pipeline in words; "" where nobody has said.
     """
 
     cut: CutIndex
@@ -53,6 +54,7 @@ class Plan:
     resources: Resources
     options: Options
     fingerprints: Mapping[str, str]
+    recipe: str = ""
 
     def __post_init__(self) -> None:
         cut = np.asarray(self.cut, dtype=np.uint8).view()
@@ -89,11 +91,19 @@ class Plan:
         order = np.argsort(-found, kind="stable")
         return {self.routes[column]: int(found[column]) for column in order if found[column]}
 
-    def require(self, *, pipeline: str | None = None, dataset: str | None = None, samples: int | None = None) -> None:
-        """Raise `ArtifactError` when the plan is of another job, with both fingerprints shown."""
+    def require(
+        self,
+        *,
+        pipeline: str | None = None,
+        dataset: str | None = None,
+        samples: int | None = None,
+        recipe: str = "",
+    ) -> None:
+        """Raise `ArtifactError` when the plan is of another job, with both shown; `recipe` is the pipeline in words."""
         remedy = "Plan this job anew from its own profile."
         expected = {"pipeline": pipeline, "dataset": dataset}
-        artifact.require_fingerprints("the plan", self.fingerprints, expected, remedy)
+        words = {"pipeline": (self.recipe, recipe)}
+        artifact.require_fingerprints("the plan", self.fingerprints, expected, remedy, words)
         if samples is not None and samples != len(self):
             raise ArtifactError(f"the plan is for {len(self)} samples, this job has {samples}. {remedy}")
 
@@ -129,6 +139,7 @@ class Plan:
             "untouched": self.untouched.to_json(),
             "resources": self.resources.to_json(),
             "options": asdict(self.options),
+            "recipe": self.recipe,
         }
         header = artifact.Header(FORMAT, FORMAT_VERSION, self.fingerprints, provenance)
         artifact.save(path, header, {"cut": self.cut})
@@ -156,6 +167,7 @@ class Plan:
                     resources=Resources.from_json(said["resources"]),
                     options=Options(**said["options"]),
                     fingerprints=file.header.fingerprints,
+                    recipe=str(said.get("recipe", "")),
                 )
             except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
                 raise ArtifactError(f"{path}: its header is no plan's ({error}); plan again.") from error
@@ -190,6 +202,7 @@ def make_plan(
         resources=resources,
         options=options,
         fingerprints=profile.fingerprints,
+        recipe=profile.recipe,
     )
 
 

@@ -77,7 +77,7 @@ class Costs:
             base_s[of] * kept,
             np.asarray(loads.closed[:, :, :count].any(axis=0)),
             profile.parts,
-            float(base_s[~varies].max(initial=0.0)),
+            float(base_s[~varies].max(initial=0.0)) * _SAFETY,
         )
 
     def __len__(self) -> int:

@@ -20,6 +20,7 @@ class StopSignals:
 
     def __init__(self) -> None:
         self._count = 0
+        self._first = 0
 
     def __enter__(self) -> StopSignals:
         self._byte, writer = socket.socketpair()
@@ -38,10 +39,16 @@ class StopSignals:
         self._byte.close()
         self._writer.close()
 
-    def _on(self, _: int, __: FrameType | None) -> None:
+    @property
+    def is_interrupt(self) -> bool:
+        """Whether the first signal was Ctrl-C."""
+        return self._first == signal.SIGINT
+
+    def _on(self, number: int, _: FrameType | None) -> None:
+        self._first = self._first or number
         self._count += 1
         if self._count > 1:
-            os._exit(1)
+            os._exit(128 + number if number == signal.SIGINT else 1)
 
     def wait(self) -> None:
         """Wait for the first signal."""

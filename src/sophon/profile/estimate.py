@@ -26,6 +26,7 @@ from sophon.codec.cut import RAW, Cut, looks_ahead
 from sophon.codec.route import Route
 from sophon.errors import ConfigError
 from sophon.pipeline import Pipeline
+from sophon.pipeline.pipeline import in_words
 from sophon.profile import features
 from sophon.profile.columns import resize_k
 from sophon.profile.kinds import kind_of
@@ -99,6 +100,7 @@ class _Estimate:
         made = {
             "how": "by a running loader",
             "ops": [op.name() for op in self._pipeline.ops],
+            "recipe": in_words(self._pipeline),
             "seed": self._seed,
             "epoch": self._epoch,
             "storage_to_trainer": [round(float(ratio), 4) for ratio in self._ratios],

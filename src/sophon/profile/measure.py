@@ -15,6 +15,7 @@ from sophon.codec.cut import RAW, Cut, finish_payload, make_payload
 from sophon.codec.route import Route
 from sophon.errors import ConfigError, OpError
 from sophon.pipeline import Key, Pipeline
+from sophon.pipeline.pipeline import in_words
 from sophon.profile.columns import cuts_to_profile, resize_k
 from sophon.profile.table import Profile
 from sophon.store import Store
@@ -70,6 +71,7 @@ def measure(
         provenance={
             "how": "both halves of every cut were run on one machine",
             "ops": [op.name() for op in pipeline.ops],
+            "recipe": in_words(pipeline),
             "seed": seed,
             "epoch": epoch,
         },

@@ -180,13 +180,25 @@ class Profile:
         raw = [column for column in direct if self.routes[column].arrival.codec == "raw"]
         return tuple(sorted(raw, key=lambda column: self.routes[column].arrival.k))
 
-    def require(self, *, pipeline: str | None = None, dataset: str | None = None) -> None:
-        """Raise `ArtifactError` when the profile is of another job, with both fingerprints shown."""
+    @property
+    def recipe(self) -> str:
+        """The pipeline in words; "" where nobody has said."""
+        return str(self.provenance.get("recipe", ""))
+
+    def require(self, *, pipeline: str | None = None, dataset: str | None = None, recipe: str = "") -> None:
+        """Raise `ArtifactError` when the profile is of another job, with both shown.
+
+        Args:
+            pipeline: Fingerprint of this job's pipeline.
+            dataset: Fingerprint of its data set.
+            recipe: Its pipeline in words.
+        """
         artifact.require_fingerprints(
             "the profile",
             self.fingerprints,
             {"pipeline": pipeline, "dataset": dataset},
             "Profile this job anew, or give the profile that was made with it.",
+            {"pipeline": (self.recipe, recipe)},
         )
 
     def explain(self) -> str:

@@ -32,7 +32,7 @@ def plan_facts(plan: Plan, profile: Profile | None = None) -> Facts:
         )
         remarks.append("What happens to which samples, and what-ifs, need the plan's profile: say --profile FILE.")
     else:
-        plan.require(pipeline=profile.pipeline, dataset=profile.dataset, samples=len(profile))
+        plan.require(pipeline=profile.pipeline, dataset=profile.dataset, samples=len(profile), recipe=profile.recipe)
         found = outlook.predictions(profile, plan.resources, plan.options)
         sections = (
             *plan_sections(plan, profile),

@@ -90,7 +90,8 @@ class Tokens:
                 raise ConfigError(f"{where}, line {number}: expected names of data sets after the token, or * for all")
             unknown = sorted(set(datasets) - {"*"} - names) if names is not None else []
             if unknown:
-                raise ConfigError(f"{where}, line {number}: there is no data set {unknown[0]!r} here")
+                there = ", ".join(sorted(names or ())) or "none"
+                raise ConfigError(f"{where}, line {number}: there is no data set {unknown[0]!r} here; there is {there}")
             if digest in entries:
                 raise ConfigError(
                     f"{where}, line {number}: this token is listed twice; name all its data sets on one line"
@@ -111,7 +112,9 @@ class Tokens:
         The time taken depends neither on how much of a token is right nor on which token it is.
         """
         if authorization is None or authorization[: len(_SCHEME)].lower() != _SCHEME:
-            raise AccessError("this node needs a token; give token=… or set SOPHON_TOKEN on the trainer")
+            raise AccessError(
+                "this node needs a token; give credentials=Credentials(token=…), or set SOPHON_TOKEN on the trainer"
+            )
         digest = hashlib.sha256(authorization[len(_SCHEME) :].encode("utf-8", "surrogateescape")).digest()
         found = None
         for known, rights in self._entries:
@@ -212,7 +215,7 @@ def _text(path: Path, what: str) -> str:
             raise ConfigError(f"{what} {path}: expected at most {_MAX_FILE_BYTES:,} bytes")
         return data.decode()
     except OSError as error:
-        raise ConfigError(f"{what} {path} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"{what} {path} cannot be read: {error.strerror}; check the path and its rights") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{what} {path} is not text") from error
 

@@ -199,6 +199,10 @@ class Executor:
         for reading in self.readings.values():
             reading.close()
 
+    def id_of(self, dataset: str, sample: int) -> str:
+        """Return the id of a sample, for people."""
+        return str(self._stores[dataset].manifest.ids[sample].as_py())
+
     def count(self, reason: str) -> None:
         """Count a sample that was given a smaller cut than was asked for."""
         self.on_smaller_cut(reason)

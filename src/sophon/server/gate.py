@@ -1,5 +1,9 @@
 """The gate that every call passes first: it finds out who calls and what the caller may read.
 
+Flight does not tell the gate where a call comes from. So that a refusal can be logged with the address, a caller
+without rights passes with a pass that says so, and `rights_of`, which every method of the service begins with, refuses
+the call. A call without a pass has no rights either.
+
 Concurrency: Flight asks the gate on the thread of each call.
 """
 
@@ -16,6 +20,7 @@ from sophon.server.access import EVERYTHING, Rights, Tokens
 from sophon.server.metrics import Metrics
 
 NAME = "sophon-gate"
+_NOTHING = Rights(frozenset())
 
 
 class Pass(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no types
@@ -23,10 +28,12 @@ class Pass(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no typ
 
     Args:
         rights: What the caller may read.
+        refusal: Why the caller may do nothing; None if there are rights.
     """
 
-    def __init__(self, rights: Rights) -> None:
+    def __init__(self, rights: Rights, refusal: AccessError | None = None) -> None:
         self.rights = rights
+        self.refusal = refusal
 
 
 class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
@@ -42,21 +49,28 @@ class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has
         self._metrics = metrics
 
     def start_call(self, info: Any, headers: Mapping[str, list[str]]) -> Pass:  # noqa: ARG002 - Flight's signature
-        """Return the caller's pass, or refuse the call."""
+        """Return the caller's pass, which may be a refusal."""
         if self._tokens is None:
             return Pass(EVERYTHING)
         try:
             return Pass(self._tokens.rights_of(_only(headers)))
         except AccessError as error:
             self._metrics.errors.labels(type(error).__name__).inc()
-            # No cause, so that what was sent does not appear in a traceback.
-            raise flight.FlightUnauthenticatedError(str(error), error_to_json(error).encode()) from None
+            return Pass(_NOTHING, AccessError(str(error)))  # without a traceback, which would hold what was sent
 
 
 def rights_of(context: flight.ServerCallContext) -> Rights:
-    """Return the rights that a call was let in with."""
+    """Return the rights that a call was let in with.
+
+    Raises:
+        flight.FlightUnauthenticatedError: It has none.
+    """
     found = context.get_middleware(NAME)
-    return found.rights if isinstance(found, Pass) else Rights(frozenset())
+    if not isinstance(found, Pass):
+        return _NOTHING
+    if found.refusal is not None:
+        raise flight.FlightUnauthenticatedError(str(found.refusal), error_to_json(found.refusal).encode())
+    return found.rights
 
 
 def _only(headers: Mapping[str, list[str]]) -> str | None:

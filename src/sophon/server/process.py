@@ -26,6 +26,7 @@ from sophon.server.access import Access
 from sophon.server.budget import CpuBudget
 from sophon.server.executor import Executor
 from sophon.server.isolation.processes import Processes
+from sophon.server.journal import LOG
 from sophon.server.limit import RateLimit
 from sophon.server.limits import Limits
 from sophon.server.maker import Threads
@@ -85,8 +86,8 @@ class Ready:
     pid: int
 
 
-def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Callable[[Ready], None]) -> None:
-    """Serve until SIGTERM or SIGINT, then let requests under way end, and return."""
+def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Callable[[Ready], None]) -> bool:
+    """Serve until SIGTERM or SIGINT, then let requests under way end; return whether it was SIGINT."""
     _check_place(config)
     tell_all(config.debug)
     _allow_many_files()
@@ -129,11 +130,13 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
         on_ready(ready)
         # The main thread only waits for signals; Flight's own threads do the work.
         signals.wait()
+        LOG.info("stopping: requests under way may end", extra={"event": "stopping"})
         _drain((service.drain, executor.close, budget.close, maker.close), signals, config.drain_s)
     if http is not None:
         http.shutdown()
     for store in stores.values():
         store.close()
+    return signals.is_interrupt
 
 
 def _drain(steps: Sequence[Callable[[], None]], signals: StopSignals, most_s: float) -> None:
@@ -162,7 +165,10 @@ def import_modules(modules: tuple[str, ...]) -> None:
         try:
             importlib.import_module(name)
         except Exception as error:  # a user's module may raise anything
-            raise ConfigError(f"--import {name}: {type(error).__name__}: {error}") from error
+            problem = f"{type(error).__name__}: {error}"
+            raise ConfigError(
+                f"--import {name}: {problem}; is it installed here, or its folder in PYTHONPATH?"
+            ) from error
 
 
 def _url(config: ServerConfig, port: int) -> str:

@@ -6,6 +6,7 @@ Flight would send a traceback with every exception that it does not know, and wi
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from pyarrow import flight
 from sophon.errors import AccessError, Error, RetryableError
 from sophon.link.telling import told_text
 from sophon.link.wire import error_to_json
+from sophon.server.access import Rights
 from sophon.server.metrics import Metrics
 
 _LOG = logging.getLogger(__name__)
@@ -22,24 +24,32 @@ _LOG = logging.getLogger(__name__)
 class Refusing(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
     """Refuses all methods of Flight; subclasses have those that there are."""
 
-    def list_flights(self, *_: Any) -> NoReturn:
+    def _rights(self, context: flight.ServerCallContext) -> Rights:
+        """Return what a caller may read, or refuse the call: what every method begins with."""
+        raise NotImplementedError
+
+    def list_flights(self, context: flight.ServerCallContext, *_: Any) -> NoReturn:
         """Refuse."""
+        self._rights(context)
         _no_such("ListFlights")
 
-    def get_flight_info(self, *_: Any) -> NoReturn:
+    def get_flight_info(self, context: flight.ServerCallContext, *_: Any) -> NoReturn:
         """Refuse."""
+        self._rights(context)
         _no_such("GetFlightInfo")
 
     def get_schema(self, *_: Any) -> flight.SchemaResult:
         """Answer with nothing: of this method alone Flight would send the traceback of whatever is raised."""
         return flight.SchemaResult(pa.schema([]))
 
-    def do_put(self, *_: Any) -> NoReturn:
+    def do_put(self, context: flight.ServerCallContext, *_: Any) -> NoReturn:
         """Refuse."""
+        self._rights(context)
         _no_such("DoPut")
 
-    def do_exchange(self, *_: Any) -> NoReturn:
+    def do_exchange(self, context: flight.ServerCallContext, *_: Any) -> NoReturn:
         """Refuse."""
+        self._rights(context)
         _no_such("DoExchange")
 
 
@@ -50,8 +60,9 @@ def _no_such(method: str) -> NoReturn:
 class typed_errors:  # noqa: N801 - reads as a statement
     """Turns our errors into Flight's, and adds their type so that the trainer raises the same; hides all others."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, on_error: Callable[[Error], None]) -> None:
         self._metrics = metrics
+        self._on_error = on_error
 
     def __enter__(self) -> None:
         pass
@@ -61,6 +72,7 @@ class typed_errors:  # noqa: N801 - reads as a statement
             return  # also if the stream is dropped halfway
         self._metrics.errors.labels(type(error).__name__ if isinstance(error, Error) else "other").inc()
         if isinstance(error, Error):
+            self._on_error(error)
             # No cause, so that nothing but the text and what `link.telling` allows is sent.
             raise _flight_error(error)(told_text(error), extra_info=error_to_json(error).encode()) from None
         _LOG.error("a request failed", exc_info=error)

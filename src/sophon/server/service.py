@@ -40,6 +40,7 @@ from sophon.server.executor import Executor
 from sophon.server.gate import NAME as GATE
 from sophon.server.gate import Gate, rights_of
 from sophon.server.gathering import HEARTBEAT_S, Gathering
+from sophon.server.journal import Journal
 from sophon.server.limit import RateLimit
 from sophon.server.metrics import Metrics
 from sophon.server.pace import Paces
@@ -78,6 +79,7 @@ class Service(Refusing):
     ) -> None:
         self._executor = executor
         self._metrics = metrics
+        self._journal = Journal(executor.id_of)
         self._limit = limit
         tenants = 1 if access.tokens is None else len(access.tokens)
         executor.crashes.is_shared = tenants > 1
@@ -112,8 +114,20 @@ class Service(Refusing):
             self._bouncer.close()
         super().shutdown()
 
-    def list_actions(self, _: flight.ServerCallContext) -> list[tuple[str, str]]:
+    def _rights(self, context: flight.ServerCallContext) -> Rights:
+        """Return what a caller may read, or refuse the call: what every method begins with."""
+        try:
+            rights = rights_of(context)
+        except flight.FlightUnauthenticatedError as error:
+            self._journal.refused(context.peer(), str(error))
+            raise
+        if self._bouncer is not None:
+            self._bouncer.knows(context.peer())
+        return rights
+
+    def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
         """Tell generic clients which actions there are."""
+        self._rights(context)
         return [
             ("open", "describe a data set and check a pipeline (JSON)"),
             ("list", "names of the data sets"),
@@ -123,13 +137,16 @@ class Service(Refusing):
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
         """Answer with one JSON message, or with sizes."""
-        rights = self._let_in(context)
-        with typed_errors(self._metrics):
+        rights = self._rights(context)
+        with self._typed_errors(context):
             if action.type == "list":
                 return [_json({"datasets": self._executor.names(rights)})]
             if action.type == "open":
                 with self._seats.enter(rights.tenant):  # a new pipeline is tried out, which takes CPU
-                    return [_json(self._executor.describe(self._message(action, rights), rights))]
+                    message = self._message(action, rights)
+                    told = self._executor.describe(message, rights)
+                self._journal.connected(context.peer(), rights.tenant, told["dataset"], _steps(message))
+                return [_json(told)]
             if action.type == "sizes":
                 with self._seats.enter(rights.tenant):
                     return list(sizes_to_bytes(self._executor.file_sizes(self._message(action, rights), rights)))
@@ -138,12 +155,6 @@ class Service(Refusing):
                     return self._executor.listing(self._message(action, rights), rights)
         raise flight.FlightServerError(f"no action {action.type!r:.80}; there is open, list, sizes and listing")
 
-    def _let_in(self, context: flight.ServerCallContext) -> Rights:
-        """Return the rights of a call that the gate has let in."""
-        if self._bouncer is not None:
-            self._bouncer.knows(context.peer())
-        return rights_of(context)
-
     def _message(self, action: flight.Action, rights: Rights) -> dict[str, Any]:
         return self._executor.parsed(parse_json, action.body.to_pybytes(), rights.tenant)
 
@@ -151,8 +162,8 @@ class Service(Refusing):
         """Answer a request with a stream of replies."""
         if not self.accepts:
             raise flight.FlightUnavailableError("this node is shutting down")
-        with typed_errors(self._metrics):
-            rights = self._let_in(context)
+        rights = self._rights(context)
+        with self._typed_errors(context):
             seat = self._seats.enter(rights.tenant)
             request = self._executor.parsed(Request.from_bytes, ticket.ticket, rights.tenant)
             work = self._executor.replies(request, rights, seat)
@@ -168,7 +179,7 @@ class Service(Refusing):
         pace = self._paces.of(context.peer())
         batch = Gathering(pace, time.monotonic())
         counted = StreamClock()
-        with seat, typed_errors(self._metrics):
+        with seat, self._typed_errors(context):
             for made in work.pulse(lambda: batch.wait_s(time.monotonic()), pace.run):
                 run = made if isinstance(made, Run) else None
                 reply = made if isinstance(made, Reply) else None
@@ -207,6 +218,7 @@ class Service(Refusing):
         for reply in replies:
             if reply.error is not None:
                 self._metrics.errors.labels(type(reply.error).__name__).inc()
+        self._journal.sent(request, replies)
         yield batch_of(replies)
 
     def _sent_run(self, request: Request, run: Run) -> Iterator[pa.RecordBatch]:
@@ -234,6 +246,10 @@ class Service(Refusing):
         self._metrics.read_s.labels(request.dataset).inc(clock.read_s - counted.read_s)
         return replace(clock)
 
+    def _typed_errors(self, context: flight.ServerCallContext) -> typed_errors:
+        peer = context.peer()
+        return typed_errors(self._metrics, lambda error: self._journal.refused(peer, error))
+
 
 def _enclosed(batches: Iterator[tuple[pa.RecordBatch, bytes]]) -> Iterator[tuple[pa.RecordBatch, Any]]:
     """Yield record batches in envelopes, each after the clock of its stream."""
@@ -243,6 +259,14 @@ def _enclosed(batches: Iterator[tuple[pa.RecordBatch, bytes]]) -> Iterator[tuple
             envelope = enclosed(batch)
             del batch  # its columns were copied
             yield nothing(), envelope
+
+
+def _steps(message: dict[str, Any]) -> str:
+    """Return the names of the ops that a trainer asks about, for the log; what they are is checked elsewhere."""
+    spec = message.get("pipeline")
+    ops = spec.get("ops") if isinstance(spec, dict) else None
+    names = [str(op.get("op"))[:40] for op in ops if isinstance(op, dict)] if isinstance(ops, list) else []
+    return ", ".join(names[:16])
 
 
 def _json(message: dict[str, Any]) -> bytes:

@@ -17,6 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from sophon.errors import ArtifactError, ConfigError
+from sophon.process.caches import tidy, used
 from sophon.process.folders import make_private, not_private, user_folder
 from sophon.store.manifest import FORMAT, Manifest
 
@@ -58,6 +59,7 @@ class ManifestCache:
         self._folder = None if base is None else base / "manifests"
         if base is None or self._folder is None:
             return
+        tidy(base)
         problem = None
         try:
             make_private(self._folder)
@@ -80,9 +82,11 @@ class ManifestCache:
         if file is None or not file.is_file():
             return None
         try:
-            return Manifest.load(file)
+            manifest = Manifest.load(file)
         except ArtifactError:
             return None  # it is only a cache: the data set is listed again and the file replaced
+        used(file, _about(path, options))
+        return manifest
 
     def keep(self, path: Path, manifest: Manifest, listed_at_s: float, options: str = "") -> None:
         """Keep a manifest, unless its sources may have changed while it was made.
@@ -101,11 +105,16 @@ class ManifestCache:
             manifest.save(file)
         except (OSError, pa.ArrowException):
             return  # a full disk, or a column that Arrow cannot write: the data set can be used all the same
+        used(file, _about(path, options))
 
     def _file(self, path: Path, options: str) -> Path | None:
         if self._folder is None:
             return None
         return self._folder / _name(path, FORMAT, options)
+
+
+def _about(path: Path, options: str) -> str:
+    return f"{os.path.realpath(path)} {options}".rstrip()
 
 
 def _name(path: Path, version: int, options: str = "") -> str:

@@ -33,6 +33,10 @@ MOST_READS = 64  # a shelf of disks or a network file system is at its best by t
 MOST_BYTES = 256 << 20  # under way: 64 reads of 4 MB each
 HUNG_S = 10.0  # a hundred times what a healthy store takes
 _WANTED_PER_S = 4_000.0  # reads; with photos of 100 KB that is 400 MB/s, about what a core can send
+QUICK_S = 0.001
+"""Of a quick read; two threads that fetch get 2,000 samples a second then, without any further thread."""
+_LOCKED_S = 0.01  # two of the intervals after which Python's lock changes hands
+_LATEST = 16  # reads that are looked back at
 _LEAST_AT_ONCE = 2  # one is read while what the other has read is sent
 _RUN_S = 0.02  # that a job may take where it reads several samples: lanes take turns between jobs
 _IDLE_S = 0.2  # that a thread waits for the next read: a loader needs a few ms between two requests
@@ -75,6 +79,7 @@ class Reading:
         self.read_bytes = 0
         self.reads = 0
         self._each_s: float | None = None
+        self._latest_s: deque[float] = deque(maxlen=_LATEST)
         self.renew()
         renew_after_fork(self)
 
@@ -95,6 +100,16 @@ class Reading:
     def each_s(self) -> float | None:
         """How long the read of a sample takes, lately; None before the first."""
         return self._each_s
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether reads are so quick that handing their bytes on from another thread would cost more than they do.
+
+        A read that was quick may look slow, since its thread then waits for Python's lock. So one in four that is quick
+        tells of a quick store, unless the others are slower than that lock can make them.
+        """
+        latest_s = sorted(self._latest_s.copy())  # a copy, since other threads add to it
+        return bool(latest_s) and latest_s[(len(latest_s) - 1) // 4] < QUICK_S and (self._each_s or 0.0) < _LOCKED_S
 
     @property
     def at_once(self) -> int:
@@ -126,6 +141,7 @@ class Reading:
         """Note how long a read took that was made elsewhere, or by a job."""
         each_s = seconds / max(samples, 1)
         known = self._each_s
+        self._latest_s.append(each_s)
         # A lost update between threads does no harm beyond a slightly worse mean.
         self._each_s = each_s if known is None else known + _WEIGHT * (each_s - known)
 

@@ -154,7 +154,7 @@ def test_a_remote_error_carries_the_servers_traceback(server):
     assert "sophon/server/" in note
     with pytest.raises(ConfigError) as caught:
         sophon.RemoteDataset(server.url.rsplit("/", 1)[0] + "/nowhere", RECIPE)
-    assert "sophon/server/" in caught.value.__notes__[0]
+    assert not hasattr(caught.value, "__notes__")  # what the user said is not found in the node's code
 
 
 @pytest.mark.parametrize("kind", ["no workers", "threads", "processes"])

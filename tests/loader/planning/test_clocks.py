@@ -43,6 +43,14 @@ def test_a_store_that_is_waited_for_shows_its_samples_and_neither_link_nor_cores
     assert clock.storage_cores == 2
 
 
+def test_a_store_whose_files_lie_in_memory_by_now_is_forgotten():
+    clock = LinkClock(cores=2)
+    end_s = _stream(clock, speed=2e6, cores=0.05, waits=0.02, reads=0.9)
+    assert clock.store_samples_per_s is not None
+    _stream(clock, speed=5e6, waits=0.1, reads=0.1, start_s=end_s)
+    assert clock.store_samples_per_s is None
+
+
 def test_ops_that_are_waited_for_longer_than_the_store_are_what_binds():
     clock = LinkClock(cores=2)
     _stream(clock, speed=2e6, cores=0.5, waits=0.9, reads=0.8)

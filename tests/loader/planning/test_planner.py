@@ -102,14 +102,14 @@ def test_the_next_run_of_the_same_job_plans_at_once(slow_link, truth, tmp_path):
     assert again.plan.policy == "optimal"
 
 
-def test_a_profile_of_another_job_is_refused_with_both_fingerprints(slow_link, tmp_path):
+def test_a_profile_of_another_job_is_refused_with_both_pipelines(slow_link, tmp_path):
     path = tmp_path / "profile.parquet"
     _epochs(_loader(slow_link, profile=path), 1)
     other = Pipeline([ops.Decode(), ops.RandomResizedCrop(100), ops.ToTensor()])
     with pytest.raises(ArtifactError) as caught:
         sophon.DataLoader(slow_link.url, other, policy=sophon.Planning(profile=path))
-    assert RECIPE.fingerprint in str(caught.value)
-    assert other.fingerprint in str(caught.value)
+    assert "it carries Decode, RandomResizedCrop(size=(224, 224)), RandomHorizontalFlip" in str(caught.value)
+    assert "this job has Decode, RandomResizedCrop(size=(100, 100)), ToTensor." in str(caught.value)
     path.write_bytes(b"no profile")
     with pytest.raises(ArtifactError):
         _loader(slow_link, profile=path)
@@ -158,7 +158,7 @@ def test_a_saved_plan_can_be_used_by_worker_processes(slow_link, truth, tmp_path
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"share": 1.5}, "profile_share"),
+        ({"share": 1.5}, "share: expected"),
         ({"policy": "best"}, "expected policy"),
     ],
 )

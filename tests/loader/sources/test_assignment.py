@@ -5,7 +5,7 @@ import pytest
 
 import sophon
 from sophon import Cut
-from sophon.errors import ConfigError
+from sophon.errors import ArtifactError, ConfigError
 from sophon.loader.sources.assignment import assignment_for
 from sophon.pipeline import Pipeline, ops
 from sophon.plan.plan import make_plan
@@ -63,3 +63,26 @@ def test_resize_is_the_same_cut_as_a_policy_of_the_loader_and_of_a_profile(image
     (fixed,) = assignment_for(pipeline, "resize", None, COUNT).used()
     assert set(map(str, make_plan(profile, Resources(1e6, 1, 1), "resize").counts())) == {str(fixed)}
     assert fixed.k == np.argmax([isinstance(step, ops.RandomResizedCrop | ops.CenterCrop) for step in steps]) + 1
+
+
+def test_a_plan_or_profile_for_another_pipeline_says_which(images, tmp_path):
+    other = Pipeline([ops.Decode(), ops.CenterCrop(16), ops.ToTensor()])
+    profile = measure(open_store(images), other)
+    plan, saved = make_plan(profile, Resources(1e4, 8, 1)), tmp_path / "plan.parquet"
+    plan.save(saved)
+    both = r"another pipeline: it carries Decode, CenterCrop\(size=\(16, 16\)\), ToTensor, this job has Decode, Random"
+    for given in (plan, saved):
+        with pytest.raises(ArtifactError, match=f"the plan belongs to {both}.*Plan this job anew"):
+            sophon.DataLoader(images, RECIPE, policy=given)
+    assert len(sophon.DataLoader(images, other, policy=saved)) == COUNT
+    profile.save(tmp_path / "profile.parquet")
+    found = measure(open_store(images), RECIPE)
+    with pytest.raises(ArtifactError, match=r"the profile belongs to another pipeline: it carries Decode, CenterCrop"):
+        type(found).load(tmp_path / "profile.parquet").require(pipeline=RECIPE.fingerprint, recipe=found.recipe)
+
+
+def test_a_plan_for_other_files_is_refused(images, tmp_path):
+    plan = make_plan(measure(open_store(images), RECIPE), Resources(1e4, 8, 1))
+    others = make_images(tmp_path / "others", COUNT, classes=1)
+    with pytest.raises(ArtifactError, match="the plan belongs to another dataset"):
+        sophon.DataLoader(others, RECIPE, policy=plan)

@@ -10,7 +10,9 @@ import pytest
 import sophon
 from sophon.errors import ConfigError, UnavailableError
 from sophon.link import schemes
+from sophon.loader.sources.census import Census
 from sophon.loader.sources.local import open_path
+from sophon.loader.sources.source import Source
 from sophon.loader.sources.sources import FallbackWarning
 from tests.support.epochs import epochs_digest, samples_of, wanted_in
 from tests.support.marks import slow
@@ -258,3 +260,18 @@ def test_parts_that_do_not_fit_together(images, tmp_path):
     flat = make_images(tmp_path / "flat", 3, classes=0)
     with pytest.raises(ConfigError, match="samples have labels on some nodes only"):
         sophon.DataLoader([urls[0], f"disk:/{flat}"], RECIPE, **grouped(**SETTINGS))
+
+
+def test_nodes_whose_files_differ_are_told_when_opened(images, tmp_path, caplog):
+    stale = shutil.copytree(images, tmp_path / "stale")
+    next(path for path in sorted(stale.rglob("*")) if path.is_file()).unlink()
+    nodes = [Source(open_path(folder), RECIPE) for folder in (images, stale)]
+    opened = nodes[0].open(RECIPE)
+    with pytest.warns(sophon.PartsWarning, match=r"40 together: .* 40, .* 39\. 39 of them are at every"):
+        Census(nodes, None, RECIPE, 5.0).take(opened)
+    half = part_of(images, tmp_path / "half", lambda number: number % 2)
+    rest = part_of(images, tmp_path / "rest", lambda number: not number % 2)
+    nodes = [Source(open_path(folder), RECIPE) for folder in (half, rest)]
+    with caplog.at_level("INFO", "sophon"):
+        Census(nodes, None, RECIPE, 5.0).take(nodes[0].open(RECIPE))
+    assert "the nodes hold different samples, 40 together" in caplog.text

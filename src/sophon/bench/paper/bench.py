@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from sophon.bench.paper.published import PAPER
 from sophon.bench.paper.race import Race
 from sophon.bench.paper.scenario import FIGURE_4_CORES, LIKES, Scenario
 from sophon.bench.rig.testbed import Testbed, open_testbed
+from sophon.process.scratch import scratch_folder
 from sophon.profile.table import Profile
 from sophon.units import format_rate
 
@@ -34,7 +34,7 @@ def bench_paper(scenario: Scenario, on_step: OnStep | None = None) -> dict[str, 
         BitsError: Two policies fed the model different tensors.
     """
     with (
-        tempfile.TemporaryDirectory(prefix="sophon-paper-") as folder,
+        scratch_folder("paper") as folder,
         open_testbed(scenario.link_bytes_per_s, scenario.shape) as testbed,
     ):
         try:

@@ -7,7 +7,6 @@ that the links are what holds them up; the digest of all batches must be the sam
 from __future__ import annotations
 
 import statistics
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 from sophon.bench.harness import OnStep, nothing
 from sophon.bench.rig.testbed import Testbed, open_testbed
 from sophon.errors import Error
+from sophon.process.scratch import scratch_folder
 from sophon.store import open_store
 
 _NAME = "train"
@@ -100,7 +100,7 @@ def _served(testbed: Testbed, data: Path, folders: list[Path]) -> Iterator[dict[
 def divided(data: Path, nodes: int) -> Iterator[list[Path]]:
     """Yield folders with every so-many-th sample of a folder each, as links to its files."""
     ids = open_store(data).manifest.ids.to_pylist()
-    with tempfile.TemporaryDirectory(prefix="sophon-parts-") as name:
+    with scratch_folder("parts") as name:
         folders = [Path(name, str(node)) for node in range(nodes)]
         for number, sample in enumerate(ids):
             link = folders[number % nodes] / sample

@@ -14,7 +14,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -32,6 +31,7 @@ from sophon.pipeline import Key, Trace
 from sophon.plan.plan import Plan, make_plan
 from sophon.plan.policies import Options, reserve_for
 from sophon.plan.resources import Resources
+from sophon.process.scratch import scratch_folder
 from sophon.profile.columns import cuts_to_profile
 from sophon.profile.estimate import estimate
 from sophon.profile.recorder import Recorder, Storage
@@ -127,7 +127,7 @@ def measure(samples: int) -> dict[str, Any]:
     """
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    with tempfile.TemporaryDirectory(prefix="sophon-bench-") as folder:
+    with scratch_folder("bench") as folder:
         path = Path(folder, "profile.parquet")
         kept_profile(samples).save(path)
         recorder = Recorder(RECIPE, CUTS, samples, _SEED)

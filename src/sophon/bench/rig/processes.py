@@ -12,15 +12,16 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from sophon.bench.rig.shell import tool
 from sophon.errors import Error
 from sophon.process.children import tree_cpu_s
+from sophon.process.scratch import scratch_folder
 
 _START_S = 120.0
 _PATIENCE_S = 15.0
@@ -35,8 +36,9 @@ class _Process:
 
     def __init__(self, enter: Sequence[str], cpus: Sequence[int] | None) -> None:
         self._before = [*enter, *_pinned(cpus)]
-        self._folder = tempfile.TemporaryDirectory(prefix="sophon-rig-")
-        self._log = Path(self._folder.name, "log")
+        self._opened = ExitStack()
+        self._folder = self._opened.enter_context(scratch_folder("rig"))
+        self._log = self._folder / "log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def _start(self, *command: str, talks: bool = False, environment: Mapping[str, str] | None = None) -> None:
@@ -82,7 +84,7 @@ class _Process:
             except BaseException:  # Ctrl-C once more, while it ends
                 process.kill()
                 raise
-        self._folder.cleanup()
+        self._opened.close()
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -112,9 +114,9 @@ class Server(_Process):
     ) -> None:
         super().__init__(enter, cpus)
         self._host = host
-        self._ready = Path(self._folder.name, "ready.json")
+        self._ready = self._folder / "ready.json"
         self._command = ["-m", "sophon", "serve", "--host", host, "--port", "0", "--cores", f"{cores:g}"]
-        self._command += ["--ready-file", str(self._ready), "--cache-dir", self._folder.name]
+        self._command += ["--ready-file", str(self._ready), "--cache-dir", str(self._folder)]
         if host != "127.0.0.1":
             self._command += ["--insecure"]  # in a network namespace where nobody else is
         if limit_bytes_per_s is not None:

@@ -40,10 +40,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sophon.artifact import ARROW_ERRORS, replacing
+from sophon.artifact import ARROW_ERRORS, remove_leftovers, replacing
 from sophon.codec.window.jpeg import Index, available, build_index, fingerprint
 from sophon.codec.window.refusal import NotWindowable
 from sophon.errors import ArtifactError, StoreError
+from sophon.process.caches import used
 from sophon.process.folders import not_private, secret_key
 from sophon.store import Store, cache_file
 from sophon.store.shards import is_pattern
@@ -250,6 +251,7 @@ def write_sidecar(store: Store, path: Path, threads: int = 1, on_progress: OnPro
     Raises:
         ArtifactError: There is another file in its place, or it cannot be written.
     """
+    remove_leftovers(path.parent)
     earlier = _earlier(path)
     meta = {"format": FORMAT, "fingerprint": store.manifest.fingerprint}
     written = Written(path)
@@ -267,6 +269,8 @@ def write_sidecar(store: Store, path: Path, threads: int = 1, on_progress: OnPro
     except OSError as error:
         problem = error.strerror or error
         raise ArtifactError(f"{path}: cannot be written ({problem}); choose another place with --out.") from error
+    if path.parent.name == ROOM:
+        used(path, os.path.realpath(store.path))
     return written
 
 

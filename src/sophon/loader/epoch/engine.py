@@ -61,6 +61,7 @@ class Stretch:
         latest: In relaxed order the last batch that each sample may come in, if that is not `max_delay` after its own.
         positions: Of each sample in the order of the whole epoch, over all ranks; None if that is where it is in
             `order`.
+        keys: What random ops know each sample by, where some come several times; None if that is its index.
         pin: Copies a batch into pinned memory, if that is wanted.
         timeout_s: How long the next batch may take to come.
     """
@@ -73,6 +74,7 @@ class Stretch:
     has_collate: bool = False
     latest: NDArray[np.int64] | None = None
     positions: NDArray[np.int64] | None = None
+    keys: Order | None = None
     pin: Callable[[Any], Any] | None = None
     timeout_s: float = math.inf
 
@@ -124,7 +126,8 @@ class Engine:
             stretch.order, stretch.batch_size, config, self._finishing.result_bytes, stretch.latest, stretch.sizes
         )
         self._machine = machine
-        errand = self._samples.errand(stretch.epoch, stretch.order, self._stats, self._planner or hands.watcher)
+        watcher = self._planner or hands.watcher
+        errand = self._samples.errand(stretch.epoch, stretch.order, self._stats, watcher, stretch.keys)
         self._driver = Driver(machine, errand, self._samples.raise_fatal)
         # Where the user's own function is given samples one by one, an array is of use if other processes see it.
         self._may_place = self._finishers.writes_alone or not stretch.has_collate
@@ -349,7 +352,8 @@ class Engine:
     def _finish(self, finisher: Finisher, position: int, reply: Reply) -> None:
         start_s = time.monotonic()
         sample = int(self._order[position])
-        key = Key(self._finishing.seed, self._stretch.epoch, sample)
+        known_by = sample if self._stretch.keys is None else int(self._stretch.keys[position])
+        key = Key(self._finishing.seed, self._stretch.epoch, known_by)
         with self._lock:
             self._gauge.began(start_s)
             # In strict order the place is known beforehand, and the sample can be written straight into it.
@@ -387,9 +391,9 @@ class Engine:
         except WorkerError as error:
             if self._is_stopped:  # and the process was told to end: nobody wants to know its sample
                 raise
-            raise self._mending.named_death(error, int(key.sample)) from None
+            raise self._mending.named_death(error, self._mending.sample_of(key)) from None
         if made.error is not None:
-            made.error = self._mending.named(made.error, int(key.sample))
+            made.error = self._mending.named(made.error, self._mending.sample_of(key))
         if made.trace is not None and self._planner is not None:
             self._planner.finished(key, reply, made.trace)
         return made

@@ -51,7 +51,11 @@ class Mending:
         def row(bad: int, why: Exception) -> BadSample:
             return row_of(bad, epoch, why, self.bad.name_of(bad) or self.samples.name_of(bad))
 
-        return self.bad.mend(int(key.sample), error, len(self.samples), get, row)
+        return self.bad.mend(self.sample_of(key), error, len(self.samples), get, row)
+
+    def sample_of(self, key: Key) -> int:
+        """Return the index of the sample that a key is of; see `order.sampling.keys_of`."""
+        return int(key.sample) % len(self.samples)
 
     def named(self, error: Exception, sample: int) -> Exception:
         """Return the error of a sample with the name of its file, if it is an op's of this trainer."""

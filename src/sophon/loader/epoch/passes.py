@@ -229,6 +229,7 @@ class Passes:
             has_collate=batching.collate is not None,
             latest=latest,
             positions=told.positions[left],
+            keys=None if told.keys is None else told.keys[left],
             timeout_s=batching.timeout_s,
             pin=pinning() if batching.pin else None,
         )

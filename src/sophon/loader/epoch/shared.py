@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
 from typing import Any
@@ -16,6 +17,23 @@ from typing import Any
 _NAP_S = (
     0.5  # between two looks at the signals: a signal that another thread takes wakes no thread that waits for a lock
 )
+
+
+class Latest:
+    """What became of the latest pass."""
+
+    def __init__(self) -> None:
+        self.is_started = False
+        self._batches: Callable[[], object] | None = None
+
+    def of(self, batches: Generator[Any]) -> None:
+        """Say which pass it is, without keeping it alive."""
+        self._batches = weakref.ref(batches)
+
+    @property
+    def was_dropped(self) -> bool:
+        """Whether nobody has it any more who might ask for its first batch."""
+        return not self.is_started and self._batches is not None and self._batches() is None
 
 
 class Running:

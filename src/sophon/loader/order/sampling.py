@@ -1,7 +1,8 @@
 """Which samples an epoch has, and in which order: sophon's own, or that of a sampler of torch's kind.
 
 Sophon's own order is a function of (seed, epoch), and ranks divide it among themselves. A sampler is asked once, when
-an epoch begins. As with torch's DataLoader, what it gives is this rank's alone, and may name a sample several times. It
+an epoch begins. As with torch's DataLoader, what it gives is this rank's alone, and may name a sample several times;
+each time its random ops draw other parameters, since they know it by another number (`keys_of`). A sampler
 runs under a seed of its own, from (seed, epoch), so that it gives the same again after resuming and does not disturb
 the training loop's generators; one that has a generator or a state of its own is left to it, and that is kept instead.
 """
@@ -35,11 +36,13 @@ class Row:
         samples: Which, in order.
         positions: Position of each in the order of the whole epoch, over all ranks.
         sizes: Samples in each batch, where a batch sampler decides that.
+        keys: What random ops know each of them by; None if that is its index.
     """
 
     samples: Order
     positions: Order
     sizes: tuple[int, ...] | None = None
+    keys: Order | None = None
 
 
 class Sampling(ABC):
@@ -48,12 +51,10 @@ class Sampling(ABC):
     Attributes:
         is_shared: Whether ranks divide the order among themselves.
         is_shuffled: What a state says of it.
-        repeats: How often the latest epoch names a sample again that it has named before.
     """
 
     is_shared = True
     is_shuffled = False
-    repeats = 0
 
     @abstractmethod
     def row(self, epoch: int, cursor: int, rank: Rank) -> Row:
@@ -108,13 +109,15 @@ class OwnOrder(Sampling):
         self.is_shuffled = shuffle
         self._uneven = uneven
         self._indices = indices
+        self._keys = None if indices is None else keys_of(indices, count)
 
     def row(self, epoch: int, cursor: int, rank: Rank) -> Row:
         """Return the samples of one rank."""
         order = epoch_order(self._count, self._seed, epoch, shuffle=self.is_shuffled)
-        if self._indices is not None:
-            order = self._indices[order]
-        return Row(share(order, cursor, rank, self._uneven), positions(self._count, cursor, rank, self._uneven))
+        mine = share(order, cursor, rank, self._uneven)
+        keys = None if self._keys is None else self._keys[mine]
+        samples = mine if self._indices is None else self._indices[mine]
+        return Row(samples, positions(self._count, cursor, rank, self._uneven), keys=keys)
 
     def batches(self, cursor: int, rank: Rank, size: int, drop_last: bool) -> int:
         """Return how many batches are left; the same number on all ranks."""
@@ -152,6 +155,7 @@ class ToldOrder(Sampling):
         self._name = "batch_sampler" if gives_batches else "sampler"
         self._gives_batches = gives_batches
         self._count = count if indices is None else len(indices)
+        self._all = count
         self._seed = seed
         self._indices = indices
         self._starts = np.zeros(1, np.int64)  # of the batches of the latest epoch
@@ -174,9 +178,7 @@ class ToldOrder(Sampling):
             with seeded(Rng(Key(self._seed, epoch, 0), _SAMPLER_POSITION).word()):
                 told = list(self._sampler)
         if not self._gives_batches:
-            samples = self._checked(told)[cursor:]
-            self.repeats = len(samples) - len(np.unique(samples))
-            return Row(samples, np.arange(cursor, cursor + len(samples)))
+            return self._row(self._checked(told), cursor)
         groups = [self._checked(_as_list(group)) for group in told]
         self._starts = starts = np.concatenate([[0], np.cumsum([len(group) for group in groups], dtype=np.int64)])
         done = int(np.searchsorted(starts, cursor))
@@ -185,10 +187,14 @@ class ToldOrder(Sampling):
                 f"{self._name}: the state was taken after {cursor:,} samples, where no batch ends; it belongs to "
                 "another sampler"
             )
-        left = [group for group in groups[done:] if len(group)]
-        samples = np.concatenate([np.zeros(0, np.int64), *left])
-        self.repeats = len(samples) - len(np.unique(samples))
-        return Row(samples, np.arange(cursor, cursor + len(samples)), tuple(len(group) for group in left))
+        sizes = tuple(len(group) for group in groups[done:] if len(group))
+        return self._row(np.concatenate([np.zeros(0, np.int64), *groups]), cursor, sizes)
+
+    def _row(self, samples: Order, cursor: int, sizes: tuple[int, ...] | None = None) -> Row:
+        # Over the whole epoch, also what is used up: a sample keeps its number when a run is resumed.
+        keys = keys_of(samples, self._all)
+        left = samples[cursor:]
+        return Row(left, np.arange(cursor, len(samples)), sizes, None if keys is None else keys[cursor:])
 
     def _checked(self, indexes: Sequence[Any]) -> Order:
         try:
@@ -222,6 +228,27 @@ class ToldOrder(Sampling):
     def load(self, state: dict[str, Any] | None) -> None:
         """Bring the sampler back to where an epoch began."""
         _restore(self._sampler, state, self._name)
+
+
+def keys_of(samples: Order, count: int) -> Order | None:
+    """Return what random ops know samples by: their indexes, and `count` more for each time that one came before.
+
+    Args:
+        samples: The samples of an epoch, in order.
+        count: Samples in the data set, so that no two samples ever have the same key.
+
+    Returns:
+        None if no sample comes twice.
+    """
+    order = np.argsort(samples, kind="stable")
+    ranked, places = samples[order], np.arange(len(samples))
+    is_first = np.ones(len(samples), bool)
+    is_first[1:] = ranked[1:] != ranked[:-1]
+    if is_first.all():
+        return None
+    before = np.empty(len(samples), np.int64)
+    before[order] = places - np.maximum.accumulate(np.where(is_first, places, 0))
+    return samples + before * count
 
 
 def _as_list(group: Any) -> list[Any]:

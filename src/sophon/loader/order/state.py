@@ -106,6 +106,7 @@ class Place:
         self.next_epoch = 0
         self.at: tuple[int, int, Turns | None] = (0, 0, None)
         self.is_ahead = True
+        self._before: tuple[int, tuple[int, int, Turns | None], bool] | None = None  # the latest pass had begun
 
     @property
     def epoch(self) -> int:
@@ -119,7 +120,7 @@ class Place:
 
     def set_epoch(self, epoch: int) -> None:
         """Go on with this epoch; in the middle of it, if that is where a state was loaded."""
-        self.next_epoch = epoch
+        self.next_epoch, self._before = epoch, None
         if not (self.is_ahead and self.epoch == epoch):
             self.at, self.is_ahead = (epoch, 0, None), True
 
@@ -128,15 +129,21 @@ class Place:
 
         A loop that keeps count itself and then asks for the finished epoch by `set_epoch` gets an empty pass.
         """
-        self.at, self.is_ahead = (epoch, cursor, turns), True
+        self.at, self.is_ahead, self._before = (epoch, cursor, turns), True, None
         self.next_epoch = epoch + is_over
 
     def begin(self) -> tuple[int, int, Turns | None]:
         """Begin a pass; return its epoch, where in it, and what left it out of turn before."""
         epoch = self.next_epoch
+        self._before = epoch, self.at, self.is_ahead
         self.at = self.at if self.is_ahead and self.epoch == epoch else (epoch, 0, None)
         self.next_epoch, self.is_ahead = epoch + 1, False
         return self.at
+
+    def take_back(self) -> None:
+        """Stand where it stood before the latest pass began, of which nothing was asked; unless it was moved since."""
+        if self._before is not None:
+            self.next_epoch, self.at, self.is_ahead = self._before
 
     def move(self, epoch: int, cursor: int, turns: Turns | None = None) -> None:
         """Note how far a pass has come, if it is still the latest."""

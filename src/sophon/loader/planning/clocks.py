@@ -164,7 +164,10 @@ class LinkClock:
         cores = stretch.cpu_s / stretch.busy_s
         if stretch.reading_s > max(_WAITS * stretch.busy_s, stretch.computing_s):
             self._store.append((stretch.samples, stretch.busy_s))
-        elif stretch.computing_s > _WAITS * stretch.busy_s:
+            return
+        if self._store:  # its files may lie in memory by now: it is forgotten step by step
+            self._store.popleft()
+        if stretch.computing_s > _WAITS * stretch.busy_s:
             self._storage.append((stretch.cpu_s, stretch.busy_s))
         elif stretch.size_bytes >= _LEAST_BYTES:
             self._link.append((stretch.size_bytes, stretch.busy_s))

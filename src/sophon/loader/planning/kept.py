@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from sophon.errors import ArtifactError, ConfigError
+from sophon.process.caches import tidy, used
 from sophon.process.folders import not_private, user_folder
 from sophon.profile.table import Profile
 from sophon.version import __version__
@@ -45,6 +46,7 @@ class KeptProfile:
                 return None
             profile = Profile.load(self.path)
             take(profile)
+            self._note(profile)
         except (ArtifactError, ConfigError, OSError) as error:
             if self._is_cache:
                 return None  # the first epoch measures again, and what it finds takes the place of this
@@ -64,9 +66,14 @@ class KeptProfile:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             profile.save(self.path)
+            self._note(profile)
         except (ArtifactError, OSError) as error:
             if not self._is_cache:
                 raise ConfigError(f"the profile cannot be kept at {self.path}: {error}; give another path") from error
+
+    def _note(self, profile: Profile) -> None:
+        if self._is_cache and self.path is not None:
+            used(self.path, f"{profile.provenance.get('url', '')}: {profile.recipe}")
 
 
 def cache_path(job: Iterable[object]) -> Path | None:
@@ -81,5 +88,6 @@ def cache_path(job: Iterable[object]) -> Path | None:
             return None
     except OSError:
         return None
+    tidy(folder)
     name = hashlib.sha256(" ".join(map(str, (__version__, *job))).encode()).hexdigest()[:32]
     return folder / "profiles" / f"{name}.parquet"

@@ -42,6 +42,7 @@ from sophon.loader.planning.replanning import Replanning, moved
 from sophon.loader.sources.assignment import Assignment, agreed_cut
 from sophon.loader.sources.samples import Samples
 from sophon.pipeline import Key, Trace
+from sophon.pipeline.pipeline import in_words
 from sophon.plan.plan import Plan, make_plan
 from sophon.plan.policies import Options, reserve_for
 from sophon.plan.resources import Resources
@@ -79,7 +80,7 @@ class PlanSettings:
 
     def __post_init__(self) -> None:
         if isinstance(self.share, bool) or not 0 <= self.share <= 1:
-            raise ConfigError(f"profile_share: expected a number in 0 … 1, got {self.share!r}")
+            raise ConfigError(f"share: expected a number in 0 … 1 in Planning(share=…), got {self.share!r}")
 
 
 class Planner:
@@ -213,12 +214,14 @@ class Planner:
         with self._lock:
             self._clock.cores = there / ranks
             link = self._clock.link_bytes_per_s if lately else self._clock.usual_link_bytes_per_s
-            cores = self._clock.storage_cores
+            cores, store = self._clock.storage_cores, self._clock.store_samples_per_s
         bytes_per_s = _UNMEASURED_LINK if before is None else before.link_bytes_per_s
         if link is not None:
             bytes_per_s = ranks * link
         here = min(self._trainer_cores, cores_here() / ranks_here(ranks))
-        return Resources(bytes_per_s, ranks * cores, ranks * here, rate)
+        # What sending takes is not counted on top: the cores that the clock has seen are those left over for ops.
+        reads_per_s = math.inf if store is None else ranks * store
+        return Resources(bytes_per_s, ranks * cores, ranks * here, rate, store_reads_per_s=reads_per_s)
 
     def _loop_s(self) -> float:
         """Return the seconds that the thread which iterates was busy, whatever the cuts are."""
@@ -326,7 +329,8 @@ class Planner:
     def _saw(self, key: Key, cut: Cut, size_bytes: int, trace: Trace, told: Storage) -> None:
         with self._lock:
             self._own_s += (_OWN_WEIGHT if self._own_s else 1.0) * (trace.own_s - self._own_s)
-        self._recorder.saw(key, cut, size_bytes, trace, told)
+        if key.sample < len(self._samples):  # one that comes again in an epoch has another box than is predicted for it
+            self._recorder.saw(key, cut, size_bytes, trace, told)
 
     def _look(self, now_s: float) -> None:
         """Have a new plan made if the link or the storage node is not what the plan was made for."""
@@ -350,7 +354,8 @@ class Planner:
 
     def _recall(self, profile: Profile) -> None:
         """Take over what an earlier run has found out."""
-        profile.require(pipeline=self._samples.pipeline.fingerprint, dataset=self._samples.opened.fingerprint)
+        pipeline, dataset = self._samples.pipeline, self._samples.opened.fingerprint
+        profile.require(pipeline=pipeline.fingerprint, dataset=dataset, recipe=in_words(pipeline))
         said = profile.provenance.get("resources")
         resources = Resources.from_json(said) if said else None
         own_s = profile.provenance.get("own_s", 0.0)

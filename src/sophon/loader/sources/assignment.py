@@ -14,6 +14,7 @@ from sophon.codec.cut import RAW, Cut, check_cut, is_exact
 from sophon.errors import ConfigError
 from sophon.link.transport import Opened
 from sophon.pipeline import Pipeline
+from sophon.pipeline.pipeline import in_words
 from sophon.pipeline.probe import digests, versions
 from sophon.plan.plan import Plan
 from sophon.plan.policies import POLICIES
@@ -56,7 +57,13 @@ class Assignment:
 
 
 def assignment_for(
-    pipeline: Pipeline, policy: str | Cut | None, plan: Any, samples: int, *, allow_lossy: bool = False
+    pipeline: Pipeline,
+    policy: str | Cut | None,
+    plan: Any,
+    samples: int,
+    *,
+    dataset: str | None = None,
+    allow_lossy: bool = False,
 ) -> Assignment:
     """Return the cuts that a policy or a plan gives.
 
@@ -65,9 +72,13 @@ def assignment_for(
         policy: "none", "all", "resize", or one cut for all samples; None for "none".
         plan: A `Plan`, the path of one, or a sequence of one cut per sample; overrides the policy.
         samples: How many there are.
+        dataset: Fingerprint of the data set; None if it does not matter.
         allow_lossy: Whether a sample may have a codec that changes its tensor.
     """
     if plan is not None:
+        plan = Plan.load(plan) if isinstance(plan, str | PathLike) else plan
+        if isinstance(plan, Plan):
+            _check_job(plan, pipeline, dataset)
         assignment = _from_plan(plan)
         if assignment.number_of is not None and len(assignment.number_of) != samples:
             raise ConfigError(
@@ -86,13 +97,21 @@ def assignment_for(
     return assignment
 
 
+def _check_job(plan: Plan, pipeline: Pipeline, dataset: str | None) -> None:
+    """Raise if a plan says that it is of another job: its cuts may be legal here, and mean something else."""
+    said = plan.fingerprints
+    plan.require(
+        pipeline=pipeline.fingerprint if said.get("pipeline") else None,
+        dataset=dataset if said.get("dataset") else None,
+        recipe=in_words(pipeline),
+    )
+
+
 def _from_plan(plan: Any) -> Assignment:
     if isinstance(plan, Assignment):
         return plan
     if isinstance(plan, Plan):
         return Assignment(plan.cuts, plan.cut)
-    if isinstance(plan, str | PathLike):
-        return _from_plan(Plan.load(plan))
     if not isinstance(plan, Iterable):
         raise ConfigError(f"plan: expected a Plan, the path of one, or one cut per sample, got {plan!r}")
     cuts = [cut if isinstance(cut, Cut) else Cut.parse(cut) for cut in plan]

@@ -22,6 +22,7 @@ from dataclasses import replace
 from sophon.errors import ConfigError, Error, RetryableError, UnavailableError
 from sophon.link.listing import Listing
 from sophon.link.transport import Opened
+from sophon.loader.sources.away import LOG
 from sophon.loader.sources.source import Source, check_same, explained
 from sophon.loader.sources.union import Told, Union, unite
 from sophon.pipeline import Pipeline
@@ -29,10 +30,15 @@ from sophon.pipeline import Pipeline
 _LATE_S = 5.0  # that nodes may come later than the first one, where those that have come hold copies
 _PAUSE_S = 0.2  # between two tries
 _THREADS = 16
+_MOSTLY = 0.5  # of all samples at every node: parts that overlap so much are hardly meant
 
 
 class AbsentWarning(UserWarning):
     """A node of several does not answer when a data set is opened, and is taken for a copy of the others."""
+
+
+class PartsWarning(UserWarning):
+    """Nodes hold nearly the same samples: parts of one data set, or copies that are not up to date."""
 
 
 class Census:
@@ -78,6 +84,7 @@ class Census:
             tuple(n for n, node in enumerate(self._nodes) if node.opened is not None and node.opened.fingerprint in its)
             for its in ({found[number] for number in numbers} for numbers in union.holders)
         )
+        self._tell_of_parts(union, holders)
         for node in self._nodes:
             if node.opened is not None:
                 node.hold(union.holdings[found.index(node.opened.fingerprint)], union.labels)
@@ -192,6 +199,23 @@ class Census:
             raise UnavailableError(self._missing(len(union), absent))
         check_same(replace(there, fingerprint=alone.fingerprint), union.fingerprint, path)
         self._fallback.hold(alone.holdings[0], union.labels)
+
+    def _tell_of_parts(self, union: Union, holders: Sequence[tuple[int, ...]]) -> None:
+        """Say that nodes hold different samples, and warn if that looks like copies of which some are stale."""
+        held = [f"{node.address} {node.opened.samples:,}" for node in self._nodes if node.opened is not None]
+        text = f"the nodes hold different samples, {len(union):,} together: {', '.join(held)}"
+        LOG.info("%s", text, extra={"event": "parts", "fields": {"samples": len(union)}})
+        everybody = tuple(number for number, node in enumerate(self._nodes) if node.opened is not None)
+        shared = sum(
+            int((union.part_of == part).sum()) for part, its in enumerate(holders) if tuple(sorted(its)) == everybody
+        )
+        if shared >= _MOSTLY * len(union):
+            warnings.warn(
+                f"{text}. {shared:,} of them are at every node, so that they look like copies of which some lack "
+                "files; if that is so, copy what is missing",
+                PartsWarning,
+                stacklevel=6,
+            )
 
     def _missing(self, samples: int, absent: list[str]) -> str:
         assert self._fallback is not None

@@ -13,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 
-from sophon.errors import Error
+from sophon.errors import Error, RetryableError
 from sophon.link.transport import Fetch
 from sophon.link.wire import Reply
 from sophon.loader.machine.machine import Ask, Machine
@@ -33,6 +33,9 @@ class Errand(ABC):
 
     def waited(self, seconds: float, cpu_s: float) -> None:  # noqa: B027
         """A reply has come after so many seconds, of which so many of CPU."""
+
+    def failed(self, ask: Ask, error: Error, since_s: float) -> None:  # noqa: B027
+        """A request has failed that still owed something, and has brought nothing since then."""
 
     def ended(self, ask: Ask, failed: bool) -> None:  # noqa: B027
         """A request has come to its end; one that failed still owed something."""
@@ -125,6 +128,7 @@ class Driver:
     def _replies(self, ask: Ask) -> Iterator[tuple[int, Reply]]:
         """Yield the wanted replies to a request, and tell the machine how it went."""
         errand, is_owed = self._errand, False
+        before_s = time.monotonic()
         try:
             fetch = errand.send(ask)
             with self.lock:
@@ -153,6 +157,8 @@ class Driver:
         except Error as error:
             with self.lock:
                 is_owed = not self.is_stopped and self.machine.failed(ask.request, error, time.monotonic())
+            if is_owed and isinstance(error, RetryableError):
+                errand.failed(ask, error, before_s)
         finally:
             # Not under the lock: the garbage collector may close this epoch in a thread that holds the counts.
             errand.ended(ask, is_owed)

@@ -1,7 +1,7 @@
 """Samples straight from a store in this process.
 
 A store whose reads are quick, such as files in the page cache, is read in the thread that iterates: handing the bytes
-on from another thread would cost more than reading them. Where reads take longer than `_QUICK_S`, many are under way at
+on from another thread would cost more than reading them. Where reads take longer, many are under way at
 once (`store.reading`), as many as are worth it. So the number of reads has nothing to do with the number of workers.
 
 Concurrency: a fetch belongs to the thread that iterates; threads of the reading stage put what they have read into its
@@ -33,7 +33,6 @@ from sophon.store.bundle import pack, unpack
 from sophon.store.reading import Reading
 
 _LOOK_S = 1.0  # between looks at whether more may be read
-_QUICK_S = 0.001  # for a read; two threads that fetch get 2,000 samples a second then, without any further thread
 
 
 def open_path(path: str) -> LocalTransport:
@@ -146,7 +145,7 @@ class _LocalFetch(Fetch):
         count, reading = len(self._request.samples), self._reading
         asked = came = 0
         while came < count and not self._lane.is_closed:
-            is_quick = reading.each_s is not None and reading.each_s < _QUICK_S
+            is_quick = reading.is_quick
             if is_quick and asked == came:
                 came = asked = asked + 1
                 yield self._file_here(asked - 1)

@@ -34,7 +34,9 @@ from sophon.errors import ConfigError, OpError
 from sophon.link.transport import Fetch, Opened, Transport
 from sophon.link.wire import Reply, Request
 from sophon.pipeline import Key, Pipeline
+from sophon.pipeline.pipeline import in_words
 from sophon.pipeline.probe import versions
+from sophon.process.caches import hold, tidy, used
 from sophon.process.folders import make_private, not_private, user_folder
 
 DEFAULT_BYTES = 10 * 10**9  # 50,000 pictures of 256 × 256 pixels; a bound that no disk of today feels
@@ -79,9 +81,10 @@ class PrefixCache:
         folder: Where they lie.
         cut: What they are.
         max_bytes: How many bytes they may have together.
+        about: Of which data set and ops they are, for people.
     """
 
-    def __init__(self, folder: Path, cut: Cut, max_bytes: int) -> None:
+    def __init__(self, folder: Path, cut: Cut, max_bytes: int, about: str = "") -> None:
         self.folder = folder
         self.cut = cut
         self._max_bytes = max_bytes
@@ -91,6 +94,12 @@ class PrefixCache:
             (folder / "bytes").touch()
         except OSError as error:
             raise ConfigError(f"cache: {folder} cannot be written to ({error}); choose another folder") from error
+        self._about = about
+        used(folder, about)
+        self._held = hold(folder)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return PrefixCache, (self.folder, self.cut, self._max_bytes, self._about)  # which is held there, too
 
     @property
     def used_bytes(self) -> int:
@@ -123,7 +132,7 @@ class PrefixCache:
             replaced = path.stat().st_size if path.exists() else 0
             if not self._take(len(data) - replaced):
                 return
-            with replacing(path) as file:
+            with replacing(path, beside=self.folder) as file:
                 file.write(data)
         except OSError:
             self._is_full = True
@@ -186,7 +195,9 @@ def cache_for(
         raise ConfigError(f"cache: {folder} cannot be written to ({error.strerror}); name another folder") from error
     if problem is not None:
         raise ConfigError(f"cache: {problem}")
-    return PrefixCache(folder / name, cut, most_bytes)
+    tidy(base)
+    about = f"{opened.name}: {in_words(pipeline.prefix(cut.k)) if cut.k else 'files as they are'}, as {cut.codec}"
+    return PrefixCache(folder / name, cut, most_bytes, about)
 
 
 class CachedTransport(Transport):
@@ -244,8 +255,8 @@ class _CachedFetch(Fetch):
         rest = replace(
             request,
             samples=tuple(request.samples[position] for position in missing),
-            keys=tuple(request.keys[position] for position in missing) if request.keys else (),
             cuts=tuple(transport.asks if request.cuts[p] == cut else request.cuts[p] for p in missing),
+            keys=tuple(request.keys[position] for position in missing) if request.keys else (),
         )
         self._fetch = transport.inner.fetch(rest, self._timeout_s)
         if self._cancelled:  # asked last, since whoever cancels looks for it

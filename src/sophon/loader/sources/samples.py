@@ -94,8 +94,14 @@ class Samples:
         """Use other cuts from now on; the tensors stay the same."""
         self.assignment = within(assignment, self.agreed_cut)
 
-    def request(self, epoch: int, samples: Sequence[int]) -> Request:
-        """Return the request for some samples of an epoch, each with its cut."""
+    def request(self, epoch: int, samples: Sequence[int], keys: Sequence[int] = ()) -> Request:
+        """Return the request for some samples of an epoch, each with its cut.
+
+        Args:
+            epoch: Which one.
+            samples: Their indexes.
+            keys: What random ops know them by, if that is not their index.
+        """
         return Request(
             dataset=self.opened.name,
             dataset_fingerprint=self.opened.fingerprint,
@@ -106,11 +112,14 @@ class Samples:
             cuts=self.assignment.of(samples),
             columns=self.columns,
             fields=self.fields,
+            keys=() if tuple(keys) == tuple(samples) else tuple(keys),
         )
 
-    def errand(self, epoch: int, row: Row, stats: Stats, watcher: Watcher | None = None) -> Errand:
+    def errand(
+        self, epoch: int, row: Row, stats: Stats, watcher: Watcher | None = None, keys: Row | None = None
+    ) -> Errand:
         """Return what a driver needs to get the samples of a row, which it knows by their positions there."""
-        return _Samples(self, epoch, row, stats, watcher)
+        return _Samples(self, epoch, row, stats, watcher, keys)
 
     def raise_fatal(self, error: Error) -> None:
         """Raise the error that a machine gave up with."""
@@ -144,10 +153,11 @@ class Samples:
     def named(self, error: OpError, sample: int) -> OpError:
         """Return the error of a sample with the name of its file, which is what people look for."""
         name = self.name_of(sample)
-        if name is None or name in error.problem:
+        is_named = name is None or name in error.problem
+        if is_named and error.sample in (None, sample):
             return error
-        problem = f"{name}: {error.problem}"
-        told = OpError(problem, remedy=error.remedy, op=error.op, position=error.position, sample=error.sample)
+        problem = error.problem if is_named else f"{name}: {error.problem}"
+        told = OpError(problem, remedy=error.remedy, op=error.op, position=error.position, sample=sample)
         told.__cause__ = error.__cause__
         for note in getattr(error, "__notes__", ()):
             told.add_note(note)
@@ -177,8 +187,11 @@ class Samples:
 
 
 class _Samples(Errand):
-    def __init__(self, samples: Samples, epoch: int, row: Row, stats: Stats, watcher: Watcher | None) -> None:
+    def __init__(
+        self, samples: Samples, epoch: int, row: Row, stats: Stats, watcher: Watcher | None, keys: Row | None
+    ) -> None:
         self._samples = samples
+        self._keys = keys
         self._epoch = epoch
         self._row = row
         self._stats = stats
@@ -192,7 +205,8 @@ class _Samples(Errand):
 
     def send(self, ask: Ask) -> Fetch:
         samples = self._samples
-        request = samples.request(self._epoch, [int(self._row[position]) for position in ask.positions])
+        keys = [] if self._keys is None else [int(self._keys[position]) for position in ask.positions]
+        request = samples.request(self._epoch, [int(self._row[position]) for position in ask.positions], keys)
         self._sent[ask.request] = request
         if (watcher := self._watching(ask)) is not None:
             watcher.began(ask.request)
@@ -208,9 +222,13 @@ class _Samples(Errand):
         request = self._sent[ask.request]
         asked = request.cuts[reply.position]
         sources = self._samples.sources
+        sources.absences.answered(ask.source)
         self._stats.received(reply, asked, sources.is_fallback(ask.source), sources[ask.source].address)
         if (watcher := self._watching(ask)) is not None:
             watcher.received(ask.request, request.samples[reply.position], reply, asked, fetch)
+
+    def failed(self, ask: Ask, error: Error, since_s: float) -> None:
+        self._samples.sources.absences.failed(ask.source, error, since_s)
 
     def ended(self, ask: Ask, failed: bool) -> None:
         self._sent.pop(ask.request, None)

@@ -65,17 +65,25 @@ class Source(Transport):
         fitted = replace(request, dataset=opened.name, cuts=cuts)
         if self._holding is not None:
             own, its = self._holding.own_of(request.samples), opened.fingerprint
-            fitted = replace(fitted, dataset_fingerprint=its, samples=own, keys=request.samples)
+            fitted = replace(fitted, dataset_fingerprint=its, samples=own, keys=request.keys or request.samples)
         return _PiecesFetch(self._inner, fitted, opened.max_samples, timeout_s, self._labels)
 
-    def hold(self, holding: Holding, labels: NDArray[np.int64] | None) -> None:
+    @property
+    def holding(self) -> Holding | None:
+        """Which samples the node holds; None if all of them, in their order."""
+        return self._holding
+
+    def hold(self, holding: Holding, labels: NDArray[np.int64] | None, opened: Opened | None = None) -> None:
         """Take note of which samples the node holds.
 
         Args:
             holding: What their indexes are in the whole data set, and at the node.
-            labels: Label of every sample of the whole data set: a node numbers the classes that it has itself.
+            labels: Label of every sample of the whole data set: a node numbers the classes that it has itself. None to
+                take labels as they are there.
+            opened: What the node has said that it has, to somebody else.
         """
         self._holding, self._labels = holding, labels
+        self._opened = self._opened or opened
 
     def listing(self, opened: Opened) -> Listing | None:
         """Ask the node which samples it has."""
@@ -136,7 +144,8 @@ class _PiecesFetch(Fetch):
             try:
                 for reply in fetch:
                     if self._labels is not None:
-                        reply.label = int(self._labels[asked.keys[reply.position]])
+                        # A sample that comes again in an epoch has a key beyond all indexes.
+                        reply.label = int(self._labels[asked.keys[reply.position] % len(self._labels)])
                     reply.position += start
                     self.clock = before + fetch.clock if start else fetch.clock
                     yield reply

@@ -26,14 +26,15 @@ from sophon.link.wire import Reply
 from sophon.loader.machine.machine import Ask, Machine, MachineConfig
 from sophon.loader.machine.parts import Parts
 from sophon.loader.machine.standing import Standings
+from sophon.loader.sources.away import Absences
 from sophon.loader.sources.census import Census
 from sophon.loader.sources.driver import Driver, Errand
 from sophon.loader.sources.local import open_path
 from sophon.loader.sources.source import Fallback, Source, explained
-from sophon.loader.sources.union import Union
+from sophon.loader.sources.union import Holding, Union
 from sophon.pipeline import Pipeline
 
-_REMEDY = "Is `sophon serve` running there and reachable? Raise deadline_s to wait longer."
+_REMEDY = "Is `sophon serve` running there and reachable? Raise Faults(deadline_s=…) to wait longer."
 
 Address = str | PathLike[str] | Sequence[str]
 Row = Sequence[int] | NDArray[np.int64]
@@ -78,6 +79,7 @@ class Sources:
         pipeline: What is divided.
         url: What to call all of them in messages.
         deadline_s: How long nothing may come before an error is raised.
+        has_parts: Whether nodes hold different samples for sure.
     """
 
     def __init__(
@@ -87,10 +89,13 @@ class Sources:
         pipeline: Pipeline,
         url: str,
         deadline_s: float,
+        *,
+        has_parts: bool = False,
     ) -> None:
+        self.plain_nodes = tuple(nodes)
         self.nodes = len(nodes)
         self.has_fallback = fallback is not None
-        self._url = url
+        self.url = url
         self._deadline_s = deadline_s
         self._warned = False
         self._kept: Standings | None = None
@@ -100,7 +105,7 @@ class Sources:
         self._all = list(nodes)
         self._sources: list[Source] = []  # the same nodes, without what is put in front of them
         self._fallback: Fallback | None = None
-        if self.nodes > 1 or fallback is not None:
+        if self.nodes > 1 or fallback is not None or has_parts:
             self._sources = [Source(node, pipeline) for node in nodes]
             self._all = list(self._sources)
         if fallback is not None:
@@ -111,6 +116,7 @@ class Sources:
                 raise ConfigError(f"fallback: expected a path, got {path!r}; give several nodes as a list of addresses")
             self._fallback = Fallback(transport_to(path), pipeline)
             self._all.append(self._fallback)
+        self.absences = Absences([source.address for source in self._all], deadline_s)
 
     def __getitem__(self, number: int) -> Transport:
         return self._all[number]
@@ -143,6 +149,23 @@ class Sources:
     def has_parts(self) -> bool:
         """Whether nodes hold different samples."""
         return self._union is not None
+
+    @property
+    def labels(self) -> NDArray[np.int64] | None:
+        """Label of every sample, where nodes number their classes themselves; None where labels are as nodes say."""
+        return None if self._union is None else self._union.labels
+
+    def divided(self, samples: int) -> tuple[NDArray[np.int64], tuple[tuple[int, ...], ...]]:
+        """Return the part of each of so many samples, and the numbers of the nodes that hold each part."""
+        part_of = np.zeros(samples, np.int64) if self._union is None else self._union.part_of.astype(np.int64)
+        return part_of, self._holders
+
+    def holdings(self, opened: Opened) -> list[tuple[Holding, Opened]]:
+        """Return what each node holds of a data set, and has said that it has."""
+        everything = Holding(np.arange(opened.samples))
+        if not self._sources:
+            return [(everything, opened)]
+        return [(source.holding or everything, source.opened or opened) for source in self._sources]
 
     def holders_of(self, sample: int) -> list[int]:
         """Return the numbers of the sources that hold a sample, nodes first."""
@@ -212,11 +235,12 @@ class Sources:
             ConfigError: The fallback holds another data set, or what nodes hold does not fit together.
             UnavailableError: No source answers, or one does not that may hold samples of its own.
         """
-        opening = _Opening(self._all, pipeline)
+        opening = _Opening(self._all, pipeline, self.absences)
         machine = self.machine([0], 1, self.config(), 0)
         driver = Driver(machine, opening, self._raise_fatal)
-        for _ in driver.inline(lambda: opening.opened is not None):
-            pass
+        with self.absences.opening():
+            for _ in driver.inline(lambda: opening.opened is not None):
+                pass
         assert opening.opened is not None
         opened, source = opening.opened, opening.source
         self.keep(machine)
@@ -230,14 +254,14 @@ class Sources:
         return opened
 
     def _raise_fatal(self, error: Error) -> None:
-        raise explain(error, self._url)
+        raise explain(error, self.url)
 
     def warn_of_fallback(self, note: str = "", *, stacklevel: int) -> None:
         """Tell the user, once, that samples are read from the path to fall back on."""
         if self._warned:
             return
         self._warned = True
-        who = f"some of {self._url}" if self.has_parts else self._url
+        who = f"some of {self.url}" if self.has_parts else self.url
         warnings.warn(
             f"no answer from {who}; samples are read from {self._all[-1].address} until a node answers "
             f"(loader.stats.fallback counts them); {note or 'the tensors are the same'}",
@@ -249,8 +273,9 @@ class Sources:
 class _Opening(Errand):
     """Opens a data set at the source that a machine names."""
 
-    def __init__(self, sources: Sequence[Transport], pipeline: Pipeline) -> None:
+    def __init__(self, sources: Sequence[Transport], pipeline: Pipeline, absences: Absences) -> None:
         self._sources = sources
+        self._absences = absences
         self._pipeline = pipeline
         self.opened: Opened | None = None
         self.source = 0
@@ -258,7 +283,11 @@ class _Opening(Errand):
     def send(self, ask: Ask) -> Fetch:
         self.opened = self._sources[ask.source].open(self._pipeline)
         self.source = ask.source
+        self._absences.answered(ask.source)
         return _Told()
+
+    def failed(self, ask: Ask, error: Error, since_s: float) -> None:
+        self._absences.failed(ask.source, error, since_s)
 
 
 class _Told(Fetch):

@@ -1,0 +1,97 @@
+"""What the package logs and warns of, on the error stream: lines for people, or JSON for machines.
+
+A library is silent unless a program asks; the command is such a program.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+INTERRUPTED = 130  # exit code after Ctrl-C, as a shell has it
+_ROOT = logging.getLogger("sophon")
+_DATED = "%Y-%m-%d %H:%M:%S"
+
+
+class _Handler(logging.Handler):
+    """Writes records to whatever is the error stream at that moment."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        click.echo(self.format(record), file=sys.stderr)
+
+
+class _Short(logging.Formatter):
+    """Lines like all others that the command writes."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        level = "warning: " if record.levelno >= logging.WARNING else ""
+        return f"sophon: {level}{record.getMessage()}"
+
+
+class _Json(logging.Formatter):
+    """One JSON object per line: time, level, event, message, and the facts of the event."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        told: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "event": getattr(record, "event", record.name),
+            "message": record.getMessage(),
+        }
+        return json.dumps(told | getattr(record, "fields", {}))
+
+
+@contextmanager
+def shown() -> Iterator[None]:
+    """Show warnings of the package's logs, and Python's, while a command runs."""
+    handler = _Handler()
+    handler.setFormatter(_Short())
+    _ROOT.addHandler(handler)
+    before = warnings.showwarning
+    warnings.showwarning = _show_warning
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
+        _ROOT.removeHandler(handler)
+        _ROOT.setLevel(logging.NOTSET)
+
+
+def set_format(kind: str) -> None:
+    """Show everything from now on, for a program that runs for days: with the time, or as JSON.
+
+    Args:
+        kind: "text" or "json".
+    """
+    _ROOT.setLevel(logging.INFO)
+    for handler in _ours():
+        dated = logging.Formatter("%(asctime)s sophon: %(levelname)s: %(message)s", _DATED)
+        handler.setFormatter(_Json() if kind == "json" else dated)
+
+
+def tell(event: str, text: str, **fields: Any) -> None:
+    """Say what a command does, on standard output; where machines read along, in the log as they like it."""
+    if any(isinstance(handler.formatter, _Json) for handler in _ours()):
+        _ROOT.info("%s", text, extra={"event": event, "fields": fields})
+    else:
+        click.echo(f"sophon: {text}")
+
+
+def _ours() -> list[_Handler]:
+    return [handler for handler in _ROOT.handlers if isinstance(handler, _Handler)]
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    # Whose line it was is of no use to somebody who runs a command.
+    _ROOT.warning("%s", message, extra={"event": category.__name__})

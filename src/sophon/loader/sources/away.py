@@ -1,0 +1,162 @@
+"""Sources that do not answer: since when, how often they were asked, and what is said of it.
+
+One line when nothing has come from a source for a few seconds, further ones ever more rarely, and one when it answers
+again. They go to Python's logger `sophon.nodes`, which is silent unless the program asks for it. While a data set is
+opened the training has not begun and nothing else can be seen, so there each line is a warning, too.
+
+Concurrency: called by all threads that fetch; while a data set is opened, a thread of its own looks at the clock.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from sophon.errors import Error
+from sophon.process.renewal import renew_after_fork
+
+LOG = logging.getLogger("sophon.nodes")
+FIRST_S = 3.0  # without an answer before anything is said; half as long as people wait before they wonder
+_LOOK_S = 0.25  # between two looks at the clock while a data set is opened
+
+
+class AwayWarning(UserWarning):
+    """No storage node answers while a data set is opened; it is asked again until the deadline."""
+
+
+@dataclass
+class _Absence:
+    since_s: float
+    tries: int = 0
+    last: str = ""
+    next_s: float = field(default_factory=lambda: FIRST_S)  # how long it must last before more is said
+    was_said: bool = False
+
+    def line(self, name: str, now_s: float, deadline_s: float) -> str | None:
+        """Return what is to be said now, if anything."""
+        away_s = now_s - self.since_s
+        if away_s < self.next_s:
+            return None
+        self.next_s, self.was_said = max(2 * self.next_s, away_s + FIRST_S), True
+        tries = f"after {self.tries} {'try' if self.tries == 1 else 'tries'}; the last one: {self.last}"
+        why = tries if self.tries else "the first try is still under way"
+        return f"no answer from {name} for {away_s:.0f} s, {why}. It is asked again, for {deadline_s:g} s in all"
+
+
+class Absences:
+    """Which sources are away.
+
+    Args:
+        names: What to call each source.
+        deadline_s: How long nothing may come before an error is raised.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, names: Sequence[str], deadline_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._names = names
+        self._deadline_s = deadline_s
+        self._clock = clock
+        self._away: dict[int, _Absence] = {}
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Replace the lock, in a forked child."""
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Absences, (self._names, self._deadline_s)  # another process has connections of its own
+
+    def failed(self, source: int, error: Error, since_s: float) -> None:
+        """A request has failed.
+
+        Args:
+            source: Whom it was sent to.
+            error: What happened.
+            since_s: When something was last heard in it, or it was sent.
+        """
+        with self._lock:
+            absence = self._away.setdefault(source, _Absence(since_s))
+            absence.tries += 1
+            absence.last = str(error).removeprefix(f"{self._names[source]}: ")
+            line = absence.line(self._names[source], self._clock(), self._deadline_s)
+        if line is not None:
+            LOG.warning("%s", line, extra={"event": "away", "fields": {"node": self._names[source]}})
+
+    def answered(self, source: int) -> None:
+        """A reply has come."""
+        if source not in self._away:  # as nearly always; a lock for every sample would cost more than this
+            return
+        with self._lock:
+            absence = self._away.pop(source, None)
+        if absence is not None and absence.was_said:
+            away_s = self._clock() - absence.since_s
+            text = f"{self._names[source]} answers again, after {away_s:.0f} s and {absence.tries} tries"
+            LOG.warning("%s", text, extra={"event": "back", "fields": {"node": self._names[source]}})
+
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """Say how it goes while a data set is opened, also while a try is under way."""
+        opening = _Opening(self, *_users_line())
+        opening.start()
+        try:
+            yield
+        finally:
+            opening.end()
+            opening.join()
+        if opening.raised is not None:  # where the user has made errors of warnings
+            raise opening.raised
+
+    def opening_line(self, since_s: float, said: _Absence) -> str | None:
+        """Return what is to be said of a data set that no source has opened yet."""
+        with self._lock:
+            said.since_s = since_s
+            said.tries = sum(absence.tries for absence in self._away.values())
+            last = [absence.last for absence in self._away.values()]
+        said.last = last[-1] if last else ""
+        return said.line(", ".join(self._names), self._clock(), self._deadline_s)
+
+    def now_s(self) -> float:
+        """Return the time."""
+        return self._clock()
+
+
+class _Opening(threading.Thread):
+    """Looks at the clock while a data set is opened, and warns as if the user's own line did."""
+
+    def __init__(self, absences: Absences, file: str, line: int) -> None:
+        super().__init__(name="sophon-opening", daemon=True)
+        self._absences = absences
+        self._place = file, line
+        self._since_s = absences.now_s()
+        self._said = _Absence(self._since_s)
+        self._ended = threading.Event()
+        self.raised: Warning | None = None
+
+    def run(self) -> None:
+        while not self._ended.wait(_LOOK_S):
+            line = self._absences.opening_line(self._since_s, self._said)
+            if line is not None:
+                try:
+                    warnings.warn_explicit(line, AwayWarning, *self._place)
+                except AwayWarning as warning:
+                    self.raised = warning
+                    return
+
+    def end(self) -> None:
+        """Say nothing more."""
+        self._ended.set()
+
+
+def _users_line() -> tuple[str, int]:
+    """Return file and line of the first caller outside this package."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] in ("sophon", "contextlib"):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
