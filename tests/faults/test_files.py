@@ -80,7 +80,7 @@ def full_disk(tmp_path):
     place.mkdir()
     made = os.geteuid() == 0 and (
         subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(place)], check=False, capture_output=True
+            ["mount", "-t", "tmpfs", "-o", "size=4k,mode=0700", "tmpfs", str(place)], check=False, capture_output=True
         ).returncode
         == 0
     )

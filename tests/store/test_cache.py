@@ -177,7 +177,7 @@ def test_a_default_that_cannot_be_written_to_turns_the_cache_off(tmp_path, monke
 
 
 def _forge(folder, change):
-    (file,) = (folder / "manifests").iterdir()
+    (file,) = (folder / "manifests").glob("*.arrow")
     manifest = Manifest.load(file)
     replace(manifest, **change(manifest)).save(file)  # with a fingerprint that is right
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import traceback
 
-from sophon.errors import AccessError, Error
+from sophon.errors import AccessError, ConfigError, Error
 
 _MOST_TRACEBACK = 8000  # characters that are sent: people read the end
 # A path is a slash at the beginning of a word and what follows it; what comes after "://" is an address.
@@ -31,8 +31,9 @@ def told_text(error: BaseException) -> str:
 def told_traceback(error: Error) -> str:
     """Return the end of an error's traceback if others may read it.
 
-    A caller who is refused learns nothing about this node in any case: an `AccessError` has no traceback.
+    A caller who is refused learns nothing about this node in any case, and what is wrong with a configuration is not
+    found in its code: neither has a traceback.
     """
-    if not _tells_all or error.__traceback__ is None or isinstance(error, AccessError):
+    if not _tells_all or error.__traceback__ is None or isinstance(error, AccessError | ConfigError):
         return ""
     return "".join(traceback.format_exception(error))[-_MOST_TRACEBACK:]

@@ -18,7 +18,8 @@ from sophon.plan.resources import Kind, Resources
 from sophon.profile.table import FloatTable, PartIndex, Profile
 
 _BLOCK = 2**15  # float64 temporaries of 256 KiB each: measured fastest from 2^14 to 2^16
-_SAFETY = 1 - 1e-12  # more than summing ten million float64 in blocks can be off by
+SAFETY = 1 - 1e-12
+"""Of a sum: ten million float64, added up in blocks in any order, differ by less."""
 _LEAST_WEIGHT = 1e-250  # keeps 0 × inf out of the sums: an illegal route is infinite in every table
 
 # Added to the prices, as parts of the largest one: routes of equal price are told apart by the thriftiest kind first.
@@ -77,7 +78,7 @@ class Costs:
             base_s[of] * kept,
             np.asarray(loads.closed[:, :, :count].any(axis=0)),
             profile.parts,
-            float(base_s[~varies].max(initial=0.0)) * _SAFETY,
+            float(base_s[~varies].max(initial=0.0)),
         )
 
     def __len__(self) -> int:
@@ -192,7 +193,7 @@ def cheapest(costs: Costs, prices: Vector) -> Priced:
     """
     prices = prices + float(prices.max()) * np.array([_tie(kind) for kind in costs.kinds])
     cut, sums, value = decide(costs, costs.weights(prices))
-    return Priced(cut, costs.seconds(sums), (value + float(prices @ costs.base_s)) * _SAFETY, prices)
+    return Priced(cut, costs.seconds(sums), (value + float(prices @ costs.base_s)) * SAFETY, prices)
 
 
 def _tie(kind: Kind) -> float:

@@ -112,7 +112,7 @@ class Decode(Op):
 
     def open(self, value: bytes) -> Image.Image:
         """Return the picture with its size known and its pixels not yet decoded."""
-        check_jpeg(value)
+        check_jpeg(value, self.max_pixels)
         try:
             picture = _open(value)
         except UnidentifiedImageError as error:
@@ -135,10 +135,14 @@ class Decode(Op):
         return picture
 
 
-def check_jpeg(value: bytes | memoryview) -> None:
+def check_jpeg(value: bytes | memoryview, max_pixels: int | None = None) -> None:
     """Look at the markers of a JPEG file; raise `OpError` if decoding it would take far longer than its size suggests.
 
     What is otherwise wrong with it, the decoder says. Files of other formats are not looked at.
+
+    Args:
+        value: The file.
+        max_pixels: A picture with more than these is left to whoever refuses it for that.
     """
     if bytes(value[:3]) != _JPEG_START:
         return
@@ -161,6 +165,8 @@ def check_jpeg(value: bytes | memoryview) -> None:
             )
             components, is_progressive = value[after + 8], marker in _PROGRESSIVE
         if marker == _SOS:
+            if max_pixels is not None and pixels > max_pixels:
+                return
             _check_work(value, pixels, is_progressive or value[after + 3] < components)
             return
         at = after + 1 + int.from_bytes(value[after + 1 : after + 3], "big")

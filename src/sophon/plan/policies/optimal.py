@@ -27,7 +27,7 @@ from sophon.plan.game import Vector
 from sophon.plan.policies import all as all_
 from sophon.plan.policies import fastflow, none, resize, sophon
 from sophon.plan.policies.choice import Choice, Options, exact_columns, resize_k
-from sophon.plan.pricing import Costs, cheapest
+from sophon.plan.pricing import SAFETY, Costs, cheapest
 from sophon.plan.relaxation import Goal, solve
 from sophon.plan.resources import Resources
 from sophon.plan.rounding import polish, round_mixture, times_of
@@ -58,7 +58,9 @@ def choose(profile: Profile, resources: Resources, options: Options) -> Choice:
     rivals = cheapest(replace(costs, columns=profile.raw_columns()), prices)
     if not ranked or rivals.bound_s <= min(ranked, key=_rank)[0][0]:
         ranked += _others(profile, resources, options)
-    _, cut, name = min(ranked, key=_rank)
+    rank, cut, name = min(ranked, key=_rank)
+    if rank[0] < bound_s <= rank[0] / SAFETY:  # the same, but added up in another order
+        bound_s = rank[0]
     reason = f"the plan of `{name}` cannot be improved on" if name else "all cuts of all samples were weighed at once"
     priced = not name and bool(prices.any()) and np.isfinite(bound_s)
     return Choice(cut, reason, bound_s, prices if priced else None, rivals.bound_s)
