@@ -32,7 +32,8 @@ def nothing() -> pa.RecordBatch:
 
 def enclosed(batch: pa.RecordBatch) -> pa.Buffer:
     """Return a record batch in an envelope."""
-    return batch.serialize()
+    # From malloc, which has such buffers used again (`process.arenas`); Arrow's own pool gives their pages back.
+    return batch.serialize(memory_pool=pa.system_memory_pool())
 
 
 def read_options() -> Any:
