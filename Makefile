@@ -11,8 +11,9 @@ demo: .venv/installed-demo
 
 test: lint check
 
+# More processes than the two cores this is meant for: most tests wait for servers, links and deadlines.
 check: .venv/installed-test
-	$(BIN)/python -m pytest -m "not slow" --numprocesses auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest -m "not slow" --numprocesses 4 --dist loadfile
 
 test-slow: .venv/installed-test
 	$(BIN)/python -m pytest -m slow
