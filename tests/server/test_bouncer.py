@@ -84,9 +84,26 @@ def test_one_that_says_nothing_for_long_is_closed(listener, watch, monkeypatch):
 
 
 def test_an_address_with_many_connections_is_shut_out(listener, watch):
-    pairs = [connect(listener, "127.0.0.4") for _ in range(40)]
+    pairs = [connect(listener, "127.0.0.4") for _ in range(140)]
     wait_until(lambda: "127.0.0.4" in watch._banned_until_s)
     assert is_closed(pairs[0][0])
+    for far, near in pairs:
+        far.close()
+        near.close()
+
+
+def test_many_ranks_on_one_machine_are_not_shut_out(listener, watch):
+    """Each is a stranger until its first call was let in, and none afterwards."""
+    pairs = []
+    for _ in range(180):
+        pairs.append(connect(listener, "127.0.0.5"))
+        address, port = pairs[-1][0].getsockname()
+        if len(pairs) % 20 == 0:
+            wait_until(lambda port=port, address=address: (address, port) in watch._since_s)  # it was seen
+        watch.knows(f"ipv4:{address}:{port}")
+    wait_until(lambda: not watch._since_s)
+    assert not watch._banned_until_s
+    assert not any(is_closed(far, 0.1) for far, _ in pairs[:3])
     for far, near in pairs:
         far.close()
         near.close()

@@ -30,7 +30,8 @@ _STRANGER_BYTES = 1 << 14  # that a connection may send before a call on it was 
 _FLOOD_BYTES = 1 << 16  # hardly any first call has as many; if one has, it is let in within milliseconds
 _STRANGER_S = 15.0  # how long it may wait with that; gRPC connects before there is anything to ask
 _CALL_S = 2.0  # how long a call of more than that may take to be let in
-_MOST_STRANGERS = 32  # of one address at once, or in `_MEMORY_S`
+# Of one address at once, or in `_MEMORY_S` without being let in; as many ranks on one machine are let in sooner.
+_MOST_STRANGERS = 128
 _MEMORY_S = 2.0
 _BAN_S = 10.0
 _MOST_BANNED = 64  # addresses at once; each is a few instructions for every new connection
@@ -59,7 +60,7 @@ class Bouncer:
         self._lock = threading.Lock()
         self._known: dict[Peer, None] = {}  # the newest last
         self._since_s: dict[Peer, float] = {}
-        self._seen: deque[tuple[float, str]] = deque()
+        self._seen: deque[tuple[float, Peer]] = deque()
         self._banned_until_s: dict[str, float] = {}
         self._settled: set[str] = set()  # sockets that need no look: of others, and of whom the gate has let in
         self._over = threading.Event()
@@ -107,7 +108,7 @@ class Bouncer:
             there.add(peer)
             if peer not in self._since_s:
                 self._since_s[peer] = now_s
-                self._seen.append((now_s, peer[0]))
+                self._seen.append((now_s, peer))
             strangers[peer[0]] += 1
             waits_s = now_s - self._since_s[peer]
             is_flood = received > _FLOOD_BYTES
@@ -120,7 +121,8 @@ class Bouncer:
         self._since_s = {peer: since_s for peer, since_s in self._since_s.items() if peer in there}
         while self._seen and self._seen[0][0] < now_s - _MEMORY_S:
             self._seen.popleft()
-        for address, count in (Counter(address for _, address in self._seen) | strangers).items():
+        never_let_in = Counter(peer[0] for _, peer in self._seen if peer not in self._known)
+        for address, count in (never_let_in | strangers).items():
             if count > _MOST_STRANGERS:
                 self._ban(address, now_s)
         self._let_in_again(now_s)
