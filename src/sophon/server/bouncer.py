@@ -139,9 +139,9 @@ class Bouncer:
         is_new = address not in self._banned_until_s
         if is_new and len(self._banned_until_s) >= _MOST_BANNED:
             return
-        self._banned_until_s[address] = now_s + _BAN_S
         if is_new:
-            filter_out(_listeners(self._port), self._banned_until_s)
+            filter_out(_listeners(self._port), [*self._banned_until_s, address])
+        self._banned_until_s[address] = now_s + _BAN_S
 
     def _let_in_again(self, now_s: float) -> None:
         over = [address for address, until_s in self._banned_until_s.items() if until_s < now_s]
