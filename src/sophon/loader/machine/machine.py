@@ -557,7 +557,7 @@ class Machine:
             if wait.waited_s(now_s, self._ready_s(part, now_s)) >= deadline_s:
                 who = "" if len(self._waits) == 1 else f" from {self._parts.called(part)}"
                 if wait.tries:
-                    what = f"after {wait.tries} tries; the last one: {wait.failure}"
+                    what = f"after {wait.tries} {'try' if wait.tries == 1 else 'tries'}; the last one: {wait.failure}"
                 else:
                     what = "though the connection stands"
                 self.fatal = UnavailableError(f"no answer for {deadline_s:g} s{who}, {what}")
