@@ -11,6 +11,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sophon.store import STORES
+
+SINGLE = [
+    kind for kind in STORES if kind != "annotated"
+]  # whose samples may be single files; that one has its own tests
 LONG_AGO_NS = 1_700_000_000 * 10**9
 NAMES = {"label": {"names": ["cat", "dog", "owl"], "_type": "ClassLabel"}}
 

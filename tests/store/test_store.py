@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from sophon.errors import StoreError
-from sophon.store import STORES, open_store
-from tests.store.datasets import make, open_files, picture
+from sophon.store import open_store
+from tests.store.datasets import SINGLE, make, open_files, picture
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 PICTURES = [picture(i) for i in range(10)]
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=SINGLE)
 def store(request, tmp_path):
     with open_store(make(request.param, tmp_path / "data")) as opened:
         yield opened

@@ -6,10 +6,10 @@ import pytest
 
 from sophon.errors import ConfigError, StoreError
 from sophon.store import STORES, Store, open_store
-from tests.store.datasets import make, picture, structs, write_files, write_parquet, write_tar
+from tests.store.datasets import SINGLE, make, picture, structs, write_files, write_parquet, write_tar
 
 
-@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("kind", SINGLE)
 def test_every_kind_is_recognised(tmp_path, kind):
     path = make(kind, tmp_path / "train")
     store = open_store(path)

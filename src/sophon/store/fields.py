@@ -17,6 +17,19 @@ PICTURE: Final = "picture"
 """An encoded picture."""
 BYTES: Final = "bytes"
 """Anything else; nobody but the user looks inside."""
+MASK: Final = "mask"
+"""An encoded picture of one channel that says of every pixel what it is of."""
+BOXES: Final = "boxes"
+"""float32, four numbers to a box; after a colon what they are: ``boxes:xyxy``, or "relative", YOLO's shares."""
+BOX_FORMATS: Final = ("xyxy", "xywh", "cxcywh", "relative")
+KEYPOINTS: Final = "keypoints"
+"""float32, x and y of each point; after a colon how many points an object has: ``keypoints:17``."""
+LABELS: Final = "labels"
+"""int64, one for each object; after a colon how many each has, if that is not one."""
+VALUES: Final = "values"
+"""float32, one for each object."""
+TEXT: Final = "text"
+"""UTF-8."""
 
 _LONGEST_NAME = 80
 
@@ -27,7 +40,7 @@ class Field:
 
     Args:
         name: What it is called; in tar shards the ending of its members.
-        kind: "picture", "bytes", … A release that does not know a kind passes it on as bytes.
+        kind: "picture", "mask", "boxes:xywh" … A release that does not know a kind passes it on as bytes.
     """
 
     name: str

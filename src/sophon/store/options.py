@@ -9,6 +9,9 @@ label     listings: the column that holds the labels; "none" for no labels
 listing   folders: the listing beside the pictures that is used, by its name; "none" for none
 files     folders and tars: which files are samples, as ``.wav,.flac``; "any" for all
 fields    tars: what a sample consists of, by the endings of its members, as ``image,seg.png``
+images    folders with targets: the folder of the pictures inside of the data set
+masks     folders with targets: the folder of the masks, whose names are those of the pictures
+boxes     folders with targets: COCO's JSON file, or a folder of YOLO's text files or Pascal VOC's XML files
 ========  =========================================================================================
 
 Nothing is escaped: an option ends where ``&`` and the name of another one follow.
@@ -22,7 +25,7 @@ from typing import Final
 
 from sophon.errors import ConfigError
 
-NAMES: Final = ("where", "path", "label", "listing", "files", "fields")
+NAMES: Final = ("where", "path", "label", "listing", "files", "fields", "images", "masks", "boxes")
 _START: Final = re.compile(rf"\?(?=(?:{'|'.join(NAMES)})=)")
 _BETWEEN: Final = re.compile(rf"&(?=(?:{'|'.join(NAMES)})=)")
 _SUFFIX: Final = re.compile(r"\.[\w.-]+")

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from sophon.artifact import ARROW_ERRORS
 from sophon.errors import ConfigError, StoreError
+from sophon.store.annotations.store import AnnotatedStore
 from sophon.store.cache import ManifestCache
 from sophon.store.folder import IMAGE_SUFFIXES, FolderStore
 from sophon.store.listing.beside import INSIDE, find_listing, listings_of
@@ -30,6 +31,7 @@ from sophon.store.tar import TarStore
 STORES: dict[str, type[Store]] = {
     "folder": FolderStore,
     "listing": ListingStore,
+    "annotated": AnnotatedStore,
     "tar": TarStore,
     "parquet": ParquetStore,
 }
@@ -101,7 +103,11 @@ def _manifest(path: Path, options: dict[str, str], cache: ManifestCache, on_prog
     return manifest
 
 
-_ARTICLES = {"tar": "tar shards", "parquet": "Parquet files with pictures in them"}
+_ARTICLES = {
+    "annotated": "pictures with targets",
+    "tar": "tar shards",
+    "parquet": "Parquet files with pictures in them",
+}
 
 
 def _key(options: dict[str, str], listings: list[Path]) -> str:
@@ -144,7 +150,8 @@ def recognise(path: Path, options: dict[str, str] | None = None) -> str:
         if kind not in _OWN and store.opens(path):
             return kind
     if path.is_dir():
-        return _recognise_folder(path, options or {})
+        is_annotated = (options or {}).keys() & AnnotatedStore.options
+        return AnnotatedStore.kind if is_annotated else _recognise_folder(path, options or {})
     if not path.exists() and not is_pattern(path):
         raise ConfigError(f"there is nothing at {path}; check the spelling, or whether the disk is mounted")
     suffix = path.suffix.lower()

@@ -1,0 +1,136 @@
+"""COCO's JSON: one file for all pictures.
+
+Labels are the category ids as they are written, as in torchvision. Pictures that it lists without annotations have no
+boxes; pictures that it does not list are left out.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sophon.errors import StoreError
+from sophon.store.annotations.found import MOST_OBJECTS, Broken, Found, floats, integers
+from sophon.store.fields import BOXES, KEYPOINTS, LABELS, VALUES, Field
+from sophon.store.store import describe
+
+_MOST_CLASSES = 10_000
+
+
+def read_coco(path: Path, names: list[str]) -> tuple[list[int], Found]:
+    """Return which of some pictures a file lists, and what it says of them.
+
+    Args:
+        path: The file.
+        names: Of the pictures, relative to their folder.
+
+    Raises:
+        StoreError: It is no such file.
+    """
+    said = _load(path)
+    images = _by_name(said, path)
+    of_image: dict[Any, list[Any]] = {}
+    for one in said["annotations"]:
+        if isinstance(one, dict):
+            of_image.setdefault(one.get("image_id"), []).append(one)
+    points = _points(said["annotations"])
+    fields = [
+        Field("boxes", f"{BOXES}:xywh"),
+        Field("labels", LABELS),
+        Field("iscrowd", LABELS),
+        Field("area", VALUES),
+    ]
+    if points:
+        fields += [Field("keypoints", f"{KEYPOINTS}:{points}"), Field("visibility", f"{LABELS}:{points}")]
+    found = Found(tuple(fields), classes=_classes(said.get("categories")), columns={"image_id": []})
+    listed = [at for at, name in enumerate(names) if name in images]
+    for at in listed:
+        image = images[names[at]]
+        found.columns["image_id"].append(image)
+        try:
+            found.add(_values(of_image.get(image, []), points))
+        except Broken as problem:
+            found.add({}, str(problem))
+    if len(listed) < len(names):
+        found.notes.append(f"{len(names) - len(listed):,} pictures are not listed in {path} and are left out")
+    if len(images) > len(listed):
+        found.notes.append(f"{len(images) - len(listed):,} pictures that {path} lists are not there")
+    stat = path.stat()
+    found.sources.append((path.name, stat.st_size, stat.st_mtime_ns))
+    return listed, found
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            said = json.load(file)
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {describe(error)}. Check that it may be read.") from error
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{path} is not JSON: {describe(error)}. Put the whole file there.") from error
+    if not isinstance(said, dict) or not all(isinstance(said.get(key), list) for key in ("images", "annotations")):
+        raise StoreError(f'{path}: expected COCO\'s annotations, {{"images": […], "annotations": […]}}')
+    return said
+
+
+def _by_name(said: dict[str, Any], path: Path) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for image in said["images"]:
+        name, number = (image.get("file_name"), image.get("id")) if isinstance(image, dict) else (None, None)
+        if not isinstance(name, str) or not isinstance(number, int):
+            raise StoreError(f"{path}: expected images with file_name and id, got {image!r:.80}")
+        if found.setdefault(name, number) != number:
+            raise StoreError(f"{path} lists {name!r:.80} twice; remove one of them")
+    return found
+
+
+def _points(annotations: list[Any]) -> int:
+    """Return how many keypoints an object has, 0 if there are none."""
+    for one in annotations:
+        if isinstance(one, dict) and isinstance(one.get("keypoints"), list):
+            return len(one["keypoints"]) // 3
+    return 0
+
+
+def _classes(categories: Any) -> tuple[str, ...]:
+    names = {}
+    for one in categories if isinstance(categories, list) else ():
+        number = one.get("id") if isinstance(one, dict) else None
+        if isinstance(number, int) and 0 <= number < _MOST_CLASSES:
+            names[number] = str(one.get("name", ""))
+    return tuple(names.get(number, "") for number in range(max(names, default=-1) + 1))
+
+
+def _values(annotations: list[dict[str, Any]], points: int) -> dict[str, bytes]:
+    """Return the fields of one picture.
+
+    Raises:
+        Broken: An annotation is damaged.
+    """
+    if len(annotations) > MOST_OBJECTS:
+        raise Broken(f"more than {MOST_OBJECTS:,} annotations")
+    boxes: list[Any] = []
+    for one in annotations:
+        box = one.get("bbox")
+        if not isinstance(box, list) or len(box) != 4:
+            raise Broken(f"bbox: expected x, y, width and height, got {box!r:.80}")
+        boxes += box
+    values = {
+        "boxes": floats(boxes, "bbox"),
+        "labels": integers([one.get("category_id") for one in annotations], "category_id"),
+        "iscrowd": integers([one.get("iscrowd", 0) for one in annotations], "iscrowd"),
+        "area": floats([one.get("area", 0.0) for one in annotations], "area"),
+    }
+    if points:
+        places: list[Any] = []
+        visibility: list[Any] = []
+        for one in annotations:
+            said = one.get("keypoints", [0] * (3 * points))
+            if not isinstance(said, list) or len(said) != 3 * points:
+                raise Broken(f"keypoints: expected {points} times x, y and visibility, got {said!r:.80}")
+            for at in range(0, len(said), 3):
+                places += said[at : at + 2]
+                visibility.append(said[at + 2])
+        values |= {"keypoints": floats(places, "keypoints"), "visibility": integers(visibility, "visibility")}
+    return values

@@ -1,0 +1,72 @@
+"""What annotations come to: the values of each field, sample by sample, or what is wrong with them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sophon.store.fields import Field
+
+MOST_OBJECTS = 100_000  # in one picture; more is a damaged file
+
+
+class Broken(Exception):  # noqa: N818 - becomes the problem of one sample
+    """The annotation of one sample cannot be used; the text says why."""
+
+
+@dataclass
+class Found:
+    """The fields of many samples, one entry each.
+
+    Args:
+        fields: What there is.
+        values: The bytes of each field, by its name.
+        problems: Why a sample has no values, "" where it has.
+        classes: Names of the labels, where they are known.
+        columns: Further columns.
+        sources: Files that were read, with their sizes and times.
+        notes: What a user should know.
+    """
+
+    fields: tuple[Field, ...]
+    values: dict[str, list[bytes]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    classes: tuple[str, ...] = ()
+    columns: dict[str, list[Any]] = field(default_factory=dict)
+    sources: list[tuple[str, int, int]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, values: dict[str, bytes], problem: str = "") -> None:
+        """Add a sample; a field of which nothing is said is empty."""
+        for one in self.fields:
+            self.values.setdefault(one.name, []).append(values.get(one.name, b""))
+        self.problems.append(problem)
+
+
+def floats(numbers: Iterable[Any], what: str) -> bytes:
+    """Return numbers as float32, in the order of bytes that all machines here have.
+
+    Raises:
+        Broken: One of them is no finite number.
+    """
+    found = list(numbers)
+    for number in found:
+        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+            raise Broken(f"{what}: expected finite numbers, got {number!r:.40}")
+    return np.array(found, "<f4").tobytes()
+
+
+def integers(numbers: Sequence[Any], what: str) -> bytes:
+    """Return numbers as int64.
+
+    Raises:
+        Broken: One of them is no integer.
+    """
+    for number in numbers:
+        if isinstance(number, bool) or not isinstance(number, int) or not -(2**63) <= number < 2**63:
+            raise Broken(f"{what}: expected integers, got {number!r:.40}")
+    return np.array(numbers, "<i8").tobytes()

@@ -1,0 +1,264 @@
+"""Pictures in one folder and their targets beside it: ``data?images=train&masks=masks&boxes=instances.json``.
+
+A sample is a picture and the files or entries of the same name. Boxes and labels are read when the data set is listed,
+and kept in the manifest; masks are read with their pictures. A sample whose target is missing or damaged is listed, and
+an error that names the field is raised when it is read: what becomes of it is for the trainer's policy to say.
+
+Concurrency:
+    Files are opened for each read and closed after it.
+
+Limits:
+    A manifest is trusted as long as no folder's time and no annotation file changes. Its fingerprint does not cover the
+    numbers of boxes, but how many there are.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import stat as stat_flags
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from sophon.errors import ConfigError, StoreError
+from sophon.store.annotations.coco import read_coco
+from sophon.store.annotations.files import VOC_SUFFIX, YOLO_SUFFIX, read_voc, read_yolo
+from sophon.store.annotations.found import Found
+from sophon.store.bundle import head_bytes, pack
+from sophon.store.fields import MASK, PICTURE, Field
+from sophon.store.folder import IMAGE_SUFFIXES, FolderStore, check_inside
+from sophon.store.manifest import Manifest, decode_name, encode_name, sources_table
+from sophon.store.store import Progress, Store, describe, fill
+
+IMAGE = "image"
+
+
+class AnnotatedStore(Store):
+    """Pictures with masks, boxes, or both."""
+
+    kind = "annotated"
+    options: ClassVar[frozenset[str]] = frozenset({"images", "masks", "boxes"})
+
+    def __init__(self, path: Path, name: str, manifest: Manifest) -> None:
+        super().__init__(path, name, manifest)
+        check_inside(manifest)
+        self._look_up()
+
+    @classmethod
+    def scan(
+        cls, path: Path, on_progress: Progress | None = None, options: Mapping[str, str] | None = None
+    ) -> Manifest:
+        """Return the manifest of a folder with pictures and targets in it."""
+        told = dict(options or {})
+        if "images" not in told or not told.keys() & {"masks", "boxes"}:
+            raise ConfigError(f"{path}: expected ?images=FOLDER with masks=FOLDER, boxes=FILE or FOLDER, or both")
+        folder = _inside(path, "images", told["images"])
+        base = FolderStore.scan(path / folder, on_progress)
+        if "path" in base.locations.column_names:
+            raise StoreError(f"{path / folder}: the name of a picture is not valid text; rename it")
+        names = base.ids.to_pylist()
+        rows = list(range(len(names)))
+        found = Found(())
+        if "boxes" in told:
+            rows, found = _boxes(path, _inside(path, "boxes", told["boxes"]), names)
+            if not rows:
+                raise StoreError(f"{path / told['boxes']} is about none of the pictures in {path / folder}")
+        base = base.select(np.array(rows, np.int64))
+        stems = [posixpath.splitext(names[row])[0] for row in rows]
+        masks = _masks(path, _inside(path, "masks", told["masks"]), stems) if "masks" in told else None
+        return _manifest(path, folder, base, masks, found)
+
+    @classmethod
+    def unchanged(cls, path: Path, manifest: Manifest) -> bool:
+        """Return whether neither a folder nor an annotation file has changed since."""
+        rows = zip(*(manifest.sources[column] for column in ("name", "bytes", "mtime_ns")), strict=True)
+        try:
+            check_inside(manifest)
+            for name, size, time in rows:
+                stat = (path / decode_name(name.as_py())).stat()
+                if stat.st_mtime_ns != time.as_py() or size.as_py() not in (-1, stat.st_size):
+                    return False
+        except (OSError, StoreError):
+            return False
+        return len(manifest.sources) > 0
+
+    def _look_up(self) -> None:
+        manifest = self.manifest
+        columns = manifest.locations.column_names
+        self._kept = {}
+        for field in manifest.fields:
+            of_field = {
+                what: manifest.locations[f"{what}/{field.name}"]
+                for what in ("bytes", "file", "data", "problem")
+                if f"{what}/{field.name}" in columns
+            }
+            self._kept[field.name] = of_field
+
+    def changed_ns(self, index: int) -> int:
+        """Return the latest time of a sample's files."""
+        try:
+            return max(
+                os.stat(self._path(of_field, index)).st_mtime_ns  # noqa: PTH116 - a Path takes longer than the call
+                for of_field in self._kept.values()
+                if "file" in of_field and of_field["file"][index].as_py()
+            )
+        except OSError as error:
+            remedy = "Check that it exists and may be read."
+            raise self._failure(index, f"its file cannot be examined: {describe(error)}", remedy) from error
+
+    def _read(self, index: int) -> bytes:
+        return pack([self._part(name, of_field, index) for name, of_field in self._kept.items()])
+
+    def _part(self, name: str, of_field: Mapping[str, Any], index: int) -> bytes:
+        """Return the bytes of one field of a sample."""
+        problem = of_field["problem"][index].as_py() if "problem" in of_field else b""
+        if problem:
+            remedy = "Correct it, or have on_error say what becomes of such samples."
+            raise self._failure(index, f"field {name!r}: {problem.decode()}", remedy)
+        if "data" in of_field:
+            data: bytes = of_field["data"][index].as_py()
+            return data
+        return self._file(name, self._path(of_field, index), int(of_field["bytes"][index].as_py()), index)
+
+    def _path(self, of_field: Mapping[str, Any], index: int) -> str:
+        return f"{self.path}/{decode_name(of_field['file'][index].as_py())}"
+
+    def _file(self, name: str, path: str, size: int, index: int) -> bytes:
+        try:
+            # O_NONBLOCK, so as not to wait for ever if somebody has put a pipe in the place of a picture.
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                stat = os.fstat(fd)
+                if stat.st_size != size or not stat_flags.S_ISREG(stat.st_mode):
+                    problem = (
+                        f"field {name!r}: its file has {stat.st_size:,} bytes, and had {size:,} when it was listed"
+                    )
+                    raise self._failure(index, problem, f"Run `touch {posixpath.dirname(path)}` and open it again.")
+                space = bytearray(size)
+                return bytes(space[: fill(fd, memoryview(space))])
+            finally:
+                os.close(fd)
+        except OSError as error:
+            remedy = "Check that it exists and may be read, or open the data set again without it."
+            raise self._failure(index, f"field {name!r}: its file cannot be read: {describe(error)}", remedy) from error
+
+
+def _inside(root: Path, option: str, said: str) -> str:
+    """Return a path of an option in its shortest form; it must not lead out of the data set."""
+    short = posixpath.normpath(said)
+    if said.startswith(("/", "~")) or short == ".." or short.startswith("../") or "\0" in said:
+        raise ConfigError(f"{option}: expected a name inside of {root}, got {said!r:.80}")
+    if not (root / short).exists():
+        raise ConfigError(f"{option}: there is nothing at {root / short}; check the spelling")
+    return short
+
+
+def _by_stem(root: Path, folder: str, suffixes: tuple[str, ...]) -> tuple[dict[str, tuple[str, int]], list[str]]:
+    """Return the files of a folder and of all below it by stem, with their sizes, and the folders."""
+    found: dict[str, tuple[str, int]] = {}
+    folders = []
+    for place, _, names in os.walk(root / folder):
+        inside = posixpath.relpath(place, root)
+        folders.append(inside)
+        for name in sorted(names):
+            if not name.lower().endswith(suffixes) or name.startswith("."):
+                continue
+            path = posixpath.join(inside, name)
+            stem = posixpath.splitext(posixpath.relpath(path, folder))[0]
+            if stem in found:
+                raise StoreError(f"{root}: {path} and {found[stem][0]} are of one name; remove one of them")
+            found[stem] = (path, os.stat(f"{root}/{path}").st_size)  # noqa: PTH116 - a Path takes longer
+    return found, folders
+
+
+def _masks(root: Path, folder: str, stems: list[str]) -> Found:
+    """Return where the masks lie; the values are paths, followed by the sizes as a column."""
+    files, folders = _by_stem(root, folder, IMAGE_SUFFIXES)
+    found = Found((Field("mask", MASK),), columns={"bytes": []})
+    for stem in stems:
+        path, size = files.get(stem, ("", 0))
+        found.add({"mask": encode_name(path)}, "" if path else f"there is no mask of the name {stem} in {folder}")
+        found.columns["bytes"].append(size)
+    found.sources += [(name, -1, (root / name).stat().st_mtime_ns) for name in folders]
+    return found
+
+
+def _boxes(root: Path, said: str, names: list[str]) -> tuple[list[int], Found]:
+    place = root / said
+    if not place.is_dir():
+        listed, found = read_coco(place, names)
+        found.sources = [(said, size, time) for _, size, time in found.sources]
+        return listed, found
+    found_files, folders = _by_stem(root, said, (YOLO_SUFFIX, VOC_SUFFIX))
+    kinds = {posixpath.splitext(path)[1].lower() for path, _ in found_files.values()}
+    if len(kinds) != 1:
+        there = "both" if kinds else "none"
+        raise StoreError(f"{place}: expected YOLO's .txt files or Pascal VOC's .xml files, found {there}")
+    files = {stem: root / path for stem, (path, _) in found_files.items()}
+    stems = [posixpath.splitext(name)[0] for name in names]
+    found = (read_yolo if kinds == {YOLO_SUFFIX} else read_voc)(stems, files)
+    without = sum(stem not in files for stem in stems)
+    if without == len(stems):
+        raise StoreError(f"{place}: no file there has the name of a picture")
+    if without and kinds == {YOLO_SUFFIX}:
+        found.notes.append(f"{without:,} pictures have no file in {place}, and so no boxes")
+    found.sources += [(name, -1, (root / name).stat().st_mtime_ns) for name in folders]
+    for path, size in found_files.values():
+        found.sources.append((path, size, (root / path).stat().st_mtime_ns))
+    return list(range(len(names))), found
+
+
+def _manifest(root: Path, folder: str, base: Manifest, masks: Found | None, boxes: Found) -> Manifest:
+    fields = [Field(IMAGE, PICTURE)]
+    prefix = "" if folder == "." else f"{folder}/"
+    ids = [f"{prefix}{name}" for name in base.ids.to_pylist()]
+    binary = pa.large_binary()
+    locations: dict[str, Any] = {
+        f"file/{IMAGE}": pa.array([encode_name(name) for name in ids], binary),
+        f"bytes/{IMAGE}": base.sizes,
+    }
+    total = base.sizes.astype(np.int64)
+    if masks is not None:
+        fields += masks.fields
+        sizes = np.array(masks.columns["bytes"], np.int64)
+        locations |= {"file/mask": pa.array(masks.values["mask"], binary), "bytes/mask": sizes}
+        locations |= _problems("mask", masks)
+        total = total + sizes
+    for field in boxes.fields:
+        fields.append(field)
+        sizes = np.array([len(value) for value in boxes.values[field.name]], np.int64)
+        locations |= {f"data/{field.name}": pa.array(boxes.values[field.name], binary), f"bytes/{field.name}": sizes}
+        locations |= _problems(field.name, boxes)
+        total = total + sizes
+    sources = [
+        (posixpath.normpath(posixpath.join(folder, decode_name(name))), -1, time)
+        for name, time in zip(base.sources["name"].to_pylist(), base.sources["mtime_ns"].to_pylist(), strict=True)
+    ]
+    sources += (masks.sources if masks is not None else []) + boxes.sources
+    bad = sum(map(bool, boxes.problems)) + (0 if masks is None else sum(map(bool, masks.problems)))
+    notes = [*base.notes, *boxes.notes]
+    if bad:
+        notes.append(f"targets of {bad:,} samples in {root} are missing or damaged; on_error says what becomes of them")
+    return replace(
+        base,
+        kind=AnnotatedStore.kind,
+        ids=pa.array(ids, pa.large_string()),
+        sizes=total + head_bytes(len(fields)),
+        classes=base.classes or boxes.classes,
+        columns=pa.table(boxes.columns) if boxes.columns else base.columns,
+        locations=pa.table(locations),
+        sources=sources_table(*map(list, zip(*sources, strict=True))),
+        notes=tuple(notes),
+        fields=tuple(fields),
+    )
+
+
+def _problems(name: str, found: Found) -> dict[str, Any]:
+    if not any(found.problems):
+        return {}
+    return {f"problem/{name}": pa.array([text.encode() for text in found.problems], pa.large_binary())}
