@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sophon.link.credentials import Credentials
     from sophon.loader.account.bad import BadSamples
     from sophon.loader.dataset import RemoteDataset
+    from sophon.loader.joint import Joint
     from sophon.loader.loader import DataLoader
     from sophon.loader.local_server import LocalServer
     from sophon.loader.options import Faults, OnError, Output, Planning, Ranks, Workers
@@ -72,6 +73,7 @@ _ROOMS = {
     "sophon.link.credentials": ("Credentials",),
     "sophon.loader.account.bad": ("BadSamples",),
     "sophon.loader.dataset": ("RemoteDataset",),
+    "sophon.loader.joint": ("Joint",),
     "sophon.loader.loader": ("DataLoader",),
     "sophon.loader.local_server": ("LocalServer",),
     "sophon.loader.options": ("Faults", "OnError", "Output", "Planning", "Ranks", "Workers"),
@@ -113,6 +115,7 @@ __all__ = [
     "Error",
     "FallbackWarning",
     "Faults",
+    "Joint",
     "Key",
     "LocalServer",
     "OffloadWarning",

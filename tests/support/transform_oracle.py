@@ -345,8 +345,9 @@ def facts(value: Any) -> Any:
         return ("tensor", value.dtype.name, value.shape, value.tobytes())
     if isinstance(value, torch.Tensor):
         dtype = str(value.dtype).removeprefix("torch.")
-        bits = value.detach().contiguous().flatten().as_subclass(torch.Tensor).view(torch.uint8)
-        return ("tensor", dtype, tuple(value.shape), bits.numpy().tobytes())
+        flat = value.detach().contiguous().flatten().as_subclass(torch.Tensor)
+        bits = flat.view(torch.uint8).numpy().tobytes() if len(flat) else b""
+        return ("tensor", dtype, tuple(value.shape), bits)
     if isinstance(value, list | tuple):
         return [facts(part) for part in value]
     return ("something else", type(value).__name__, repr(value), b"")

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from sophon.codec.codec import AheadCodec, Codec, Payload
 from sophon.codec.table import CODECS, codec_named
+from sophon.codec.targets import mask_box, packed
 from sophon.codec.window.codec import cut_down
 from sophon.errors import ConfigError, OpError
 from sophon.pipeline import Key, Pipeline, Tensor, Trace, Value
 from sophon.pipeline.ops.decode import Decode, kept_metadata
+from sophon.store.bundle import unpack
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -81,8 +83,30 @@ def check_cut(pipeline: Pipeline, cut: Cut) -> Codec:
 
 
 def make_payload(pipeline: Pipeline, data: bytes, key: Key, cut: Cut, trace: Trace | None = None) -> bytes:
-    """Do the storage node's part: run ops[:k] on the bytes of a file and encode the result."""
+    """Do the storage node's part: run ops[:k] on the bytes of a file and encode the result.
+
+    For a pipeline with fields the bytes are a bundle of them, and so is the payload.
+    """
     codec = check_cut(pipeline, cut)
+    if pipeline.fields:
+        return _make_joint(pipeline, codec, data, key, cut, trace or Trace(len(pipeline)))
+    return _make_single(pipeline, codec, data, key, cut, trace)
+
+
+def _make_joint(pipeline: Pipeline, codec: Codec, data: bytes, key: Key, cut: Cut, trace: Trace) -> bytes:
+    first, *others = unpack(data, 1 + len(pipeline.fields))
+    made = _make_single(pipeline, codec, bytes(first), key, cut, trace)
+    box = None
+    if 0 not in trace.size:
+        box = mask_box(pipeline, key, trace.size, None if isinstance(codec, AheadCodec) else cut.k)
+    payload = packed(pipeline, others, made, trace.size, box)
+    trace.coded()
+    return payload
+
+
+def _make_single(
+    pipeline: Pipeline, codec: Codec, data: bytes, key: Key, cut: Cut, trace: Trace | None = None
+) -> bytes:
     if isinstance(codec, AheadCodec):
         payload = codec.encode_ahead(data, pipeline, key, trace)
     else:
@@ -106,7 +130,8 @@ def finish_payload(
 ) -> Value:
     """Do the trainer's part: decode a payload and run ops[k:stop], into `out` where that saves a copy.
 
-    A trace is told of every op that runs.
+    A trace is told of every op that runs. For a pipeline with fields this is about the payload of its picture
+    (`targets.taken_apart`).
     """
     codec = check_cut(pipeline, cut)
     if isinstance(codec, AheadCodec):

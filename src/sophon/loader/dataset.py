@@ -20,9 +20,11 @@ from sophon.loader.account.stats import Stats
 from sophon.loader.epoch.finishers import Here
 from sophon.loader.epoch.finishing import Finishing
 from sophon.loader.epoch.mending import Mending
+from sophon.loader.epoch.targets import Targets
+from sophon.loader.joint import Joint
 from sophon.loader.objects import as_pipeline, check_unchanged, given
 from sophon.loader.opening.blocked import warn_if_blocked
-from sophon.loader.opening.trial import try_calls
+from sophon.loader.opening.trial import try_calls, try_samples
 from sophon.loader.options import Faults, OnError, Output, Told
 from sophon.loader.planning.asked import Asked
 from sophon.loader.planning.shared import MEASURED, SharedPlanning, shared_array
@@ -95,7 +97,6 @@ class RemoteDataset(Dataset[Any]):
         self.pipeline = as_pipeline(pipeline)
         self._recipe = pipeline
         self.seed = Key(seed, 0, 0).seed
-        deadline_s = told.faults.deadline_s
         digests = None if told.faults.verify is None else Digests.load(told.faults.verify.digests)
         sources = _sources(url, credentials or Credentials(), told.faults, self.pipeline, digests)
         self.url = sources.url
@@ -110,14 +111,19 @@ class RemoteDataset(Dataset[Any]):
         bound_arenas()
         alone_after_fork()
         opened = sources.open(self.pipeline)
+        columns = _names_of(pipeline, columns, target_transform)
         _check_columns(columns, opened, self.url)
+        is_joint = isinstance(pipeline, Joint)
+        self.pipeline, targets = pipeline.bound(self.pipeline, opened) if is_joint else (self.pipeline, None)
         if digests is not None and digests.fingerprint != opened.fingerprint:
             raise ConfigError(f"verify: the digests are of another data set than {self.url}; make them again")
-        self.samples = Samples(sources, opened, self.pipeline, self.seed, tuple(columns), self.url, deadline_s)
+        self.samples = Samples(
+            sources, opened, self.pipeline, self.seed, tuple(columns), self.url, told.faults.deadline_s
+        )
         self.is_cached = cache is not False
         self.measures = policy if isinstance(policy, str) and policy in MEASURED else None
         self._assign(None if self.measures else policy, cache, told.planning.allow_lossy)
-        self.finishing = self._finishing(tuple(columns), target_transform, told.output.kind)
+        self.finishing = self._finishing(tuple(columns), target_transform, told.output.kind, targets)
         self.bad_samples = BadSamples(told.on_error.action, told.on_error.budget, len(self))
         # Shared with torch's worker processes, forked or spawned, also persistent ones.
         self._epoch = shared_array(1, np.int64)
@@ -126,7 +132,16 @@ class RemoteDataset(Dataset[Any]):
         if not in_worker():
             if self.transport.is_remote and policy != "none" and not self.is_cached:
                 warn_if_blocked(self.pipeline)
+            self._try()
+
+    def _try(self) -> None:
+        """Try the callables of the recipe on the first sample."""
+        if self.finishing.targets is None:
             try_calls(self.pipeline, self.seed, self.samples.first_file)
+        elif self.pipeline.first_call < len(self.pipeline):
+            reply, finishing = self.samples.first_sample(), self.finishing
+            if reply is not None:
+                try_samples(self.pipeline, self.seed, lambda key: finishing.item(finishing.make(reply, key).or_raise()))
 
     @property
     def said_policy(self) -> str:
@@ -142,10 +157,16 @@ class RemoteDataset(Dataset[Any]):
         return joined([self, other]) if isinstance(other, RemoteDataset) else super().__add__(other)
 
     def _finishing(
-        self, columns: tuple[str, ...], target_transform: Callable[[Any], Any] | None, kind: str
+        self,
+        columns: tuple[str, ...],
+        target_transform: Callable[[Any], Any] | None,
+        kind: str,
+        targets: Targets | None,
     ) -> Finishing:
         has_labels, fields = self.opened.has_labels, self.samples.fields
-        return Finishing(self.pipeline, self.seed, self.url, has_labels, columns, fields, target_transform, kind)
+        return Finishing(
+            self.pipeline, self.seed, self.url, has_labels, columns, fields, target_transform, kind, targets
+        )
 
     def _assign(self, policy: Any, cache: bool | str | Cut | Cache, allow_lossy: bool) -> None:
         """Give the samples their cuts, as a policy, a plan or a cache has it."""
@@ -365,6 +386,17 @@ def _verified(nodes: list[Transport], faults: Faults, digests: Digests | None, p
     if faults.verify is None or digests is None:
         return nodes
     return [VerifiedTransport(node, digests, faults.verify.samples, pipeline) for node in nodes]
+
+
+def _names_of(recipe: Any, columns: Sequence[str], target_transform: Any) -> Sequence[str]:
+    """Return the further fields and columns to bring along; a `Joint` names all that its samples are made of."""
+    if not isinstance(recipe, Joint):
+        return columns
+    if columns:
+        raise ConfigError(f"columns: {columns[0]!r}: name it in Joint(…, sample=…), which says all that a sample is")
+    if target_transform is not None:
+        raise ConfigError("target_transform: let a step of the recipe do it, which is given the whole sample")
+    return recipe.names
 
 
 def _check_columns(columns: Sequence[str], opened: Opened, url: str) -> None:

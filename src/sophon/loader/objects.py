@@ -16,6 +16,7 @@ import numpy as np
 
 from sophon.errors import ConfigError
 from sophon.link.transport import Transport
+from sophon.loader.joint import Joint
 from sophon.loader.sources.local import LocalTransport
 from sophon.loader.sources.sources import Sources
 from sophon.pipeline import Key, Op, Pipeline, ops
@@ -78,6 +79,8 @@ def given(data: Any, pipeline: Any, target_transform: Callable[[Any], Any] | Non
             f"{type(data).__name__} does not say where its files lie; give sophon.from_dataset(ds, path=…, target=…), "
             "an address or a path"
         )
+    if isinstance(pipeline, Joint):
+        raise ConfigError("pipeline: Joint is for samples with fields; serve or open the files of the data set instead")
     then = _one_of("target_transform", target_transform, files.target_transform)
     if files.refusal and pipeline is None:
         raise ConfigError(f"{files.title}: {files.refusal}; give a pipeline that begins with the bytes of a file")
@@ -164,12 +167,13 @@ def check_unchanged(recipe: Any, pipeline: Pipeline) -> None:
     """
     if not _is_on_pictures(recipe):
         return
-    before, now = pipeline.ops[1:], ops_from_transform(recipe)[1:]  # Decode comes before what the user wrote
-    for position, (was, found) in enumerate(zip_longest(before, now), start=1):
-        if isinstance(was, Call) and isinstance(found, Call) and was.function is found.function:
+    found = recipe.ops.ops if isinstance(recipe, Joint) else ops_from_transform(recipe)
+    before, now = pipeline.ops[1:], found[1:]  # Decode comes before what the user wrote
+    for position, (was, is_now) in enumerate(zip_longest(before, now), start=1):
+        if isinstance(was, Call) and isinstance(is_now, Call) and was.function is is_now.function:
             continue
-        if was is None or found is None or isinstance(was, Call) or was.to_spec() != found.to_spec():
-            name = title(was if was is not None else found)
+        if was is None or is_now is None or isinstance(was, Call) or was.to_spec() != is_now.to_spec():
+            name = title(was if was is not None else is_now)
             raise ConfigError(
                 f"step {position}, {name}, was changed after the loader was made, which keeps it as it was; make "
                 "another loader with the changed recipe, and set_epoch to go on with"
@@ -192,4 +196,6 @@ def as_pipeline(pipeline: Any) -> Pipeline:
         raise ConfigError("pipeline: expected a Pipeline or a torchvision transform, got None; the least is ToTensor()")
     if isinstance(pipeline, Pipeline):
         return pipeline
+    if isinstance(pipeline, Joint):
+        return Pipeline(pipeline.ops.ops)
     return Pipeline.from_torchvision(pipeline) if _is_on_pictures(pipeline) else Pipeline(pipeline)

@@ -63,11 +63,13 @@ class Call(Op):
         function: What to call with the value.
         reason: Why it stays on the trainer, for people.
         form: What it expects where an op gives an array.
+        is_joint: Whether it is given a whole sample, picture and targets, and not the picture alone.
     """
 
     function: Callable[..., Any]
     reason: str = OWN_CODE
     form: Form = field(default_factory=Form)
+    is_joint: bool = False
     takes: ClassVar[Kind] = Kind.OBJECT
 
     @property
@@ -124,6 +126,8 @@ class Call(Op):
         """Call the function under a seed."""
         with seeded(params):
             reseed(self.function, params & 0x7FFFFFFF)
+            if self.is_joint:
+                return _on_sample(self.function, value)
             if is_albumentations(self.function):
                 return self.function(image=np.array(value) if isinstance(value, Image.Image) else value)["image"]
             return self.function(value)
@@ -136,6 +140,20 @@ class Call(Op):
             "function": self._label,
             "code": self._code,
         }
+
+
+def _on_sample(function: Callable[..., Any], sample: Value) -> Value:
+    """Call a function with a sample: the parts of a tuple one by one, those of a dict by name if that is its way."""
+    if isinstance(sample, tuple):
+        return function(*sample)
+    if is_albumentations(function):
+        if not isinstance(sample, dict):
+            raise TypeError('albumentations takes its arguments by name: let the sample be a dict with an "image"')
+        return function(**{name: np.array(part) if name in _ARRAYS else part for name, part in sample.items()})
+    return function(sample)
+
+
+_ARRAYS = ("image", "mask", "bboxes", "keypoints")  # what albumentations wants as arrays, by its own names
 
 
 def no_step(expected: str, found: object) -> ConfigError:

@@ -40,16 +40,19 @@ class Pipeline:
     Args:
         ops: Ops in order, the first one taking encoded bytes (`Decode`). A callable that is not an op becomes a `Call`:
             it stays on the trainer, and so does everything after it.
+        fields: Name and kind of each further field of a sample that goes along with the picture: masks, boxes. The
+            payload of such a sample holds them all (`codec.targets`); what is done to them is for the trainer alone.
     """
 
-    __slots__ = ("_fused", "fingerprint", "ops", "specs")
+    __slots__ = ("_fused", "fields", "fingerprint", "ops", "specs")
 
     ops: tuple[Op, ...]
+    fields: tuple[tuple[str, str], ...]
     specs: tuple[Spec, ...]
     fingerprint: str
     _fused: dict[int, tuple[Fused, ...]]
 
-    def __init__(self, ops: Iterable[Op | Callable[[Any], Any]]) -> None:
+    def __init__(self, ops: Iterable[Op | Callable[[Any], Any]], fields: Iterable[tuple[str, str]] = ()) -> None:
         steps = tuple(_as_op(op) for op in ops)
         if not 1 <= len(steps) <= MOST_STEPS:
             raise ConfigError(f"expected 1 to {MOST_STEPS} ops, got {len(steps)}")
@@ -60,9 +63,12 @@ class Pipeline:
             except ConfigError as error:
                 raise ConfigError(f"op {position}: {error}") from error
         steps = _with_metadata(steps, specs)
-        text = _canonical([op.to_spec() for op in steps])
+        along = _checked_fields(tuple(fields))
+        told = [op.to_spec() for op in steps]
+        text = _canonical([told, along] if along else told)
         set_ = object.__setattr__
         set_(self, "ops", steps)
+        set_(self, "fields", along)
         set_(self, "specs", tuple(specs))
         set_(self, "fingerprint", hashlib.sha256(text.encode()).hexdigest()[:32])
         set_(self, "_fused", fuse(steps))
@@ -167,12 +173,14 @@ class Pipeline:
 
     def to_spec(self) -> dict[str, Json]:
         """Return the pipeline as JSON values."""
-        return {"format": _FORMAT, "ops": [op.to_spec() for op in self.ops]}
+        ops = [op.to_spec() for op in self.ops]
+        return {"format": _FORMAT, "ops": ops} | ({"fields": [list(one) for one in self.fields]} if self.fields else {})
 
     def to_json(self) -> str:
         """Return the pipeline as JSON text, one line per op."""
         ops = ",\n".join(f"    {json.dumps(op.to_spec(), allow_nan=False)}" for op in self.ops)
-        return f'{{\n  "format": {_FORMAT},\n  "ops": [\n{ops}\n  ]\n}}'
+        fields = f',\n  "fields": {json.dumps(self.fields)}' if self.fields else ""
+        return f'{{\n  "format": {_FORMAT},\n  "ops": [\n{ops}\n  ]{fields}\n}}'
 
     @classmethod
     def from_spec(cls, spec: Json) -> Pipeline:
@@ -189,9 +197,12 @@ class Pipeline:
         Every op is looked at once, in order, up to the first that is wrong. None if that is the very first.
         """
         steps: list[Op] = []
+        fields: Json = ()
         try:
             specs = [ENCODED]
-            for position, part in enumerate(_parts(spec)):
+            parts = _parts(spec)
+            fields = _checked_fields(spec.get("fields", ()))
+            for position, part in enumerate(parts):
                 try:
                     op = op_from_spec(part)
                     specs.append(op.output(specs[-1]))
@@ -199,8 +210,8 @@ class Pipeline:
                     raise ConfigError(f"op {position}: {error}") from error
                 steps.append(op)
         except ConfigError as error:
-            return (cls(steps) if steps else None), error
-        return (cls(steps) if steps else None), None
+            return (cls(steps, fields) if steps else None), error
+        return (cls(steps, fields) if steps else None), None
 
     @classmethod
     def from_json(cls, text: str) -> Pipeline:
@@ -215,7 +226,11 @@ class Pipeline:
 
     def prefix(self, stop: int) -> Pipeline:
         """Return the pipeline of the first ops only: what a storage node needs to know."""
-        return Pipeline(self.ops[:stop])
+        return Pipeline(self.ops[:stop], self.fields)
+
+    def along(self, fields: Iterable[tuple[str, str]]) -> Pipeline:
+        """Return the same pipeline for samples with further fields, each by name and kind."""
+        return Pipeline(self.ops, fields)
 
     def describe(self) -> str:
         """Return one line per op: what it gives, whether it is random, and why it stays on the trainer if it does."""
@@ -237,16 +252,16 @@ class Pipeline:
         return len(self.ops)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Pipeline) and self.ops == other.ops
+        return isinstance(other, Pipeline) and (self.ops, self.fields) == (other.ops, other.fields)
 
     def __hash__(self) -> int:
-        return hash(self.ops)
+        return hash((self.ops, self.fields))
 
     def __repr__(self) -> str:
         return f"Pipeline([{', '.join(map(repr, self.ops))}])"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (Pipeline, (self.ops,))  # for spawned worker processes; slots and fusions are rebuilt
+        return (Pipeline, (self.ops, self.fields))  # for spawned worker processes; slots and fusions are rebuilt
 
 
 def _parts(spec: Json) -> list[Json]:
@@ -260,6 +275,19 @@ def _parts(spec: Json) -> list[Json]:
     if spec.get("format") != _FORMAT:
         raise ConfigError(f"expected pipeline format {_FORMAT}, got {spec.get('format')!r}; install the same release")
     return parts
+
+
+def _checked_fields(said: Json) -> tuple[tuple[str, str], ...]:
+    """Return names and kinds of fields, which may have been sent by somebody."""
+    found = list(said) if isinstance(said, list | tuple) else None
+    if found is None or len(found) >= MOST_STEPS:
+        raise ConfigError(f"expected a list of fewer than {MOST_STEPS} fields")
+    for one in found:
+        if not isinstance(one, list | tuple) or len(one) != 2 or not all(isinstance(t, str) and t for t in one):
+            raise ConfigError(f"expected the name and kind of a field, got {one!r:.80}")
+    if len({name for name, _ in found}) < len(found):
+        raise ConfigError("expected fields of different names")
+    return tuple((name, kind) for name, kind in found)
 
 
 def _as_op(step: Op | Callable[[Any], Any]) -> Op:

@@ -444,7 +444,9 @@ class Work:
         tenant, work = self._seat.tenant, (self._pipeline.fingerprint, cut)
         if executor.crashes.expected(tenant, work, (self._store.name, sample)):
             return self._smaller(position, data, "crash")
-        first, *others = (data,) if not request.fields else unpack(data, 1 + len(request.fields))
+        # Fields that a pipeline knows of are its own business; others are sent along as they are.
+        apart = bool(request.fields) and not self._pipeline.fields
+        first, *others = unpack(data, 1 + len(request.fields)) if apart else (data,)
         trace, space = Trace(len(self._pipeline)), _Space(self._seat, len(data), sum(map(len, others)))
         try:
             made = executor.maker.make(

@@ -149,7 +149,7 @@ class Child:
 
     def _finish(self, message: Finish, body: bytearray, file: int | None) -> tuple[Finished, Any, int | None]:
         out = None if message.spot is None else self._array(message.spot, file)
-        reply = Reply(0, message.cut, memoryview(body), message.label)
+        reply = Reply(0, message.cut, memoryview(body), message.label, columns=message.columns)
         # A result of the user's own code is copied to its spot; ops of ours may write there.
         made = self._finishing.make(reply, message.key, out, message.wants_trace)
         layout, is_placed, value = None, False, made.value

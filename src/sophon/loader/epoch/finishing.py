@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from sophon.codec.codec import Payload
-from sophon.codec.cut import finish_payload
+from sophon.codec.cut import RAW, finish_payload
+from sophon.codec.targets import taken_apart
 from sophon.errors import ProtocolError
 from sophon.link.wire import Reply
 from sophon.loader.epoch.collate import as_arrays, numpy_collate
+from sophon.loader.epoch.targets import LABEL, Targets, collated, size_bytes
 from sophon.loader.torch_import import torch
 from sophon.pipeline import Key, Kind, Pipeline, Tensor, Trace, Value
 from sophon.pipeline.call import Call
@@ -59,6 +61,12 @@ class Made:
     is_placed: bool = False
     layout: Layout | None = None
 
+    def or_raise(self) -> Made:
+        """Return the sample, or raise why there is none."""
+        if self.error is not None:
+            raise self.error
+        return self
+
 
 @dataclass(frozen=True)
 class Finishing:
@@ -73,6 +81,7 @@ class Finishing:
         fields: Those of them that are fields.
         target_transform: The user's own function for labels, if any.
         output: "torch" or "numpy".
+        targets: What belongs to a picture, where a sample is more than that; then it is all that users see.
     """
 
     pipeline: Pipeline
@@ -83,6 +92,7 @@ class Finishing:
     fields: tuple[str, ...] = ()
     target_transform: Callable[[Any], Any] | None = None
     output: str = "torch"
+    targets: Targets | None = None
 
     @property
     def runs_own_code(self) -> bool:
@@ -94,7 +104,7 @@ class Finishing:
     def layout(self) -> Layout | None:
         """Shape and dtype of a finished sample, if it is a tensor of known size."""
         spec = self.pipeline.specs[-1]
-        if spec.kind is not Kind.TENSOR or None in spec.shape:
+        if spec.kind is not Kind.TENSOR or None in spec.shape or self.targets is not None:
             return None
         return tuple(d or 0 for d in spec.shape), spec.dtype
 
@@ -117,9 +127,13 @@ class Finishing:
         made = Made(key)
         try:
             made.trace = Trace(len(self.pipeline)) if wants_trace else None
-            payload, made.columns = self.taken_apart(reply)
-            made.value, made.target = self._run(payload, reply, key, out, made.trace)
-            made.size_bytes = _size_bytes(made.value)
+            if self.targets is not None:
+                made.value = self._run_joint(self.targets, reply, key, made.trace)
+                made.size_bytes = size_bytes(made.value)
+            else:
+                payload, made.columns = self.taken_apart(reply)
+                made.value, made.target = self._run(payload, reply, key, out, made.trace)
+                made.size_bytes = _size_bytes(made.value)
         except Exception as error:  # noqa: BLE001 - decoders and the user's own code may raise anything
             made.error, made.trace = error, None
         made.size_bytes = made.size_bytes or self.result_bytes
@@ -127,10 +141,13 @@ class Finishing:
         return made
 
     def taken_apart(self, reply: Reply) -> tuple[Payload, dict[str, Any]]:
-        """Return the payload of the field that the pipeline is for, and all columns in the order of their names."""
+        """Return the payload of the field that the pipeline is for, and all columns in the order of their names.
+
+        Of a sample whose fields belong together, all of it.
+        """
         if reply.error is not None:
             raise reply.error
-        if not self.fields:
+        if not self.fields or self.targets is not None:
             return reply.payload, reply.columns
         payload, *others = unpack(reply.payload, 1 + len(self.fields))
         found = {**reply.columns, **dict(zip(self.fields, map(bytes, others), strict=True))}
@@ -151,6 +168,24 @@ class Finishing:
             trace.own_s = time.monotonic() - start_s
         return value, target
 
+    def _run_joint(self, targets: Targets, reply: Reply, key: Key, trace: Trace | None) -> Any:
+        """Return a sample of which the picture is one part."""
+        if reply.error is not None:
+            raise reply.error
+        pipeline, own, is_raw = self.pipeline, self.pipeline.first_call, reply.cut == RAW
+        payload, size, fields = taken_apart(pipeline, reply.payload, is_raw)
+        noted = Trace(len(pipeline)) if trace is None else trace  # of the picture's size, where it is decoded here
+        value = finish_payload(pipeline, payload, key, reply.cut, own, None, noted)
+        values = {**reply.columns, **dict(zip(targets.fields, fields, strict=True)), LABEL: reply.label}
+        size = size if 0 not in size else noted.size
+        sample = targets.put_together(pipeline, value, values, key, size, is_raw)
+        start_s = time.monotonic()
+        if own < len(pipeline):
+            sample = pipeline.run(sample, key, own)
+        if trace is not None:
+            trace.own_s = time.monotonic() - start_s
+        return sample
+
     def _target(self, label: Any, key: Key) -> Any:
         """Return what the user's own function makes of a label."""
         if self.target_transform is None or not self.has_labels:
@@ -164,6 +199,8 @@ class Finishing:
 
     def item(self, made: Made) -> Any:
         """Return a sample as users see it."""
+        if self.targets is not None:
+            return as_arrays(made.value) if self.output == "numpy" else made.value
         parts = [made.value if self.gives_own else self.as_output(made.value)]
         if self.has_labels:
             parts.append(made.target)
@@ -186,6 +223,8 @@ class Finishing:
 
     def collate(self, items: list[Any]) -> Any:
         """Make a batch of samples, as torch does by default."""
+        if self.targets is not None and self.targets.is_ragged:
+            return collated(items)
         if self.output == "numpy":
             return numpy_collate(items)
         return torch.utils.data.default_collate(items)

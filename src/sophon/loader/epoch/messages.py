@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,7 @@ class Finish:
         spot: Where to write the result, if that is known.
         wants_trace: Whether to note what each op takes.
         gone: Segments that are not needed any more.
+        columns: Those that are a part of the sample; others stay with the loader.
     """
 
     key: Key
@@ -60,6 +61,7 @@ class Finish:
     spot: Spot | None
     wants_trace: bool
     gone: tuple[int, ...] = ()
+    columns: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -213,7 +213,8 @@ class _Worker(Finisher):
             return Made(key, error=error)
         with self._turn:
             spot, file = self._spot(place)
-            message = Finish(key, reply.cut, reply.label, spot, wants_trace, self._forgotten())
+            needed = columns if self._finishing.targets is not None else {}
+            message = Finish(key, reply.cut, reply.label, spot, wants_trace, self._forgotten(), needed)
             told, body, new = self._ask(message, payload, file, f"finished sample {key.sample}")
         assert isinstance(told, Finished)
         made = Made(key, columns=columns, trace=told.trace, cpu_s=told.cpu_s, size_bytes=told.size_bytes)

@@ -77,6 +77,29 @@ def try_calls(pipeline: Pipeline, seed: int, first_file: Callable[[], bytes | No
         _warn(pipeline, sorted(trial.differing))
 
 
+def try_samples(pipeline: Pipeline, seed: int, make: Callable[[Key], Value]) -> None:
+    """Try a recipe over whole samples: warn if it gives two samples under one key.
+
+    Args:
+        pipeline: If it has no callables, nothing is done.
+        seed: Seed of the loader.
+        make: Finishes the first sample; it may raise whatever its steps raise.
+    """
+    if pipeline.first_call == len(pipeline):
+        return
+    end_s = time.monotonic() + TRIAL_S
+    for epoch in range(KEYS):
+        if epoch >= _LEAST_KEYS and time.monotonic() > end_s:
+            return
+        try:
+            one, other = (_fresh(make(Key(seed, epoch, 0))) for _ in range(2))
+        except Exception:  # noqa: BLE001 - left for when it happens: it may be this sample's fault
+            return
+        if same_bits(one, other) is False:
+            _warn(pipeline, [at for at, op in enumerate(pipeline.ops) if isinstance(op, Call)])
+            return
+
+
 class Trial:
     """Some runs of a pipeline on one file.
 
@@ -175,7 +198,7 @@ def _refuse(pipeline: Pipeline, seed: int, position: int, error: OpError, end_s:
 
 def _warn(pipeline: Pipeline, positions: list[int]) -> None:
     steps = ", ".join(f"step {position} ({title(pipeline.ops[position])})" for position in positions)
-    them = "it" if len(positions) == 1 else "each of them"
+    them = "it" if len(positions) == 1 else "one of them" if pipeline.fields else "each of them"
     warnings.warn(
         f"{steps}: run twice on one value under one seed, {them} gave two results, so the tensors differ from run to "
         f"run and with the number of workers. {_SEED}",

@@ -125,7 +125,8 @@ class _LocalFetch(Fetch):
                     reply.payload = data
                     if cut != RAW:
                         pipeline = pipeline or Pipeline.from_spec(request.pipeline)
-                        first, *others = (data,) if not request.fields else unpack(data, 1 + len(request.fields))
+                        apart = bool(request.fields) and not pipeline.fields
+                        first, *others = unpack(data, 1 + len(request.fields)) if apart else (data,)
                         made = make_payload(pipeline, bytes(first), request.key(position), cut)
                         reply.payload = pack([made, *others])
                         reply.cut = cut

@@ -174,9 +174,14 @@ class Samples:
         reply = self._glance(0) if len(self) else None
         return None if reply is None or reply.error is not None or reply.cut != RAW else bytes(reply.payload)
 
-    def _glance(self, sample: int) -> Reply | None:
-        """Return a sample as it is, with its id, if some source gives it soon; nothing is counted or tried again."""
-        request = replace(self.request(0, [sample]), cuts=(RAW,), columns=("id",), fields=())
+    def first_sample(self) -> Reply | None:
+        """Return the first sample as it is stored, with its fields and columns, if it can be had now."""
+        reply = self._glance(0, self.columns, self.fields) if len(self) else None
+        return None if reply is None or reply.error is not None or reply.cut != RAW else reply
+
+    def _glance(self, sample: int, columns: tuple[str, ...] = ("id",), fields: tuple[str, ...] = ()) -> Reply | None:
+        """Return a sample as it is, if some source gives it soon; nothing is counted or tried again."""
+        request = replace(self.request(0, [sample]), cuts=(RAW,), columns=columns, fields=fields)
         for number in self.sources.holders_of(sample):
             try:
                 (reply,) = self.sources[number].fetch(request, min(_GLANCE_S, self.deadline_s))

@@ -38,6 +38,7 @@ from sophon.server.isolation.frames import Kind
 from sophon.server.limits import Limits
 from sophon.server.maker import ChildLost, Claim, Maker, NoSpace, anything, claimed
 from sophon.server.tenants.slot import Slot
+from sophon.store.fields import MASK
 
 _RESTART_CPU_S = 0.4  # of a child that starts
 _START_S = 30.0  # a child needs 0.4 s of CPU to start, but many may start at once on a busy machine
@@ -124,7 +125,8 @@ class Processes(Maker):
 def _is_safe(pipeline: Pipeline, cut: Cut) -> bool:
     """Return whether a cut can be made without a decoder and without ops from outside this package."""
     ahead = isinstance(codec_named(cut.codec), AheadCodec)
-    return ahead and all(type(op).__module__.startswith("sophon.") for op in pipeline.ops)
+    has_masks = any(kind == MASK for _, kind in pipeline.fields)  # which are decoded to be cut
+    return ahead and not has_masks and all(type(op).__module__.startswith("sophon.") for op in pipeline.ops)
 
 
 _Started = tuple["subprocess.Popen[bytes]", socket.socket]

@@ -1,0 +1,177 @@
+"""The payload of a sample whose fields belong together: picture, masks, boxes.
+
+The picture is cut as ever. With it come its size before the first op, which the trainer needs to know what was drawn
+for the ops that ran elsewhere, and the other fields. Of a mask, no more than the first crop needs is sent, if the crop
+has been made or its window is; everything else is small and sent as it is.
+
+Layout: a bundle (`store.bundle`) of the picture's payload, height and width as two uint32, 0 where nobody has looked,
+and each further field. A mask is one of::
+
+    0 | the file
+    1 | top, left: uint32 | a PNG of that part
+
+Samples that are sent raw are bundles of their files, as the store gives them.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from sophon.codec.codec import Payload
+from sophon.errors import OpError, PayloadError
+from sophon.pipeline import Box, Key, Pipeline, Rng
+from sophon.pipeline.op import Op, Params
+from sophon.pipeline.spec import Spec, image
+from sophon.store.bundle import pack, unpack
+from sophon.store.fields import MASK
+
+Mask = np.ndarray[Any, np.dtype[Any]]
+Size = tuple[int, int]  # height, width
+
+_SIZE = struct.Struct("<II")
+_PLACE = struct.Struct("<BII")
+_WHOLE, _PART = 0, 1
+_MODES = ("1", "L", "P", "I;16", "I")
+_WORTHWHILE_SHARE = 0.8  # of the area: to encode more of a mask anew saves next to nothing
+_MARGIN = 2  # pixels: nearest neighbours of a mask and filters of a picture round in different ways
+
+
+def packed(pipeline: Pipeline, parts: list[memoryview], made: Payload, size: Size, box: Box | None) -> bytes:
+    """Return the payload of a sample, given that of its picture.
+
+    Args:
+        pipeline: What is done to it.
+        parts: Its further fields, as they are.
+        made: The payload of the picture.
+        size: Of the picture; (0, 0) if nobody has looked.
+        box: The part of masks that is needed; None for all.
+    """
+    fields = [
+        _sent_mask(part, size, box) if kind == MASK else part
+        for (_, kind), part in zip(pipeline.fields, parts, strict=True)
+    ]
+    return pack([bytes(made), _SIZE.pack(*size), *fields])
+
+
+def taken_apart(pipeline: Pipeline, payload: Payload, is_raw: bool) -> tuple[memoryview, Size, list[memoryview]]:
+    """Return the picture's payload, the picture's size if it is known, and the further fields."""
+    fields = len(pipeline.fields)
+    if is_raw:
+        first, *others = unpack(payload, 1 + fields)
+        return first, (0, 0), others
+    first, size, *others = unpack(payload, 2 + fields)
+    if len(size) != _SIZE.size:
+        raise PayloadError(f"expected the size of a picture, got {len(size)} bytes")
+    height, width = _SIZE.unpack(size)
+    return first, (height, width), others
+
+
+def mask_box(pipeline: Pipeline, key: Key, size: Size, stop: int | None) -> Box | None:
+    """Return the part of masks that the first crop among ops[:stop] needs; None for all of it."""
+    spec = image(*size, 3)
+    passed: list[tuple[Op, Spec, Params]] = []
+    reach = 0.0  # source pixels to one of the result, of the one resize that there may be
+    for position, op in enumerate(pipeline.ops[1:stop], start=1):
+        params = op.draw(Rng(key, position), spec) if op.random else None
+        box = op.box_needed(spec, params)
+        if box is not None:
+            for earlier, its_spec, its_params in reversed(passed):
+                box = earlier.box_before(box, its_spec, its_params)
+                if box is None:
+                    return None
+            return _wider(box, _MARGIN + math.ceil(reach), size)
+        if not op.passes:
+            return None
+        made = op.made(spec, params)
+        if made.shape != spec.shape:
+            if reach:
+                return None  # what one resize rounds, the other multiplies
+            reach = max(spec.height / made.height, spec.width / made.width, 1.0)
+        passed.append((op, spec, params))
+        spec = made
+    return None
+
+
+def _wider(box: Box, margin: int, size: Size) -> Box:
+    top, left = max(0, box[0] - margin), max(0, box[1] - margin)
+    bottom, right = min(size[0], box[0] + box[2] + margin), min(size[1], box[1] + box[3] + margin)
+    return top, left, bottom - top, right - left
+
+
+def _sent_mask(data: memoryview, size: Size, box: Box | None) -> bytes:
+    """Return a mask as it is sent: a part of it, if that is smaller than the file."""
+    whole = bytes([_WHOLE]) + data
+    if box is None or box[2] * box[3] > _WORTHWHILE_SHARE * size[0] * size[1]:
+        return whole
+    mask = read_mask(data, size)
+    if mask.dtype == np.int32:
+        return whole
+    top, left, height, width = box
+    file = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(mask[top : top + height, left : left + width])).save(file, "PNG")
+    part = _PLACE.pack(_PART, top, left) + file.getvalue()
+    return part if len(part) < len(whole) else whole
+
+
+def received_mask(data: memoryview, size: Size, is_raw: bool) -> Mask:
+    """Return a mask of the picture's size; where only a part of it was sent, there are zeros around that.
+
+    Raises:
+        OpError: It is no mask of this picture.
+        PayloadError: It is not what a node sends.
+    """
+    if is_raw:
+        return read_mask(data, size)
+    if len(data) < 1:
+        raise PayloadError("a mask of no bytes")
+    if data[0] == _WHOLE:
+        return read_mask(data[1:], size)
+    if data[0] != _PART or len(data) < _PLACE.size:
+        raise PayloadError(f"expected a mask or a part of one, got {bytes(data[:4])!r}")
+    _, top, left = _PLACE.unpack_from(data)
+    try:
+        with Image.open(io.BytesIO(data[_PLACE.size :])) as picture:
+            width, height = picture.size
+            if top + height > size[0] or left + width > size[1]:
+                raise PayloadError(f"a part of {width}×{height} beyond the border of a mask of {size[1]}×{size[0]}")
+            part = _array(picture)
+    except (OSError, ValueError, SyntaxError, OpError) as error:
+        raise PayloadError(f"a damaged part of a mask: {error}") from error
+    mask = np.zeros(size, part.dtype)
+    mask[top : top + height, left : left + width] = part
+    return mask
+
+
+def read_mask(data: Payload, size: Size) -> Mask:
+    """Return what a mask says of every pixel: uint8, uint16 or int32, as its file has them.
+
+    Raises:
+        OpError: It cannot be decoded, has several channels, or another size than the picture.
+    """
+    try:
+        with Image.open(io.BytesIO(data)) as picture:
+            # Before it is decoded: a picture of the wrong size may be a large one.
+            if (picture.height, picture.width) != size:
+                found, expected = (f"{width}×{height}" for height, width in ((picture.height, picture.width), size))
+                raise OpError(f"the mask has {found} pixels and its picture {expected}.")
+            return _array(picture)
+    except OpError:
+        raise
+    except Exception as error:
+        raise OpError(f"the mask cannot be decoded: {error}.") from error
+
+
+def _array(picture: Image.Image) -> Mask:
+    if picture.mode not in _MODES:
+        raise OpError(
+            f"the mask has mode {picture.mode}, expected one channel ({', '.join(_MODES)}).",
+            remedy="Save it with class numbers instead of colours.",
+        )
+    array = np.array(picture)
+    return array.astype(np.uint8) if array.dtype == bool else array

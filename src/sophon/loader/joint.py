@@ -1,0 +1,86 @@
+"""Joint: a recipe over whole samples, picture and targets together, and what a sample is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sophon.errors import ConfigError
+from sophon.link.transport import Opened
+from sophon.loader.epoch.targets import LABEL, Targets, check_kind
+from sophon.loader.sources.samples import divided
+from sophon.pipeline import Pipeline
+from sophon.pipeline.translation.joint import JointOps, joint_ops
+
+_IMAGE = "image"
+
+
+@dataclass(frozen=True)
+class Joint:
+    """A recipe for samples of several fields, as torchvision's v2 has them: ``transform(image, target)``.
+
+    Args:
+        transform: A transform of torchvision's v2, or anything that takes a sample of this shape.
+        sample: What a sample is: a tuple, list or dict, nested as you like, of the names of fields; "image" is the
+            picture, "label" the class of its folder, and a column of the data set is its value. A transform is called
+            with the parts of a tuple, ``("image", {"boxes": "boxes", "labels": "labels"})``, or with the dict.
+        kinds: What fields or columns are that do not say so themselves: "mask", "boxes:xyxy", "boxes:xywh",
+            "boxes:cxcywh", "boxes:relative" (YOLO's shares of the picture), "keypoints:17", "labels", "values",
+            "text" or "bytes".
+    """
+
+    transform: Callable[..., Any]
+    sample: Any = (_IMAGE, {"boxes": "boxes", "labels": "labels"})
+    kinds: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        names = list(_leaves(self.sample))
+        if names.count(_IMAGE) != 1:
+            raise ConfigError(f'sample: expected the picture once, as "{_IMAGE}", got {self.sample!r:.200}')
+        if isinstance(self.sample, str):
+            raise ConfigError("sample: expected more than the picture; give the transform itself as the pipeline")
+        for name, kind in self.kinds.items():
+            check_kind(name, kind)
+            if name not in names:
+                raise ConfigError(f"kinds: the sample has no {name!r}")
+
+    @property
+    def ops(self) -> JointOps:
+        """What the transform becomes."""
+        return joint_ops(self.transform)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the fields and columns that it needs besides picture and label."""
+        return tuple(dict.fromkeys(name for name in _leaves(self.sample) if name not in (_IMAGE, LABEL)))
+
+    def bound(self, pipeline: Pipeline, opened: Opened) -> tuple[Pipeline, Targets]:
+        """Return the pipeline and the targets for a data set, whose fields say what they are.
+
+        Raises:
+            ConfigError: The data set lacks a field, or nobody says what it is.
+        """
+        fields, columns = divided(self.names, opened)
+        if LABEL in _leaves(self.sample) and not opened.has_labels:
+            raise ConfigError(f"sample: {LABEL!r}: the data set has no labels")
+        known = {one.name: one.kind for one in opened.fields}
+        kinds = {name: self.kinds.get(name, known.get(name, "")) for name in (*fields, *columns)}
+        for name in fields:
+            if kinds[name] == "picture":
+                raise ConfigError(f'sample: say what {name!r} is, as kinds={{"{name}": "mask"}}, or "bytes"')
+        recipe = self.ops
+        targets = Targets(self.sample, fields, kinds, recipe.followers, recipe.form)
+        return pipeline.along([(name, kinds[name]) for name in fields]), targets
+
+
+def _leaves(sample: Any) -> Iterator[str]:
+    """Yield the names in a sample's description."""
+    if isinstance(sample, str):
+        yield sample
+        return
+    parts = sample.values() if isinstance(sample, dict) else sample
+    if not isinstance(sample, dict | tuple | list):
+        raise ConfigError(f"sample: expected names of fields in tuples, lists and dicts, got {sample!r:.80}")
+    for part in parts:
+        yield from _leaves(part)

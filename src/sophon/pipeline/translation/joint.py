@@ -1,0 +1,267 @@
+"""Recipes over whole samples, (image, target), of torchvision's v2: what is done to the picture, and what follows it.
+
+The picture's part of a transform becomes an op, as in any recipe. The targets' part stays the user's own object, which
+runs on the trainer with the parameters that the op drew: torchvision's v2 keeps the two apart (`make_params` and
+`transform`), so its rules for masks, boxes and keypoints are its own code, and never ours.
+
+From the first transform that has no op, or that draws from the targets (RandomIoUCrop looks at the boxes), all are run
+as they are, on samples that are put together before it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sophon.pipeline import ops
+from sophon.pipeline.call import Call, Form, no_step
+from sophon.pipeline.op import Op, Params
+from sophon.pipeline.ops.on_tensor import OnTensor
+from sophon.pipeline.spec import ENCODED, Kind
+from sophon.pipeline.translation.met import Became, Met, NoOp, after, origin
+from sophon.pipeline.translation.regions import region_steps
+from sophon.pipeline.translation.walk import flatten, translate
+
+Size = tuple[int, int]  # height, width
+TheirParams = dict[str, Any]
+
+# What these do to a picture does not move it, and targets stay what they are.
+_PICTURE_ONLY = frozenset(
+    {
+        "ColorJitter", "GaussianBlur", "Grayscale", "Identity", "Normalize", "PILToTensor", "RGB",
+        "RandomAdjustSharpness", "RandomAutocontrast", "RandomChannelPermutation", "RandomEqualize", "RandomGrayscale",
+        "RandomInvert", "RandomPhotometricDistort", "RandomPosterize", "RandomSolarize", "ToImage", "ToPILImage",
+    }
+)  # fmt: skip
+# These do nothing to a picture. A function of the user's in one of them may look at all of a sample.
+_TARGETS_ONLY = frozenset(
+    {
+        "ClampBoundingBoxes", "ClampKeyPoints", "ConvertBoundingBoxFormat", "SanitizeBoundingBoxes",
+        "SanitizeKeyPoints", "SetClampingMode",
+    }
+)  # fmt: skip
+# Without randomness; targets follow with no parameters.
+_STEADY = frozenset({"CenterCrop", "ConvertImageDtype", "Pad", "Resize", "ToDtype", "ToPureTensor"})
+
+
+def _crop(t: Any, at: tuple[int, int], size: Size) -> TheirParams:
+    """Return what torchvision's RandomCrop works out from the size of a sample, and the place that was drawn."""
+    left, right, top, bottom = t.padding or (0, 0, 0, 0)
+    height, width = size[0] + top + bottom, size[1] + left + right
+    if t.pad_if_needed:
+        more_y, more_x = max(0, t.size[0] - height), max(0, t.size[1] - width)
+        top, bottom, left, right = top + more_y, bottom + more_y, left + more_x, right + more_x
+        height, width = height + 2 * more_y, width + 2 * more_x
+    padding = [left, top, right, bottom]
+    return {
+        "needs_crop": height > t.size[0] or width > t.size[1],
+        "top": at[0],
+        "left": at[1],
+        "height": t.size[0],
+        "width": t.size[1],
+        "needs_pad": any(padding),
+        "padding": padding,
+    }
+
+
+def _flipped(_: Any, is_flipped: bool, __: Size) -> TheirParams | None:
+    return {} if is_flipped else None
+
+
+def _to_size(_: Any, size: Any, __: Size) -> TheirParams:
+    return {"size": [size] if isinstance(size, int) else tuple(size)}
+
+
+_DRAWN: Mapping[str, Callable[[Any, Params, Size], TheirParams | None]] = {
+    "RandomAffine": lambda _, m, __: {
+        "angle": m.angle, "translate": tuple(m.translate), "scale": m.scale, "shear": tuple(m.shear)
+    },
+    "RandomCrop": _crop,
+    "RandomHorizontalFlip": _flipped,
+    "RandomResize": _to_size,
+    "RandomResizedCrop": lambda _, box, __: dict(zip(("top", "left", "height", "width"), box, strict=True)),
+    "RandomRotation": lambda _, angle, __: {"angle": angle},
+    "RandomShortestSize": _to_size,
+    "RandomVerticalFlip": _flipped,
+    "ScaleJitter": _to_size,
+}  # fmt: skip
+"""By class: torchvision's own parameters, given the object, what its op drew, and the picture's size before it."""
+
+
+@dataclass(frozen=True)
+class Follower:
+    """What one transform does to targets.
+
+    Args:
+        transform: The user's object.
+        position: Of its op in the pipeline, or where that would be.
+        met: What the picture is there.
+    """
+
+    transform: Any
+    position: int
+    met: Met
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is called with all targets at once, and not with one after the other."""
+        return type(self.transform).__name__ in _TARGETS_ONLY
+
+    @property
+    def draws(self) -> bool:
+        """Whether its op draws what it does to targets, too."""
+        return type(self.transform).__name__ in _DRAWN
+
+    def params(self, drawn: Params, size: Size) -> TheirParams | None:
+        """Return torchvision's parameters, None if the transform is not applied at all.
+
+        Args:
+            drawn: What its op drew.
+            size: Of the picture before it.
+        """
+        build = _DRAWN.get(type(self.transform).__name__)
+        return {} if build is None else build(self.transform, drawn, size)
+
+
+@dataclass(frozen=True)
+class JointOps:
+    """What a recipe over samples becomes.
+
+    Args:
+        ops: What is done to the picture, and from the first `Call` on to the sample.
+        followers: What is done to the targets before that, in order.
+        form: Of the picture's tensor, where an op gives an array.
+    """
+
+    ops: tuple[Op, ...]
+    followers: tuple[Follower, ...]
+    form: Form
+
+
+def joint_ops(transform: Any) -> JointOps:
+    """Return what a transform over samples becomes.
+
+    Raises:
+        ConfigError: Something is no transform, or torchvision itself refuses it at its place.
+    """
+    decode = ops.Decode()
+    steps: list[Op] = [decode]
+    followers: list[Follower] = []
+    met = Met(decode.output(ENCODED))
+    parts = list(flatten(transform))
+    conversion: tuple[int, int, int, Met] | None = None  # part, steps and followers before it, what it meets
+    for at, part in enumerate(parts):
+        try:
+            became = _became(part, met)
+            then = after(met, became)
+        except NoOp as reason:
+            if conversion is None:
+                return _ended(steps, followers, met.form, parts[at:], str(reason))
+            return _from_conversion(parts, steps, followers, conversion, str(reason))
+        if met.is_picture and then.spec.kind is Kind.TENSOR and None in then.spec.shape:
+            conversion = at, len(steps), len(followers), met
+        if _moves_targets(part):
+            followers.append(Follower(part, len(steps), met))
+        steps += became.ops
+        met = then
+    return JointOps(tuple(steps), tuple(followers), met.form)
+
+
+def _became(part: Any, met: Met) -> Became:
+    if isinstance(part, type) or not callable(part) or isinstance(part, Op):
+        raise no_step("a transform over samples", part)
+    found = origin(part)
+    name = found.name
+    if not (found.library == "torchvision" and found.is_v2):
+        raise NoOp(found.why("is not one of torchvision's v2"))
+    if name in _TARGETS_ONLY:
+        if callable(getattr(part, "labels_getter", None)):
+            raise NoOp("it calls a function of yours with the whole sample")
+        return Became()
+    if name not in _PICTURE_ONLY | _STEADY | _DRAWN.keys():
+        raise NoOp(found.why("has no op for samples with targets"))
+    if name == "ToDtype" and isinstance(part.dtype, dict):
+        return _to_dtypes(part, met)
+    became = translate(_of_picture(part), met)
+    if len(became.ops) > 1:
+        raise NoOp(found.why("is more than one op"))
+    return became
+
+
+def _to_dtypes(part: Any, met: Met) -> Became:
+    """Translate a ToDtype that says what becomes of each kind: what it does to the picture."""
+    if met.is_picture:
+        return Became()  # it converts tensors alone
+    by_name = {getattr(kind, "__name__", kind): dtype for kind, dtype in part.dtype.items()}
+    kind = "Image" if met.form.is_image else "Tensor"
+    if kind not in by_name and "others" not in by_name:
+        raise NoOp("a dtype for each kind but the picture's")
+    dtype = by_name.get(kind, by_name.get("others"))
+    if dtype is None:
+        return Became()
+    alone = copy.copy(part)
+    alone.dtype = dtype
+    return translate(alone, met)
+
+
+def _of_picture(part: Any) -> Any:
+    """Return a transform with the colour that it fills pictures with, where it says one for each kind of input."""
+    fills = getattr(part, "fill", None)
+    if not isinstance(fills, dict):
+        return part
+    by_name = {
+        f"{getattr(kind, '__module__', '')}.{getattr(kind, '__name__', kind)}": fill for kind, fill in fills.items()
+    }
+    own = by_name.get("PIL.Image.Image", by_name.get(".others"))
+    if own is None:
+        raise NoOp("no fill for pictures")
+    alone = copy.copy(part)
+    alone.fill = own
+    return alone
+
+
+def _moves_targets(part: Any) -> bool:
+    return type(part).__name__ not in _PICTURE_ONLY
+
+
+def _from_conversion(
+    parts: Sequence[Any],
+    steps: Sequence[Op],
+    followers: Sequence[Follower],
+    conversion: tuple[int, int, int, Met],
+    reason: str,
+) -> JointOps:
+    """Return a recipe of which a step on tensors has no op, and pictures of many sizes come before it.
+
+    If a crop of the tensor follows, the steps up to it let a region of the picture pass; else all of it is needed.
+    """
+    at, count, followed, met = conversion
+    before, kept = list(steps[:count]), list(followers[:followed])
+    passing = None
+    if all(op.passes and not op.crops for op in before[1:]):
+        passing = region_steps(parts[at:])
+    if passing is None:
+        return _ended(before, kept, met.form, parts[at:], f"makes a tensor of the whole picture; then: {reason}")
+    for part, step in zip(parts[at:], passing, strict=False):
+        assert isinstance(step, OnTensor)
+        if _moves_targets(part):
+            kept.append(Follower(part, len(before), met))
+        before.append(step)
+        met = Met(step.output(met.spec), Form(is_image=True) if type(part).__name__ == "ToImage" else met.form)
+    rest = parts[at + len(passing) :]
+    return _ended(before, kept, Form(), rest, origin(rest[0]).why("has no op on tensors") if rest else "")
+
+
+def _ended(
+    steps: Sequence[Op], followers: Sequence[Follower], form: Form, rest: Sequence[Any], reason: str
+) -> JointOps:
+    """Return a recipe whose last steps are run as they are."""
+    calls: list[Op] = []
+    for part in rest:
+        if isinstance(part, type) or not callable(part) or isinstance(part, Op):
+            raise no_step("a transform over samples", part)
+        why = origin(part).why("comes after a step whose result is not known") if calls else reason
+        calls.append(Call(part, why, form, is_joint=True))
+    return JointOps((*steps, *calls), tuple(followers), form)

@@ -1,0 +1,254 @@
+"""Recipes over picture, mask, boxes, keypoints and labels, through loaders: torchvision's samples, wherever ops run."""
+
+import shutil
+import warnings
+
+import pytest
+
+import sophon
+from sophon import Joint, LocalServer
+from sophon.errors import ConfigError, OpError, StoreError
+from tests.support.marks import slow
+from tests.support.one_thread import one_thread_of_torch  # noqa: F401 - for all tests here
+from tests.support.torchvision_import import import_torchvision
+
+import_torchvision()
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from PIL import Image  # noqa: E402
+from torchvision import tv_tensors  # noqa: E402
+from torchvision.transforms import v2  # noqa: E402
+
+from tests.support.joint_data import COUNT, OPTIONS, SAMPLE, by_number, expected, make_data  # noqa: E402
+from tests.support.joint_oracle import differences  # noqa: E402
+
+RECIPE = v2.Compose(
+    [
+        v2.RandomResize(50, 200),
+        v2.RandomHorizontalFlip(),
+        v2.RandomCrop((48, 56), pad_if_needed=True, fill={tv_tensors.Mask: 255, "others": 0}),
+        v2.ToImage(),
+        v2.ToDtype({tv_tensors.Image: torch.float32, tv_tensors.Mask: torch.int64, "others": None}, scale=True),
+        v2.ClampBoundingBoxes(),
+        v2.SanitizeBoundingBoxes(),
+        v2.ToPureTensor(),
+    ]
+)
+CROPPED = v2.Compose([v2.RandomResizedCrop(40), *RECIPE.transforms[3:]])
+OWN = v2.Compose([v2.RandomPhotometricDistort(), v2.RandomIoUCrop(), *RECIPE.transforms[1:]])
+SEED = 5
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("joint")
+    return folder, make_data(folder)
+
+
+@pytest.fixture(scope="module")
+def node(data):
+    options = ("--cache-dir", str(data[0] / "cache"))
+    with LocalServer(f"{data[0]}?{OPTIONS}", 1, options=options) as server:
+        yield server
+
+
+def two_epochs(source, recipe=RECIPE, **more):
+    more = {"batch_size": 5, "seed": SEED, "shuffle": True} | more
+    with sophon.DataLoader(source, Joint(recipe, SAMPLE), **more) as loader:
+        return [by_number(loader) for _ in range(2)], loader.stats
+
+
+def check(found, recipe, raws):
+    for epoch, samples in enumerate(found):
+        assert sorted(samples) == list(range(COUNT))
+        for number, theirs in enumerate(expected(recipe, raws, SEED, epoch)):
+            assert not differences(samples[number], theirs), (epoch, number)
+
+
+@pytest.mark.parametrize("workers", [0, 2, sophon.Workers(1, kind="processes")], ids=["none", "threads", "processes"])
+def test_samples_of_a_folder_are_torchvisions(data, workers):
+    folder, raws = data
+    check(two_epochs(f"{folder}?{OPTIONS}", num_workers=workers)[0], RECIPE, raws)
+
+
+@pytest.mark.parametrize("policy", ["none", "0:window", "3:webp", *slow("1:zstd", "all", "resize", "4:raw", "2:jxl1")])
+def test_samples_of_a_node_are_torchvisions_at_every_cut(data, node, policy):
+    found, stats = two_epochs(node.url, policy=policy, num_workers=2)
+    check(found, RECIPE, data[1])
+    assert stats.samples == 2 * COUNT
+
+
+@pytest.mark.parametrize(
+    ("recipe", "more"),
+    [
+        (CROPPED, {"policy": "optimal"}),
+        (OWN, {"policy": "1:webp", "num_workers": sophon.Workers(2, kind="processes")}),
+        *slow(
+            (OWN, {"policy": "all", "num_workers": 0}),
+            (CROPPED, {"policy": "sophon", "num_workers": sophon.Workers(2, kind="processes")}),
+            (CROPPED, {"policy": "fastflow", "num_workers": 0}),
+            (CROPPED, {"policy": "0:window", "num_workers": 1, "order": "relaxed"}),
+        ),
+    ],
+)
+def test_other_recipes_policies_and_workers(data, node, recipe, more):
+    check(two_epochs(node.url, recipe, **more)[0], recipe, data[1])
+
+
+def test_a_cache_keeps_whole_masks_where_the_crop_is_not_made_yet(data, node, tmp_path):
+    cache = sophon.Cache("1:webp", folder=tmp_path)
+    for _ in range(2):
+        check(two_epochs(node.url, cache=cache, num_workers=0)[0], RECIPE, data[1])
+
+
+def test_masks_are_cut_down_with_their_picture(data, node):
+    folder, _ = data
+    only = Joint(v2.Compose([v2.CenterCrop(20), v2.ToImage()]), ("image", "mask"))
+    sent = {}
+    for policy in ("none", "2:webp"):
+        with sophon.DataLoader(node.url, only, policy=policy, batch_size=4) as loader:
+            pictures, masks = next(iter(loader))
+            list(loader)
+            sent[policy] = loader.stats.link_bytes / loader.stats.samples
+        assert pictures.shape == (4, 3, 20, 20)
+        expected_masks = [np.array(Image.open(folder / "masks" / f"{at:03d}.png")) for at in range(4)]
+        for mask, whole in zip(masks, expected_masks, strict=True):
+            top, left = (round((side - 20) / 2.0) for side in whole.shape)
+            assert (mask.numpy() == whole[top : top + 20, left : left + 20]).all()
+    assert sent["2:webp"] < 0.6 * sent["none"]
+
+
+def test_an_epoch_goes_on_where_a_state_was_taken(data, node):
+    joint = Joint(RECIPE, SAMPLE)
+    more = {"batch_size": 4, "seed": SEED, "shuffle": True}
+    with sophon.DataLoader(node.url, joint, policy="3:webp", num_workers=2, **more) as loader:
+        batches = iter(loader)
+        before = by_number([next(batches)])
+        state = loader.state_dict()
+        batches.close()
+    with sophon.DataLoader(f"{data[0]}?{OPTIONS}", joint, num_workers=0, **more) as loader:
+        loader.load_state_dict(state)
+        rest = by_number(loader)
+    assert not before.keys() & rest.keys()
+    check([before | rest], RECIPE, data[1])
+
+
+def test_a_sample_may_be_a_dict_and_batches_of_one_size_are_stacked(data):
+    folder, raws = data
+    joint = Joint(CROPPED.transforms[0], {"image": "image", "mask": "mask", "id": "id"})
+    with sophon.DataLoader(f"{folder}?{OPTIONS}", joint, seed=SEED, batch_size=None) as loader:
+        first = next(iter(loader))
+    assert first.keys() == {"image", "mask", "id"}
+    assert first["id"] == "images/000.jpg"
+    assert isinstance(first["mask"], tv_tensors.Mask)
+    with_tensors = Joint(v2.Compose([CROPPED.transforms[0], v2.ToImage()]), {"image": "image", "mask": "mask"})
+    with sophon.DataLoader(f"{folder}?{OPTIONS}", with_tensors, seed=SEED, batch_size=4) as loader:
+        batch = next(iter(loader))
+    assert batch["image"].shape == (4, 3, 40, 40)
+    assert batch["mask"].shape == (4, 40, 40)
+    assert torch.equal(batch["mask"][0], first["mask"].as_subclass(torch.Tensor))
+    boxes = Joint(with_tensors.transform, {"image": "image", "boxes": "boxes"})
+    with sophon.DataLoader(f"{folder}?{OPTIONS}", boxes, seed=SEED, batch_size=4, output="numpy") as loader:
+        batch = next(iter(loader))
+    assert [type(part) for part in batch["boxes"]] == [np.ndarray] * 4
+    assert [len(part) for part in batch["boxes"]] == [len(raw.boxes) for raw in raws[:4]]
+
+
+@pytest.fixture
+def damaged(data, tmp_path):
+    """Return a data set of which three samples have damaged targets."""
+    folder = tmp_path / "damaged"
+    shutil.copytree(data[0], folder, ignore=shutil.ignore_patterns("cache"))
+    Image.new("L", (7, 7)).save(folder / "masks" / "002.png")  # of another size
+    (folder / "masks" / "004.png").unlink()  # the pair is missing
+    (folder / "masks" / "006.png").write_bytes(b"\x89PNG no more")
+    text = (folder / "boxes.json").read_text()
+    far = '"annotations": [{"image_id": 8, "bbox": [5000, 1, 2, 3], "category_id": 1}, '
+    (folder / "boxes.json").write_text(text.replace('"annotations": [', far, 1))
+    return folder
+
+
+BAD = {
+    2: (OpError, r"sample 2.*field 'mask': the mask has 7×7 pixels and its picture 108×118"),
+    4: (StoreError, r"sample 4 \('images/004.jpg'\): field 'mask': there is no mask of the name 004"),
+    6: (OpError, r"sample 6.*field 'mask': the mask cannot be decoded"),
+    8: (OpError, r"sample 8.*field 'boxes': box 0 \(xywh: 5000, 1, 2, 3\) lies outside of the picture of 162×82"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:targets of 1 samples")
+@pytest.mark.parametrize("cut", ["none", "3:webp"])
+def test_damaged_targets_are_errors_that_name_sample_and_field(damaged, cut):
+    with LocalServer(f"{damaged}?{OPTIONS}", 1) as server, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dataset = sophon.RemoteDataset(server.url, Joint(RECIPE, SAMPLE), seed=SEED, policy=cut)
+        for number, (kind, words) in BAD.items():
+            with pytest.raises(kind, match=words):
+                dataset[number]
+        assert dataset[3][1]["n"] == 3
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("workers", [0, sophon.Workers(1, kind="processes")], ids=["none", "processes"])
+def test_damaged_targets_are_what_the_policy_for_bad_samples_says(data, damaged, workers):
+    more = {"batch_size": 5, "seed": SEED, "num_workers": workers}
+    for action in ("skip", "substitute"):
+        on_error = sophon.OnError(action, 0.9)
+        with sophon.DataLoader(f"{damaged}?{OPTIONS}", Joint(RECIPE, SAMPLE), on_error=on_error, **more) as loader:
+            batches = list(loader)
+            bad = sorted(one.sample for one in loader.bad_samples)
+        assert bad == sorted(BAD)
+        assert sum(len(pictures) for pictures, _ in batches) == (COUNT if action == "substitute" else COUNT - len(BAD))
+        found = by_number(batches)
+        assert sorted(found) == [number for number in range(COUNT) if number not in BAD]
+        if action == "skip":
+            theirs = expected(RECIPE, data[1], SEED, 0)
+            assert not [text for number in found for text in differences(found[number], theirs[number])]
+
+
+class Unsteady(torch.nn.Module):
+    """Draws from a generator of its own, which nobody seeds."""
+
+    def __init__(self):
+        super().__init__()
+        self.random = np.random.default_rng()
+
+    def forward(self, image, target):
+        return image, target | {"boxes": target["boxes"] + self.random.random()}
+
+
+def test_a_step_that_does_not_depend_on_the_seed_is_told_of(data):
+    sample = ("image", {"boxes": "boxes"})
+    with pytest.warns(sophon.SeedWarning, match="Unsteady"):
+        sophon.DataLoader(f"{data[0]}?{OPTIONS}", Joint(v2.Compose([v2.CenterCrop(9), Unsteady()]), sample))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sophon.DataLoader(f"{data[0]}?{OPTIONS}", Joint(OWN, SAMPLE))
+
+
+@pytest.mark.parametrize(
+    ("sample", "words"),
+    [
+        ("image", "expected more than the picture"),
+        (("mask",), "expected the picture once"),
+        (("image", "image"), "expected the picture once"),
+        (("image", 3), "expected names of fields"),
+        (("image", "depth"), "no column 'depth'"),
+        (("image", "label"), "has no labels"),
+    ],
+)
+def test_a_sample_that_cannot_be_made_is_refused(data, sample, words):
+    with pytest.raises(ConfigError, match=words):
+        sophon.DataLoader(f"{data[0]}?{OPTIONS}", Joint(RECIPE, sample))
+
+
+def test_what_does_not_go_with_samples_of_fields_is_refused(data):
+    path = f"{data[0]}?{OPTIONS}"
+    for more, words in (
+        ({"output": sophon.Output(columns=["mask"])}, "name it in Joint"),
+        ({"target_transform": str}, "let a step of the recipe do it"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            sophon.DataLoader(path, Joint(RECIPE, SAMPLE), **more)
+    with pytest.raises(ConfigError, match="expected one of mask"):
+        Joint(RECIPE, SAMPLE, {"masks": "polygon"})
