@@ -229,12 +229,12 @@ class Pipeline:
             notes = ["random"] if op.random else []
             if isinstance(op, Call):
                 notes = [f"trainer only: {op.reason}"]
-            elif isinstance(op, Views) and op.is_own:
-                notes.append("trainer only: a view has a step of your own")
+            elif isinstance(op, Views):
+                notes += _notes_on_views(op)
             elif isinstance(op, OnTensor):
                 region = "; a region of the picture is enough" if position < self.reach else ""
                 notes.append(f"trainer only: on torch tensors{region}")
-            elif position >= self.max_cut:
+            if position >= self.max_cut and not any("trainer only" in note for note in notes):
                 notes.append("trainer only: after a trainer-only step")
             lines.append(f"{position}  {title(op):<{width}} → {spec!s:<24} {', '.join(notes)}".rstrip())
         return "\n".join(lines)
@@ -298,6 +298,12 @@ def title(op: Op) -> str:
     if isinstance(op, OnTensor) and op.name_of:
         return op.name_of
     return op.title if isinstance(op, Call) else op.name()
+
+
+def _notes_on_views(op: Views) -> list[str]:
+    """Return the steps of each view, equal ones once, and whether they stay on the trainer."""
+    ways = dict.fromkeys(" + ".join(map(title, steps)) or "as it is" for steps in op.views)
+    return [" or ".join(ways), *(["trainer only: a view has a step of your own"] if op.is_own else [])]
 
 
 def in_words(pipeline: Pipeline) -> str:

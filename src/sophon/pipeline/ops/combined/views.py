@@ -49,6 +49,10 @@ class Views(Op):
     container: str = "list"
     takes: ClassVar[Kind] = Kind.OBJECT  # a picture or tensor, or views; `output` says what it refuses
 
+    if TYPE_CHECKING:  # what users may write; canonical are tuples of tuples of ops
+
+        def __init__(self, views: Sequence[Any], container: str = "list") -> None: ...
+
     def __post_init__(self) -> None:
         where = self._where("views")
         if isinstance(self.views, str | bytes) or not isinstance(self.views, Sequence) or not len(self.views):
