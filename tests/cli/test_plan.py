@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from sophon.cli.bench.plan import bench_plan
+from sophon.cli.bench.planning.plan import bench_plan
 from sophon.cli.plan import plan
 from sophon.errors import ArtifactError, ConfigError
 from sophon.plan.plan import Plan

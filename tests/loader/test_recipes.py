@@ -44,6 +44,7 @@ USUAL = [
     "timm train rand-m9-mstd0.5-inc1 0.25 random",
     "timm eval border",
     "simclr view",
+    "simclr",
     "dino",
     "albumentations train",
 ]

@@ -21,6 +21,14 @@ CROPS = {
     "centre": ops.CenterCrop((31, 40)),
     "centre of timm's": ops.CenterCropOrPad(33),
     "crop of timm's": ops.RandomCropOrPad(32),
+    "views": ops.Views(
+        [
+            ops.RandomResizedCrop(32),
+            [ops.RandomHorizontalFlip(), ops.RandomResizedCrop(8, scale=(0.05, 0.4))],
+            [ops.Resize(60), ops.RandomVerticalFlip(), ops.CenterCropOrPad(16)],
+        ]
+    ),
+    "views, one of which needs it all": ops.Views([ops.RandomResizedCrop(32), ops.Resize((4, 4))]),
 }
 BEFORE = {
     "nothing": [],
@@ -62,7 +70,7 @@ def _together(pipeline, seed, epoch, samples, sizes):
 @settings(max_examples=15, deadline=None)
 @given(sizes=SIZES, seed=st.integers(0, 2**64 - 1), epoch=st.integers(0, 2**32))
 def test_boxes_are_those_that_are_found_one_by_one(before, crop, sizes, seed, epoch):
-    pipeline = Pipeline([ops.Decode(), *BEFORE[before], CROPS[crop], ops.ToTensor()])
+    pipeline = Pipeline([ops.Decode(), *BEFORE[before], CROPS[crop]])
     samples = range(7, 7 + len(sizes))
     boxes = _together(pipeline, seed, epoch, samples, sizes)  # also with pictures that cannot be cropped among them
     usable = [i for i, size in enumerate(sizes) if _can_run(pipeline, size)]

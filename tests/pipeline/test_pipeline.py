@@ -62,6 +62,7 @@ EXAMPLES = [
     ops.ToFloat("multiply"),
     ops.Normalize((0.1,), (0.2,)),
     ops.RandomErasing(0.1, (0.2, 0.3), (0.4, 0.5), (0.6,)),
+    ops.Views([[ops.RandomResizedCrop(8), ops.ToTensor()], ops.CenterCrop(5), ()], "tuple"),
 ]
 
 

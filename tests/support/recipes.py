@@ -5,6 +5,7 @@ Each is what a user hands to ``sophon.DataLoader(data, transform)``. Sizes are a
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageFilter
 
 from tests.support.torchvision_import import import_torchvision
 
@@ -159,6 +160,41 @@ def dino() -> Any:
     )
 
 
+class OwnBlur:
+    """The blur of DINO's own code, which no library has.
+
+    Args:
+        p: Probability.
+    """
+
+    def __init__(self, p: float) -> None:
+        self.p = p
+
+    def __call__(self, picture: Image.Image) -> Image.Image:
+        """Return the picture, blurred or not."""
+        if random.random() > self.p:
+            return picture
+        return picture.filter(ImageFilter.GaussianBlur(radius=random.uniform(0.1, 2.0)))
+
+
+def dino_with_own_blur() -> Any:
+    """Return DINO's views with its own blur in the middle."""
+
+    def view(size: int, scale: tuple[float, float], blur: float) -> Any:
+        crop = v1.RandomResizedCrop(size, scale=scale, interpolation=v1.InterpolationMode.BICUBIC)
+        jitter = v1.RandomApply([v1.ColorJitter(0.4, 0.4, 0.2, 0.1)], p=0.8)
+        return v1.Compose([crop, jitter, OwnBlur(blur), v1.ToTensor(), v1.Normalize(MEAN, STD)])
+
+    return Views(view(CROP, (0.4, 1.0), 1.0), *(view(SMALL_CROP, (0.05, 0.4), 0.5) for _ in range(3)))
+
+
+def views_on_tensors() -> Any:
+    """Return two views of v2, of which one makes a tensor of the picture first."""
+    first = v2.Compose([v2.ToImage(), v2.RandomResizedCrop(CROP, antialias=True), *_to_floats("v2")])
+    other = v2.Compose([v2.ToImage(), v2.RandomCrop(SMALL_CROP), v2.ColorJitter(0.4), *_to_floats("v2")])
+    return Views(first, other)
+
+
 class Albumented:
     """What people write around albumentations, whose transforms take arrays by name.
 
@@ -219,9 +255,11 @@ def _recipes() -> dict[str, Recipe]:
     for crop_mode in ("center", "squash", "border"):
         found[f"timm eval {crop_mode}"] = Recipe(lambda c=crop_mode: timm_eval(c))
     found["simclr view"] = Recipe(simclr_view, window=True)
-    found["simclr"] = Recipe(simclr)
-    found["byol"] = Recipe(byol)
-    found["dino"] = Recipe(dino)
+    found["simclr"] = Recipe(simclr, window=True)
+    found["byol"] = Recipe(byol, window=True)
+    found["dino"] = Recipe(dino, window=True)
+    found["dino with a blur of its own"] = Recipe(dino_with_own_blur, window=True)
+    found["views on tensors"] = Recipe(views_on_tensors, window=True)
     found["albumentations train"] = Recipe(albumentations_train)
     found["albumentations train in a class"] = Recipe(lambda: Albumented(albumentations_train()))
     found["albumentations eval"] = Recipe(albumentations_eval)

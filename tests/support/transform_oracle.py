@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 
 from sophon.pipeline import Call, Key, Pipeline, Rng, spec_of
+from sophon.pipeline.ops import Views
 
 
 def flat(transform: Any) -> Iterable[Any]:
@@ -38,6 +39,8 @@ def steps_of(parts: Sequence[Any]) -> list[tuple[Any, int, tuple[Any, ...]]]:
     op may depend on what follows, but where some transforms are ops, they are the same ops without what follows.
     """
     steps = _translated(parts)
+    if any(isinstance(step, Views) for step in steps):
+        return _steps_with_views(parts, steps)
     held = next((at for at, step in enumerate(steps) if _object_in(step) is not None), len(steps))
     count = len(parts) - (len(steps) - held)  # of transforms that became ops
     found, before = [], len(_translated([]))
@@ -52,6 +55,32 @@ def steps_of(parts: Sequence[Any]) -> list[tuple[Any, int, tuple[Any, ...]]]:
         assert _object_in(steps[position]) is part, f"{steps[position]} stands at the place of {part}"
         found.append((part, position, (steps[position],)))
     return found
+
+
+def _steps_with_views(parts: Sequence[Any], steps: Sequence[Any]) -> list[tuple[Any, int, tuple[Any, ...]]]:
+    """Return what `steps_of` does for a recipe whose last transform makes views; its stages are what it became."""
+    first = next(at for at, step in enumerate(steps) if isinstance(step, Views))
+    before = steps_of(parts[:-1]) if len(parts) > 1 else []
+    return [*before, (parts[-1], first, tuple(steps[first:]))]
+
+
+def _view(value: Any, transform: Any, view: int, position: int, stages: Sequence[Any], key: Key, chance: bool) -> Any:
+    """Return what torchvision makes of one view, given the randomness of its steps in all stages."""
+    its_own = [
+        (op, Rng(key, at).inside(view, step))
+        for at, stage in enumerate(stages, position)
+        for step, op in enumerate(stage.views[view])
+    ]
+    for part, _, steps in steps_of(list(flat(transform))):
+        mine, its_own = its_own[: len(steps)], its_own[len(steps) :]
+        assert [_told(op) for op, _ in mine] == [_told(op) for op in steps], f"{mine} stand at the place of {steps}"
+        value = _one(part, value, steps, mine[0][1] if mine else None, chance)
+    assert not its_own, f"{its_own} of view {view} come from nowhere"
+    return value
+
+
+def _told(op: Any) -> Any:
+    return op.function if isinstance(op, Call) else op
 
 
 def _translated(parts: Sequence[Any]) -> tuple[Any, ...]:
@@ -75,13 +104,20 @@ def run(value: Any, parts: Sequence[tuple[Any, int, tuple[Any, ...]]], key: Key,
         chance: Whether parameters are drawn at all. Where they are not, torchvision is called as it is.
     """
     for part, position, steps in parts:
-        if len(steps) == 1 and isinstance(steps[0], Call):
-            value = seeded(part, value, Rng(key, position).word())
-        elif len(steps) == 1 and chance and steps[0].random:
-            value = forced(part, value, steps[0].draw(Rng(key, position), spec_of(_plain(value))))
+        if steps and isinstance(steps[0], Views):
+            views = enumerate(part.transforms)  # as `tests.support.recipes.Views` has them
+            value = [_view(value, transform, view, position, steps, key, chance) for view, transform in views]
         else:
-            value = part(value)
+            value = _one(part, value, steps, Rng(key, position), chance)
     return value
+
+
+def _one(part: Any, value: Any, steps: Sequence[Any], rng: Rng | None, chance: bool) -> Any:
+    if len(steps) == 1 and isinstance(steps[0], Call):
+        return seeded(part, value, rng.word())
+    if len(steps) == 1 and chance and steps[0].random:
+        return forced(part, value, steps[0].draw(rng, spec_of(_plain(value))))
+    return part(value)
 
 
 def seeded(transform: Any, value: Any, seed: int) -> Any:

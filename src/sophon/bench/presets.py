@@ -1,12 +1,13 @@
-"""Recipes as people write them, by name: presets of torchvision and timm."""
+"""Recipes as people write them, by name: presets of torchvision and timm, views of SimCLR and DINO."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sophon.bench.torchvision_import import import_torchvision
 from sophon.errors import ConfigError
+from sophon.pipeline.ops import Views
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -99,6 +100,35 @@ def _timm_evaluation() -> Any:
     return create_transform(224, is_training=False, crop_pct=0.875)
 
 
+def _view(size: int, scale: tuple[float, float], jitter: Sequence[float], blur: float, solarize: float = 0.0) -> Any:
+    """Return a view of SimCLR or DINO, which differ in their numbers."""
+    from torchvision import transforms as T  # noqa: N812 - torchvision's own habit
+
+    steps = [
+        T.RandomResizedCrop(size, scale=scale, interpolation=T.InterpolationMode.BICUBIC),
+        T.RandomHorizontalFlip(),
+        T.RandomApply([T.ColorJitter(*jitter)], p=0.8),
+        T.RandomGrayscale(p=0.2),
+        T.RandomApply([T.GaussianBlur(size // 20 * 2 + 1, (0.1, 2.0))], p=blur),
+        T.RandomSolarize(128, p=solarize),
+        T.ToTensor(),
+        T.Normalize(_MEAN, _STD),
+    ]
+    return T.Compose(steps)
+
+
+def _simclr() -> Any:
+    """Return SimCLR's two views."""
+    return Views([_view(224, (0.08, 1.0), (0.8, 0.8, 0.8, 0.2), blur=0.5)] * 2)
+
+
+def _dino() -> Any:
+    """Return DINO's two global and eight local views."""
+    large, small, jitter = (0.4, 1.0), (0.05, 0.4), (0.4, 0.4, 0.2, 0.1)
+    first, second = _view(224, large, jitter, blur=1.0), _view(224, large, jitter, blur=0.1, solarize=0.2)
+    return Views([first, second] + [_view(96, small, jitter, blur=0.5)] * 8)
+
+
 RECIPES: dict[str, Callable[[], Any]] = {
     "pil": _pil,
     "tensor": _tensor,
@@ -107,6 +137,8 @@ RECIPES: dict[str, Callable[[], Any]] = {
     "evaluation": _evaluation,
     "tensor-evaluation": _tensor_evaluation,
     "timm-evaluation": _timm_evaluation,
+    "simclr": _simclr,
+    "dino": _dino,
 }
 
 

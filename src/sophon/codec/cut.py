@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from sophon.codec import views
 from sophon.codec.codec import AheadCodec, Codec, Payload
 from sophon.codec.table import CODECS, codec_named
 from sophon.codec.targets import mask_box, packed
@@ -12,6 +13,7 @@ from sophon.codec.window.codec import cut_down
 from sophon.errors import ConfigError, OpError
 from sophon.pipeline import Key, Pipeline, Tensor, Trace, Value
 from sophon.pipeline.ops.decode import Decode, kept_metadata
+from sophon.pipeline.spec import ViewSet
 from sophon.store.bundle import unpack
 
 
@@ -70,7 +72,7 @@ def legal_cuts(pipeline: Pipeline, codecs: Iterable[str] = tuple(CODECS), *, all
 def _fits(pipeline: Pipeline, k: int, codec: Codec) -> bool:
     if isinstance(codec, AheadCodec) and (k > 0 or not codec.looks_ahead(pipeline)):
         return False
-    return codec.fits(pipeline.specs[k])
+    return views.fits(codec, pipeline.specs[k])
 
 
 def check_cut(pipeline: Pipeline, cut: Cut) -> Codec:
@@ -111,12 +113,17 @@ def _make_single(
         payload = codec.encode_ahead(data, pipeline, key, trace)
     else:
         value = _run_file(pipeline, data, key, cut.k, None, trace)
-        if isinstance(pipeline.ops[0], Decode) and pipeline.ops[0].metadata and kept_metadata(value) is not None:
+        if isinstance(pipeline.ops[0], Decode) and pipeline.ops[0].metadata and _has_metadata(value):
             raise OpError("its EXIF orientation or colour profile, which a later step may look at, would be lost.")
-        payload = codec.encode(value)
+        payload = views.encode(codec, value)
     if trace is not None:
         trace.coded()
     return payload
+
+
+def _has_metadata(value: Value) -> bool:
+    parts = value.values if isinstance(value, ViewSet) else (value,)
+    return any(kept_metadata(part) is not None for part in parts)
 
 
 def finish_payload(
@@ -138,7 +145,7 @@ def finish_payload(
         value: Value = codec.decode_ahead(payload, pipeline)
         start = 1
     else:
-        value = codec.decode(payload, pipeline.specs[cut.k])
+        value = views.decode(codec, payload, pipeline.specs[cut.k])
         start = cut.k
     if trace is not None:
         trace.coded()

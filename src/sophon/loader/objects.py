@@ -21,6 +21,7 @@ from sophon.loader.sources.local import LocalTransport
 from sophon.loader.sources.sources import Sources
 from sophon.pipeline import Key, Op, Pipeline, ops
 from sophon.pipeline.call import Call
+from sophon.pipeline.ops.combined.views import in_stages
 from sophon.pipeline.ops.decode import Decode
 from sophon.pipeline.pipeline import title
 from sophon.pipeline.translation import ops_from_transform
@@ -104,7 +105,7 @@ def _pipeline(files: FileSet, told: Any) -> Pipeline:
         return Pipeline([decode])
     steps = list(told) if isinstance(told, list | tuple) else [told]
     pipeline = as_pipeline(told)
-    says_how = isinstance(told, Pipeline) or any(isinstance(step, Op) for step in steps)
+    says_how = isinstance(told, Pipeline) or any(map(_is_op, steps))
     first = pipeline.ops[0]
     if says_how or not isinstance(first, Decode):
         return pipeline
@@ -167,17 +168,26 @@ def check_unchanged(recipe: Any, pipeline: Pipeline) -> None:
     """
     if not _is_on_pictures(recipe):
         return
-    found = recipe.ops.ops if isinstance(recipe, Joint) else ops_from_transform(recipe)
-    before, now = pipeline.ops[1:], found[1:]  # Decode comes before what the user wrote
-    for position, (was, is_now) in enumerate(zip_longest(before, now), start=1):
-        if isinstance(was, Call) and isinstance(is_now, Call) and was.function is is_now.function:
-            continue
-        if was is None or is_now is None or isinstance(was, Call) or was.to_spec() != is_now.to_spec():
-            name = title(was if was is not None else is_now)
+    now = recipe.ops.ops if isinstance(recipe, Joint) else in_stages(ops_from_transform(recipe))
+    pairs = zip_longest(pipeline.ops[1:], now[1:])  # Decode comes before what users write
+    for position, (was, found) in enumerate(pairs, start=1):
+        if not _is_same_step(was, found):
+            name = title(was if was is not None else found)
             raise ConfigError(
                 f"step {position}, {name}, was changed after the loader was made, which keeps it as it was; make "
                 "another loader with the changed recipe, and set_epoch to go on with"
             )
+
+
+def _is_same_step(was: Op | None, found: Op | None) -> bool:
+    if was is None or found is None:
+        return False
+    if isinstance(was, Call):
+        return isinstance(found, Call) and was.function is found.function
+    if isinstance(was, ops.Views) and isinstance(found, ops.Views):
+        pairs = zip_longest(was.views, found.views, fillvalue=())
+        return all(_is_same_step(one, two) for pair in pairs for one, two in zip_longest(*pair))
+    return bool(was.to_spec() == found.to_spec())
 
 
 def _is_on_pictures(pipeline: Any) -> bool:
@@ -186,8 +196,14 @@ def _is_on_pictures(pipeline: Any) -> bool:
         return False
     if isinstance(pipeline, list | tuple):
         # Somebody else's transforms want pictures; own functions may want the bytes of a file.
-        return any(origin(step).library for step in pipeline) and not any(isinstance(s, Op) for s in pipeline)
+        wants = any(origin(step).library or isinstance(step, ops.Views) for step in pipeline)
+        return wants and not any(map(_is_op, pipeline))
     return True
+
+
+def _is_op(step: Any) -> bool:
+    """Return whether a step is an op other than `Views`, which may hold anybody's transforms."""
+    return isinstance(step, Op) and not isinstance(step, ops.Views)
 
 
 def as_pipeline(pipeline: Any) -> Pipeline:

@@ -23,12 +23,12 @@ from typing import Any, ClassVar
 import numpy as np
 from PIL import Image
 
-from sophon.errors import ConfigError
+from sophon.errors import ConfigError, OpError
 from sophon.pipeline.code import LIBRARIES, digest, is_altered, label
 from sophon.pipeline.op import Json, Op
 from sophon.pipeline.rng import Rng
 from sophon.pipeline.seeding import seeded
-from sophon.pipeline.spec import OBJECT, Kind, Spec, Value
+from sophon.pipeline.spec import CONTAINERS, OBJECT, Kind, Spec, Value, ViewSet
 
 OWN_CODE = "your own code"
 
@@ -78,6 +78,11 @@ class Call(Op):
         return False
 
     @property
+    def is_own(self) -> bool:
+        """Always: nobody knows what it draws from."""
+        return True
+
+    @property
     def title(self) -> str:
         """The name of the callable, for people."""
         library, _, name = self._label.partition(".")
@@ -120,6 +125,8 @@ class Call(Op):
     def met(self, value: Value) -> Value:
         """Return what torchvision would give the function where an op gives a value."""
         torch: Any = sys.modules.get("torch")  # loaded by whoever wrote a callable that wants tensors
+        if isinstance(value, ViewSet):
+            return CONTAINERS[value.container](map(self.met, value.values))
         return self.form.tensor(value, torch) if torch is not None and isinstance(value, np.ndarray) else value
 
     def apply(self, value: Value, params: int) -> Value:
@@ -154,6 +161,41 @@ def _on_sample(function: Callable[..., Any], sample: Value) -> Value:
 
 
 _ARRAYS = ("image", "mask", "bboxes", "keypoints")  # what albumentations wants as arrays, by its own names
+
+
+def met(op: Op, value: Value, spec: Spec, *, by_op: bool) -> Value:
+    """Return the value that an op meets, which must be of the kind that it takes.
+
+    Args:
+        op: What is to be run.
+        value: What there is.
+        spec: Of the value.
+        by_op: Whether the step before it is an op, and gives what it declares.
+    """
+    if isinstance(op, Call):
+        # An array that an op has made is torchvision's tensor; one that a callable has made is what its writer meant.
+        return op.met(value) if by_op else value
+    kind = op.kind
+    if kind is Kind.OBJECT:
+        return value
+    if kind is spec.kind:
+        if kind is Kind.TENSOR and not isinstance(value, np.ndarray):
+            return np.ascontiguousarray(value)  # of torch, from a step of the user's own before it
+        return value
+    found = str(spec) if spec.kind is not Kind.OBJECT else f"a value of type {type(value).__name__}"
+    raise OpError(
+        f"it takes a value of kind {kind.value}, and the step before it gave {found}.",
+        remedy="Convert it in the step before, or leave this op out.",
+    )
+
+
+def as_call(step: Any) -> Op:
+    """Return a step as an op: a callable that is none becomes a `Call`."""
+    if isinstance(step, Op):
+        return step
+    if isinstance(step, type) or not callable(step):
+        raise no_step("an op or a callable", step)
+    return Call(step)
 
 
 def no_step(expected: str, found: object) -> ConfigError:

@@ -6,6 +6,8 @@
   resizes may end such a run, for its own crop is part of it; the resize sees the same pixels as before. (Pillow's
   ``resize(box=…)`` would save a copy more, but reads beyond the box: other bits.)
 
+- Views: what can be done in one pass is found in each of them.
+
 A fusion is only used where a run covers all its ops: a pipeline cut between them runs each side on its own.
 """
 
@@ -19,6 +21,7 @@ import numpy as np
 from PIL import Image
 
 from sophon.pipeline.op import Op, Params
+from sophon.pipeline.ops.combined.views import Views
 from sophon.pipeline.ops.crop import CenterCrop, RandomCrop, RandomResizedCrop, crop
 from sophon.pipeline.ops.flip import RandomHorizontalFlip, RandomVerticalFlip
 from sophon.pipeline.ops.tensor import Normalize, Tensor, ToFloat, ToTensor
@@ -51,7 +54,7 @@ class Fused:
 
 def fuse(ops: Sequence[Op]) -> dict[int, tuple[Fused, ...]]:
     """Return the fusions that begin at each position, longest first."""
-    found = {}
+    found: dict[int, tuple[Fused, ...]] = {at: (_in_views(op),) for at, op in enumerate(ops) if isinstance(op, Views)}
     for at in range(len(ops) - 1):
         fusions = tuple(_moves(ops[at:stop]) for stop in range(at + _run_of_moves(ops, at), at + 1, -1))
         if not fusions and (pair := _pair(ops[at], ops[at + 1])) is not None:
@@ -59,6 +62,11 @@ def fuse(ops: Sequence[Op]) -> dict[int, tuple[Fused, ...]]:
         if fusions:
             found[at] = fusions
     return found
+
+
+def _in_views(op: Views) -> Fused:
+    fusions = [fuse(steps) for steps in op.views]
+    return Fused(1, lambda value, params, _: op.each(value, params[0], fusions))
 
 
 def _pair(first: Op, second: Op) -> Fused | None:

@@ -20,6 +20,7 @@ If an op is inconsistent with the following, it is a bug:
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, ClassVar, TypeAlias
 
 from sophon.errors import ConfigError
@@ -115,6 +116,11 @@ class Op:
         """Whether the op can be sent to another machine as a spec."""
         return True
 
+    @property
+    def is_own(self) -> bool:
+        """Whether code of the user's own runs, which may draw from the global generators."""
+        return False
+
     def to_spec(self) -> dict[str, Json]:
         """Return the op as JSON values."""
         fields = {f.name: _to_json(getattr(self, f.name)) for f in dataclasses.fields(self) if f.compare}
@@ -140,6 +146,16 @@ class Op:
                 f"{self.name()} takes pictures in mode {known}, but the op before it gives {spec}; "
                 'leave it out, or use Decode(mode="RGB")'
             )
+
+
+def first_crop_of(ops: Sequence[Op]) -> int | None:
+    """Return the index of the first op that crops, if those before it let a part pass."""
+    for index, op in enumerate(ops):
+        if op.crops:
+            return index
+        if not op.passes:
+            return None
+    return None
 
 
 def _to_json(value: object) -> Json:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from itertools import takewhile
 from typing import Any
 
-import numpy as np
-
 from sophon.errors import ConfigError, Error, OpError
-from sophon.pipeline.call import Call, is_albumentations, no_step
+from sophon.pipeline.call import Call, as_call, is_albumentations, met
 from sophon.pipeline.fuse import Fused, fuse
 from sophon.pipeline.known_failures import known_remedy
 from sophon.pipeline.op import Json, Op, Params
+from sophon.pipeline.ops.combined.views import Views
 from sophon.pipeline.ops.decode import Decode
 from sophon.pipeline.ops.on_tensor import OnTensor
 from sophon.pipeline.ops.tensor import Tensor
@@ -39,7 +39,7 @@ class Pipeline:
 
     Args:
         ops: Ops in order, the first one taking encoded bytes (`Decode`). A callable that is not an op becomes a `Call`:
-            it stays on the trainer, and so does everything after it.
+            it stays on the trainer, and so does everything after it. `Views` become several ops, one for each stage.
         fields: Name and kind of each further field of a sample that goes along with the picture: masks, boxes. The
             payload of such a sample holds them all (`codec.targets`); what is done to them is for the trainer alone.
     """
@@ -53,19 +53,22 @@ class Pipeline:
     _fused: dict[int, tuple[Fused, ...]]
 
     def __init__(self, ops: Iterable[Op | Callable[[Any], Any]], fields: Iterable[tuple[str, str]] = ()) -> None:
-        steps = tuple(_as_op(op) for op in ops)
-        if not 1 <= len(steps) <= MOST_STEPS:
-            raise ConfigError(f"expected 1 to {MOST_STEPS} ops, got {len(steps)}")
+        told = tuple(map(as_call, ops))
+        if not 1 <= len(told) <= MOST_STEPS:
+            raise ConfigError(f"expected 1 to {MOST_STEPS} ops, got {len(told)}")
+        found: list[Op] = []
         specs = [ENCODED]
-        for position, op in enumerate(steps):
+        for position, op in enumerate(told):
             try:
-                specs.append(op.output(specs[-1]))
+                for stage in op.divided(specs[-1]) if isinstance(op, Views) else (op,):
+                    specs.append(stage.output(specs[-1]))
+                    found.append(stage)
             except ConfigError as error:
                 raise ConfigError(f"op {position}: {error}") from error
-        steps = _with_metadata(steps, specs)
+        steps = _with_metadata(tuple(found), specs)
         along = _checked_fields(tuple(fields))
-        told = [op.to_spec() for op in steps]
-        text = _canonical([told, along] if along else told)
+        spec = [op.to_spec() for op in steps]
+        text = _canonical([spec, along] if along else spec)
         set_ = object.__setattr__
         set_(self, "ops", steps)
         set_(self, "fields", along)
@@ -97,7 +100,7 @@ class Pipeline:
     def first_call(self) -> int:
         """The position of the first step that uses the global generators, or the number of ops if none does."""
         for position, op in enumerate(self.ops):
-            if isinstance(op, Call):
+            if op.is_own:
                 return position
         return len(self.ops)
 
@@ -141,7 +144,8 @@ class Pipeline:
             spec = spec_of(value)
             at = position
             try:
-                value = _met(self.ops[position], value, spec, self.specs[position])
+                by_op = self.specs[position].kind in (Kind.TENSOR, Kind.VIEWS)
+                value = met(self.ops[position], value, spec, by_op=by_op)
                 for at in range(position, after):
                     op = self.ops[at]
                     drawn.append(op.draw(Rng(key, at), spec) if op.random else None)
@@ -240,10 +244,12 @@ class Pipeline:
             notes = ["random"] if op.random else []
             if isinstance(op, Call):
                 notes = [f"trainer only: {op.reason}"]
+            elif isinstance(op, Views):
+                notes += _notes_on_views(op)
             elif isinstance(op, OnTensor):
                 region = "; a region of the picture is enough" if position < self.reach else ""
                 notes.append(f"trainer only: on torch tensors{region}")
-            elif position >= self.max_cut:
+            if position >= self.max_cut and not any("trainer only" in note for note in notes):
                 notes.append("trainer only: after a trainer-only step")
             lines.append(f"{position}  {title(op):<{width}} → {spec!s:<24} {', '.join(notes)}".rstrip())
         return "\n".join(lines)
@@ -290,52 +296,29 @@ def _checked_fields(said: Json) -> tuple[tuple[str, str], ...]:
     return tuple((name, kind) for name, kind in found)
 
 
-def _as_op(step: Op | Callable[[Any], Any]) -> Op:
-    if isinstance(step, Op):
-        return step
-    if isinstance(step, type) or not callable(step):
-        raise no_step("an op or a callable", step)
-    return Call(step)
-
-
 def _with_metadata(steps: tuple[Op, ...], specs: Sequence[Spec]) -> tuple[Op, ...]:
     """Return the steps, of which Decode knows whether somebody's own code will look at the picture."""
     first = steps[0]
-    calls = [op for op in steps if isinstance(op, Call)]
-    given = [spec for op, spec in zip(steps, specs, strict=False) if isinstance(op, Call)]
-    if not calls or not isinstance(first, Decode) or given[0].kind is not Kind.IMAGE:
+    if not isinstance(first, Decode):
         return steps
-    # Albumentations is given an array, and whatever comes after it has no picture of the file any more.
-    given_pictures = takewhile(lambda call: not is_albumentations(call.function), calls)
-    if not any(call.may_look_at_metadata for call in given_pictures):
+    given = list(zip(steps, specs, strict=False))
+    ways = [given]
+    for op, spec in given:
+        if isinstance(op, Views) and op.is_own:
+            ways += [list(zip(*way, strict=False)) for way in zip(op.views, op.specs(spec), strict=True)]
+    if not any(map(_may_look_at_metadata, ways)):
         return steps
     return (replace(first, metadata=True), *steps[1:])
 
 
-def _met(op: Op, value: Value, spec: Spec, declared: Spec) -> Value:
-    """Return the value that an op meets, which must be of the kind that it takes.
-
-    Args:
-        op: What is to be run.
-        value: What there is.
-        spec: Of the value.
-        declared: What the step before it declares to give.
-    """
-    if isinstance(op, Call):
-        # An array that an op has made is torchvision's tensor; one that a callable has made is what its writer meant.
-        return op.met(value) if declared.kind is Kind.TENSOR else value
-    kind = op.kind
-    if kind is Kind.OBJECT:
-        return value
-    if kind is spec.kind:
-        if kind is Kind.TENSOR and not isinstance(value, np.ndarray):
-            return np.ascontiguousarray(value)  # of torch, from a step of the user's own before it
-        return value
-    found = str(spec) if spec.kind is not Kind.OBJECT else f"a value of type {type(value).__name__}"
-    raise OpError(
-        f"it takes a value of kind {kind.value}, and the step before it gave {found}.",
-        remedy="Convert it in the step before, or leave this op out.",
-    )
+def _may_look_at_metadata(given: Sequence[tuple[Op, Spec]]) -> bool:
+    """Return whether somebody's own code will look at the picture, given steps and what each meets."""
+    calls = [(op, spec) for op, spec in given if isinstance(op, Call)]
+    if not calls or calls[0][1].kind is not Kind.IMAGE:
+        return False
+    # Albumentations is given an array, and whatever comes after it has no picture of the file any more.
+    given_pictures = takewhile(lambda call: not is_albumentations(call.function), [op for op, _ in calls])
+    return any(call.may_look_at_metadata for call in given_pictures)
 
 
 def title(op: Op) -> str:
@@ -343,6 +326,12 @@ def title(op: Op) -> str:
     if isinstance(op, OnTensor) and op.name_of:
         return op.name_of
     return op.title if isinstance(op, Call) else op.name()
+
+
+def _notes_on_views(op: Views) -> list[str]:
+    """Return the steps of each view, equal ones once, and whether they stay on the trainer."""
+    ways = dict.fromkeys(" + ".join(map(title, steps)) or "as it is" for steps in op.views)
+    return [" or ".join(ways), *(["trainer only: a view has a step of your own"] if op.is_own else [])]
 
 
 def in_words(pipeline: Pipeline) -> str:
@@ -354,6 +343,9 @@ def in_words(pipeline: Pipeline) -> str:
 def _step_in_words(op: Op) -> str:
     if isinstance(op, Call | OnTensor):
         return title(op)
+    if isinstance(op, Views):
+        counts = Counter(" + ".join(map(_step_in_words, steps)) or "nothing" for steps in op.views)
+        return f"Views({', '.join(f'{count} × {words}' for words, count in counts.items())})"
     said = [f"{f.name}={getattr(op, f.name)!r}" for f in fields(op) if f.init and getattr(op, f.name) != f.default]
     return f"{op.name()}({', '.join(said)})" if said else op.name()
 

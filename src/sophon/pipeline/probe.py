@@ -21,7 +21,7 @@ from sophon.pipeline.ops.decode import AS_THEY_ARE, Decode
 from sophon.pipeline.ops.picture import INTERPOLATIONS
 from sophon.pipeline.pipeline import Pipeline
 from sophon.pipeline.rng import Key
-from sophon.pipeline.spec import Value
+from sophon.pipeline.spec import Value, ViewSet
 from sophon.version import __version__
 
 _SHAPES = ((0, 0, 90, 61), (40, 20, 101, 110), (60, 10, 93, 190), (100, 100, 128, 118))
@@ -96,9 +96,12 @@ def _resampling() -> bytes:
 
 
 def bits_of(value: Value) -> bytes:
-    """Return all bits of a picture or an array, with its mode or dtype and its shape."""
+    """Return all bits of a picture or an array, with its mode or dtype and its shape; of views, those of each."""
     if isinstance(value, Image.Image):
         return f"{value.mode}{value.size}".encode() + value.tobytes()
+    if isinstance(value, ViewSet):
+        parts = [bits_of(view) for view in value.values]
+        return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
     array = np.ascontiguousarray(value)
     return f"{array.dtype}{array.shape}".encode() + array.tobytes()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from sophon.pipeline.op import Op, Params
+from sophon.pipeline.op import Op, Params, first_crop_of
 from sophon.pipeline.ops.decode import Decode
 from sophon.pipeline.part import Box
 from sophon.pipeline.rng import Key, Rng
@@ -22,12 +22,8 @@ def first_crop(ops: Sequence[Op]) -> int | None:
     """Return the position of the first op that crops, if those between it and Decode let a part pass."""
     if not isinstance(ops[0], Decode) or ops[0].mode not in ("RGB", "L"):
         return None
-    for position, op in enumerate(ops[1:], start=1):
-        if op.crops:
-            return position
-        if not op.passes:
-            return None
-    return None
+    after = first_crop_of(ops[1:])
+    return None if after is None else after + 1
 
 
 def can_crop_early(pipeline: Pipeline, stop: int | None = None) -> bool:

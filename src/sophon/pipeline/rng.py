@@ -24,6 +24,8 @@ from sophon.pipeline import portable
 
 _WORDS = 8  # drawn at once; most ops need one to six
 _LIMIT = 1 << 64
+# Positions of a view's steps: above those of a pipeline's ops, and of what a loader draws (2**32 and after).
+_VIEW, _STEP = 1 << 40, 1 << 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,11 @@ class Key:
             number = getattr(self, name)
             if not isinstance(number, int | np.integer) or not 0 <= number < _LIMIT:
                 raise ConfigError(f"{name} must be an integer in 0 … 2**64 - 1, got {number!r}")
+
+
+def position_inside(position: int, view: int, step: int) -> int:
+    """Return the position of a step of a view inside the op at a position, which no other step has."""
+    return position + _VIEW * (view + 1) + _STEP * step
 
 
 class Rng:
@@ -68,6 +75,11 @@ class Rng:
         self._block += blocks
         words: np.ndarray[tuple[int], np.dtype[np.uint64]] = thread.philox.random_raw(blocks * 4)
         return words[:count]
+
+    def inside(self, view: int, step: int) -> Rng:
+        """Return the stream of a step of a view inside this op, from its beginning."""
+        seed, epoch, position, sample = self._stream
+        return Rng(Key(seed, epoch, sample), position_inside(position, view, step))
 
     def word(self) -> int:
         """Return 64 random bits."""

@@ -11,17 +11,20 @@ kind                  the value at run time                      shape
                       unless the spec says another one
 ``Kind.TENSOR``       C-contiguous ``numpy.ndarray``; after a    ``(channels, height, width)``
                       trainer-only step a ``torch.Tensor``
+``Kind.VIEWS``        `ViewSet`: several values of one sample    ``(views,)``
 ``Kind.OBJECT``       whatever a trainer-only callable returned  ``()``
 ====================  =========================================  =======================
 
 A dimension that is not known yet is None. Pictures are in mode RGB or L as a rule, by the number of channels; `mode`
-names any other one (`MODES`). Few ops take those: see `Op.modes`.
+names any other one (`MODES`). Few ops take those: see `Op.modes`. The spec of views has the spec of each in `views`,
+and as its dtype what users see them in: "list" or "tuple".
 """
 
 from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, TypeAlias
@@ -57,17 +60,22 @@ class Kind(Enum):
     ENCODED = "encoded"
     IMAGE = "image"
     TENSOR = "tensor"
+    VIEWS = "views"
     OBJECT = "object"
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Kind, shape and dtype of a value; of a picture also its mode, where that is neither RGB nor L."""
+    """Kind, shape and dtype of a value.
+
+    Of a picture also its mode, where that is neither RGB nor L; of views the spec of each.
+    """
 
     kind: Kind
     shape: Shape = ()
     dtype: str = "uint8"
     mode: str = ""
+    views: tuple[Spec, ...] = ()
 
     @property
     def height(self) -> int:
@@ -87,7 +95,14 @@ class Spec:
     @property
     def size_bytes(self) -> int:
         """Bytes of a value of this spec; 0 if a dimension is not known."""
+        if self.kind is Kind.VIEWS:
+            return sum(view.size_bytes for view in self.views) if self.is_sized else 0
         return math.prod(d or 0 for d in self.shape) * np.dtype(self.dtype).itemsize
+
+    @property
+    def is_sized(self) -> bool:
+        """Whether all dimensions are known, those of all views."""
+        return None not in self.shape and all(view.is_sized for view in self.views)
 
     def _known(self, dimension: int | None) -> int:
         if dimension is None:
@@ -98,9 +113,34 @@ class Spec:
         return dimension
 
     def __str__(self) -> str:
+        if self.kind is Kind.VIEWS:
+            counts = Counter(map(str, self.views))
+            return ", ".join(f"{count} × {view}" for view, count in counts.items())
         size = "×".join("?" if d is None else str(d) for d in self.shape)
         mode = f" in mode {self.mode}" if self.mode else ""
         return f"{self.kind.value}[{size}] {self.dtype}{mode}" if size else self.kind.value
+
+
+CONTAINERS: Final[dict[str, type]] = {"list": list, "tuple": tuple}
+"""What users see the views of a sample in."""
+
+
+@dataclass(frozen=True, slots=True)
+class ViewSet:
+    """The views of one sample on their way through a pipeline.
+
+    Args:
+        values: One of each view.
+        container: What users see them in: "list" or "tuple".
+    """
+
+    values: tuple[Value, ...]
+    container: str = "list"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all views together; 0 of those whose size is not known."""
+        return sum(getattr(value, "nbytes", None) or spec_of(value).size_bytes for value in self.values)
 
 
 ENCODED = Spec(Kind.ENCODED, (None,))
@@ -122,6 +162,9 @@ def spec_of(value: Value) -> Spec:  # noqa: PLR0911 - one line per kind
         return spec_of(value.value)
     if isinstance(value, Part):
         return image(value.height, value.width, len(value.picture.getbands()), value.picture.mode)
+    if isinstance(value, ViewSet):
+        views = tuple(map(spec_of, value.values))
+        return Spec(Kind.VIEWS, (len(views),), value.container, views=views)
     if isinstance(value, np.ndarray):
         return Spec(Kind.TENSOR, value.shape, value.dtype.name)
     if isinstance(value, bytes | bytearray | memoryview):

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sophon.pipeline import portable
+from sophon.pipeline.rng import position_inside
 
 Numbers: TypeAlias = NDArray[np.int64]
 Sizes: TypeAlias = tuple[Numbers, Numbers]
@@ -52,6 +53,10 @@ class Streams:
         some = Streams(self._seed, epochs, self._position, self._samples[rows])
         some._blocks = {number: tuple(words[rows] for words in block) for number, block in self._blocks.items()}
         return some
+
+    def inside(self, view: int, step: int) -> Streams:
+        """Return the streams of a step of a view inside this op."""
+        return Streams(self._seed, self._epochs, position_inside(self._position, view, step), self._samples)
 
     def words(self, number: int) -> Words:
         """Return the word of this number, from 0, of every stream."""

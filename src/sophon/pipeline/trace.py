@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from sophon.pipeline.part import Part
-from sophon.pipeline.spec import Value
+from sophon.pipeline.spec import Value, ViewSet
 
 
 class Trace:
@@ -91,7 +91,7 @@ def _size(value: Value) -> tuple[int, int]:
 
 
 def _size_bytes(value: Value) -> int:
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray | ViewSet):
         return int(value.nbytes)
     if isinstance(value, Image.Image):
         return value.height * value.width * len(value.getbands())

@@ -10,6 +10,7 @@ from sophon.codec.cut import RAW, Cut, legal_cuts
 from sophon.codec.table import CODECS
 from sophon.errors import ConfigError
 from sophon.pipeline import Kind, Op, Pipeline, Spec, first_crop
+from sophon.pipeline.ops import Views
 
 _TYPICAL = (375, 500, 3)  # height, width and channels of a photo of ImageNet
 
@@ -45,7 +46,8 @@ def cuts_to_profile(
 def resize_k(pipeline: Pipeline) -> int | None:
     """Return how many ops, from the first, make pictures of one size: where the policy `resize` cuts."""
     for k, spec in enumerate(pipeline.specs[: pipeline.max_cut + 1]):
-        if spec.kind is Kind.IMAGE and None not in spec.shape:
+        pictures = spec.views if spec.kind is Kind.VIEWS else (spec,)
+        if spec.is_sized and all(picture.kind is Kind.IMAGE for picture in pictures):
             return k
     return None
 
@@ -56,14 +58,18 @@ def suits_codecs(pipeline: Pipeline, k: int) -> bool:
     if crop is not None and k <= crop:
         return False  # it would encode pixels that nobody needs
     before, after = pipeline.specs[k - 1], pipeline.specs[k]
-    # A shape that is not known beforehand may change in every op.
-    if before == after and after.kind is not Kind.OBJECT and None not in after.shape:
+    # A shape that is not known beforehand may change in every op; a stage of views is several ops, blurs among them,
+    # and photos that were blurred take a third fewer bytes.
+    is_alike = before == after and not isinstance(pipeline.ops[k - 1], Views)
+    if is_alike and after.kind is not Kind.OBJECT and after.is_sized:
         return False
     return k == len(pipeline) or not _shrinks(pipeline.ops[k], after)
 
 
 def typical_bytes(spec: Spec) -> int:
     """Return the bytes of a value, those of a photo of ImageNet where its size is not known; 0 of other things."""
+    if spec.kind is Kind.VIEWS:
+        return sum(map(typical_bytes, spec.views))
     if spec.kind is Kind.IMAGE:
         spec = replace(spec, shape=_typical(spec))
     return spec.size_bytes

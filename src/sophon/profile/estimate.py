@@ -155,7 +155,7 @@ class _Estimate:
                 cost[:] = np.inf
             return (None, None, None), 0
         size_rule.predict(self._rows, out=sizes)
-        is_known = cut.codec == "raw" and None not in self._pipeline.specs[cut.k].shape
+        is_known = cut.codec == "raw" and self._pipeline.specs[cut.k].is_sized
         errors = [0.0 if is_known else size_rule.error]
         for ops_s, ops_error, rule in ((there, there_error, encode), (here, here_error, decode)):
             of_ops = float(ops_s.sum())
@@ -170,7 +170,7 @@ class _Estimate:
             return "ahead bytes" if looks_ahead(cut) else "file bytes"
         if cut.codec != "raw":
             return "codec bytes"
-        return "picture bytes" if None in self._pipeline.specs[cut.k].shape else "one shape, one size"
+        return "one shape, one size" if self._pipeline.specs[cut.k].is_sized else "picture bytes"
 
     def _op_rule(self, position: int) -> Fit:
         found = self._rule(

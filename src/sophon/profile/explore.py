@@ -36,9 +36,10 @@ def cuts_to_try(pipeline: Pipeline, cuts: Sequence[Cut]) -> list[Cut]:
         cut for cut in cuts if cut != RAW and (cut.codec != "raw" or cut.k == last or suits_codecs(pipeline, cut.k))
     ]
 
-    def promise(cut: Cut) -> tuple[int, int, bool]:
+    def promise(cut: Cut) -> tuple[int, int, bool, int]:
         place = 0 if looks_ahead(cut) else 3 if cut.k == 0 else 2 if cut.codec == "raw" else 1
-        return place, typical_bytes(pipeline.specs[cut.k]), codec_named(cut.codec).fits(ENCODED)
+        # Of stages of views that give pictures of the same size the later one has blurred some of them.
+        return place, typical_bytes(pipeline.specs[cut.k]), codec_named(cut.codec).fits(ENCODED), -cut.k
 
     return sorted(tries, key=promise)
 

@@ -25,7 +25,7 @@ from sophon.codec.table import offered
 from sophon.errors import AccessError, ConfigError, ProtocolError, RetryableError
 from sophon.link.listing import piece_of
 from sophon.link.wire import PROTOCOLS, Reply, Request
-from sophon.pipeline import Kind, Pipeline
+from sophon.pipeline import Kind, Pipeline, Spec
 from sophon.pipeline.ops.decode import Decode
 from sophon.pipeline.probe import versions
 from sophon.pipeline.registry import MOST_OPS, MOST_STEPS, check_bounds
@@ -288,8 +288,7 @@ def _built(spec: dict[str, Any], limits: Limits) -> _Known:
 def _within(pipeline: Pipeline, limits: Limits, reason: str) -> tuple[Pipeline | None, str]:
     """Return the longest prefix of a pipeline that stays within the limit on pixels."""
     for k, spec in enumerate(pipeline.specs[1:]):
-        sized = spec.kind in (Kind.IMAGE, Kind.TENSOR) and None not in spec.shape
-        if sized and spec.height * spec.width > limits.pixels:
+        if _pixels(spec) > limits.pixels:
             reason = f"{pipeline.ops[k].name()} gives {spec}, beyond the {limits.pixels:,} pixels that this node allows"
             if k == 0:
                 return None, reason
@@ -299,3 +298,10 @@ def _within(pipeline: Pipeline, limits: Limits, reason: str) -> tuple[Pipeline |
     if isinstance(first, Decode) and first.max_pixels > limits.pixels:
         pipeline = Pipeline([replace(first, max_pixels=limits.pixels), *pipeline.ops[1:]])
     return pipeline, reason
+
+
+def _pixels(spec: Spec) -> float:
+    """Return how many pixels a value has; 0 where that is not known, but of views, which may be many, infinity."""
+    if spec.kind is Kind.VIEWS:
+        return sum(map(_pixels, spec.views)) if spec.is_sized else math.inf
+    return spec.height * spec.width if spec.kind in (Kind.IMAGE, Kind.TENSOR) and spec.is_sized else 0

@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from sophon.bench.planning.replan import CUTS, kept_profile, run
-from sophon.cli.bench.replan import bench_replan_command
+from sophon.cli.bench.planning.replan import bench_replan_command
 from sophon.codec.cut import RAW
 from sophon.errors import ConfigError
 

@@ -12,6 +12,7 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -96,10 +97,9 @@ class Trainer:
         loader = self._loaders[name]
         loader.set_epoch(epoch)
         for batch in loader:
-            for part in batch if isinstance(batch, list | tuple) else [batch]:
-                if isinstance(part, torch.Tensor):
-                    digest.update(f"{tuple(part.shape)}{part.dtype}".encode())
-                    digest.update(np.ascontiguousarray(part.numpy()).data)
+            for part in _tensors(batch):
+                digest.update(f"{tuple(part.shape)}{part.dtype}".encode())
+                digest.update(np.ascontiguousarray(part.numpy()).data)
         return digest.hexdigest()
 
     def epoch(
@@ -167,6 +167,15 @@ class Trainer:
             for name in ("storage_s", "trainer_s")
         )
         replace(profiles[-1], storage_s=storage_s, trainer_s=trainer_s).save(save)
+
+
+def _tensors(batch: Any) -> Iterator[torch.Tensor]:
+    """Yield all tensors of a batch, those in lists of views too."""
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif isinstance(batch, list | tuple):
+        for part in batch:
+            yield from _tensors(part)
 
 
 def _consume(loader: DataLoader, consumer: Consumer) -> float | None:

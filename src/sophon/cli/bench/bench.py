@@ -7,17 +7,18 @@ import click
 from sophon.cli.bench.calls import bench_calls_command
 from sophon.cli.bench.cuts import bench_cuts
 from sophon.cli.bench.isolation import bench_isolation_command
+from sophon.cli.bench.kinds import bench_kinds_command
 from sophon.cli.bench.link import bench_link_command
 from sophon.cli.bench.loader import bench_loader_command
 from sophon.cli.bench.ops import bench_ops_command
 from sophon.cli.bench.paper import bench_paper_command
-from sophon.cli.bench.parts import bench_parts_command
-from sophon.cli.bench.plan import bench_plan
+from sophon.cli.bench.planning.parts import bench_parts_command
+from sophon.cli.bench.planning.plan import bench_plan
+from sophon.cli.bench.planning.ranks import bench_ranks_command
+from sophon.cli.bench.planning.replan import bench_replan_command
 from sophon.cli.bench.profile import bench_profile_command
-from sophon.cli.bench.ranks import bench_ranks_command
 from sophon.cli.bench.reading import bench_reading_command
 from sophon.cli.bench.recipes import bench_recipes_command
-from sophon.cli.bench.replan import bench_replan_command
 from sophon.cli.bench.slow import bench_slow_command
 from sophon.cli.bench.soak import bench_soak_command
 from sophon.cli.bench.tune import bench_tune_command
@@ -32,6 +33,7 @@ def bench() -> None:
 bench.add_command(bench_calls_command)
 bench.add_command(bench_cuts)
 bench.add_command(bench_isolation_command)
+bench.add_command(bench_kinds_command)
 bench.add_command(bench_link_command)
 bench.add_command(bench_loader_command)
 bench.add_command(bench_ops_command)

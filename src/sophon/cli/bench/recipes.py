@@ -42,7 +42,7 @@ def bench_recipes_command(
     json_target: str | None,
 ) -> None:
     """Recipes of torchvision and timm over a slow link."""
-    from sophon.bench.recipes import bench_recipes
+    from sophon.bench.recipes.bench import bench_recipes
 
     with steps_bar("recipes") as report, photo_folder(data, count, report) as folder:
         result = bench_recipes(folder, names, link, repeats, cores, report)

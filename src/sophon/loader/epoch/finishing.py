@@ -20,10 +20,12 @@ from sophon.link.wire import Reply
 from sophon.loader.epoch.collate import as_arrays, numpy_collate
 from sophon.loader.epoch.targets import LABEL, Targets, collated, size_bytes
 from sophon.loader.torch_import import torch
-from sophon.pipeline import Key, Kind, Pipeline, Tensor, Trace, Value
+from sophon.pipeline import Key, Kind, Op, Pipeline, Tensor, Trace, Value
 from sophon.pipeline.call import Call
+from sophon.pipeline.ops import Views
 from sophon.pipeline.rng import Rng
 from sophon.pipeline.seeding import seeded
+from sophon.pipeline.spec import CONTAINERS, ViewSet
 from sophon.store.bundle import unpack
 
 _TARGET_POSITION = (1 << 32) + 1  # neither a pipeline's op nor collating draws the same random words
@@ -111,8 +113,9 @@ class Finishing:
     @property
     def result_bytes(self) -> int:
         """Size of a finished sample, or a guess."""
-        layout = self.layout
-        return _DEFAULT_SAMPLE_BYTES if layout is None else int(np.prod(layout[0])) * np.dtype(layout[1]).itemsize
+        spec = self.pipeline.specs[-1]
+        is_known = spec.kind in (Kind.TENSOR, Kind.VIEWS) and spec.is_sized
+        return spec.size_bytes if is_known else _DEFAULT_SAMPLE_BYTES
 
     def make(self, reply: Reply, key: Key, out: Tensor | None = None, wants_trace: bool = False) -> Made:
         """Finish a sample; an error is part of what is returned, since its batch decides what becomes of it.
@@ -219,7 +222,21 @@ class Finishing:
             is_fit = value.flags.writeable and min(value.strides, default=0) >= 0  # torch has no steps backwards
             own = value if is_fit else value.copy()
             return torch.from_numpy(own) if self.output == "torch" else own
+        if isinstance(value, ViewSet):
+            return CONTAINERS[value.container](map(self._view, self._last_steps, value.values))
         return as_arrays(value) if self.output == "numpy" else value
+
+    @property
+    def _last_steps(self) -> list[tuple[Op, ...]]:
+        """The last steps of each view."""
+        last = self.pipeline.ops[-1]
+        assert isinstance(last, Views)
+        return list(last.views)
+
+    def _view(self, steps: tuple[Op, ...], value: Value) -> Any:
+        """Return a view as users want it; what a step of their own returned they see as it is."""
+        is_own = self.output == "torch" and bool(steps) and isinstance(steps[-1], Call)
+        return value if is_own else self.as_output(value)
 
     def collate(self, items: list[Any]) -> Any:
         """Make a batch of samples, as torch does by default."""

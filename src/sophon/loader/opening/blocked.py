@@ -37,6 +37,6 @@ def _remedy(op: Op, position: int) -> str:
     if name in _CONVERSIONS:
         return f"Put {name} after the resize, on pictures, or put a crop such as RandomResizedCrop before or after it."
     return (
-        "If training allows that, put a torchvision crop or resize before it, such as RandomResizedCrop; or Resize, "
-        "where it makes several views, which should not share one random crop."
+        "If training allows that, put a torchvision crop or resize before it, such as RandomResizedCrop; where it "
+        "makes several views, write them as sophon.ops.Views([view, …])."
     )

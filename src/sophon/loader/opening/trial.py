@@ -138,7 +138,7 @@ class Trial:
     def _steady(self) -> int:
         """The number of ops before the first one that is random or a callable."""
         for position, op in enumerate(self._pipeline.ops):
-            if op.random or isinstance(op, Call):
+            if op.random or op.is_own:
                 return position
         return len(self._pipeline)
 
@@ -151,7 +151,7 @@ class Trial:
         self.reached += 1
         for position in range(first, len(pipeline)):
             try:
-                if isinstance(pipeline.ops[position], Call):
+                if pipeline.ops[position].is_own:
                     value = self._try_call(key, position, value)
                 else:
                     value = pipeline.run(value, key, position, position + 1)

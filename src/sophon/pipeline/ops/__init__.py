@@ -4,8 +4,9 @@ from sophon.pipeline.ops.affine import RandomAffine, RandomRotation
 from sophon.pipeline.ops.augment import RandAugment, TrivialAugmentWide
 from sophon.pipeline.ops.autoaugment import AutoAugment
 from sophon.pipeline.ops.blur import GaussianBlur
-from sophon.pipeline.ops.choose import RandomApply, RandomChoice, RandomOrder
 from sophon.pipeline.ops.color import RGB, ColorJitter, Grayscale, RandomGrayscale
+from sophon.pipeline.ops.combined.choose import RandomApply, RandomChoice, RandomOrder
+from sophon.pipeline.ops.combined.views import Views
 from sophon.pipeline.ops.crop import CenterCrop, RandomCrop, RandomResizedCrop, RandomResizedCropAndInterpolation
 from sophon.pipeline.ops.crop_or_pad import CenterCropOrPad, RandomCropOrPad
 from sophon.pipeline.ops.decode import Decode
@@ -69,4 +70,5 @@ __all__ = [
     "ToFloat",
     "ToTensor",
     "TrivialAugmentWide",
+    "Views",
 ]

@@ -6,6 +6,7 @@
   cut after it may be worth its while.
 - Else, where a crop of the tensor follows, the steps up to it let a region pass (`regions`): only a window has to come.
 - Else the conversion and all that follows are run as they are.
+- What makes several views of a picture (`views`) becomes `Views`, each of them translated as a recipe of its own.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from sophon.pipeline.spec import ENCODED, Kind
 from sophon.pipeline.translation import timm, torchvision
 from sophon.pipeline.translation.met import Became, Met, NoOp, Rows, after, origin
 from sophon.pipeline.translation.regions import region_steps
+from sophon.pipeline.translation.views import views_of
 
 _TENSORS = "has no op on tensors"
 _UNKNOWN = "comes after a step whose result is not known"
@@ -34,21 +36,42 @@ def ops_from_transform(transform: Any) -> list[Op]:
         ConfigError: Something is no transform, or torchvision itself refuses it at its place.
     """
     decode = ops.Decode()
-    steps: list[Op] = [decode]
-    met = Met(decode.output(ENCODED))
-    parts = list(flatten(transform))
+    return [decode, *_steps(list(flatten(transform)), Met(decode.output(ENCODED)), ())]
+
+
+def _steps(parts: Sequence[Any], met: Met, before: Sequence[Op]) -> list[Op]:
+    """Return the steps of transforms that meet a picture, which some ops have made of the one that was decoded."""
+    steps: list[Op] = []
     for at, part in enumerate(parts):
         try:
-            became = translate(part, met)
+            became = _views(part, met, [*before, *steps], is_last=at + 1 == len(parts)) or translate(part, met)
             then = after(met, became)
         except NoOp as reason:
             return [*steps, *_as_they_are(parts[at:], str(reason), met.form)]
         if met.is_picture and then.spec.kind is Kind.TENSOR:
             has_size = None not in then.spec.shape
-            return [*steps, *_from_conversion(parts[at:], met, steps[1:], has_size=has_size)]
+            return [*steps, *_from_conversion(parts[at:], met, [*before, *steps], has_size=has_size)]
         steps += became.ops
         met = then
     return steps
+
+
+def _views(part: Any, met: Met, before: Sequence[Op], *, is_last: bool) -> Became | None:
+    """Return what makes several views of a picture as an op; None for what does not.
+
+    Those that a class of the user's makes are only known where nothing comes after it: what they are to the next step
+    (tensors of which class, in which layout) would have to be known, too.
+    """
+    found = views_of(part) if met.is_picture else None
+    if found is None or not (is_last or isinstance(part, ops.Views)):
+        return None
+    views, container = found
+    translated = [_steps(list(flatten(view)), met, before) for view in views]
+    if any(isinstance(op, ops.Views) for steps in translated for op in steps):
+        raise NoOp("makes views of views")
+    if all(steps and isinstance(steps[0], Call) for steps in translated) and not isinstance(part, ops.Views):
+        return None  # nothing is gained, and the user's own class is what people look for in messages
+    return Became([ops.Views(tuple(map(tuple, translated)), container)])
 
 
 def _from_conversion(parts: Sequence[Any], met: Met, before: Sequence[Op], *, has_size: bool) -> list[Op]:

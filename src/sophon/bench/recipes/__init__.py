@@ -1,0 +1,1 @@
+"""Recipes as people write them, with and without offloading."""

@@ -1,0 +1,110 @@
+"""`sophon bench kinds`: what each kind of training gains over a slow link, beside sending whole files.
+
+One row of `KINDS` for each. A loader with policy "optimal" measures its first epoch and plans for itself; the epochs
+after it are counted, and their bits are compared with those of a loader that reads the files where they lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sophon.bench.harness import OnStep, nothing
+from sophon.bench.presets import recipe_named
+from sophon.bench.rig.testbed import open_testbed
+from sophon.errors import ConfigError, Error
+from sophon.store import open_store
+
+_NAME = "train"
+_BATCH = 16
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of training.
+
+    Args:
+        recipe: Name of its recipe, see `presets`.
+        about: What it is, for people.
+    """
+
+    recipe: str
+    about: str
+
+
+KINDS = {
+    "simclr": Kind("simclr", "two views of 224 × 224 pixels"),
+    "dino": Kind("dino", "two views of 224 × 224 pixels and eight of 96 × 96"),
+}
+
+
+class KindsError(Error):
+    """A run gave other tensors than the files themselves."""
+
+
+def bench_kinds(
+    data: Path,
+    names: Sequence[str] = tuple(KINDS),
+    link_bytes_per_s: float = 1.25e6,
+    repeats: int = 2,
+    storage_cores: float = 1.0,
+    on_step: OnStep = nothing,
+) -> dict[str, Any]:
+    """Return for each kind the bytes of an epoch, raw and as sent, and CPU milliseconds per sample on either side.
+
+    Args:
+        data: Folder of photos.
+        names: Which of KINDS.
+        link_bytes_per_s: Rate of the link, slow enough for it to be what an epoch waits for.
+        repeats: Epochs that are counted, after the one that measures.
+        storage_cores: Near storage.
+        on_step: Told what runs next.
+
+    Raises:
+        KindsError: Tensors differ from those of the files.
+    """
+    for name in names:
+        if name not in KINDS:
+            raise ConfigError(f"no kind {name!r}; there is {', '.join(KINDS)}")
+        recipe_named(KINDS[name].recipe)
+    raw_bytes = int(open_store(data).manifest.sizes.sum())
+    steps, count = iter(range(1, 1 << 30)), len(names) * (2 + repeats)
+    rows: dict[str, Any] = {}
+    with open_testbed(link_bytes_per_s) as testbed:
+        for name in names:
+            with testbed.server({_NAME: data}, storage_cores) as server:
+                told: dict[str, Any] = {"recipe": KINDS[name].recipe, "batch_size": _BATCH, "workers": 2, "seed": 0}
+                do = testbed.trainer.do
+                on_step(f"{name}: first epoch", next(steps), count)
+                do("open_recipe", name="node", url=server.url(_NAME), policy="optimal", **told)
+                do("open_recipe", name="files", url=str(data), policy="none", **told)
+                do("digest", name="node", epoch=0)
+                how: dict[str, Any] = {"kind": "stand-in", "samples_per_s": 2000.0, "interface": testbed.interface}
+                runs = []
+                for number in range(repeats):
+                    on_step(f"{name}: {number + 1} of {repeats}", next(steps), count)
+                    runs.append(do("epoch", name="node", epoch=1 + number, **how))
+                on_step(f"{name}: bits", next(steps), count)
+                if do("digest", name="node", epoch=1) != do("digest", name="files", epoch=1):
+                    raise KindsError(f"{name}: other tensors than from the files themselves; please report this")
+            rows[name] = _row(runs, raw_bytes)
+    return rows
+
+
+def _row(runs: Sequence[dict[str, Any]], raw_bytes: int) -> dict[str, Any]:
+    def mean(what: str) -> float:
+        return float(sum(run[what] for run in runs) / len(runs))
+
+    samples, sent_bytes = mean("samples"), mean("link_bytes")
+    return {
+        "raw_bytes": raw_bytes,
+        "sent_bytes": round(sent_bytes),
+        "gain": raw_bytes / sent_bytes,
+        "storage_cpu_ms": 1e3 * mean("storage_cpu_s") / samples,
+        "trainer_cpu_ms": 1e3 * mean("finish_cpu_s") / samples,
+        "gains": [raw_bytes / run["link_bytes"] for run in runs],
+        "cuts": runs[-1]["cuts"],
+        "epoch_s": mean("epoch_s"),
+    }

@@ -1,0 +1,1 @@
+"""`sophon bench …` of planning."""

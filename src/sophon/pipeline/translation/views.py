@@ -1,0 +1,157 @@
+"""Classes that make several views of a picture: MoCo's `TwoCropsTransform`, SimCLR's and DINO's, and the like.
+
+Such a class is the user's own code, and its name says nothing. It is taken for what it is where its `__call__` can be
+seen to do nothing but hand the picture to transforms that the object holds, and to collect what they return:
+
+- Its bytecode uses no global name but a few builtins, stores nothing but local variables, imports nothing, and reads
+  attributes of the object alone. So there is nothing that could make the next call another than this one.
+- It is then called once, on a copy of the object that holds stand-ins in the place of transforms, with a stand-in for
+  the picture that refuses to be looked at. The result must be a list or tuple of what the stand-ins returned.
+
+Everything else stays a step of the user's own.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from types import CodeType, FunctionType
+from typing import Any, NoReturn
+
+from sophon.pipeline.call import Call
+from sophon.pipeline.ops import Views
+from sophon.pipeline.ops.combined.views import MOST_VIEWS
+from sophon.pipeline.spec import CONTAINERS
+
+_BUILTINS = ("range", "len", "list", "tuple", "map", "zip", "enumerate")
+_METHODS = ("append", "extend")  # of lists
+_PLAIN = (bool, int, float, str, type(None))
+# What could reach beyond the object, the picture and local variables, or hide an error.
+_BARRED = (
+    "STORE_ATTR",
+    "DELETE_ATTR",
+    "STORE_GLOBAL",
+    "DELETE_GLOBAL",
+    "STORE_SUBSCR",
+    "DELETE_SUBSCR",
+    "IMPORT_NAME",
+    "IMPORT_FROM",
+    "LOAD_NAME",
+    "LOAD_BUILD_CLASS",
+    "YIELD_VALUE",
+    "PUSH_EXC_INFO",
+    "BEFORE_WITH",
+    "LOAD_SPECIAL",
+)
+_MOST_INSTRUCTIONS = 1000
+
+Found = tuple[Sequence[Any], str]
+
+
+def views_of(transform: Any) -> Found | None:
+    """Return the transforms of each view, and what the views come in; None for what is not known to make views."""
+    if isinstance(transform, Views):
+        # What it was given that is no op is somebody's transform, and may become some.
+        views = [[op.function if isinstance(op, Call) else op for op in steps] for steps in transform.views]
+        return views, transform.container
+    function = _call_of(transform)
+    if function is None or not _is_plain(function, transform):
+        return None
+    try:
+        return _seen(transform, function)
+    except Exception:  # noqa: BLE001 - the user's own code, which was given what it does not expect
+        return None
+
+
+def _call_of(transform: Any) -> FunctionType | None:
+    """Return the function that is run where an object is called, if it can be read."""
+    cls = type(transform)
+    function = inspect.getattr_static(cls, "__call__", None)
+    reads = inspect.getattr_static(cls, "__getattribute__"), inspect.getattr_static(cls, "__getattr__", None)
+    has_plain_attributes = reads == (object.__getattribute__, None) and type(getattr(transform, "__dict__", 0)) is dict
+    if not isinstance(function, FunctionType) or not has_plain_attributes:
+        return None
+    code = function.__code__
+    return function if code.co_argcount == 2 and not code.co_freevars else None  # the object and a picture
+
+
+def _is_plain(function: FunctionType, transform: Any) -> bool:
+    """Return whether a function can do nothing but call what an object holds."""
+    held, cls = vars(transform), type(transform)
+    for at, instruction in enumerate(_instructions(function.__code__)):
+        does, name = instruction.opname, instruction.argval
+        if does in _BARRED or at > _MOST_INSTRUCTIONS:
+            return False
+        if does == "LOAD_GLOBAL" and (name not in _BUILTINS or name in function.__globals__):
+            return False
+        is_of_object = name in held and not hasattr(cls, name)
+        if does in ("LOAD_ATTR", "LOAD_METHOD") and name not in _METHODS and not is_of_object:
+            return False
+    return True
+
+
+def _instructions(code: CodeType) -> Iterator[dis.Instruction]:
+    """Yield the instructions of a function and of those inside it."""
+    yield from dis.get_instructions(code)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _instructions(constant)
+
+
+class _Looked(Exception):  # noqa: N818 - not an error: it is the user's own step then
+    """A stand-in was used for something else than to be handed on."""
+
+
+class _StandIn:
+    """Something that can be handed on, and nothing else."""
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise _Looked
+
+    __getattr__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _refuse
+    __bool__ = __len__ = __iter__ = __getitem__ = __contains__ = __index__ = __int__ = __float__ = _refuse
+    __add__ = __radd__ = __sub__ = __mul__ = __rmul__ = __truediv__ = __invert__ = __neg__ = _refuse
+    __str__ = __repr__ = __format__ = _refuse
+
+
+class _View(_StandIn):
+    """What a transform would have returned."""
+
+    def __init__(self, transform: Any) -> None:
+        self.transform = transform
+
+
+class _Transform(_StandIn):
+    """Stands in the place of a transform, and notes that it was called with the picture."""
+
+    def __init__(self, transform: Callable[..., Any], picture: _StandIn, made: list[_View]) -> None:
+        self.transform, self.picture, self.made = transform, picture, made
+
+    def __call__(self, picture: Any) -> _View:
+        if picture is not self.picture:
+            raise _Looked
+        self.made.append(_View(self.transform))
+        return self.made[-1]
+
+
+def _seen(transform: Any, function: FunctionType) -> Found | None:
+    """Return what an object does with a picture, from a call with stand-ins."""
+    picture, made = _StandIn(), list[_View]()
+
+    def stand_in(value: Any) -> Any:
+        if type(value) in _PLAIN:
+            return value
+        if type(value) in (list, tuple):
+            return type(value)(map(stand_in, value))
+        return _Transform(value, picture, made) if callable(value) else _StandIn()
+
+    copied = object.__new__(type(transform))
+    copied.__dict__.update({name: stand_in(value) for name, value in vars(transform).items()})
+    result = function(copied, picture)
+    container = next((name for name, kind in CONTAINERS.items() if type(result) is kind), None)
+    if container is None or not 1 <= len(result) <= MOST_VIEWS or len(result) != len(made):
+        return None
+    if any(view is not one for view, one in zip(result, made, strict=True)):
+        return None
+    return [view.transform for view in made], container

@@ -1,0 +1,40 @@
+"""`sophon bench kinds`: kinds of training over a slow link."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+import sophon
+from sophon.bench.presets import recipe_named
+from sophon.bench.recipes.kinds import KINDS, bench_kinds
+from sophon.cli.bench.kinds import bench_kinds_command
+from sophon.errors import ConfigError
+from sophon.pipeline import Pipeline
+from tests.support.servers import make_images
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_can_be_cut_before_and_after_its_crops(name):
+    cuts = set(map(str, sophon.legal_cuts(Pipeline.from_torchvision(recipe_named(KINDS[name].recipe)))))
+    assert {"0:raw", "0:window", "2:webp", "3:webp"} <= cuts
+
+
+def test_an_unknown_kind_is_refused_before_anything_is_started(tmp_path):
+    with pytest.raises(ConfigError, match="no kind 'speech'; there is simclr, dino"):
+        bench_kinds(tmp_path, ["speech"])
+
+
+@pytest.mark.slow
+def test_the_table_has_a_row_for_each_kind(tmp_path):
+    images = make_images(tmp_path / "photos", 24, classes=0)
+    told = ["--data", str(images), "--link", "80mbit", "--repeats", "1", "--json", str(tmp_path / "out.json")]
+    result = CliRunner().invoke(bench_kinds_command, told, catch_exceptions=False)
+    assert result.exit_code == 0
+    rows = json.loads((tmp_path / "out.json").read_text())
+    assert list(rows) == list(KINDS)
+    raw_bytes = sum(path.stat().st_size for path in images.iterdir())
+    for row in rows.values():
+        assert {"raw_bytes", "sent_bytes", "gain", "storage_cpu_ms", "trainer_cpu_ms"} <= set(row)
+        assert row["raw_bytes"] == raw_bytes
+        assert row["gain"] == row["raw_bytes"] / row["sent_bytes"] >= 1.0
