@@ -1,4 +1,4 @@
-"""Recipes as people write them, by name: presets of torchvision and timm, views of SimCLR and DINO."""
+"""Recipes as people write them, by name: presets of torchvision and timm, views, pictures with targets."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from sophon.bench.torchvision_import import import_torchvision
 from sophon.errors import ConfigError
+from sophon.loader.joint import Joint
 from sophon.pipeline.ops import Views
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -129,6 +130,47 @@ def _dino() -> Any:
     return Views([first, second] + [_view(96, small, jitter, blur=0.5)] * 8)
 
 
+def _segmentation() -> Any:
+    """Return torchvision's reference for segmentation, with a crop of 512 pixels."""
+    import torch
+    from torchvision import tv_tensors
+    from torchvision.transforms import v2
+
+    fill: dict[Any, Any] = {tv_tensors.Mask: 255, "others": 0}
+    dtypes: dict[Any, Any] = {tv_tensors.Image: torch.float32, tv_tensors.Mask: torch.int64, "others": None}
+    steps = [
+        v2.RandomResize(256, 1024),
+        v2.RandomHorizontalFlip(),
+        v2.RandomCrop(512, pad_if_needed=True, fill=fill),
+        v2.ToImage(),
+        v2.ToDtype(dtypes, scale=True),
+        v2.Normalize(_MEAN, _STD),
+        v2.ToPureTensor(),
+    ]
+    return Joint(v2.Compose(steps), ("image", "mask"))
+
+
+def _detection() -> Any:
+    """Return torchvision's reference for detection with large jitter of scale, at 640 pixels."""
+    import torch
+    from torchvision.transforms import v2
+
+    steps = [
+        v2.ScaleJitter((640, 640)),
+        v2.RandomCrop(640, pad_if_needed=True),
+        v2.RandomHorizontalFlip(),
+        v2.ToImage(),
+        v2.ToDtype(torch.float32, scale=True),
+        v2.ClampBoundingBoxes(),
+        v2.SanitizeBoundingBoxes(),
+        v2.ToPureTensor(),
+    ]
+    return Joint(v2.Compose(steps), ("image", {"boxes": "boxes", "labels": "labels"}))
+
+
+JOINTS: dict[str, Callable[[], Any]] = {"segmentation": _segmentation, "detection": _detection}
+"""Recipes for pictures with masks, and with boxes and labels."""
+
 RECIPES: dict[str, Callable[[], Any]] = {
     "pil": _pil,
     "tensor": _tensor,
@@ -144,11 +186,12 @@ RECIPES: dict[str, Callable[[], Any]] = {
 
 def recipe_named(name: str) -> Any:
     """Return a recipe; its library must be installed."""
-    if name not in RECIPES:
-        raise ConfigError(f"no recipe {name!r}; there is {', '.join(RECIPES)}")
+    known = RECIPES | JOINTS
+    if name not in known:
+        raise ConfigError(f"no recipe {name!r}; there is {', '.join(known)}")
     if import_torchvision() is None:
         raise ConfigError("these recipes need torchvision; pip install torchvision")
     try:
-        return RECIPES[name]()
+        return known[name]()
     except ModuleNotFoundError as missing:
         raise ConfigError(f"recipe {name} needs {missing.name}; pip install {missing.name}") from missing

@@ -13,8 +13,10 @@ from typing import Any
 
 from sophon.bench.harness import OnStep, nothing
 from sophon.bench.presets import recipe_named
+from sophon.bench.recipes.targets import with_targets
 from sophon.bench.rig.testbed import open_testbed
 from sophon.errors import ConfigError, Error
+from sophon.process.scratch import scratch_folder
 from sophon.store import open_store
 
 _NAME = "train"
@@ -28,15 +30,23 @@ class Kind:
     Args:
         recipe: Name of its recipe, see `presets`.
         about: What it is, for people.
+        folder: Which folder of the data it is for, if there is one of this name.
+        options: What follows the path of photos with targets (`targets`); "" for photos alone.
     """
 
     recipe: str
     about: str
+    folder: str = "openimages"
+    options: str = ""
 
 
 KINDS = {
     "simclr": Kind("simclr", "two views of 224 × 224 pixels"),
     "dino": Kind("dino", "two views of 224 × 224 pixels and eight of 96 × 96"),
+    "segmentation": Kind(
+        "segmentation", "a crop of 512 × 512 pixels with its mask", "coco", "images=images&masks=masks"
+    ),
+    "detection": Kind("detection", "640 × 640 pixels at many scales, with boxes", "coco", "images=images&boxes=labels"),
 }
 
 
@@ -55,7 +65,7 @@ def bench_kinds(
     """Return for each kind the bytes of an epoch, raw and as sent, and CPU milliseconds per sample on either side.
 
     Args:
-        data: Folder of photos.
+        data: Folder of photos, or one that holds ``openimages/`` and ``coco/``.
         names: Which of KINDS.
         link_bytes_per_s: Rate of the link, slow enough for it to be what an epoch waits for.
         repeats: Epochs that are counted, after the one that measures.
@@ -69,17 +79,19 @@ def bench_kinds(
         if name not in KINDS:
             raise ConfigError(f"no kind {name!r}; there is {', '.join(KINDS)}")
         recipe_named(KINDS[name].recipe)
-    raw_bytes = int(open_store(data).manifest.sizes.sum())
     steps, count = iter(range(1, 1 << 30)), len(names) * (2 + repeats)
     rows: dict[str, Any] = {}
-    with open_testbed(link_bytes_per_s) as testbed:
+    with open_testbed(link_bytes_per_s) as testbed, scratch_folder("kinds") as work:
         for name in names:
-            with testbed.server({_NAME: data}, storage_cores) as server:
+            path = _path(data, KINDS[name], Path(work, name))
+            with open_store(path) as store:
+                raw_bytes = int(store.manifest.sizes.sum())
+            with testbed.server({_NAME: path}, storage_cores) as server:
                 told: dict[str, Any] = {"recipe": KINDS[name].recipe, "batch_size": _BATCH, "workers": 2, "seed": 0}
                 do = testbed.trainer.do
                 on_step(f"{name}: first epoch", next(steps), count)
                 do("open_recipe", name="node", url=server.url(_NAME), policy="optimal", **told)
-                do("open_recipe", name="files", url=str(data), policy="none", **told)
+                do("open_recipe", name="files", url=str(path), policy="none", **told)
                 do("digest", name="node", epoch=0)
                 how: dict[str, Any] = {"kind": "stand-in", "samples_per_s": 2000.0, "interface": testbed.interface}
                 runs = []
@@ -91,6 +103,13 @@ def bench_kinds(
                     raise KindsError(f"{name}: other tensors than from the files themselves; please report this")
             rows[name] = _row(runs, raw_bytes)
     return rows
+
+
+def _path(data: Path, kind: Kind, work: Path) -> Path:
+    """Return the path of the data that a kind is for, which may have options after it."""
+    own = data / kind.folder
+    folder = own if own.is_dir() else data
+    return Path(f"{with_targets(folder, work)}?{kind.options}") if kind.options else folder
 
 
 def _row(runs: Sequence[dict[str, Any]], raw_bytes: int) -> dict[str, Any]:

@@ -170,9 +170,11 @@ class Trainer:
 
 
 def _tensors(batch: Any) -> Iterator[torch.Tensor]:
-    """Yield all tensors of a batch, those in lists of views too."""
+    """Yield all tensors of a batch, those in lists of views and in targets too."""
     if isinstance(batch, torch.Tensor):
         yield batch
+    elif isinstance(batch, dict):
+        yield from _tensors(list(batch.values()))
     elif isinstance(batch, list | tuple):
         for part in batch:
             yield from _tensors(part)
