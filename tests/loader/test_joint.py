@@ -206,6 +206,65 @@ def test_damaged_targets_are_what_the_policy_for_bad_samples_says(data, damaged,
             assert not [text for number in found for text in differences(found[number], theirs[number])]
 
 
+def test_members_of_tar_shards_are_what_kinds_says(data, tmp_path):
+    from tests.store.test_fields import write_shard
+
+    _, raws = data
+    members = []
+    for at, raw in enumerate(raws):
+        numbers = {"boxes": raw.boxes.tobytes(), "ids": raw.labels.tobytes(), "caption": f"photo {at}".encode()}
+        files = {"jpg": raw.image, "seg.png": raw.mask, "cls": str(at).encode(), **numbers}
+        members += [(f"{at:03d}.{ending}", found) for ending, found in files.items()]
+    shard = write_shard(tmp_path / "train.tar", members)
+    parts = {"boxes": "boxes", "masks": "seg.png", "labels": "ids", "n": "label", "text": "caption"}
+    kinds = {"boxes": "boxes:xywh", "seg.png": "mask", "ids": "labels", "caption": "text"}
+    path = f"{shard}?fields=image,seg.png,boxes,ids,caption"
+    with pytest.raises(ConfigError, match=r"say what 'seg.png' is, as kinds"):
+        sophon.DataLoader(path, Joint(RECIPE, ("image", parts), {"boxes": "boxes:xywh"}))
+    with LocalServer(path, 1) as server:
+        joint = Joint(RECIPE, ("image", parts), kinds)
+        with sophon.DataLoader(server.url, joint, seed=SEED, batch_size=4, policy="0:window") as loader:
+            found = by_number(loader)
+    for number, (picture, target) in enumerate(expected(RECIPE, raws, SEED, 0)):
+        ours = found[number][1]
+        assert ours.pop("text") == f"photo {number}"
+        del target["keypoints"]
+        wanted = {name: target[name] for name in ours}
+        assert not differences((found[number][0], ours), (picture, wanted))
+
+
+@pytest.mark.filterwarnings("ignore::sophon.OffloadWarning")  # nothing but Decode can run near storage
+@pytest.mark.parametrize("policy", ["none", "1:webp"])
+def test_albumentations_is_given_arrays_by_its_own_names_and_a_seed(data, node, policy):
+    albumentations = pytest.importorskip("albumentations")
+    crop = albumentations.Compose([albumentations.RandomCrop(30, 40), albumentations.HorizontalFlip(p=0.5)])
+    joint = Joint(crop, {"image": "image", "mask": "mask"})
+    found = []
+    for source, more in ((f"{data[0]}?{OPTIONS}", {}), (node.url, {"policy": policy})):
+        with sophon.DataLoader(source, joint, seed=SEED, batch_size=None, **more) as loader:
+            found.append(list(loader))
+    for number, (one, other) in enumerate(zip(*found, strict=True)):
+        assert one["image"].shape == (30, 40, 3)
+        assert np.array_equal(one["image"], other["image"])
+        assert np.array_equal(one["mask"], other["mask"])
+        # Where picture and mask are cut out together, a place of the one is that place of the other.
+        assert any(
+            np.array_equal(window["image"], one["image"]) and np.array_equal(window["mask"], one["mask"])
+            for window in windows(data[1][number])
+        )
+
+
+def windows(raw):
+    """Yield all that a crop of 30 × 40 may be, flipped and not."""
+    picture, target = raw.theirs()
+    both = {"image": np.array(picture), "mask": target["masks"].numpy()}
+    for top in range(raw.height - 29):
+        for left in range(raw.width - 39):
+            cut = {name: part[top : top + 30, left : left + 40] for name, part in both.items()}
+            yield cut
+            yield {name: part[:, ::-1] for name, part in cut.items()}
+
+
 class Unsteady(torch.nn.Module):
     """Draws from a generator of its own, which nobody seeds."""
 
