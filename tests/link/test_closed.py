@@ -64,3 +64,9 @@ def test_what_is_compressed_stays_closed(codec):
     reader.read_next_message()  # the schema
     with pytest.raises(ProtocolError, match="not compressed"):
         opened_batch(reader.read_next_message().serialize(), REPLY_SCHEMA)
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\xff\xff\xff", b"\xff\xff\xff\xff" + bytes(4), b"\xff" * 200])
+def test_what_is_no_message_is_a_protocol_error(data):
+    with pytest.raises(ProtocolError):
+        opened_batch(pa.py_buffer(data), REPLY_SCHEMA)

@@ -131,7 +131,7 @@ def opened_batch(envelope: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
         if message.type != "record batch" or _is_compressed(message.metadata.to_pybytes()):
             raise ProtocolError(f"expected a record batch that is not compressed, got another message ({message.type})")
         return pa.ipc.read_record_batch(message, schema)
-    except (pa.ArrowException, OSError, ValueError, struct.error, IndexError) as error:
+    except (pa.ArrowException, EOFError, OSError, ValueError, struct.error, IndexError) as error:
         raise ProtocolError(f"a damaged record batch: {str(error)[:200]}") from error
 
 
