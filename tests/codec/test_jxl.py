@@ -45,6 +45,28 @@ def test_flat_and_noisy_pictures_come_back(name):
 
 
 @needs_jxl
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("size", [(16, 16), (96, 96), (224, 224), (300, 260)])
+def test_two_colours_that_libjxl_cannot_tell_apart_come_back(name, size):
+    picture = Image.new("RGB", size, (9, 9, 9))
+    picture.putpixel((4, 3), (70, 110, 231))
+    picture.putpixel((5, 3), (48, 144, 242))
+    payload = codec_named(name).encode(picture)
+    assert codec_named(name).decode(payload, spec_of(picture)).tobytes() == picture.tobytes()
+
+
+@needs_jxl
+def test_small_crops_with_few_colours_come_back():
+    rng = np.random.default_rng(5)
+    for number in range(300):
+        side = int(rng.integers(8, 24))
+        box = (0, 0, int(rng.integers(8, 60)), int(rng.integers(8, 60)))
+        picture = scene(60, 60, seed=number % 20).crop(box).resize((side, side), Image.Resampling.BILINEAR)
+        payload = codec_named("jxl1").encode(picture)
+        assert codec_named("jxl1").decode(payload, spec_of(picture)).tobytes() == picture.tobytes()
+
+
+@needs_jxl
 def test_more_effort_takes_fewer_bytes():
     crop = scene(224, 224, seed=3)
     raw, fast, slow = (len(codec_named(name).encode(crop)) for name in ("raw", *NAMES))
