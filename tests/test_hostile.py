@@ -53,7 +53,8 @@ MANY_OPS = Pipeline(
         ops.RandomErasing(),
     ]
 )
-SPECS = [RECIPE.to_spec(), MANY_OPS.to_spec()]
+VIEWS = Pipeline([ops.Decode(), ops.Views([[ops.RandomResizedCrop(32), ops.ToTensor()]] * 2 + [ops.CenterCrop(8)] * 3)])
+SPECS = [RECIPE.to_spec(), MANY_OPS.to_spec(), VIEWS.to_spec()]
 REQUEST = Request("train", RECIPE.to_spec(), 1, 2, (5, 3, 9), (Cut(0), Cut(2, "webp"), Cut(0)), "f" * 32, True, 2.5)
 VALUES = [scene(20, 10), scene(33, 17).convert("L"), np.ones((3, 5, 4), np.float32), b"some file"]
 

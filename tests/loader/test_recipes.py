@@ -18,7 +18,8 @@ import sophon
 from sophon.errors import OpError
 from sophon.loader.order.order import epoch_order
 from sophon.loader.sources.assignment import OffloadWarning
-from sophon.pipeline import Key, Kind, Pipeline
+from sophon.pipeline import Key, Pipeline
+from sophon.profile.columns import resize_k
 from tests.support import transform_oracle as oracle
 from tests.support.one_thread import one_thread_of_torch  # noqa: F401 - for all tests here
 from tests.support.pictures import encode, scene
@@ -129,8 +130,7 @@ def _legal(name):
     """Return the policies that a recipe can have; a fixed cut is one where the pipeline can be divided there."""
     pipeline = _recipe(name)[1]
     legal = {"none", "all", *map(str, sophon.legal_cuts(pipeline))}
-    sizes = pipeline.specs[: pipeline.max_cut + 1]
-    if any(spec.kind is Kind.IMAGE and None not in spec.shape for spec in sizes):
+    if resize_k(pipeline) is not None:
         legal.add("resize")
     return [policy for policy in POLICIES if policy in legal]
 

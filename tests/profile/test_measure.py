@@ -4,8 +4,12 @@ import numpy as np
 import pytest
 
 from sophon import Cut, Pipeline, make_payload, open_store, ops
+from sophon.codec.cut import is_exact
 from sophon.errors import ConfigError
 from sophon.pipeline import Key
+from sophon.plan.policies import Options
+from sophon.plan.policies.optimal import choose
+from sophon.plan.resources import Resources
 from sophon.profile.columns import cuts_to_profile
 from sophon.profile.measure import measure
 from tests.support.pictures import encode, scene
@@ -70,3 +74,18 @@ def test_an_empty_data_set_is_refused(folder):
 
     with pytest.raises(ConfigError, match="empty"):
         measure(Empty(), RECIPE)
+
+
+def test_of_views_both_sides_of_the_branch_are_weighed_for_every_sample(tmp_path):
+    """A window of all boxes, or the crops themselves: whichever has fewer bytes, where the link is what binds."""
+    for number, side in enumerate((60, 90, 400, 700, 900, 60)):
+        (tmp_path / f"{number}.jpg").write_bytes(encode(scene(side, side - 7, number), "jpeg 4:2:0"))
+    view = [ops.RandomResizedCrop(72), ops.ColorJitter(0.4), ops.GaussianBlur(3), ops.ToTensor()]
+    profile = measure(open_store(tmp_path), Pipeline([ops.Decode(), ops.Views([view] * 2)]), seed=1)
+    assert {"0:window", "2:webp", "3:webp"} <= set(map(str, profile.cuts))
+    choice = choose(profile, Resources(10.0, 1, 1), Options())
+    exact = np.array([is_exact(cut) for cut in profile.cuts])
+    least = np.where(exact, profile.payload_bytes, np.inf).min(axis=1)
+    assert profile.payload_bytes[np.arange(6), choice.cut].tolist() == least.tolist()
+    chosen = {profile.cuts[column].codec == "window" for column in choice.cut.tolist()}
+    assert chosen == {True, False}

@@ -86,9 +86,18 @@ def test_a_picture_with_too_many_pixels_is_sent_as_it_is(make):
     assert set(executor.reasons) == {"op_failed"}
 
 
-@pytest.mark.parametrize("bomb", [ops.Resize((2000, 2000)), ops.CenterCrop(2000), ops.RandomResizedCrop(2000)])
+BOMBS = [
+    ops.Resize((2000, 2000)),
+    ops.CenterCrop(2000),
+    ops.RandomResizedCrop(2000),
+    ops.Views([ops.RandomResizedCrop(200)] * 26),  # all together
+    ops.Views([[]] * 64),  # of whole pictures, whose size nobody knows
+]
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
 def test_an_op_that_makes_too_many_pixels_is_not_run(make, bomb):
-    pipeline = Pipeline([ops.Decode(), bomb, ops.ToTensor()])
+    pipeline = Pipeline([ops.Decode(), bomb, *([] if isinstance(bomb, ops.Views) else [ops.ToTensor()])])
     executor = make(pixels=1_000_000)
     for cut in ("2:raw", "3:raw"):
         assert {reply.cut for reply in executor.replies(_request(range(3), cut, pipeline))} == {RAW}

@@ -67,7 +67,8 @@ def bench_kinds(
     Args:
         data: Folder of photos, or one that holds ``openimages/`` and ``coco/``.
         names: Which of KINDS.
-        link_bytes_per_s: Rate of the link, slow enough for it to be what an epoch waits for.
+        link_bytes_per_s: Rate of the link, slow enough for it to be what an epoch waits for; else a plan saves CPU, and
+            may send more bytes for that.
         repeats: Epochs that are counted, after the one that measures.
         storage_cores: Near storage.
         on_step: Told what runs next.

@@ -8,7 +8,7 @@ from sophon.codec.cut import legal_cuts, looks_ahead
 from sophon.loader.opening.caller import levels_to_user
 from sophon.loader.sources.assignment import OffloadWarning
 from sophon.pipeline import Call, Op, Pipeline
-from sophon.pipeline.ops import Decode
+from sophon.pipeline.ops import Decode, Views
 from sophon.pipeline.pipeline import title
 
 _CONVERSIONS = ("ToImage", "ToTensor", "PILToTensor")
@@ -33,6 +33,10 @@ def warn_if_blocked(pipeline: Pipeline) -> None:
 def _remedy(op: Op, position: int) -> str:
     if position == 0:
         return f"Begin with {Decode.name()}() and a crop."
+    if isinstance(op, Views):
+        return (
+            "Write its views as ops, or give transforms of torchvision as Pipeline.from_torchvision(Views([view, …]))."
+        )
     name = type(op.function).__name__ if isinstance(op, Call) else ""
     if name in _CONVERSIONS:
         return f"Put {name} after the resize, on pictures, or put a crop such as RandomResizedCrop before or after it."
