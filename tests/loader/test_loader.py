@@ -172,7 +172,7 @@ def test_a_corrupt_sample_names_its_op_and_index_wherever_it_was_to_be_decoded(t
         (lambda url: sophon.DataLoader(url, RECIPE, num_workers=-1), "num_workers: expected an integer of at least 0"),
         (
             lambda url: sophon.DataLoader(url, RECIPE, policy="best"),
-            "expected policy none, all, resize, fastflow, sophon, optimal or a cut",
+            "expected policy none, all, resize, fastflow, sophon, optimal, band or a cut",
         ),
         (lambda url: sophon.DataLoader(url, RECIPE, policy="7:raw"), "the pipeline cannot be cut at 7:raw"),
         (

@@ -16,6 +16,7 @@ from sophon.cli.options import cache_option, parsed
 from sophon.cli.paths import named_paths
 from sophon.cli.progress import count_bar
 from sophon.errors import ArtifactError
+from sophon.store.address import Address
 from sophon.units import parse_bandwidth
 
 if TYPE_CHECKING:
@@ -178,11 +179,25 @@ def _opened(named: list[tuple[str, str]], cache_dir: Path | None) -> tuple[dict[
     return stores, indexes
 
 
+def _attach_object_index(store: Store, cache_dir: Path | None) -> None:
+    from sophon.codec.window.object_index import open_index
+
+    try:
+        samples = open_index(store, cache_dir)
+    except ArtifactError as error:
+        LOG.warning("the window index is left out: %s", error, extra={"event": "indexes"})
+        return
+    if samples is not None:
+        tell("indexes", f"window index of {samples:,} samples of {store.path}", samples=samples)
+
+
 def _attach_indexes(store: Store, cache_dir: Path | None) -> list[Path]:
     """Use what `sophon index` wrote, and say where; else indexes are built as samples are asked for."""
     from sophon.codec.window.indexes import INDEXES
     from sophon.codec.window.sidecar import find_sidecar
 
+    if isinstance(store.path, Address):
+        _attach_object_index(store, cache_dir)
     again = f"run `sophon index {store.path}` again; until then such samples are indexed as they are asked for"
     try:
         sidecar = find_sidecar(store.path, cache_dir)

@@ -26,6 +26,8 @@ import pyarrow as pa
 
 from sophon.codec.codec import Payload
 from sophon.codec.cut import RAW, Cut, check_cut
+from sophon.codec.window.bands import bands_of
+from sophon.codec.window.windowed import Windowed
 from sophon.errors import ConfigError, Error, RetryableError, StoreError
 from sophon.link.wire import Reply, Request, StreamClock, raw_batch
 from sophon.pipeline import Pipeline, Trace
@@ -348,7 +350,7 @@ class Work:
                 return
             start_s = time.thread_time()
             try:
-                data = self._read(position)
+                data = self._window(position) or self._read(position)
             except StoreError as error:
                 self._ended.put(_Came(self._failed(position, error), cut_samples=1))
                 continue
@@ -382,6 +384,13 @@ class Work:
         except StoreError as error:
             self._check(error)
             raise
+
+    def _window(self, position: int) -> Windowed | None:
+        """Return a window read from an object store by its index, if that is less than the whole object."""
+        bands, request = bands_of(self._store), self._request
+        if bands is None or request.fields or self._pipeline is None:
+            return None
+        return bands.window(request.samples[position], self._pipeline, request.key(position))
 
     @staticmethod
     def _check(error: StoreError) -> None:
@@ -445,11 +454,11 @@ class Work:
         if executor.crashes.expected(tenant, work, (self._store.name, sample)):
             return self._smaller(position, data, "crash")
         first, *others = (data,) if not request.fields else unpack(data, 1 + len(request.fields))
-        trace, space = Trace(len(self._pipeline)), _Space(self._seat, len(data), sum(map(len, others)))
+        file_bytes = data.file_bytes if isinstance(data, Windowed) else len(data)
+        trace, space = Trace(len(self._pipeline)), _Space(self._seat, file_bytes, sum(map(len, others)))
+        first = first if isinstance(first, bytes) else bytes(first)
         try:
-            made = executor.maker.make(
-                slot, self._pipeline, bytes(first), request.key(position), cut, trace, space.claim
-            )
+            made = executor.maker.make(slot, self._pipeline, first, request.key(position), cut, trace, space.claim)
         except ChildLost as lost:
             space.give_up()
             if lost.had_begun:
@@ -464,13 +473,16 @@ class Work:
         executor.crashes.stood(tenant, work)
         reply = self._reply(position, cut, pack([made, *others]) if others else made)
         space.settle(len(reply.payload))
-        reply.op_s, reply.raw_bytes, reply.size = tuple(trace.op_s[: cut.k]), len(data), trace.size
+        reply.op_s, reply.raw_bytes, reply.size = tuple(trace.op_s[: cut.k]), file_bytes, trace.size
         return reply
 
     def _smaller(self, position: int, data: bytes, reason: str) -> Reply:
         """Answer with the file itself."""
         self._executor.count(reason)
-        reply = self._reply(position, RAW, data)
+        try:
+            reply = self._reply(position, RAW, data.whole() if isinstance(data, Windowed) else data)
+        except StoreError as error:  # what was read was a window, and now the rest cannot be had
+            return self._failed(position, error)
         reply.reason = reason
         return reply
 

@@ -47,6 +47,7 @@ class Store(ABC):
     """
 
     kind: ClassVar[str]
+    index_at: str | None = None  # where its window index lies, if the user has said so
     options: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, path: Place, name: str, manifest: Manifest) -> None:

@@ -92,6 +92,8 @@ def _open_bucket(
     from sophon.store.bucket.table import make_store, open_manifest
 
     address = parse_address(text)
+    options = dict(options)
+    index_at = options.pop("index", None)
     manifest = open_manifest(address, options, cache, on_progress)
     for note in manifest.notes:
         warnings.warn(note, stacklevel=3)
@@ -99,7 +101,10 @@ def _open_bucket(
     if address.suffix in (*_SHARDS, *SUFFIXES):
         title = title.rpartition(".")[0] or title
     is_done = "where" not in options or address.suffix in SUFFIXES
-    return make_store(address, name or title, manifest if is_done else _selected(manifest, options, address))
+    store = make_store(address, name or title, manifest if is_done else _selected(manifest, options, address))
+    if index_at is not None:
+        store.index_at = index_at
+    return store
 
 
 def _manifest(path: Path, options: dict[str, str], cache: ManifestCache, on_progress: Progress | None) -> Manifest:

@@ -35,7 +35,8 @@ class Account:
         lists: Pages of listings and questions about single objects.
         retries: Requests that were made again after a failure.
         slow_downs: How often an object store asked for fewer requests.
-        hedges: Second requests for what was late.
+        hedges: Second requests for what was late; not among the `gets`.
+        hedge_bytes: Bytes that these asked for.
         hedges_won: Those that came before the first.
         get_s: Seconds that requests took, summed over those at once.
     """
@@ -47,6 +48,7 @@ class Account:
     retries: int = 0
     slow_downs: int = 0
     hedges: int = 0
+    hedge_bytes: int = 0
     hedges_won: int = 0
     get_s: float = 0.0
 
@@ -63,6 +65,12 @@ class Account:
             self.gets += 1
             self.get_bytes += size_bytes
             self.get_s += seconds
+
+    def hedged(self, size_bytes: int) -> None:
+        """Count a second request for what was late."""
+        with self._lock:
+            self.hedges += 1
+            self.hedge_bytes += size_bytes
 
     def add(self, name: str, amount: int = 1) -> None:
         """Count something else."""

@@ -64,7 +64,7 @@ class Client:
 
     def __init__(self, address: Address) -> None:
         self.address = Address(address.scheme, address.bucket)
-        self.hedge = Hedge(lambda: ACCOUNT.add("hedges"), lambda: ACCOUNT.add("hedges_won"))
+        self.hedge = Hedge(lambda: ACCOUNT.add("hedges_won"))
         self._gives_parts = True
         self._has_answered = False
         self.renew()
@@ -100,12 +100,15 @@ class Client:
         is_whole = start == 0 and length == of
 
         def request() -> memoryview:
+            return self._get(key, start, length, etag, version, is_whole)
+
+        def hedged() -> memoryview:
             began_s = time.monotonic()
-            found = self._get(key, start, length, etag, version, is_whole)
+            found = self.hedge.call(request, lambda: ACCOUNT.hedged(length))
             ACCOUNT.got(len(found), time.monotonic() - began_s)
             return found
 
-        return self._patiently(lambda: self.hedge.call(request), length)
+        return self._patiently(hedged, length)
 
     def _get(self, key: str, start: int, length: int, etag: str, version: str | None, is_whole: bool) -> memoryview:
         options: dict[str, Any] = {}

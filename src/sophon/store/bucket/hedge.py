@@ -23,7 +23,7 @@ _LATEST: Final = 256
 _ENOUGH: Final = 100  # requests before anything is known of the slowest
 _EVERY: Final = 32  # requests between two looks
 _TIMES: Final = 4.0
-_MATTERS_S: Final = 0.02
+_MATTERS_S: Final = 0.1
 _MOST_SHARE: Final = 0.1  # of requests that are made twice: a server in trouble must not get twice the load
 
 
@@ -31,26 +31,24 @@ class Hedge:
     """Knows how long requests take, and makes them.
 
     Args:
-        on_second: Called when a second request is made.
-        on_won: Called when the second came first.
+        on_won: Called when a second request came first.
     """
 
-    def __init__(self, on_second: Callable[[], None], on_won: Callable[[], None]) -> None:
-        self._on_second = on_second
+    def __init__(self, on_won: Callable[[], None]) -> None:
         self._on_won = on_won
         self._latest_s: deque[float] = deque(maxlen=_LATEST)
         self._seen = 0
         self._seconds = 0
         self.late_s: float | None = None
 
-    def call(self, request: Callable[[], T]) -> T:
-        """Make a request, and maybe a second one."""
+    def call(self, request: Callable[[], T], on_second: Callable[[], None]) -> T:
+        """Make a request, and maybe a second one, of which `on_second` is told."""
         start_s = time.monotonic()
         late_s = self.late_s
         if late_s is None or self._seconds > _MOST_SHARE * self._seen:
             found = request()
         else:
-            found = self._with_second(request, late_s)
+            found = self._with_second(request, late_s, on_second)
         self._learn(time.monotonic() - start_s)
         return found
 
@@ -66,7 +64,7 @@ class Hedge:
             return
         self.late_s = max(most_s, 2 * half_s, _MATTERS_S / 2)
 
-    def _with_second(self, request: Callable[[], T], late_s: float) -> T:
+    def _with_second(self, request: Callable[[], T], late_s: float, on_second: Callable[[], None]) -> T:
         came: SimpleQueue[tuple[int, T | None, Exception | None]] = SimpleQueue()
 
         def make(number: int) -> None:
@@ -84,7 +82,7 @@ class Hedge:
             first = came.get(timeout=late_s)
         except Empty:
             self._seconds += 1
-            self._on_second()
+            on_second()
             start(2)
             first = came.get()
             if first[2] is not None:

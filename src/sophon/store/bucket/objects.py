@@ -73,6 +73,10 @@ class BucketStore(Store):
         """Return the ETag that a sample's object had when it was listed."""
         return str(self._etags[index].as_py().decode())
 
+    def identity(self, index: int) -> bytes:
+        """Return 8 bytes that stand for key, size and ETag of a sample's object."""
+        return named(self.manifest.ids[index].as_py(), int(self.manifest.sizes[index]), self.etag(index))
+
     def changed_ns(self, index: int) -> int:
         """Return a number that stands for the ETag."""
         return int.from_bytes(hashlib.blake2b(self._etags[index].as_py(), digest_size=7).digest())
@@ -103,6 +107,11 @@ class BucketStore(Store):
         if len(data) == len(space):
             space.cast("B")[:] = data
         return len(data)
+
+
+def named(*parts: object) -> bytes:
+    """Return 8 bytes that stand for some facts."""
+    return hashlib.blake2b("\0".join(map(str, parts)).encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
 def folder_manifest(address: Address, objects: Iterable[Object], options: Mapping[str, str] | None = None) -> Manifest:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from sophon.errors import ConfigError
 from sophon.store.address import Address
 from sophon.store.bucket.client import Client, Object, client_of
-from sophon.store.bucket.objects import sources_of
+from sophon.store.bucket.objects import named, sources_of
 from sophon.store.manifest import Manifest, decode_name
 from sophon.store.parquet import CACHE_BYTES, ParquetStore, Shard, scan_shards
 from sophon.store.parquet_schema import Roles, roles_of
@@ -86,6 +86,24 @@ class BucketTarStore(TarStore):
 
     def _open_files(self, path: Any, sources: pa.Table) -> Any:
         return BucketShards(path, sources)
+
+    def identity(self, index: int) -> bytes:
+        """Return 8 bytes that stand for the shard of a sample, and where the sample lies there."""
+        shard = self._files.objects[int(self._shards[index])]  # type: ignore[attr-defined]
+        offset, size = (int(part[index]) for part in self._places[0])
+        return named(shard.etag, shard.size, offset, size)
+
+    def read_part(self, index: int, start: int, length: int) -> memoryview:
+        """Return some of the bytes of a sample that is one member.
+
+        Raises:
+            StoreError: As for `read`.
+        """
+        shard = int(self._shards[index])
+        try:
+            return memoryview(self._files.pread(shard, int(self._places[0][0][index]) + start, length))
+        except OSError as error:
+            raise self._unreadable(index, shard, error) from error
 
     @classmethod
     def unchanged(cls, path: Any, manifest: Manifest) -> bool:  # noqa: ARG003

@@ -1,0 +1,24 @@
+"""A window in the place of the file that it was cut from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class Windowed(bytes):
+    """A window payload (`WindowCodec`) in the place of the file that it was cut from.
+
+    Attributes:
+        file_bytes: Size of the file.
+        whole: Returns the file, where it is needed after all.
+    """
+
+    file_bytes: int
+    whole: Callable[[], bytes]
+
+    @classmethod
+    def of(cls, payload: bytes, file_bytes: int, whole: Callable[[], bytes]) -> Windowed:
+        """Return a window with what is known of its file."""
+        made = cls(payload)
+        made.file_bytes, made.whole = file_bytes, whole
+        return made
