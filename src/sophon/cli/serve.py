@@ -17,6 +17,7 @@ from sophon.cli.paths import named_paths
 from sophon.cli.progress import count_bar
 from sophon.errors import ArtifactError
 from sophon.store.address import Address
+from sophon.store.bucket.account import Prices
 from sophon.units import parse_bandwidth
 
 if TYPE_CHECKING:
@@ -98,6 +99,20 @@ LOG = logging.getLogger("sophon.server")
     is_flag=True,
     help="Tell trainers tracebacks and paths of this machine with every error; else the log has them.",
 )
+@click.option(
+    "--egress-per-gb",
+    type=click.FloatRange(0),
+    envvar="SOPHON_EGRESS_PER_GB",
+    default=0.0,
+    help="Price of 10⁹ bytes read from an object store, for the metrics.",
+)
+@click.option(
+    "--get-per-million",
+    type=click.FloatRange(0),
+    envvar="SOPHON_GET_PER_MILLION",
+    default=0.0,
+    help="Price of a million requests to an object store, for the metrics.",
+)
 @cache_option
 def serve(
     paths: tuple[str, ...],
@@ -149,6 +164,7 @@ def serve(
         metrics_host=metrics_host,
         indexes=tuple(indexes),
         debug=more["debug"],
+        prices=Prices(more["egress_per_gb"], more["get_per_million"]),
     )
 
     def on_ready(ready: Ready) -> None:

@@ -133,6 +133,7 @@ class Work:
         self._sizes: list[int] = store.manifest.sizes[np.array(request.samples, np.int64)].tolist()
         self._most_bytes = min(executor.limits.sample_bytes, seat.largest_bytes)
         self._raw_under_way = 0  # jobs whose result was not taken yet
+        self._left_out_bytes = 0  # of samples of which only a part was read
         self._to_cut: list[tuple[int, Cut]] = []  # to be read with the next job
         self._cut_under_way = 0  # samples, from the start of their read until their reply is taken
         # Whatever ends puts itself here: looking at all tasks under way whenever one ends would cost a third of what an
@@ -145,7 +146,9 @@ class Work:
     def clock(self) -> StreamClock:
         """Where the time went so far."""
         clock, lane = self._clock, self._lane
-        clock.reads, clock.read_bytes, clock.read_s = lane.reads, lane.read_bytes, lane.read_s
+        clock.reads, clock.read_s = lane.reads, lane.read_s
+        # A read is counted as a whole when it has ended, and what was left out of it when it was begun.
+        clock.read_bytes = max(lane.read_bytes - self._left_out_bytes, clock.read_bytes)
         return clock
 
     @property
@@ -390,7 +393,11 @@ class Work:
         bands, request = bands_of(self._store), self._request
         if bands is None or request.fields or self._pipeline is None:
             return None
-        return bands.window(request.samples[position], self._pipeline, request.key(position))
+        window = bands.window(request.samples[position], self._pipeline, request.key(position))
+        if window is not None:
+            with self._lock:
+                self._left_out_bytes += window.file_bytes - window.read_bytes
+        return window
 
     @staticmethod
     def _check(error: StoreError) -> None:

@@ -90,7 +90,7 @@ class Bands:
             window = cut(sparse, pillow_box, index, header, trusted=True)
         except (NotWindowable, ArtifactError, OpError):
             return None
-        return Windowed.of(payload_of(window), size, lambda: store.read(sample))
+        return Windowed.of(payload_of(window), size, length, lambda: store.read(sample))
 
     def _known(self, sample: int) -> tuple[Header, Index] | None:
         """Return header and index points of a sample, if the index has them for the object that was listed."""

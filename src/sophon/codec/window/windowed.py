@@ -10,15 +10,17 @@ class Windowed(bytes):
 
     Attributes:
         file_bytes: Size of the file.
+        read_bytes: How much of it was read.
         whole: Returns the file, where it is needed after all.
     """
 
-    file_bytes: int
+    file_bytes: int = 0
+    read_bytes: int = 0
     whole: Callable[[], bytes]
 
     @classmethod
-    def of(cls, payload: bytes, file_bytes: int, whole: Callable[[], bytes]) -> Windowed:
+    def of(cls, payload: bytes, file_bytes: int, read_bytes: int, whole: Callable[[], bytes]) -> Windowed:
         """Return a window with what is known of its file."""
         made = cls(payload)
-        made.file_bytes, made.whole = file_bytes, whole
+        made.file_bytes, made.read_bytes, made.whole = file_bytes, read_bytes, whole
         return made

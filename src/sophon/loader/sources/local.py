@@ -119,6 +119,7 @@ class _LocalFetch(Fetch):
         self._request = request
         self._lane = reading.lane()
         self._pipeline: Pipeline | None = None
+        self._left_out_bytes = 0  # of samples of which only a part was read
         self._read: SimpleQueue[tuple[int, bytes | BaseException] | None] = SimpleQueue()
         self.clock = StreamClock()
 
@@ -134,6 +135,8 @@ class _LocalFetch(Fetch):
                     reply.payload = data
                     if isinstance(data, Windowed):
                         reply.cut = cut
+                        self.clock.read_bytes -= data.file_bytes - data.read_bytes
+                        self._left_out_bytes += data.file_bytes - data.read_bytes
                     elif cut != RAW and not (cut == WINDOW and has_bands):  # finishing decodes what it needs of a file
                         pipeline = self._pipeline = self._pipeline or Pipeline.from_spec(request.pipeline)
                         first, *others = (data,) if not request.fields else unpack(data, 1 + len(request.fields))
@@ -196,7 +199,8 @@ class _LocalFetch(Fetch):
     def _count(self, read_s: float, waited_s: float) -> None:
         clock, lane = self.clock, self._lane
         clock.reading_s += waited_s
-        clock.read_s, clock.reads, clock.read_bytes = read_s, lane.reads, lane.read_bytes
+        clock.read_s, clock.reads = read_s, lane.reads
+        clock.read_bytes = lane.read_bytes - self._left_out_bytes
 
     def _ask_for(self, position: int) -> None:
         """Have a sample read by the stage."""

@@ -6,6 +6,8 @@ import os
 import threading
 from dataclasses import dataclass, fields
 
+from sophon.errors import ConfigError
+
 
 @dataclass(frozen=True)
 class Prices:
@@ -19,9 +21,21 @@ class Prices:
     egress_per_gb: float = 0.0
     get_per_million: float = 0.0
 
+    @classmethod
+    def told(cls) -> Prices:
+        """Return the prices that the environment names (SOPHON_EGRESS_PER_GB, SOPHON_GET_PER_MILLION)."""
+        return cls(*(_number(os.environ.get(f"SOPHON_{name}")) for name in ("EGRESS_PER_GB", "GET_PER_MILLION")))
+
     def of(self, gets: int, size_bytes: int) -> float:
         """Return the price of so many requests for so many bytes."""
         return self.get_per_million * gets / 1e6 + self.egress_per_gb * size_bytes / 1e9
+
+
+def _number(text: str | None) -> float:
+    try:
+        return max(float(text or 0), 0.0)
+    except ValueError as error:
+        raise ConfigError(f"a price of an object store: expected a number such as 0.09, got {text!r:.40}") from error
 
 
 @dataclass

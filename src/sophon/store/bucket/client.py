@@ -21,6 +21,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from sophon.process.renewal import renew_after_fork
@@ -99,16 +100,16 @@ class Client:
             return memoryview(b"")
         is_whole = start == 0 and length == of
 
-        def request() -> memoryview:
-            return self._get(key, start, length, etag, version, is_whole)
+        request = partial(self._get, key, start, length, etag, version, is_whole)
+        return self._patiently(partial(self._counted, request, length), length)
 
-        def hedged() -> memoryview:
-            began_s = time.monotonic()
-            found = self.hedge.call(request, lambda: ACCOUNT.hedged(length))
-            ACCOUNT.got(len(found), time.monotonic() - began_s)
-            return found
-
-        return self._patiently(hedged, length)
+    def _counted(self, request: Callable[[], memoryview], length: int) -> memoryview:
+        began_s = time.monotonic()
+        found = self.hedge.call(request, partial(ACCOUNT.hedged, length))
+        seconds = time.monotonic() - began_s
+        self.hedge.learn(seconds)
+        ACCOUNT.got(len(found), seconds)
+        return found
 
     def _get(self, key: str, start: int, length: int, etag: str, version: str | None, is_whole: bool) -> memoryview:
         options: dict[str, Any] = {}
@@ -203,15 +204,16 @@ class Client:
         failed_s, wait_s, renewals = None, _FIRST_WAIT_S, 0
         patience_s = PATIENCE_S if self._has_answered else FIRST_PATIENCE_S
         while True:
+            is_answered = False
+            PACE.enter(size_bytes)
             try:
-                with PACE.request(size_bytes):
-                    found = request()
+                found = request()
+                is_answered = self._has_answered = True
+                return found
             except Exception as error:  # noqa: BLE001 - judged
                 trouble = judged(error)
-            else:
-                PACE.answered()
-                self._has_answered = True
-                return found
+            finally:
+                PACE.leave(size_bytes, is_answered)
             now_s = time.monotonic()
             failed_s = now_s if failed_s is None else failed_s
             verdict = trouble.verdict

@@ -3,7 +3,8 @@
 Handing a request to another thread costs some 50 µs, which a quick server is not worth. So requests are made by the
 thread that needs them until stragglers were seen: one in a hundred that takes four times as long as half of them, and
 long enough to matter. From then on each is made by a thread of its own, and where it has not come after the time that
-all but one in twenty take, a second one is made, and whichever comes first is taken.
+all but one in twenty take, a second one is made, and whichever comes first is taken. Where no stragglers are left, all
+is as before.
 
 Concurrency: one object for all threads; a lost update does no harm.
 """
@@ -11,7 +12,6 @@ Concurrency: one object for all threads; a lost update does no harm.
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -24,7 +24,7 @@ _ENOUGH: Final = 100  # requests before anything is known of the slowest
 _EVERY: Final = 32  # requests between two looks
 _TIMES: Final = 4.0
 _MATTERS_S: Final = 0.1
-_MOST_SHARE: Final = 0.1  # of requests that are made twice: a server in trouble must not get twice the load
+_MOST_SHARE: Final = 0.05  # of requests that are made twice: a server in trouble must not get twice the load
 
 
 class Hedge:
@@ -43,16 +43,13 @@ class Hedge:
 
     def call(self, request: Callable[[], T], on_second: Callable[[], None]) -> T:
         """Make a request, and maybe a second one, of which `on_second` is told."""
-        start_s = time.monotonic()
         late_s = self.late_s
         if late_s is None or self._seconds > _MOST_SHARE * self._seen:
-            found = request()
-        else:
-            found = self._with_second(request, late_s, on_second)
-        self._learn(time.monotonic() - start_s)
-        return found
+            return request()
+        return self._with_second(request, late_s, on_second)
 
-    def _learn(self, seconds: float) -> None:
+    def learn(self, seconds: float) -> None:
+        """Note how long a request took."""
         self._latest_s.append(seconds)
         self._seen += 1
         if self._seen < _ENOUGH or self._seen % _EVERY:
@@ -60,9 +57,8 @@ class Hedge:
         latest_s = sorted(self._latest_s.copy())
         half_s, most_s = latest_s[len(latest_s) // 2], latest_s[len(latest_s) * 19 // 20]
         slowest_s = latest_s[len(latest_s) * 99 // 100]
-        if self.late_s is None and slowest_s < max(_TIMES * half_s, _MATTERS_S):
-            return
-        self.late_s = max(most_s, 2 * half_s, _MATTERS_S / 2)
+        has_stragglers = slowest_s > max(_TIMES * half_s, _MATTERS_S)
+        self.late_s = max(most_s, _TIMES / 2 * half_s, _MATTERS_S / 2) if has_stragglers else None
 
     def _with_second(self, request: Callable[[], T], late_s: float, on_second: Callable[[], None]) -> T:
         came: SimpleQueue[tuple[int, T | None, Exception | None]] = SimpleQueue()

@@ -11,8 +11,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 MOST_GETS: Final = 256  # of one process, over all its data sets: four of them with 64 reads each
@@ -48,9 +46,8 @@ class Pace:
         """How many requests may be under way now."""
         return self._limit
 
-    @contextmanager
-    def request(self, size_bytes: int) -> Iterator[None]:
-        """Wait until one more request may be made, and count it while it is under way."""
+    def enter(self, size_bytes: int) -> None:
+        """Wait until one more request may be made; `leave` follows, whatever comes of it."""
         with self._free:
             while not self._may(size_bytes):
                 self._free.wait()
@@ -58,25 +55,20 @@ class Pace:
             self.under_way_bytes += size_bytes
             self.peak = max(self.peak, self.under_way)
             self.peak_bytes = max(self.peak_bytes, self.under_way_bytes)
-        try:
-            yield
-        finally:
-            with self._free:
-                self.under_way -= 1
-                self.under_way_bytes -= size_bytes
-                self._free.notify()
+
+    def leave(self, size_bytes: int, is_answered: bool) -> None:
+        """Count a request that has ended; one that was answered lets the limit grow again."""
+        with self._free:
+            self.under_way -= 1
+            self.under_way_bytes -= size_bytes
+            if is_answered and self._limit < self.most:
+                self._limit = min(self._limit + 1 / self._limit, self.most)
+            self._free.notify()
 
     def _may(self, size_bytes: int) -> bool:
         if not self.under_way:
             return True
         return self.under_way < self._limit and self.under_way_bytes + size_bytes <= self.most_bytes
-
-    def answered(self) -> None:
-        """Note that a request was answered."""
-        if self._limit < self.most:
-            with self._free:
-                self._limit = min(self._limit + 1 / self._limit, self.most)
-                self._free.notify()
 
     def slow_down(self) -> None:
         """Note that an object store asked for fewer requests."""
