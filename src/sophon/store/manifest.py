@@ -151,7 +151,7 @@ class Manifest:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the manifest to one file, whole or not at all."""
-        table = self._to_table()
+        table = self.to_table()
         # Not synced to the disk, which can take seconds on a busy one: `load` notices what a power cut leaves.
         with replacing(path) as file, pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
@@ -168,13 +168,14 @@ class Manifest:
                 table = reader.read_all()
             # Arrow does not look at what it reads; an offset beyond its buffer would be read out of bounds later.
             table.validate(full=True)
-            return cls._from_table(table)
+            return cls.from_table(table)
         except ArtifactError as error:
             raise ArtifactError(f"{os.fspath(path)}: {error}") from error.__cause__
         except ARROW_ERRORS as error:
             raise ArtifactError(f"{os.fspath(path)} is not a readable manifest: {error}. {_REMEDY}") from error
 
-    def _to_table(self) -> pa.Table:
+    def to_table(self) -> pa.Table:
+        """Return the manifest as one table, with all else in its metadata."""
         arrays: dict[str, Any] = {"id": self.ids, "bytes": self.sizes}
         if self.labels is not None:
             arrays["label"] = self.labels
@@ -198,7 +199,12 @@ class Manifest:
         return pa.table(arrays).unify_dictionaries().replace_schema_metadata(metadata)
 
     @classmethod
-    def _from_table(cls, table: pa.Table) -> Self:
+    def from_table(cls, table: pa.Table) -> Self:
+        """Return the manifest that `to_table` gave.
+
+        Raises:
+            ArtifactError: The table is no manifest, or its rows are not those that it was made of.
+        """
         metadata = table.schema.metadata or {}
         if _META not in metadata or _SOURCES not in metadata:
             raise ArtifactError(f"expected a manifest, got another Arrow file. {_REMEDY}")

@@ -46,7 +46,8 @@ class Account:
         gets: Requests for objects or parts of them that were answered.
         get_bytes: Bytes that came with these.
         index_bytes: Those among them that were window indexes.
-        lists: Pages of listings and questions about single objects.
+        lists: Pages of listings.
+        heads: Questions about single objects.
         retries: Requests that were made again after a failure.
         slow_downs: How often an object store asked for fewer requests.
         hedges: Second requests for what was late; not among the `gets`.
@@ -59,6 +60,7 @@ class Account:
     get_bytes: int = 0
     index_bytes: int = 0
     lists: int = 0
+    heads: int = 0
     retries: int = 0
     slow_downs: int = 0
     hedges: int = 0

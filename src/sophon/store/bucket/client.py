@@ -141,15 +141,18 @@ class Client:
         Raises:
             ObjectError: It does not exist, or the server cannot be asked.
         """
-        ACCOUNT.add("lists")
+        ACCOUNT.add("heads")
         return _object(self._patiently(lambda: library().head(self._opened(), key)))
 
     def exists(self, key: str) -> Object | None:
-        """Return an object, or None if there is none of that name."""
+        """Return an object, or None if there is none of that name, or none that may be seen.
+
+        S3 refuses those who may not list a bucket what does not exist, as if it did.
+        """
         try:
             return self.head(key)
         except ObjectError as error:
-            if error.verdict is Verdict.MISSING:
+            if error.verdict in (Verdict.MISSING, Verdict.RENEW):
                 return None
             raise
 

@@ -7,17 +7,21 @@ import logging
 import re
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from sophon.errors import ConfigError, StoreError
 from sophon.store.address import Address
 from sophon.store.bucket.client import Client, Object, client_of
 from sophon.store.bucket.credentials import endpoint_of
+from sophon.store.bucket.exchange import beside, read_manifest
 from sophon.store.bucket.failures import ObjectError, Verdict
+from sophon.store.bucket.inventory import read_inventory
+from sophon.store.bucket.journal import Journal
 from sophon.store.bucket.named import listing_manifest
 from sophon.store.bucket.objects import BucketStore, folder_manifest
 from sophon.store.bucket.shards import BucketParquetStore, BucketTarStore, ObjectFile, scan_shard_objects
-from sophon.store.bucket.tree import walk
+from sophon.store.bucket.tree import Known, walk
 from sophon.store.cache import ManifestCache
 from sophon.store.listing.beside import INSIDE
 from sophon.store.listing.rows import SUFFIXES
@@ -32,6 +36,7 @@ KINDS: Final[dict[str, Any]] = {
     "bucket-parquet": BucketParquetStore,
 }
 _SHARDS: Final = {".tar": "tar", ".parquet": "parquet"}
+_MANY: Final = 10_000  # samples, from which on a listing takes so long that people wonder
 _SPLIT: Final = re.compile(r"(.+)-\d+-of-\d+\.\w+")
 _BRACES: Final = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
@@ -45,15 +50,81 @@ def open_manifest(
         ConfigError: There is nothing, no data set, or an option is wrong.
         StoreError: The data set is empty or damaged, or the object store cannot be asked.
     """
-    key = cache_key(address, options)
-    known = cache.load(address, key)
+    told = dict(options)
+    place: str | Address | None = told.pop("manifest", None)
+    key, found = cache_key(address, told), None
+    selects = "where" in told and not _is_listing(address)  # which is done afterwards
+    if place is None and len(told) == selects:  # else it is of other samples
+        found = _beside(address)
+        place = None if found is None else beside(address)
+    if place is not None:
+        key += f"\0manifest={place} {'' if found is None else found.etag}"
+    known = cache.load(address, key) if place is None or found is not None else None
     if known is not None and known.kind in KINDS:
         return known
-    started_s = time.time()
-    manifest = scan(address, options, on_progress)
-    LOG.info("listed %s samples of %s in %.1f s", f"{len(manifest):,}", address, time.time() - started_s)
+    if place is not None:
+        manifest = read_manifest(place, found)
+        if manifest.kind not in KINDS:
+            raise ConfigError(f"{place} is a manifest of a {manifest.kind}, not of an object store")
+    else:
+        manifest = scan(address, told, _telling(address, on_progress))
     cache.keep(address, manifest, float("inf"), key)
     return manifest
+
+
+def _beside(address: Address) -> Object | None:
+    """Return the manifest in the bucket, if there is one and the bucket can be asked."""
+    try:
+        return client_of(address).exists(beside(address).key)
+    except ObjectError:
+        return None  # whoever needs the bucket says what is wrong
+
+
+def _telling(address: Address, on_progress: Progress | None) -> Progress:
+    """Return a report of progress that says, once, that a large data set is listed and how long that takes."""
+    started_s = time.monotonic()
+    said: list[bool] = []
+
+    def report(done: int, total: int | None) -> None:
+        if done >= _MANY and not said:
+            said.append(True)
+            seconds = 1e6 * (time.monotonic() - started_s) / done
+            LOG.warning(
+                "%s has no manifest and is listed, which takes some %.0f s for each million of samples; "
+                "`sophon manifest %s` does that once for all",
+                *(address, seconds, address),
+            )
+        if on_progress is not None:
+            on_progress(done, total)
+
+    return report
+
+
+def list_manifest(
+    address: Address, journal: Path, inventory: str | None = None, on_progress: Progress | None = None
+) -> tuple[Manifest, int]:
+    """List a data set anew, whatever is known of it; return its manifest, and how many objects were known already.
+
+    Args:
+        address: The data set.
+        journal: File that keeps how far a listing has come; removed when it is done.
+        inventory: Path or address of the ``manifest.json`` of an S3 Inventory, which is read instead.
+        on_progress: Called now and then.
+    """
+    if inventory is not None:
+        objects = read_inventory(inventory, address.root, address.bucket, on_progress)
+        found = _shards_in(address, [one for one in objects if "/" not in one.key[len(address.root) :]])
+        if found:
+            return scan_shard_objects(found[0], address, found[1], on_progress), 0
+        return folder_manifest(address, objects), 0
+    kept = Journal(journal)
+    try:
+        manifest = scan(address, {}, on_progress, kept)
+    except BaseException:
+        kept.close()
+        raise
+    kept.remove()
+    return manifest, sum(len(piece.objects) for piece in kept.pieces)
 
 
 def cache_key(address: Address, options: Mapping[str, str]) -> str:
@@ -66,10 +137,15 @@ def _is_listing(address: Address) -> bool:
     return address.suffix in SUFFIXES
 
 
-def scan(address: Address, options: Mapping[str, str], on_progress: Progress | None = None) -> Manifest:
+def scan(
+    address: Address,
+    options: Mapping[str, str],
+    on_progress: Progress | None = None,
+    journal: Journal | None = None,
+) -> Manifest:
     """List what lies at an address."""
     try:
-        return _scan(client_of(address), address, dict(options), on_progress)
+        return _scan(client_of(address), address, dict(options), on_progress, journal)
     except ObjectError as error:
         if error.verdict is Verdict.MISSING:
             raise ConfigError(f"there is nothing at {address}; check the spelling") from error
@@ -77,7 +153,13 @@ def scan(address: Address, options: Mapping[str, str], on_progress: Progress | N
         raise StoreError(f"cannot look at {address}: {error.strerror}; {remedy}") from error
 
 
-def _scan(client: Client, address: Address, options: dict[str, str], on_progress: Progress | None) -> Manifest:
+def _scan(
+    client: Client,
+    address: Address,
+    options: dict[str, str],
+    on_progress: Progress | None,
+    journal: Journal | None = None,
+) -> Manifest:
     told = {name: value for name, value in options.items() if name != "where"}
     shards = _named_shards(client, address)
     if shards:
@@ -96,22 +178,8 @@ def _scan(client: Client, address: Address, options: dict[str, str], on_progress
     found = _shards_in(address, level[1])
     if found:
         return scan_shard_objects(found[0], address, found[1], on_progress, told)
-    return _folder(client, address, options, level, on_progress)
-
-
-def _folder(
-    client: Client,
-    address: Address,
-    options: dict[str, str],
-    level: tuple[list[str], list[Object]],
-    on_progress: Progress | None,
-) -> Manifest:
     listing = _listing_in(address, options, level[1])
-    objects: list[Object] = []
-    for piece in walk(client, address.root, first_level=level):
-        objects += piece.objects
-        if on_progress is not None:
-            on_progress(len(objects), None)
+    objects = _objects(client, address, level, on_progress, journal)
     if listing is None:
         unfit = sorted(set(options) & {"path", "label"})
         if unfit:
@@ -123,6 +191,34 @@ def _folder(
     except StoreError:  # no pictures, or folders without any: the listing may name other objects
         base = None
     return listing_manifest(client, listing, {found.key: found for found in objects}, options, base)
+
+
+def _objects(
+    client: Client,
+    address: Address,
+    level: tuple[list[str], list[Object]],
+    on_progress: Progress | None,
+    journal: Journal | None,
+) -> list[Object]:
+    """Return all objects below an address; what a journal knows is not listed again."""
+    known: dict[str, Known] = {}
+    for piece in journal.pieces if journal is not None else ():
+        last = piece.last or (known[piece.folder].last if piece.folder in known else "")
+        known[piece.folder] = Known(last, piece.is_done)
+    objects: list[Object] = []
+
+    def take_over(folders: list[str]) -> None:
+        wanted = set(folders)  # others may have been moved since
+        for piece in journal.pieces if journal is not None else ():
+            objects.extend(piece.objects if piece.folder in wanted else ())
+
+    for piece in walk(client, address.root, known, level, take_over):
+        objects += piece.objects
+        if journal is not None and piece.folder:
+            journal.add(piece)
+        if on_progress is not None:
+            on_progress(len(objects), None)
+    return objects
 
 
 def _listing_in(address: Address, options: Mapping[str, str], objects: list[Object]) -> Address | None:

@@ -52,7 +52,7 @@ def walk(
     prefix: str,
     known: Mapping[str, Known] | None = None,
     first_level: tuple[list[str], list[Object]] | None = None,
-    on_folders: Callable[[int, int], None] | None = None,
+    on_folders: Callable[[list[str]], None] | None = None,
 ) -> Iterator[Piece]:
     """List all objects below a prefix.
 
@@ -61,13 +61,14 @@ def walk(
         prefix: With a slash at its end, or "" for the whole bucket.
         known: Folders that were listed earlier, wholly or in part: what is known of them is not listed again.
         first_level: What lies right below the prefix, if that is known.
-        on_folders: Called with the number of folders that are done, and of all.
+        on_folders: Called with all folders that are listed on their own.
     """
     folders, loose = _folders(client, first_level or client.level(prefix))
+    if on_folders is not None:
+        on_folders(folders)
     yield Piece("", loose, "", True)
     known = known or {}
     left = [folder for folder in folders if not (folder in known and known[folder].is_done)]
-    done = len(folders) - len(left)
 
     def piece(folder: str, pages: Iterator[list[Object]]) -> tuple[Piece, Iterator[list[Object]]]:
         found: list[Object] = []
@@ -87,13 +88,9 @@ def walk(
                 ended, under_way = wait(under_way, return_when=FIRST_COMPLETED)
                 for future in ended:
                     found, pages = future.result()
-                    if found.is_done:
-                        done += 1
-                    else:
+                    if not found.is_done:
                         under_way.add(pool.submit(piece, found.folder, pages))
                     yield found
-                    if on_folders is not None:
-                        on_folders(done, len(folders))
         finally:
             for future in under_way:
                 future.cancel()

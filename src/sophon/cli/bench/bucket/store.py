@@ -22,7 +22,7 @@ from sophon.units import format_bytes
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="How often each is measured.")
 @json_option
 def bench_store_command(data: Path | None, objects: int, at_once: int, rounds: int, json_target: str | None) -> None:
-    """Objects from SeaweedFS on this machine, beside obstore and boto3."""
+    """Objects from a real server, beside obstore and boto3."""
     from sophon.bench.bucket.store import bench_store
 
     with steps_bar("store") as report:
