@@ -3,7 +3,8 @@
 If the client is inconsistent with the following, it is a bug:
 
 - `get` returns bytes of the very object that was listed, or raises: every request names its ETag or version (If-Match),
-  and the ETag of the answer is compared too, since there are servers that do not look at If-Match.
+  and the ETag of the answer is compared too, since there are servers that do not look at If-Match. Where a server has
+  no ETags (plain HTTP), size and time of the answer are compared.
 - A request that fails for a reason that may pass is made again for `PATIENCE_S`, at growing and random intervals.
 - Credentials that are refused are looked up anew, once for each request that they fail.
 - No key, token, signature or URL with one is in a message.
@@ -89,7 +90,7 @@ class Client:
             key: Its name.
             start: First byte.
             length: How many.
-            etag: Of the object that was listed; "" if the server gives none.
+            etag: Of the object that was listed.
             version: Of the object that was listed, where the bucket keeps versions.
             of: Size of the object that was listed, if known: then reading all of it needs no range.
 
@@ -115,14 +116,14 @@ class Client:
         options: dict[str, Any] = {}
         if version is not None:
             options["version"] = version
-        if etag and not etag.startswith("W/"):  # a weak one matches nothing by the rules of HTTP
+        if etag.startswith('"'):  # a weak one matches nothing by the rules of HTTP
             options["if_match"] = etag
         as_part = self._gives_parts and not is_whole
         if as_part:
             options["range"] = (start, start + length)
         try:
             answer = library().get(self._opened(), key, options=options)
-            if etag and quoted(answer.meta["e_tag"] or "") != etag:
+            if _etag(answer.meta) != etag:
                 raise ObjectError(Verdict.CHANGED)
             if not as_part and answer.meta["size"] > max(_WHOLE_BYTES, length):
                 raise ObjectError(Verdict.WHOLE)
@@ -250,7 +251,13 @@ class Client:
 
 def _object(entry: Any) -> Object:
     changed_ns = int(entry["last_modified"].timestamp() * 1e9)
-    return Object(entry["path"], entry["size"], quoted(entry["e_tag"] or ""), changed_ns, entry["version"])
+    return Object(entry["path"], entry["size"], _etag(entry), changed_ns, entry["version"])
+
+
+def _etag(entry: Any) -> str:
+    """Return the ETag of an object; where a server has none, its size and time stand for it."""
+    etag = entry["e_tag"]
+    return quoted(etag) if etag else f'T"{entry["size"]}-{entry["last_modified"].timestamp():.0f}"'
 
 
 def quoted(etag: str) -> str:
