@@ -63,7 +63,7 @@ def bench_store(
     """
     report = on_step or nothing
     keep_buffers()  # as a node does
-    with scratch_folder("buckets") as folder, object_server("seaweedfs", Path(folder)) as server, _used(server):
+    with scratch_folder("buckets") as folder, object_server("seaweedfs", Path(folder)) as server, used(server):
         os.environ["XDG_CACHE_HOME"] = str(Path(folder, "cache"))
         rng = np.random.default_rng(0)
         report("objects", 0, rounds + 2)
@@ -77,7 +77,7 @@ def bench_store(
 
 
 @contextmanager
-def _used(server: ObjectServer) -> Iterator[None]:
+def used(server: ObjectServer) -> Iterator[None]:
     """Have addresses lead to a server."""
     names = (*server.environment, "XDG_CACHE_HOME")
     before = {name: os.environ.get(name) for name in names}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from sophon.cli.bench.bucket.manifest import bench_manifest_command
 from sophon.cli.bench.bucket.store import bench_store_command
 from sophon.cli.bench.calls import bench_calls_command
 from sophon.cli.bench.cuts import bench_cuts
@@ -35,6 +36,7 @@ bench.add_command(bench_cuts)
 bench.add_command(bench_isolation_command)
 bench.add_command(bench_link_command)
 bench.add_command(bench_loader_command)
+bench.add_command(bench_manifest_command)
 bench.add_command(bench_ops_command)
 bench.add_command(bench_paper_command)
 bench.add_command(bench_parts_command)
