@@ -27,6 +27,7 @@ from sophon import (
     ops,
 )
 from tests.support.command import refusal
+from tests.support.launching import free_port
 from tests.support.pictures import encode, scene
 from tests.support.servers import RECIPE, make_images, serve
 
@@ -63,12 +64,6 @@ def place(tmp_path_factory):
     (folder / "tokens").write_text(f"{TOKEN} *\n")
     with serve(images, name="train", options=("--token-file", str(folder / "tokens"))) as server:
         yield Place(folder, server.url)
-
-
-def _closed_port() -> int:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        return nobody.getsockname()[1]
 
 
 def _taken_port() -> tuple[socket.socket, int]:
@@ -174,7 +169,7 @@ ADDRESSES = {
         "give several nodes as a list",
     ),
     "a port where nobody listens": (
-        lambda p: p.remote(f"grpc://127.0.0.1:{_closed_port()}/train", faults=Faults(deadline_s=1)),
+        lambda p: p.remote(f"grpc://127.0.0.1:{free_port()}/train", faults=Faults(deadline_s=1)),
         "nothing listens on that port there.*Is `sophon serve` running there",
     ),
     "a host that nobody knows": (

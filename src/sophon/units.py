@@ -128,3 +128,8 @@ def format_rate(per_s: float) -> str:
     if not math.isfinite(per_s):
         return "∞"
     return f"{per_s:,.0f}/s" if per_s >= 100 else f"{per_s:.3g}/s"
+
+
+def counted(number: int, one: str, many: str) -> str:
+    """Return a number of things in words: ``1 try``, ``2 tries``."""
+    return f"{number:,} {one if number == 1 else many}"

@@ -138,7 +138,10 @@ def test_what_cannot_work_is_a_config_error(photos, tmp_path, monkeypatch, argum
 
 
 def test_ctrl_c_ends_a_command_with_130_and_no_traceback(tmp_path):
-    command = [sys.executable, "-m", "sophon", "synth", str(tmp_path / "photos"), "--count", "1000000"]
+    # Shells have what they run in the background ignore Ctrl+C, and so do those who inherit it from them.
+    heeds = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    program = heeds + "runpy.run_module('sophon', run_name='__main__')"
+    command = [sys.executable, "-c", program, "synth", str(tmp_path / "photos"), "--count", "1000000"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         wait_until(lambda: list(tmp_path.glob("photos/**/*.jpg")))
         process.send_signal(signal.SIGINT)

@@ -19,6 +19,8 @@ from sophon.errors import (
     remote_traceback,
 )
 from sophon.link.wire import (
+    MAX_REQUEST_BYTES,
+    MAX_SAMPLES,
     REPLY_SCHEMA,
     Reply,
     Request,
@@ -125,6 +127,15 @@ def test_a_batch_of_raw_samples_says_what_replies_one_by_one_do(rows, has_labels
     asked = replace(_asking_for(replies), samples=(0,) * int(positions.max()), cuts=(RAW,) * int(positions.max()))
     with pytest.raises(ProtocolError, match="a reply to position"):
         list(replies_of(batch, asked))
+
+
+def test_the_largest_request_is_small_enough():
+    most, keys = (2**31 - 1,) * MAX_SAMPLES, (2**63 - 1,) * MAX_SAMPLES
+    cuts = tuple(Cut(k % 9, "jxl3") for k in range(MAX_SAMPLES))
+    request = Request("d" * 1000, {"ops": ["x" * 16_384]}, 2**63, 2**63, most, cuts, "f" * 64, keys=keys)
+    data = request.to_bytes()
+    assert len(data) < MAX_REQUEST_BYTES
+    assert Request.from_bytes(data) == request
 
 
 @pytest.mark.parametrize("wrong", [-1, 7, 2**31 - 1, -(2**31)])

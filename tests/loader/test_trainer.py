@@ -1,29 +1,20 @@
 """Hugging Face's Trainer, with its own checkpoints on as many ranks, and with our loader on another number of them."""
 
-import collections
-import hashlib
-import json
-import os
-import socket
-import subprocess
-import sys
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
 
 import sophon
 from sophon.bench.pictures.photo_folder import write_photos
-from sophon.pipeline import Key, Pipeline, ops
+from sophon.pipeline import Pipeline, ops
 from sophon.store import open_store
+from tests.support.launching import expected_of, seen_by_ranks
 from tests.support.marks import slow
 from tests.support.pictures import photo_folder
-from tests.support.servers import RECIPE, make_images, serve
-from tests.support.waiting import HANG_S
+from tests.support.servers import make_images, serve
 
 pytest.importorskip("transformers")
-ROOT = Path(__file__).parents[2]
 COUNT, EPOCHS, BATCH = 24, 2, 2
 
 
@@ -39,33 +30,8 @@ def node(images):
 
 
 def _run(way, node, folder, stop, ranks):
-    """Run the program; return what all ranks have seen together, by epoch."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    how = [sys.executable]
-    if ranks > 1:
-        rendezvous = ["--master-addr", "127.0.0.1", "--master-port", port]
-        how += ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), *rendezvous]
     program = ["-m", "tests.support.trained", way, node.url, str(folder), str(EPOCHS), str(stop)]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*how, *program], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=4 * HANG_S, check=False
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    seen = collections.defaultdict(list)
-    for rank in range(ranks):
-        for epoch, batch in json.loads((folder / f"seen-{rank}.json").read_text()):
-            seen[epoch] += map(tuple, batch)
-    return seen
-
-
-def _expected(images, epoch):
-    store = open_store(images)
-    return {
-        (str(store.manifest.ids[i]), hashlib.sha256(RECIPE.run(store.read(i), Key(3, epoch, i)).tobytes()).hexdigest())
-        for i in range(COUNT)
-    }
+    return seen_by_ranks(program, ranks, folder, by_torchrun=ranks > 1)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +48,7 @@ def test_nothing_is_missing_or_there_twice_after_a_checkpoint_in_mid_epoch(way, 
     for epoch in range(EPOCHS):
         seen = first[epoch] + second[epoch]
         assert len(seen) == COUNT
-        assert set(seen) == _expected(images, epoch)
+        assert set(seen) == expected_of(images, epoch)
 
 
 @pytest.mark.slow

@@ -1,8 +1,12 @@
 """One tenant of a node means ill, or somebody outside: an honest one hardly notices, and the node stays small."""
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from itertools import pairwise
@@ -10,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from sophon.process.children import children_of
 from tests.support.misbehave import NODE
 from tests.support.servers import make_images, serve
 
@@ -56,13 +61,35 @@ def size(pid):
     return int(lines["VmRSS"].split()[0]) >> 10, int(lines["Threads"]), len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
+class Killer(threading.Thread):
+    """Kills a child process of a node twice a second."""
+
+    def __init__(self, pid):
+        super().__init__()
+        self._pid, self.killed = pid, 0
+        self.start()
+
+    def run(self):
+        end_s = time.monotonic() + ATTACK_S
+        while time.monotonic() < end_s:
+            for child in children_of(self._pid)[:1]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+                    self.killed += 1
+            time.sleep(0.5)
+
+    def communicate(self, timeout):
+        self.join(timeout)
+        assert self.killed > 3
+
+
 def attacked(server, how, token=HOSTILE):
     """Return an honest tenant's rate before, during and after an attack, its longest gap, and the node's size."""
     honest = start("honest", server, HONEST, 4 + ATTACK_S + 8)
     time.sleep(1)
     quiet_s = time.monotonic()
     time.sleep(3)
-    hostile = start(how, server, token, ATTACK_S)
+    hostile = Killer(server._process.pid) if how == "killed" else start(how, server, token, ATTACK_S)
     begin_s, most = time.monotonic(), (0, 0, 0)
     while time.monotonic() < begin_s + ATTACK_S:
         most = tuple(map(max, most, size(server._process.pid)))
@@ -93,6 +120,16 @@ def test_an_honest_tenant_beside_a_hostile_one(images, how, monkeypatch):
     assert found["gap_s"] < 2
     assert found["megabytes"] < 64 + 500
     assert found["cuts"].get("2:zstd", 0) > 0.5 * sum(found["cuts"].values()), "it is still worked for"
+
+
+@pytest.mark.slow
+def test_a_tenant_whose_workers_are_killed(images):
+    with node(images, "--cores", "1") as server:
+        found = attacked(server, "killed")
+    undisturbed = min(found["before"], found["after"])
+    assert found["during"] >= 0.4 * undisturbed
+    assert found["after"] >= 0.4 * found["before"]
+    assert found["gap_s"] < 2
 
 
 @pytest.mark.slow

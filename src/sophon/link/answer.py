@@ -12,16 +12,28 @@ from typing import Any
 from sophon.codec.table import CODECS
 from sophon.errors import ArtifactError, ConfigError, ProtocolError
 from sophon.link.transport import Opened
-from sophon.link.wire import MAX_SAMPLES
+from sophon.link.wire import MAX_SAMPLES, parse_json
 from sophon.store.fields import Field, fields_from_json
 
 MOST_SAMPLES = 1 << 24  # more than the ten million that we plan for; the order of an epoch takes 24 bytes for each
 MOST_TRUSTED = 1 << 28
+MAX_ANSWER_BYTES = 1 << 20  # of JSON: fifty thousand class names; read in less than 50 ms whatever they are
+MAX_TRUSTED_BYTES = 64 << 20
 _MOST_CLASSES = 1 << 20
 _MOST_NAMES = 1024  # columns, codecs or ops
 _MOST_CORES = 1 << 16
 _MOST_TEXT = 1024
 _MOST_OPS = 64
+
+
+def parse_answer(data: bytes, trusted: bool = False) -> dict[str, Any]:
+    """Return the JSON of a node's answer, or raise `ProtocolError`."""
+    if len(data) > MAX_ANSWER_BYTES and not trusted:
+        raise ProtocolError(
+            f"an answer of {len(data):,} bytes, more than the {MAX_ANSWER_BYTES:,} that are taken; has the data set so "
+            "many classes or columns? Take more from a node of your own with Credentials(trusted=True)"
+        )
+    return parse_json(data, MAX_TRUSTED_BYTES)
 
 
 def opened_from(message: dict[str, Any], address: str, trusted: bool = False) -> Opened:

@@ -3,8 +3,11 @@
 Flight unpacks the columns of a record batch as soon as it comes, and what it allocates for that is what the other side
 says: 33 KB of compressed zeros become a gigabyte. So a trainer has replies sent beside the columns, as bytes that
 Flight hands on as they are (``app_metadata``), in a stream whose only column is one of nulls, which has no bytes at
-all. Each is either a stream's clock, in JSON, or a record batch as an Arrow IPC message. That takes one copy more on
-the node.
+all. Each is either a stream's clock, in JSON, or a record batch as an Arrow IPC message.
+
+Flight copies what it sends in this way once. So that there is no second copy, payloads are put into memory with room
+around them (`Room`), where the rest of the message is written to: what lies before the payloads in a message, and what
+lies behind.
 
 A message is opened if its columns are not compressed; then its bytes are used where they lie, and nothing is allocated.
 """
@@ -12,6 +15,7 @@ A message is opened if its columns are not compressed; then its bytes are used w
 from __future__ import annotations
 
 import functools
+import io
 import struct
 from typing import Any
 
@@ -21,6 +25,7 @@ from sophon.errors import ProtocolError
 
 CLOSED_SCHEMA = pa.schema([("closed", pa.null())])
 _CONTINUATION = b"\xff\xff\xff\xff"  # how a message begins, and JSON does not
+_EDGE_BYTES, _ROW_BYTES = 4096, 128  # room on each side of payloads: for the header of a message, and for each row
 _HEADER, _COMPRESSION = 2, 3  # fields of the tables Message and RecordBatch in Arrow's Message.fbs
 
 
@@ -30,9 +35,78 @@ def nothing() -> pa.RecordBatch:
     return pa.record_batch([pa.nulls(0)], schema=CLOSED_SCHEMA)
 
 
+class Room:
+    """Memory for the payloads of a record batch, with room for the rest of an envelope.
+
+    Args:
+        rows: How many payloads.
+        size_bytes: Of all of them.
+
+    Attributes:
+        payloads: Where the payloads lie, side by side from its start.
+        memory: The same, to be written to.
+    """
+
+    def __init__(self, rows: int, size_bytes: int) -> None:
+        self._edge_bytes = _EDGE_BYTES + _ROW_BYTES * rows
+        # From malloc, which has such buffers used again (`process.arenas`); Arrow's own pool gives their pages back.
+        self._all = pa.allocate_buffer(size_bytes + 2 * self._edge_bytes, memory_pool=pa.system_memory_pool())
+        self.payloads: pa.Buffer = self._all.slice(self._edge_bytes, size_bytes)
+        self.memory = memoryview(self._all).cast("B")[self._edge_bytes : self._edge_bytes + size_bytes]
+
+    def enclosed(self, batch: pa.RecordBatch) -> pa.Buffer:
+        """Return a record batch, whose payloads lie here, in an envelope that is built around them."""
+        parts = _parts(batch)
+        at = next((at for at, part in enumerate(parts) if part.address == self.payloads.address and part.size), None)
+        if at is None:  # there are no payloads
+            return enclosed(batch)
+        before, after = b"".join(parts[:at]), b"".join(parts[at + 1 :])
+        if max(len(before), len(after) + parts[at].size - self.payloads.size) > self._edge_bytes:
+            return enclosed(batch)
+        start, end = self._edge_bytes - len(before), self._edge_bytes + parts[at].size
+        memory = memoryview(self._all).cast("B")
+        memory[start : self._edge_bytes] = before
+        memory[end : end + len(after)] = after
+        return self._all.slice(start, len(before) + parts[at].size + len(after))
+
+
+class _Parts(io.RawIOBase):
+    """What Arrow writes a stream to: keeps the parts as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[pa.Buffer] = []
+
+    def writable(self) -> bool:
+        """Return that it can be written to."""
+        return True
+
+    def write(self, part: Any) -> int:
+        """Keep one part."""
+        self.found.append(part if isinstance(part, pa.Buffer) else pa.py_buffer(part))
+        return len(part)
+
+
+def _parts(batch: pa.RecordBatch) -> list[pa.Buffer]:
+    """Return the message of a record batch in parts; columns are not copied."""
+    sink = _Parts()
+    with pa.PythonFile(sink, "w") as file:
+        stream = pa.ipc.new_stream(file, batch.schema)
+        stream.write_batch(batch)
+    schema_bytes, at = _schema_bytes(batch.schema), 0  # which comes first
+    while schema_bytes > 0:
+        schema_bytes -= len(sink.found[at])
+        at += 1
+    return sink.found[at:]
+
+
+@functools.cache
+def _schema_bytes(schema: pa.Schema) -> int:
+    return int(schema.serialize().size)
+
+
 def enclosed(batch: pa.RecordBatch) -> pa.Buffer:
     """Return a record batch in an envelope."""
-    # From malloc, which has such buffers used again (`process.arenas`); Arrow's own pool gives their pages back.
     return batch.serialize(memory_pool=pa.system_memory_pool())
 
 
@@ -57,7 +131,7 @@ def opened_batch(envelope: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
         if message.type != "record batch" or _is_compressed(message.metadata.to_pybytes()):
             raise ProtocolError(f"expected a record batch that is not compressed, got another message ({message.type})")
         return pa.ipc.read_record_batch(message, schema)
-    except (pa.ArrowException, OSError, ValueError, struct.error, IndexError) as error:
+    except (pa.ArrowException, EOFError, OSError, ValueError, struct.error, IndexError) as error:
         raise ProtocolError(f"a damaged record batch: {str(error)[:200]}") from error
 
 

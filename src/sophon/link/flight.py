@@ -27,7 +27,7 @@ from sophon.errors import (
     TransportError,
 )
 from sophon.link import grpc_fork as fork
-from sophon.link.answer import opened_from
+from sophon.link.answer import opened_from, parse_answer
 from sophon.link.closed import CLOSED_SCHEMA, is_clock, opened_batch, read_options
 from sophon.link.credentials import Credentials, certificate_problem, connection_hint, plain_reason
 from sophon.link.listing import Listing, received
@@ -43,7 +43,6 @@ from sophon.link.wire import (
     StreamClock,
     agreed,
     error_from_json,
-    parse_json,
     replies_of,
     sizes_from_bytes,
 )
@@ -53,7 +52,6 @@ from sophon.process.renewal import renew_after_fork
 
 # For one record batch: the largest value that a payload may hold, plus everything else in the batch.
 _MAX_MESSAGE_BYTES = MAX_VALUE_BYTES + (64 << 20)
-_MAX_ANSWER_BYTES = 64 << 20  # of JSON: a million class names
 # A connection is given up after this long without a byte that the node owes. It is ten times as long as a healthy node
 # is ever silent (`server.service`), and a sixth of the default deadline, so that there is time for other tries.
 SILENCE_S = 10.0
@@ -127,7 +125,7 @@ class FlightTransport(Transport):
             results = list(islice(client.do_action(flight.Action("open", body), options), _MOST_PARTS))
             if len(results) != 1:
                 raise ProtocolError(f"{self.address} gave {len(results)} answers to one question")
-            message = parse_json(results[0].body.to_pybytes(), _MAX_ANSWER_BYTES)
+            message = parse_answer(results[0].body.to_pybytes(), self._credentials.trusted)
         self._protocol = agreed(message.get("protocols"))
         if self._protocol == OLDEST_PROTOCOL and not self._credentials.trusted:
             raise ProtocolError(

@@ -52,6 +52,7 @@ from sophon import errors
 from sophon.codec.codec import Payload
 from sophon.codec.cut import RAW, Cut
 from sophon.errors import ConfigError, Error, ProtocolError
+from sophon.link.closed import Room
 from sophon.link.telling import told_text, told_traceback
 from sophon.pipeline import Key
 from sophon.store.bundle import MOST_PARTS
@@ -60,7 +61,7 @@ PROTOCOL = 2
 OLDEST_PROTOCOL = 1
 PROTOCOLS = tuple(range(OLDEST_PROTOCOL, PROTOCOL + 1))
 """The versions that this release speaks."""
-MAX_REQUEST_BYTES = 1 << 20
+MAX_REQUEST_BYTES = 1 << 19  # twice what the largest request has; read in less than 50 ms whatever it is
 MAX_SAMPLES = 8192  # in one request
 _WITH_FIELDS = 2
 _OLD_NODE = "the storage node's release does not know fields; upgrade it"
@@ -273,13 +274,13 @@ def _values(clock: StreamClock) -> tuple[Any, ...]:
     return tuple(vars(clock).values())
 
 
-def batch_of(replies: Sequence[Reply]) -> pa.RecordBatch:
-    """Return replies as one record batch."""
+def batch_of(replies: Sequence[Reply], room: Room | None = None) -> pa.RecordBatch:
+    """Return replies as one record batch; their payloads are put into the room, if there is one for them."""
     return pa.record_batch(
         [
             pa.array([r.position for r in replies], pa.int32()),
             pa.array([str(r.cut) for r in replies], pa.string()),
-            _payloads([r.payload for r in replies]),
+            _payloads([r.payload for r in replies], room),
             pa.array([r.label for r in replies], pa.int64()),
             pa.array([r.cpu_s for r in replies], pa.float32()),
             pa.array([None if r.error is None else error_to_json(r.error) for r in replies], pa.string()),
@@ -294,11 +295,17 @@ def batch_of(replies: Sequence[Reply]) -> pa.RecordBatch:
     )
 
 
-def _payloads(parts: list[Payload]) -> pa.Array:
+def _payloads(parts: list[Payload], room: Room | None) -> pa.Array:
     """Return payloads as one column, with one copy; pyarrow's builder would grow its buffer again and again."""
     offsets = np.zeros(len(parts) + 1, np.int32)
     np.cumsum([len(part) for part in parts], out=offsets[1:])
-    return pa.Array.from_buffers(pa.binary(), len(parts), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))])
+    if room is None:
+        data = pa.py_buffer(b"".join(parts))
+    else:
+        data = room.payloads
+        for part, start, end in zip(parts, offsets[:-1], offsets[1:], strict=True):
+            room.memory[start:end] = part
+    return pa.Array.from_buffers(pa.binary(), len(parts), [None, pa.py_buffer(offsets), data])
 
 
 def raw_batch(

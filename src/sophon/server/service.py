@@ -18,13 +18,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyarrow import flight
 
 from sophon.codec.cut import RAW
-from sophon.link.closed import CLOSED_SCHEMA, enclosed, nothing
+from sophon.link.closed import CLOSED_SCHEMA, Room, enclosed, nothing
 from sophon.link.wire import (
     REPLY_SCHEMA,
     Reply,
@@ -171,11 +171,11 @@ class Service(Refusing):
         batches = self._batches(context, request, work, seat)
         if request.is_closed:
             return flight.GeneratorStream(CLOSED_SCHEMA, _enclosed(batches))
-        return flight.GeneratorStream(REPLY_SCHEMA, batches)
+        return flight.GeneratorStream(REPLY_SCHEMA, ((part.batch, clock) for part, clock in batches))
 
     def _batches(
         self, context: flight.ServerCallContext, request: Request, work: Work, seat: Seat
-    ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+    ) -> Iterator[tuple[_Part, bytes]]:
         pace = self._paces.of(context.peer())
         batch = Gathering(pace, time.monotonic())
         counted = StreamClock()
@@ -208,7 +208,7 @@ class Service(Refusing):
                     yield part, work.clock.to_bytes()
             self._count_reads(request, work.clock, counted)
 
-    def _sent(self, request: Request, replies: list[Reply], size_bytes: int) -> Iterator[pa.RecordBatch]:
+    def _sent(self, request: Request, replies: list[Reply], size_bytes: int) -> Iterator[_Part]:
         """Yield replies as one record batch once the rate limit lets it pass, and empty batches until then."""
         yield from self._passed(size_bytes)
         self._metrics.payload_bytes.labels(request.dataset).inc(size_bytes)
@@ -219,16 +219,17 @@ class Service(Refusing):
             if reply.error is not None:
                 self._metrics.errors.labels(type(reply.error).__name__).inc()
         self._journal.sent(request, replies)
-        yield batch_of(replies)
+        room = Room(len(replies), size_bytes) if request.is_closed and size_bytes else None
+        yield _Part(batch_of(replies, room), room)
 
-    def _sent_run(self, request: Request, run: Run) -> Iterator[pa.RecordBatch]:
+    def _sent_run(self, request: Request, run: Run) -> Iterator[_Part]:
         """Yield raw samples as the record batch that they are."""
         yield from self._passed(run.size_bytes)
         self._metrics.payload_bytes.labels(request.dataset).inc(run.size_bytes)
         self._metrics.samples.labels(request.dataset, str(RAW)).inc(run.batch.num_rows)
-        yield run.batch
+        yield _Part(run.batch, run.room)
 
-    def _passed(self, size_bytes: int) -> Iterator[pa.RecordBatch]:
+    def _passed(self, size_bytes: int) -> Iterator[_Part]:
         """Wait until the rate limit lets so many bytes pass; yield empty batches meanwhile."""
         if self._limit is None:
             return
@@ -236,7 +237,7 @@ class Service(Refusing):
         for start in range(0, size_bytes, _PIECE_BYTES):
             self._limit.take(min(_PIECE_BYTES, size_bytes - start))
             if time.monotonic() - since_s > HEARTBEAT_S:
-                yield batch_of([])
+                yield _Part(batch_of([]), None)
                 since_s = time.monotonic()
 
     def _count_reads(self, request: Request, clock: StreamClock, counted: StreamClock) -> StreamClock:
@@ -251,14 +252,20 @@ class Service(Refusing):
         return typed_errors(self._metrics, lambda error: self._journal.refused(peer, error))
 
 
-def _enclosed(batches: Iterator[tuple[pa.RecordBatch, bytes]]) -> Iterator[tuple[pa.RecordBatch, Any]]:
+class _Part(NamedTuple):
+    """A record batch of a stream, and where its payloads lie if there is room for an envelope around them."""
+
+    batch: pa.RecordBatch
+    room: Room | None
+
+
+def _enclosed(parts: Iterator[tuple[_Part, bytes]]) -> Iterator[tuple[pa.RecordBatch, Any]]:
     """Yield record batches in envelopes, each after the clock of its stream."""
-    for batch, clock in batches:
+    for (batch, room), clock in parts:
         yield nothing(), clock
         if batch.num_rows:
-            envelope = enclosed(batch)
-            del batch  # its columns were copied
-            yield nothing(), envelope
+            yield nothing(), enclosed(batch) if room is None else room.enclosed(batch)
+            del batch, room
 
 
 def _steps(message: dict[str, Any]) -> str:

@@ -29,6 +29,7 @@ from sophon.codec.cut import RAW, Cut, check_cut
 from sophon.codec.window.bands import bands_of
 from sophon.codec.window.windowed import Windowed
 from sophon.errors import ConfigError, Error, RetryableError, StoreError
+from sophon.link.closed import Room
 from sophon.link.wire import Reply, Request, StreamClock, raw_batch
 from sophon.pipeline import Pipeline, Trace
 from sophon.server.maker import ChildLost, NoSpace
@@ -54,10 +55,12 @@ class Run:
     Args:
         batch: Their replies.
         size_bytes: Of their payloads.
+        room: Where their payloads lie.
     """
 
     batch: pa.RecordBatch
     size_bytes: int
+    room: Room
 
 
 class _Begun(NamedTuple):
@@ -327,10 +330,9 @@ class Work:
 
     def _run(self, positions: list[int], size_bytes: int) -> Run:
         """Read samples into one buffer; one that cannot be read leaves no gap there, and has a reply of its own."""
-        # From malloc, which has such buffers used again (`process.arenas`); Arrow's own pool gives their pages back.
-        buffer = pa.allocate_buffer(size_bytes, memory_pool=pa.system_memory_pool())
+        room = Room(len(positions), size_bytes)
         samples = [self._request.samples[position] for position in positions]
-        ends, failed = self._store.read_run(samples, memoryview(buffer))
+        ends, failed = self._store.read_run(samples, room.memory)
         for place, error in failed.items():
             self._check(error)
             self._ended.put(_Came(self._failed(positions[place], error)))
@@ -341,10 +343,10 @@ class Work:
         batch = raw_batch(
             np.array(positions, np.int32),
             np.array(ends, np.int32),
-            buffer,
+            room.payloads,
             None if labels is None else labels[samples],
         )
-        return Run(batch, ends[-1] if ends else 0)
+        return Run(batch, ends[-1] if ends else 0, room)
 
     def _read_to_cut(self, wanted: list[tuple[int, Cut]]) -> None:
         """Read samples and hand them to the budget, one by one."""

@@ -1,11 +1,8 @@
 """Several ranks share an epoch as torch's DistributedSampler does, in equal steps."""
 
 import json
-import os
-import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,11 +15,10 @@ from sophon.errors import ConfigError
 from sophon.loader.order.order import epoch_order
 from sophon.loader.order.ranks import Rank, each, find_rank, share
 from sophon.loader.sampler import EpochSampler
+from tests.support.launching import ROOT, environment, free_port
 from tests.support.marks import slow
 from tests.support.servers import RECIPE, make_images, serve
 from tests.support.waiting import HANG_S
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
@@ -121,21 +117,11 @@ def test_an_unknown_way_to_share_is_refused(images):
 
 
 def _run_ranks(size, *words):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": str(size),
-        "OMP_NUM_THREADS": "1",
-    }
+    known = environment(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(size))
     command = [sys.executable, "-m", "tests.support.rank_main", *words]
     running = [
         subprocess.Popen(
-            command, env={**environment, "RANK": str(rank)}, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            command, env={**known, "RANK": str(rank)}, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         for rank in range(size)
     ]

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from sophon.errors import Error
 from sophon.process.renewal import renew_after_fork
+from sophon.units import counted
 
 LOG = logging.getLogger("sophon.nodes")
 FIRST_S = 3.0  # without an answer before anything is said; half as long as people wait before they wonder
@@ -44,7 +45,7 @@ class _Absence:
         if away_s < self.next_s:
             return None
         self.next_s, self.was_said = max(2 * self.next_s, away_s + FIRST_S), True
-        tries = f"after {self.tries} {'try' if self.tries == 1 else 'tries'}; the last one: {self.last}"
+        tries = f"after {counted(self.tries, 'try', 'tries')}; the last one: {self.last}"
         why = tries if self.tries else "the first try is still under way"
         return f"no answer from {name} for {away_s:.0f} s, {why}. It is asked again, for {deadline_s:g} s in all"
 
@@ -97,7 +98,8 @@ class Absences:
             absence = self._away.pop(source, None)
         if absence is not None and absence.was_said:
             away_s = self._clock() - absence.since_s
-            text = f"{self._names[source]} answers again, after {away_s:.0f} s and {absence.tries} tries"
+            tries = counted(absence.tries, "try", "tries")
+            text = f"{self._names[source]} answers again, after {away_s:.0f} s and {tries}"
             LOG.warning("%s", text, extra={"event": "back", "fields": {"node": self._names[source]}})
 
     @contextmanager

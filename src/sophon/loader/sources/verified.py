@@ -26,7 +26,7 @@ from sophon.pipeline import Pipeline
 from sophon.pipeline.probe import bits_of
 from sophon.store.digests import Digests
 
-_SHARES = {"sampled": (1 / 16, 1 / 256), "all": (1.0, 1.0)}  # of files, and of what was made of one
+_SHARES = {"sampled": (1 / 32, 1 / 1024), "all": (1.0, 1.0)}  # of files, and of what was made of one
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Verify:
 
     Args:
         digests: File of digests, made by ``sophon index --digests FILE`` where the data are trusted.
-        samples: Which are checked: "sampled", a sixteenth of the files and one in 256 of what was made of a file, or
-            "all".
+        samples: Which are checked: "sampled", one in 32 of the files and one in 1,024 of what was made of a file,
+            or "all".
     """
 
     digests: str | PathLike[str]
@@ -94,12 +94,13 @@ class VerifiedTransport(Transport):
         if reply.error is not None or (share < 1 and self._random.random() >= share):
             return
         data = reply.payload if reply.cut == RAW else self._file(request, reply.position, timeout_s)
-        key = request.key(reply.position)
-        problem = self.digests.problem(int(key.sample), data, reply.label)
+        # A sample that comes again in an epoch has a key of its own: its index, and the number of samples once more.
+        sample = int(request.key(reply.position).sample) % max(1, len(self.digests))
+        problem = self.digests.problem(sample, data, reply.label)
         if problem is None and reply.cut != RAW and not self._is_made_of(reply, data, request):
             problem = f"{reply.cut}, which is not what its file gives"
         if problem is not None:
-            raise ProtocolError(f"{self.address} lied about sample {int(key.sample)}: it sent {problem}")
+            raise ProtocolError(f"{self.address} lied about sample {sample}: it sent {problem}")
 
     def _file(self, request: Request, position: int, timeout_s: float) -> bytes:
         keys = (request.keys[position],) if request.keys else ()
