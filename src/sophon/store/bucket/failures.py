@@ -11,6 +11,8 @@ import re
 from enum import Enum
 from typing import Final
 
+from sophon.errors import Error
+
 _STATUS: Final = re.compile(r"status(?: code)?:? (\d{3})")
 _CODE: Final = re.compile(r"<Code>(\w{1,60})</Code>")
 _SLOW: Final = (429, 503)
@@ -50,7 +52,9 @@ class ObjectError(OSError):
 
 
 def judged(error: Exception) -> ObjectError:  # noqa: PLR0911 - a table in words
-    """Return what a failure of obstore means."""
+    """Return what a failure of obstore means; what is wrong on this side, such as a missing profile, is raised."""
+    if isinstance(error, Error):
+        raise error
     if isinstance(error, ObjectError):
         return error
     text, kind = str(error), type(error).__name__
