@@ -52,8 +52,8 @@ def test_every_flag_of_the_unit_and_its_settings_exists():
     assert found <= FLAGS
 
 
-def test_every_file_that_the_readme_installs_is_there():
-    named = set(re.findall(r"deploy/[\w.-]+\w", (ROOT / "README.md").read_text()))
+def test_every_file_that_the_page_installs_is_there():
+    named = set(re.findall(r"deploy/[\w.-]+\w", (ROOT / "docs" / "deploy.md").read_text()))
     assert named == {f"deploy/{path.name}" for path in (ROOT / "deploy").iterdir()}
 
 

@@ -114,9 +114,8 @@ def test_an_honest_tenant_beside_a_hostile_one(images, how, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     with node(images, "--max-in-flight", "64MiB", *PLUGIN) as server:
         found = attacked(server, how)
-    undisturbed = min(found["before"], found["after"])  # other processes of this machine come and go
-    assert found["during"] >= 0.4 * undisturbed
-    assert found["after"] >= 0.4 * found["before"]
+    assert found["during"] >= 0.4 * found["before"]
+    assert found["after"] >= 0.7 * found["before"]
     assert found["gap_s"] < 2
     assert found["megabytes"] < 64 + 500
     assert found["cuts"].get("2:zstd", 0) > 0.5 * sum(found["cuts"].values()), "it is still worked for"
@@ -126,9 +125,8 @@ def test_an_honest_tenant_beside_a_hostile_one(images, how, monkeypatch):
 def test_a_tenant_whose_workers_are_killed(images):
     with node(images, "--cores", "1") as server:
         found = attacked(server, "killed")
-    undisturbed = min(found["before"], found["after"])
-    assert found["during"] >= 0.4 * undisturbed
-    assert found["after"] >= 0.4 * found["before"]
+    assert found["during"] >= 0.4 * found["before"]
+    assert found["after"] >= 0.7 * found["before"]
     assert found["gap_s"] < 2
 
 
@@ -138,7 +136,7 @@ def test_a_flood_from_outside(images, how):
     with node(images) as server:
         quiet = size(server._process.pid)
         found = attacked(server, how, "no token at all")
-    assert found["during"] >= 0.3 * min(found["before"], found["after"])
-    assert found["after"] >= 0.3 * found["before"]
-    assert found["threads"] < quiet[1] + 2000  # of a first burst, within a twentieth of a second
+    assert found["during"] >= 0.3 * found["before"]
+    assert found["after"] >= 0.7 * found["before"]
+    assert found["threads"] < quiet[1] + 300  # of a first burst, within a twentieth of a second
     assert found["descriptors"] < quiet[2] + 300
