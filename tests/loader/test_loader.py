@@ -162,8 +162,8 @@ def test_a_corrupt_sample_names_its_op_and_index_wherever_it_was_to_be_decoded(t
         ),
         (lambda _: sophon.DataLoader("grpc://host/data", RECIPE), "expected an address like grpc://host:port/dataset"),
         (
-            lambda _: sophon.DataLoader("http://host:1/data", RECIPE),
-            "no kind of address begins with http://; expected grpc://, grpc+tls:// or a path",
+            lambda _: sophon.DataLoader("ftp://host:1/data", RECIPE),
+            "no kind of address begins with ftp://; expected grpc://, grpc+tls://, an object store",
         ),
         (
             lambda url: sophon.DataLoader(url, RECIPE, batch_size=0),
@@ -172,7 +172,7 @@ def test_a_corrupt_sample_names_its_op_and_index_wherever_it_was_to_be_decoded(t
         (lambda url: sophon.DataLoader(url, RECIPE, num_workers=-1), "num_workers: expected an integer of at least 0"),
         (
             lambda url: sophon.DataLoader(url, RECIPE, policy="best"),
-            "expected policy none, all, resize, fastflow, sophon, optimal or a cut",
+            "expected policy none, all, resize, fastflow, sophon, optimal, band or a cut",
         ),
         (lambda url: sophon.DataLoader(url, RECIPE, policy="7:raw"), "the pipeline cannot be cut at 7:raw"),
         (

@@ -4,6 +4,7 @@ import io
 import os
 import tarfile
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sophon.errors import StoreError
+from sophon.store.shards import pread
 from sophon.store.tar_headers import Archive, Member
 from tests.store.datasets import write_tar
 from tests.support.effort import least_cpu_s
@@ -26,7 +28,7 @@ contents = st.binary(max_size=1500)
 def _list(path: Path) -> tuple[list[Member], bool]:
     fd = os.open(path, os.O_RDONLY)
     try:
-        archive = Archive(fd, path.stat().st_size, f"shard {path.name}")
+        archive = Archive(partial(pread, fd), path.stat().st_size, f"shard {path.name}")
         return list(archive.members()), archive.ended
     finally:
         os.close(fd)

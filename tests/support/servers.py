@@ -29,9 +29,10 @@ def make_images(folder: Path, count: int = 23, classes: int = 3) -> Path:
     return folder
 
 
-def serve(folder: Path, cores: float = 1, **settings: Any) -> LocalServer:
+def serve(folder: Path | str, cores: float = 1, **settings: Any) -> LocalServer:
     """Return a server that keeps its manifest beside the data of the test."""
-    options = (*settings.pop("options", ()), "--cache-dir", str(folder.parent / "cache"))
+    own = () if isinstance(folder, str) else ("--cache-dir", str(folder.parent / "cache"))
+    options = (*settings.pop("options", ()), *own)
     return LocalServer(folder, cores, options=options, **settings)
 
 

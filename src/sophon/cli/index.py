@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -13,11 +13,15 @@ from sophon.cli.options import cache_option, new_file
 from sophon.cli.output import json_option, show
 from sophon.cli.progress import count_bar
 from sophon.errors import ConfigError
+from sophon.store.address import Address
 from sophon.units import format_bytes
+
+if TYPE_CHECKING:
+    from sophon.store import Store
 
 
 @click.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -40,7 +44,7 @@ from sophon.units import format_bytes
 )
 @json_option
 def index(
-    path: Path,
+    path: str,
     out: Path | None,
     cache_dir: Path | None,
     threads: int,
@@ -51,6 +55,9 @@ def index(
 
     A server that finds the indexes of PATH cuts windows at full speed from its first sample. Files that were indexed
     before, and have the same size and time, are not read again.
+
+    PATH may be the address of an object store, such as s3://bucket/train: the index is then written beside the data,
+    and only the rows that a crop needs are read. Indexing that was interrupted goes on.
     """
     from sophon.codec.window import available
     from sophon.codec.window.sidecar import place_to_write, write_sidecar  # Arrow takes a moment to load
@@ -60,6 +67,9 @@ def index(
         raise ConfigError("the window extension was not built here; install a C compiler and sophon again")
     with count_bar("listing") as report:
         store = open_store(path, cache_dir=cache_dir, on_progress=report)
+    if isinstance(store.path, Address):
+        _index_objects(store, out, cache_dir, json_target)
+        return
     target = place_to_write(store.path, cache_dir) if out is None else out
     with store, count_bar("indexing") as report:
         written = write_sidecar(store, target, threads, report)
@@ -70,6 +80,24 @@ def index(
             write_digests(store, digests, threads, report)
     result = {
         "path": str(written.path),
+        "samples": written.samples,
+        "kept": written.kept,
+        "without_index": written.without,
+        "unreadable": written.unreadable,
+        "index_bytes": written.index_bytes,
+        "index_share": written.index_bytes / written.sample_bytes if written.sample_bytes else 0.0,
+    }
+    show(result, json_target, _print)
+
+
+def _index_objects(store: Store, out: Path | None, cache_dir: Path | None, json_target: str | None) -> None:
+    """Index the objects of a bucket, by which only the rows are read that a crop needs."""
+    from sophon.codec.window.object_index import write_index
+
+    with store, count_bar("indexing") as report:
+        written = write_index(store, out, cache_dir, on_progress=report)
+    result = {
+        "path": written.place,
         "samples": written.samples,
         "kept": written.kept,
         "without_index": written.without,

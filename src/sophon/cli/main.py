@@ -14,6 +14,7 @@ from sophon.cli.cache import cache
 from sophon.cli.demo import demo
 from sophon.cli.index import index
 from sophon.cli.logs import INTERRUPTED, shown
+from sophon.cli.manifest import manifest_command
 from sophon.cli.plan import plan
 from sophon.cli.probe import probe_command
 from sophon.cli.profile import profile_command
@@ -37,6 +38,7 @@ def cli() -> None:
 
 cli.add_command(serve)
 cli.add_command(index)
+cli.add_command(manifest_command)
 cli.add_command(synth)
 cli.add_command(probe_command)
 cli.add_command(profile_command)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from sophon.errors import ConfigError
+from sophon.store.address import is_address, parse_address
 from sophon.store.options import split_options
 
 _NAMED: Final = re.compile(r"([^/=?]+)=(.+)", re.DOTALL)
@@ -92,5 +93,10 @@ def _pattern(group: list[str]) -> str:
 
 
 def _title(path: str) -> str:
+    bare = split_options(path)[0]
+    if is_address(bare):
+        address = parse_address(bare)
+        name = (address.parent if address.is_pattern else address).name
+        return name.split(".")[0].partition("{")[0].rstrip("-_ ") or address.bucket
     name = Path(split_options(path)[0]).resolve().name.split(".")[0]
     return name.partition("*")[0].rstrip("-_ ") or Path(path).resolve().parent.name or "data"

@@ -16,6 +16,8 @@ from sophon.cli.options import cache_option, parsed
 from sophon.cli.paths import named_paths
 from sophon.cli.progress import count_bar
 from sophon.errors import ArtifactError
+from sophon.store.address import Address
+from sophon.store.bucket.account import Prices
 from sophon.units import parse_bandwidth
 
 if TYPE_CHECKING:
@@ -97,6 +99,20 @@ LOG = logging.getLogger("sophon.server")
     is_flag=True,
     help="Tell trainers tracebacks and paths of this machine with every error; else the log has them.",
 )
+@click.option(
+    "--egress-per-gb",
+    type=click.FloatRange(0),
+    envvar="SOPHON_EGRESS_PER_GB",
+    default=0.0,
+    help="Price of 10⁹ bytes read from an object store, for the metrics.",
+)
+@click.option(
+    "--get-per-million",
+    type=click.FloatRange(0),
+    envvar="SOPHON_GET_PER_MILLION",
+    default=0.0,
+    help="Price of a million requests to an object store, for the metrics.",
+)
 @cache_option
 def serve(
     paths: tuple[str, ...],
@@ -148,6 +164,7 @@ def serve(
         metrics_host=metrics_host,
         indexes=tuple(indexes),
         debug=more["debug"],
+        prices=Prices(more["egress_per_gb"], more["get_per_million"]),
     )
 
     def on_ready(ready: Ready) -> None:
@@ -178,11 +195,25 @@ def _opened(named: list[tuple[str, str]], cache_dir: Path | None) -> tuple[dict[
     return stores, indexes
 
 
+def _attach_object_index(store: Store, cache_dir: Path | None) -> None:
+    from sophon.codec.window.object_index import open_index
+
+    try:
+        samples = open_index(store, cache_dir)
+    except ArtifactError as error:
+        LOG.warning("the window index is left out: %s", error, extra={"event": "indexes"})
+        return
+    if samples is not None:
+        tell("indexes", f"window index of {samples:,} samples of {store.path}", samples=samples)
+
+
 def _attach_indexes(store: Store, cache_dir: Path | None) -> list[Path]:
     """Use what `sophon index` wrote, and say where; else indexes are built as samples are asked for."""
     from sophon.codec.window.indexes import INDEXES
     from sophon.codec.window.sidecar import find_sidecar
 
+    if isinstance(store.path, Address):
+        _attach_object_index(store, cache_dir)
     again = f"run `sophon index {store.path}` again; until then such samples are indexed as they are asked for"
     try:
         sidecar = find_sidecar(store.path, cache_dir)

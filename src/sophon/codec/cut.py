@@ -10,6 +10,7 @@ from sophon.codec.codec import AheadCodec, Codec, Payload
 from sophon.codec.table import CODECS, codec_named
 from sophon.codec.targets import mask_box, packed
 from sophon.codec.window.codec import cut_down
+from sophon.codec.window.windowed import Windowed
 from sophon.errors import ConfigError, OpError
 from sophon.pipeline import Key, Pipeline, Tensor, Trace, Value
 from sophon.pipeline.ops.decode import Decode, kept_metadata
@@ -37,6 +38,7 @@ class Cut:
 
 
 RAW = Cut(0)
+WINDOW = Cut(0, "window")
 
 
 def is_exact(cut: Cut) -> bool:
@@ -85,7 +87,7 @@ def check_cut(pipeline: Pipeline, cut: Cut) -> Codec:
 
 
 def make_payload(pipeline: Pipeline, data: bytes, key: Key, cut: Cut, trace: Trace | None = None) -> bytes:
-    """Do the storage node's part: run ops[:k] on the bytes of a file and encode the result.
+    """Do the storage node's part: run ops[:k] on the bytes of a file, or a window of it, and encode the result.
 
     For a pipeline with fields the bytes are a bundle of them, and so is the payload.
     """
@@ -110,9 +112,10 @@ def _make_single(
     pipeline: Pipeline, codec: Codec, data: bytes, key: Key, cut: Cut, trace: Trace | None = None
 ) -> bytes:
     if isinstance(codec, AheadCodec):
-        payload = codec.encode_ahead(data, pipeline, key, trace)
+        payload = bytes(data) if isinstance(data, Windowed) else codec.encode_ahead(data, pipeline, key, trace)
     else:
-        value = _run_file(pipeline, data, key, cut.k, None, trace)
+        run = _run_window if isinstance(data, Windowed) else _run_file
+        value = run(pipeline, data, key, cut.k, None, trace)
         if isinstance(pipeline.ops[0], Decode) and pipeline.ops[0].metadata and _has_metadata(value):
             raise OpError("its EXIF orientation or colour profile, which a later step may look at, would be lost.")
         payload = views.encode(codec, value)
@@ -154,6 +157,24 @@ def finish_payload(
     if start == 0:
         return _run_file(pipeline, value, key, stop, out, trace)
     return pipeline.run(value, key, start, stop, out, trace)
+
+
+def _run_window(
+    pipeline: Pipeline,
+    payload: bytes,
+    key: Key,
+    stop: int | None = None,
+    out: Tensor | None = None,
+    trace: Trace | None = None,
+) -> Value:
+    """Run ops[:stop] on a window of a file."""
+    window = codec_named("window")
+    assert isinstance(window, AheadCodec)
+    part = window.decode_ahead(payload, pipeline)
+    if trace is not None:
+        trace.size = part.height, part.width
+        trace.passed(0, 1, part)
+    return pipeline.run(part, key, 1, stop, out, trace)
 
 
 def _run_file(

@@ -41,5 +41,8 @@ def open_address(address: str, credentials: Credentials | None = None, deadline_
     scheme = scheme_of(address)
     if scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES)
-        raise ConfigError(f"no kind of address begins with {str(scheme)[:40]}://; expected {known} or a path")
+        raise ConfigError(
+            f"no kind of address begins with {str(scheme)[:40]}://; expected {known}, an object store (s3://, gs://, "
+            "az://, https://) or a path"
+        )
     return SCHEMES[scheme](address, credentials, deadline_s)

@@ -38,6 +38,7 @@ class Opened:
         codecs: Names of the codecs that work there.
         store: Kind of the store; "" if it is not known.
         fields: What a sample consists of, where that is more than one thing.
+        has_bands: Whether parts of objects can be read in the place of whole ones.
         protocol: Version of the protocol that both sides speak.
     """
 
@@ -56,6 +57,7 @@ class Opened:
     codecs: tuple[str, ...] = ()
     store: str = ""
     fields: tuple[Field, ...] = ()
+    has_bands: bool = False
     protocol: int = PROTOCOL
 
 

@@ -28,7 +28,7 @@ from sophon.loader.opening.trial import try_calls, try_samples
 from sophon.loader.options import Faults, OnError, Output, Told
 from sophon.loader.planning.asked import Asked
 from sophon.loader.planning.shared import MEASURED, SharedPlanning, shared_array
-from sophon.loader.sources.assignment import agreed_cut, assignment_for, within
+from sophon.loader.sources.assignment import BAND, agreed_cut, assignment_for, within
 from sophon.loader.sources.joined import JoinedSources
 from sophon.loader.sources.prefix_cache import Cache, CachedTransport, cache_cut, cache_for
 from sophon.loader.sources.samples import Samples
@@ -177,6 +177,8 @@ class RemoteDataset(Dataset[Any]):
                     "a cache decides by itself what is done before it; give no policy and no plan with it"
                 )
             policy = cache_cut(pipeline, cache)
+        elif policy is None and opened.has_bands:
+            policy = BAND
         is_plan = not (policy is None or isinstance(policy, str | Cut))
         fixed, plan = (None, policy) if is_plan else (policy, None)
         which = opened.fingerprint

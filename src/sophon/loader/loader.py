@@ -563,7 +563,8 @@ class DataLoader:
             )
 
     def _warn_of_smaller_cuts(self, samples: int, smaller: int) -> None:
-        if self._planner is None and smaller > _MANY * samples and not self._warned:
+        is_remote = self.dataset.transport.is_remote  # else a whole object was read since that is better
+        if is_remote and self._planner is None and smaller > _MANY * samples and not self._warned:
             self._warned = True
             warnings.warn(
                 f"{self.dataset.url} sent {smaller:,} of {samples:,} samples as raw files instead of making the cut "

@@ -16,6 +16,10 @@ from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, make_wsgi_app
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+from sophon.store.bucket.account import ACCOUNT, Prices
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
@@ -42,8 +46,41 @@ class Metrics:
         self.reads_under_way = Gauge("sophon_reads_under_way", "Reads under way", registry=self.registry)
         self.backlog_s = Gauge("sophon_backlog_seconds", "Wait for a core", registry=self.registry)
 
+    def price_buckets(self, prices: Prices) -> None:
+        """Show what is asked of object stores, and what that costs."""
+        self.registry.register(_Buckets(prices))
+
     def _counter(self, name: str, text: str, labels: list[str] | None = None) -> Counter:
         return Counter(f"sophon_{name}", text, labels or [], registry=self.registry)
+
+
+class _Buckets(Collector):
+    """What this process has asked of object stores.
+
+    Args:
+        prices: What they charge.
+    """
+
+    def __init__(self, prices: Prices) -> None:
+        self._prices = prices
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        """Return the sums."""
+        sums = ACCOUNT.now()
+        for name, text in _BUCKET_SUMS.items():
+            yield CounterMetricFamily(f"sophon_bucket_{name}", text, sums[name])
+        gets, size_bytes = int(sums["gets"] + sums["hedges"]), int(sums["get_bytes"] + sums["hedge_bytes"])
+        yield CounterMetricFamily("sophon_bucket_price", "What they cost", self._prices.of(gets, size_bytes))
+
+
+_BUCKET_SUMS = {
+    "gets": "Requests to object stores that were answered",
+    "get_bytes": "Bytes that came with these",
+    "index_bytes": "Those among them that were window indexes",
+    "retries": "Requests to object stores that were made again",
+    "slow_downs": "How often an object store asked for fewer requests",
+    "hedges": "Second requests to object stores for what was late",
+}
 
 
 def serve_metrics(metrics: Metrics, host: str, port: int, healthy: Callable[[], bool]) -> WSGIServer:

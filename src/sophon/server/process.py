@@ -33,6 +33,8 @@ from sophon.server.maker import Threads
 from sophon.server.metrics import Metrics, serve_metrics
 from sophon.server.service import Service
 from sophon.store import Store
+from sophon.store.address import Address
+from sophon.store.bucket.account import Prices
 
 _LISTEN_S = 0.05  # between looks at whether requests have ended
 
@@ -57,6 +59,7 @@ class ServerConfig:
         indexes: Files of window indexes, which child processes open too.
         metrics_host: Address for health and metrics, which anybody who can reach it may read.
         debug: Whether trainers are told tracebacks and paths of this machine.
+        prices: What object stores charge.
     """
 
     host: str = "127.0.0.1"
@@ -74,6 +77,7 @@ class ServerConfig:
     indexes: tuple[Path, ...] = ()
     metrics_host: str = "127.0.0.1"
     debug: bool = False
+    prices: Prices = field(default_factory=Prices)
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,8 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
     _allow_many_files()
     keep_buffers()
     metrics = Metrics()
+    if any(isinstance(store.path, Address) for store in stores.values()):
+        metrics.price_buckets(config.prices)
     import_modules(config.modules)
     budget = CpuBudget(config.cores)
     in_threads = config.isolation == "thread"

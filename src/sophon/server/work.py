@@ -26,6 +26,8 @@ import pyarrow as pa
 
 from sophon.codec.codec import Payload
 from sophon.codec.cut import RAW, Cut, check_cut
+from sophon.codec.window.bands import bands_of
+from sophon.codec.window.windowed import Windowed
 from sophon.errors import ConfigError, Error, RetryableError, StoreError
 from sophon.link.closed import Room
 from sophon.link.wire import Reply, Request, StreamClock, raw_batch
@@ -134,6 +136,7 @@ class Work:
         self._sizes: list[int] = store.manifest.sizes[np.array(request.samples, np.int64)].tolist()
         self._most_bytes = min(executor.limits.sample_bytes, seat.largest_bytes)
         self._raw_under_way = 0  # jobs whose result was not taken yet
+        self._left_out_bytes = 0  # of samples of which only a part was read
         self._to_cut: list[tuple[int, Cut]] = []  # to be read with the next job
         self._cut_under_way = 0  # samples, from the start of their read until their reply is taken
         # Whatever ends puts itself here: looking at all tasks under way whenever one ends would cost a third of what an
@@ -146,7 +149,9 @@ class Work:
     def clock(self) -> StreamClock:
         """Where the time went so far."""
         clock, lane = self._clock, self._lane
-        clock.reads, clock.read_bytes, clock.read_s = lane.reads, lane.read_bytes, lane.read_s
+        clock.reads, clock.read_s = lane.reads, lane.read_s
+        # A read is counted as a whole when it has ended, and what was left out of it when it was begun.
+        clock.read_bytes = max(lane.read_bytes - self._left_out_bytes, clock.read_bytes)
         return clock
 
     @property
@@ -350,7 +355,7 @@ class Work:
                 return
             start_s = time.thread_time()
             try:
-                data = self._read(position)
+                data = self._window(position) or self._read(position)
             except StoreError as error:
                 self._ended.put(_Came(self._failed(position, error), cut_samples=1))
                 continue
@@ -384,6 +389,17 @@ class Work:
         except StoreError as error:
             self._check(error)
             raise
+
+    def _window(self, position: int) -> Windowed | None:
+        """Return a window read from an object store by its index, if that is less than the whole object."""
+        bands, request = bands_of(self._store), self._request
+        if bands is None or request.fields or self._pipeline is None:
+            return None
+        window = bands.window(request.samples[position], self._pipeline, request.key(position))
+        if window is not None:
+            with self._lock:
+                self._left_out_bytes += window.file_bytes - window.read_bytes
+        return window
 
     @staticmethod
     def _check(error: StoreError) -> None:
@@ -449,11 +465,11 @@ class Work:
         # Fields that a pipeline knows of are its own business; others are sent along as they are.
         apart = bool(request.fields) and not self._pipeline.fields
         first, *others = unpack(data, 1 + len(request.fields)) if apart else (data,)
-        trace, space = Trace(len(self._pipeline)), _Space(self._seat, len(data), sum(map(len, others)))
+        file_bytes = data.file_bytes if isinstance(data, Windowed) else len(data)
+        trace, space = Trace(len(self._pipeline)), _Space(self._seat, file_bytes, sum(map(len, others)))
+        first = first if isinstance(first, bytes) else bytes(first)
         try:
-            made = executor.maker.make(
-                slot, self._pipeline, bytes(first), request.key(position), cut, trace, space.claim
-            )
+            made = executor.maker.make(slot, self._pipeline, first, request.key(position), cut, trace, space.claim)
         except ChildLost as lost:
             space.give_up()
             if lost.had_begun:
@@ -468,13 +484,16 @@ class Work:
         executor.crashes.stood(tenant, work)
         reply = self._reply(position, cut, pack([made, *others]) if others else made)
         space.settle(len(reply.payload))
-        reply.op_s, reply.raw_bytes, reply.size = tuple(trace.op_s[: cut.k]), len(data), trace.size
+        reply.op_s, reply.raw_bytes, reply.size = tuple(trace.op_s[: cut.k]), file_bytes, trace.size
         return reply
 
     def _smaller(self, position: int, data: bytes, reason: str) -> Reply:
         """Answer with the file itself."""
         self._executor.count(reason)
-        reply = self._reply(position, RAW, data)
+        try:
+            reply = self._reply(position, RAW, data.whole() if isinstance(data, Windowed) else data)
+        except StoreError as error:  # what was read was a window, and now the rest cannot be had
+            return self._failed(position, error)
         reply.reason = reason
         return reply
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 from sophon.errors import ArtifactError, ConfigError
 from sophon.process.caches import tidy, used
 from sophon.process.folders import make_private, not_private, user_folder
+from sophon.store.address import Address, Place
 from sophon.store.manifest import FORMAT, Manifest
 
 # A folder that changes twice within one tick of its file system's clock shows the same time twice. So nothing is kept
@@ -26,7 +27,7 @@ from sophon.store.manifest import FORMAT, Manifest
 _TICK_S = 2.0
 
 
-def cache_file(kind: str, path: Path, version: int, folder: str | os.PathLike[str] | None = None) -> Path | None:
+def cache_file(kind: str, path: Place, version: int, folder: str | os.PathLike[str] | None = None) -> Path | None:
     """Return where a file about a data set is kept; None if there is no folder to keep it in.
 
     Args:
@@ -76,7 +77,7 @@ class ManifestCache:
             warnings.warn(f"the cache folder is not used: {problem}", stacklevel=3)
         self._folder = None
 
-    def load(self, path: Path, options: str = "") -> Manifest | None:
+    def load(self, path: Place, options: str = "") -> Manifest | None:
         """Return the manifest kept for a path and its options, or None if there is none that can be used."""
         file = self._file(path, options)
         if file is None or not file.is_file():
@@ -88,7 +89,7 @@ class ManifestCache:
         used(file, _about(path, options))
         return manifest
 
-    def keep(self, path: Path, manifest: Manifest, listed_at_s: float, options: str = "") -> None:
+    def keep(self, path: Place, manifest: Manifest, listed_at_s: float, options: str = "") -> None:
         """Keep a manifest, unless its sources may have changed while it was made.
 
         Args:
@@ -107,17 +108,22 @@ class ManifestCache:
             return  # a full disk, or a column that Arrow cannot write: the data set can be used all the same
         used(file, _about(path, options))
 
-    def _file(self, path: Path, options: str) -> Path | None:
+    def _file(self, path: Place, options: str) -> Path | None:
         if self._folder is None:
             return None
         return self._folder / _name(path, FORMAT, options)
 
 
-def _about(path: Path, options: str) -> str:
-    return f"{os.path.realpath(path)} {options}".rstrip()
+def _about(path: Place, options: str) -> str:
+    return f"{_real(path)} {options}".rstrip()
 
 
-def _name(path: Path, version: int, options: str = "") -> str:
-    real = os.path.realpath(path)  # not Path.resolve, which raises on a link to itself
+def _real(path: Place) -> str:
+    # Not Path.resolve, which raises on a link to itself.
+    return str(path) if isinstance(path, Address) else os.path.realpath(path)
+
+
+def _name(path: Place, version: int, options: str = "") -> str:
+    real = _real(path)
     more = f"\0{options}" if options else ""  # no path holds a zero byte
     return hashlib.sha256(f"{version}\n".encode() + os.fsencode(real + more)).hexdigest()[:32] + ".arrow"

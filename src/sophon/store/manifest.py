@@ -4,7 +4,7 @@ File layout, one Arrow IPC file::
 
     schema metadata   b"sophon.manifest"   JSON: format, kind, classes, notes, fields, fingerprint, digest of the
                                            locations
-                      b"sophon.sources"    an Arrow IPC stream: what was listed, with sizes and times
+                      b"sophon.sources"    an Arrow IPC stream: what was listed, with sizes, times and ETags
     columns           id                   large_string
                       bytes                int64
                       label                int64, absent where the data set has none
@@ -35,10 +35,12 @@ from sophon.store.fields import Field, fields_from_json
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
-FORMAT = 2
+FORMAT = 3
 NO_LABEL = -1  # for a sample without a label where others have one; Hugging Face's data sets use it too
 _META, _SOURCES = b"sophon.manifest", b"sophon.sources"
-_SOURCE_SCHEMA = pa.schema([("name", pa.large_binary()), ("bytes", pa.int64()), ("mtime_ns", pa.int64())])
+_SOURCE_SCHEMA = pa.schema(
+    [("name", pa.large_binary()), ("bytes", pa.int64()), ("mtime_ns", pa.int64()), ("etag", pa.large_binary())]
+)
 _REMEDY = "Delete the file; it is made again when the data set is opened."
 
 
@@ -54,7 +56,8 @@ class Manifest:
         classes: Names of the classes, where they are known; a label is a position in them.
         columns: Further columns that are not pictures, one row per sample; maybe with no column.
         locations: Where each sample lies, for the store alone.
-        sources: The files or folders that were listed: name (bytes), bytes and mtime_ns.
+        sources: The files, folders or objects that were listed: name (bytes), bytes, mtime_ns, and the ETag of an
+            object.
         notes: What a user should know about the listing, for example what was left out; shown as warnings.
         fields: What a sample consists of, where that is more than one thing. The bytes of each are locations, as
             ``bytes/NAME``.
@@ -148,7 +151,7 @@ class Manifest:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the manifest to one file, whole or not at all."""
-        table = self._to_table()
+        table = self.to_table()
         # Not synced to the disk, which can take seconds on a busy one: `load` notices what a power cut leaves.
         with replacing(path) as file, pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
@@ -165,13 +168,14 @@ class Manifest:
                 table = reader.read_all()
             # Arrow does not look at what it reads; an offset beyond its buffer would be read out of bounds later.
             table.validate(full=True)
-            return cls._from_table(table)
+            return cls.from_table(table)
         except ArtifactError as error:
             raise ArtifactError(f"{os.fspath(path)}: {error}") from error.__cause__
         except ARROW_ERRORS as error:
             raise ArtifactError(f"{os.fspath(path)} is not a readable manifest: {error}. {_REMEDY}") from error
 
-    def _to_table(self) -> pa.Table:
+    def to_table(self) -> pa.Table:
+        """Return the manifest as one table, with all else in its metadata."""
         arrays: dict[str, Any] = {"id": self.ids, "bytes": self.sizes}
         if self.labels is not None:
             arrays["label"] = self.labels
@@ -195,7 +199,12 @@ class Manifest:
         return pa.table(arrays).unify_dictionaries().replace_schema_metadata(metadata)
 
     @classmethod
-    def _from_table(cls, table: pa.Table) -> Self:
+    def from_table(cls, table: pa.Table) -> Self:
+        """Return the manifest that `to_table` gave.
+
+        Raises:
+            ArtifactError: The table is no manifest, or its rows are not those that it was made of.
+        """
         metadata = table.schema.metadata or {}
         if _META not in metadata or _SOURCES not in metadata:
             raise ArtifactError(f"expected a manifest, got another Arrow file. {_REMEDY}")
@@ -232,9 +241,10 @@ def _is_json(value: object) -> bool:
     return value is None or isinstance(value, str | int | float)
 
 
-def sources_table(names: list[str], sizes: list[int], mtimes_ns: list[int]) -> pa.Table:
+def sources_table(names: list[str], sizes: list[int], mtimes_ns: list[int], etags: list[str] | None = None) -> pa.Table:
     """Return the table of what was listed."""
-    columns = [[encode_name(name) for name in names], sizes, mtimes_ns]
+    said = [""] * len(names) if etags is None else etags
+    columns = [[encode_name(name) for name in names], sizes, mtimes_ns, [encode_name(etag) for etag in said]]
     return pa.table([pa.array(c, f.type) for c, f in zip(columns, _SOURCE_SCHEMA, strict=True)], _SOURCE_SCHEMA)
 
 

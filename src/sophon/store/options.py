@@ -8,6 +8,8 @@ path      listings: the column that holds the paths
 label     listings: the column that holds the labels; "none" for no labels
 listing   folders: the listing beside the pictures that is used, by its name; "none" for none
 files     folders and tars: which files are samples, as ``.wav,.flac``; "any" for all
+manifest  object stores: where the manifest lies, if neither beside the data nor in the cache
+index     object stores: where the window index lies, if not beside the data
 fields    tars: what a sample consists of, by the endings of its members, as ``image,seg.png``
 images    folders with targets: the folder of the pictures inside of the data set
 masks     folders with targets: the folder of the masks, whose names are those of the pictures
@@ -25,7 +27,7 @@ from typing import Final
 
 from sophon.errors import ConfigError
 
-NAMES: Final = ("where", "path", "label", "listing", "files", "fields", "images", "masks", "boxes")
+NAMES: Final = ("where", "path", "label", "listing", "files", "fields", "index", "manifest", "images", "masks", "boxes")
 _START: Final = re.compile(rf"\?(?=(?:{'|'.join(NAMES)})=)")
 _BETWEEN: Final = re.compile(rf"&(?=(?:{'|'.join(NAMES)})=)")
 _SUFFIX: Final = re.compile(r"\.[\w.-]+")

@@ -15,7 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +27,7 @@ import pyarrow.parquet as pq
 
 from sophon.artifact import ARROW_ERRORS
 from sophon.errors import StoreError
+from sophon.store.address import Place
 from sophon.store.manifest import NO_LABEL, Int64Array, Manifest
 from sophon.store.parquet_schema import Roles, roles_of
 from sophon.store.row_groups import RowGroupCache
@@ -48,9 +51,9 @@ class ParquetStore(ShardStore):
     kind = "parquet"
     suffix = ".parquet"
 
-    def __init__(self, path: Path, name: str, manifest: Manifest, cache_bytes: int = CACHE_BYTES) -> None:
+    def __init__(self, path: Place, name: str, manifest: Manifest, cache_bytes: int = CACHE_BYTES) -> None:
         super().__init__(path, name, manifest)
-        self._files = Shards(path, manifest.sources)
+        self._files = self._open_files(path, manifest.sources)
         self._cache = RowGroupCache(cache_bytes)
         self._roles: Roles | None = None
         self._groups, self._rows = (manifest.locations[column].to_numpy() for column in ("group", "row"))
@@ -63,23 +66,12 @@ class ParquetStore(ShardStore):
         Pictures are read through once for their sizes, which Parquet does not keep.
         """
         folder, names = find_shards(path, cls.suffix)
-        sources = shard_sources(folder, names)
-        shards: list[_Shard] = []
-        total = sum(_row_count(folder / name) for name in names)
-        seen = 0
+        files: list[Shard] = [(partial(_itself, folder / name), str(folder / name)) for name in names]
+        return scan_shards(path, names, shard_sources(folder, names), files, on_progress)
 
-        def report(count: int) -> None:
-            if on_progress is not None:
-                on_progress(seen + count, total)
-
-        for name in names:
-            shards.append(_scan_shard(folder / name, report))
-            seen += shards[-1].row_count
-        if not any(len(shard.sizes) for shard in shards):
-            raise StoreError(
-                f"no picture found in the {total:,} rows of {path}; where the column holds paths only, embed the bytes"
-            )
-        return _manifest(path, names, shards, sources)
+    def _open_files(self, path: Place, sources: pa.Table) -> Shards:
+        assert isinstance(path, Path)
+        return Shards(path, sources)
 
     @property
     def cache_bytes(self) -> int:
@@ -147,29 +139,67 @@ class _Shard:
     columns: pa.Table
 
 
-def _row_count(path: Path) -> int:
+Shard: TypeAlias = tuple[Callable[[], Any], str]
+"""Returns a shard as a path or a file, which Arrow opens; and what to call it."""
+
+
+def scan_shards(
+    path: Place, names: list[str], sources: pa.Table, files: list[Shard], on_progress: Progress | None = None
+) -> Manifest:
+    """Return the manifest of Parquet shards, wherever they lie.
+
+    Args:
+        path: What was opened.
+        names: Of the shards, in order.
+        sources: What is known of them.
+        files: How to open them, in order.
+        on_progress: Called now and then.
+    """
+    shards: list[_Shard] = []
+    total = sum(map(_row_count, files))
+    seen = 0
+
+    def report(count: int) -> None:
+        if on_progress is not None:
+            on_progress(seen + count, total)
+
+    for name, file in zip(names, files, strict=True):
+        shards.append(_scan_shard(file, name, report))
+        seen += shards[-1].row_count
+    if not any(len(shard.sizes) for shard in shards):
+        raise StoreError(
+            f"no picture found in the {total:,} rows of {path}; where the column holds paths only, embed the bytes"
+        )
+    return _manifest(path, names, shards, sources)
+
+
+def _itself(path: Path) -> Path:
+    return path
+
+
+def _row_count(shard: Shard) -> int:
     try:
-        return int(pq.read_metadata(path).num_rows)
+        return int(pq.read_metadata(shard[0]()).num_rows)
     except ARROW_ERRORS as error:
-        raise _unreadable(path, error) from error
+        raise _unreadable(shard[1], error) from error
 
 
-def _scan_shard(path: Path, on_count: Callable[[int], None]) -> _Shard:
+def _scan_shard(shard: Shard, name: str, on_count: Callable[[int], None]) -> _Shard:
     try:
-        with pq.ParquetFile(path, pre_buffer=False) as file:
-            return _scan_file(file, path, on_count)
+        with pq.ParquetFile(shard[0](), pre_buffer=False) as file:
+            return _scan_file(file, shard[1], name, on_count)
     except ARROW_ERRORS as error:
-        raise _unreadable(path, error) from error
+        raise _unreadable(shard[1], error) from error
 
 
-def _unreadable(path: Path, error: Exception) -> StoreError:
+def _unreadable(where: str, error: Exception) -> StoreError:
     return StoreError(
-        f"shard {path} is not a readable Parquet file: {describe(error)}. Copy it again or take it out of the folder."
+        f"shard {where} is not a readable Parquet file: {describe(error)}. Copy it again or take it out of the folder."
     )
 
 
-def _scan_file(file: pq.ParquetFile, path: Path, on_count: Callable[[int], None]) -> _Shard:
-    roles = roles_of(file.schema_arrow, f"shard {path}")
+def _scan_file(file: pq.ParquetFile, where: str, name: str, on_count: Callable[[int], None]) -> _Shard:
+    roles = roles_of(file.schema_arrow, f"shard {where}")
     leaves = [leaf for leaf in (roles.bytes_path, roles.name_path) if leaf is not None]
     sizes, ids, starts = [], [], []
     count = 0
@@ -179,7 +209,7 @@ def _scan_file(file: pq.ParquetFile, path: Path, on_count: Callable[[int], None]
             pictures = batch.column(roles.image)
             lengths = pc.fill_null(pc.binary_length(_binary(pictures)), -1)
             sizes.append(lengths.to_numpy().astype(np.int64))
-            ids.append(_ids(pictures, roles, path.name, count))
+            ids.append(_ids(pictures, roles, name, count))
             count += len(batch)
             on_count(count)
     all_sizes = np.concatenate([np.empty(0, np.int64), *sizes])
@@ -215,7 +245,7 @@ def _ids(pictures: pa.Array, roles: Roles, shard: str, start: int) -> pa.LargeSt
     return pc.if_else(pc.fill_null(pc.greater(pc.utf8_length(names), 0), False), names, numbered)
 
 
-def _manifest(path: Path, names: list[str], shards: list[_Shard], sources: pa.Table) -> Manifest:
+def _manifest(path: Place, names: list[str], shards: list[_Shard], sources: pa.Table) -> Manifest:
     first = shards[0].roles
     for name, shard in zip(names, shards, strict=True):
         if replace(shard.roles, others=()) != replace(first, others=()):
@@ -271,7 +301,7 @@ def _group_bytes(
     return {(key >> 32, key & 0xFFFFFFFF): int(total) for key, total in zip(keys.tolist(), totals, strict=True)}
 
 
-def _notes(path: Path, left_out: int, labels: Int64Array | None, group_bytes: dict[tuple[int, int], int]) -> list[str]:
+def _notes(path: Place, left_out: int, labels: Int64Array | None, group_bytes: dict[tuple[int, int], int]) -> list[str]:
     notes = []
     if left_out:
         notes.append(f"{left_out:,} rows of {path} have no picture and are left out")

@@ -19,6 +19,7 @@ from cachetools import LRUCache
 
 from sophon.errors import ConfigError, StoreError
 from sophon.process.renewal import renew_after_fork
+from sophon.store.address import Place
 from sophon.store.manifest import Manifest, decode_name, sources_table
 from sophon.store.store import Store, describe, fill
 
@@ -107,7 +108,7 @@ class ShardStore(Store):
     suffix: ClassVar[str]
     _files: Shards
 
-    def __init__(self, path: Path, name: str, manifest: Manifest) -> None:
+    def __init__(self, path: Place, name: str, manifest: Manifest) -> None:
         super().__init__(path, name, manifest)
         self._shards = manifest.locations["shard"].to_numpy()
 

@@ -28,6 +28,7 @@ from types import TracebackType
 from typing import ClassVar, Self, TypeAlias
 
 from sophon.errors import StoreError
+from sophon.store.address import Place
 from sophon.store.fields import chosen
 from sophon.store.manifest import Manifest
 
@@ -40,16 +41,17 @@ class Store(ABC):
     """One data set, opened.
 
     Args:
-        path: The folder, file or pattern that was opened.
+        path: The folder, file, pattern or address that was opened.
         name: What the data set is called, for example in URLs.
         manifest: What `scan` found there.
     """
 
     kind: ClassVar[str]
+    index_at: str | None = None  # where its window index lies, if the user has said so
     options: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(self, path: Path, name: str, manifest: Manifest) -> None:
-        self.path = path
+    def __init__(self, path: Place, name: str, manifest: Manifest) -> None:
+        self.path: Place = path
         self.name = name
         self.manifest = manifest
         self._closed = False

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from sophon.artifact import ARROW_ERRORS
 from sophon.errors import ConfigError, StoreError
+from sophon.store.address import Place, is_address, parse_address
 from sophon.store.annotations.store import AnnotatedStore
 from sophon.store.cache import ManifestCache
 from sophon.store.folder import IMAGE_SUFFIXES, FolderStore
@@ -51,8 +52,9 @@ def open_store(
     """Open a data set of any kind; list it if that was not done before.
 
     Args:
-        path: A folder of pictures, a listing (CSV, JSON lines or Parquet), a tar or Parquet file, a folder of these, or
-            a pattern such as ``data/train-*.tar``. Options may follow: ``labels.csv?where=split = 'train'``.
+        path: A folder of pictures, a listing (CSV, JSON lines or Parquet), a tar or Parquet file, a folder of these,
+            a pattern such as ``data/train-*.tar``, or the address of any of these in an object store, such as
+            ``s3://bucket/train``. Options may follow: ``labels.csv?where=split = 'train'``.
         name: What the data set is called; by default the last part of its path.
         cache_dir: Where manifests are kept; by default ``$XDG_CACHE_HOME/sophon`` or ``~/.cache/sophon``.
         on_progress: Called while the data set is listed: samples found so far, and how many there will be where that
@@ -72,6 +74,8 @@ def open_store(
             "a data set cannot be called '*', which means all of them in a token file; choose another name"
         )
     bare, options = split_options(text)
+    if is_address(bare):
+        return _open_bucket(bare, name, options, ManifestCache(cache_dir), on_progress)
     place = Path(bare).absolute()
     try:
         title = _title(place) if name is None else name
@@ -81,6 +85,28 @@ def open_store(
     for note in manifest.notes:
         warnings.warn(note, stacklevel=2)
     return STORES[manifest.kind](place, title, _selected(manifest, options, place))
+
+
+def _open_bucket(
+    text: str, name: str | None, options: dict[str, str], cache: ManifestCache, on_progress: Progress | None
+) -> Store:
+    # Those who have no object stores need neither the library nor the time to load this.
+    from sophon.store.bucket.table import make_store, open_manifest
+
+    address = parse_address(text)
+    options = dict(options)
+    index_at = options.pop("index", None)
+    manifest = open_manifest(address, options, cache, on_progress)
+    for note in manifest.notes:
+        warnings.warn(note, stacklevel=3)
+    title = address.parent.name if address.is_pattern else address.name
+    if address.suffix in (*_SHARDS, *SUFFIXES):
+        title = title.rpartition(".")[0] or title
+    is_done = "where" not in options or address.suffix in SUFFIXES
+    store = make_store(address, name or title, manifest if is_done else _selected(manifest, options, address))
+    if index_at is not None:
+        store.index_at = index_at
+    return store
 
 
 def _manifest(path: Path, options: dict[str, str], cache: ManifestCache, on_progress: Progress | None) -> Manifest:
@@ -118,10 +144,10 @@ def _key(options: dict[str, str], listings: list[Path]) -> str:
     return "\0".join(parts)
 
 
-def _selected(manifest: Manifest, options: dict[str, str], path: Path) -> Manifest:
+def _selected(manifest: Manifest, options: dict[str, str], path: Place) -> Manifest:
     """Return the samples that the option `where` selects, for stores that do not look at it themselves."""
     where = options.get("where")
-    if where is None or "where" in STORES[manifest.kind].options:
+    if where is None or (manifest.kind in STORES and "where" in STORES[manifest.kind].options):
         return manifest
     facts: dict[str, Any] = {"id": manifest.ids, "bytes": manifest.sizes}
     if manifest.labels is not None:

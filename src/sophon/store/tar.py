@@ -10,7 +10,8 @@ Limits:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from sophon.errors import ConfigError, StoreError
+from sophon.store.address import Place
 from sophon.store.bundle import head_bytes, pack
 from sophon.store.fields import BYTES, PICTURE, Field
 from sophon.store.folder import IMAGE_SUFFIXES
@@ -25,7 +27,7 @@ from sophon.store.manifest import NO_LABEL, Manifest
 from sophon.store.options import suffixes
 from sophon.store.shards import ShardFiles, ShardStore, find_shards, shard_sources
 from sophon.store.store import Progress, describe
-from sophon.store.tar_samples import ShardSamples, scan_shard
+from sophon.store.tar_samples import Opened, ShardSamples, opened_file, scan_shard
 
 IMAGE = "image"
 """The field that is any picture, by the usual endings."""
@@ -41,9 +43,9 @@ class TarStore(ShardStore):
     options: ClassVar[frozenset[str]] = frozenset({"files", "fields"})
     _files: ShardFiles
 
-    def __init__(self, path: Path, name: str, manifest: Manifest) -> None:
+    def __init__(self, path: Place, name: str, manifest: Manifest) -> None:
         super().__init__(path, name, manifest)
-        self._files = ShardFiles(path, manifest.sources)
+        self._files = self._open_files(path, manifest.sources)
         self._look_up()
 
     @classmethod
@@ -54,27 +56,16 @@ class TarStore(ShardStore):
 
         With the option `files` its samples are members with other endings, or any; with `fields` a sample has several.
         """
-        files, said = (options or {}).get("files"), (options or {}).get("fields")
-        endings = IMAGE_SUFFIXES if files is None else suffixes(files)
-        fields = () if said is None else _fields(said, files)
-        if fields and fields[0].name != IMAGE:
-            endings = (f".{fields[0].name}",)
-        others = [field.name for field in fields[1:]]
         folder, names = find_shards(path, cls.suffix)
         sources = shard_sources(folder, names)
-        shards: list[ShardSamples] = []
-        done = 0
+        with ExitStack() as stack:
+            # One at a time, as they are asked for: there may be more of them than files may be open.
+            shards = (_entered(stack, folder / name) for name in names)
+            return scan_tars(path, names, sources, shards, on_progress, options)
 
-        def report(count: int) -> None:
-            if on_progress is not None:
-                on_progress(done + count, None)
-
-        for name in names:
-            shards.append(scan_shard(folder / name, report, endings, others))
-            done += len(shards[-1].sizes)
-        if not done:
-            raise _nothing_found(path, names, files, said)
-        return _manifest(path, names, shards, sources, fields)
+    def _open_files(self, path: Place, sources: pa.Table) -> ShardFiles:
+        assert isinstance(path, Path)
+        return ShardFiles(path, sources)
 
     def _look_up(self) -> None:
         # Of every field: where it begins in its shard, and how long it is.
@@ -111,6 +102,57 @@ class TarStore(ShardStore):
         self._files.close()
 
 
+def _entered(stack: ExitStack, path: Path) -> Opened:
+    stack.close()  # the one before
+    return stack.enter_context(opened_file(path))
+
+
+def scan_tars(
+    path: Place,
+    names: list[str],
+    sources: pa.Table,
+    shards: Iterable[Opened],
+    on_progress: Progress | None = None,
+    options: Mapping[str, str] | None = None,
+    each: Callable[..., Iterable[ShardSamples]] = map,
+) -> Manifest:
+    """Return the manifest of tar shards, wherever they lie.
+
+    Args:
+        path: What was opened.
+        names: Of the shards, in order.
+        sources: What is known of them.
+        shards: How to read them, in order.
+        on_progress: Called now and then.
+        options: What followed the path.
+        each: Scans them one after another, or many at once.
+    """
+    files, said = (options or {}).get("files"), (options or {}).get("fields")
+    endings = IMAGE_SUFFIXES if files is None else suffixes(files)
+    fields = () if said is None else _fields(said, files)
+    if fields and fields[0].name != IMAGE:
+        endings = (f".{fields[0].name}",)
+    others = [field.name for field in fields[1:]]
+    counts = dict.fromkeys(range(len(names)), 0)
+
+    def scanned(numbered: tuple[int, Opened]) -> ShardSamples:
+        number, shard = numbered
+
+        def report(count: int) -> None:
+            counts[number] = count
+            if on_progress is not None:
+                on_progress(sum(counts.values()), None)
+
+        found = scan_shard(shard, report, endings, others)
+        counts[number] = len(found.sizes)
+        return found
+
+    found = list(each(scanned, enumerate(shards)))
+    if not any(len(shard.sizes) for shard in found):
+        raise _nothing_found(path, names, files, said)
+    return _manifest(path, names, found, sources, fields)
+
+
 def _fields(said: str, files: str | None) -> tuple[Field, ...]:
     """Return the fields that the option `fields` means.
 
@@ -131,7 +173,7 @@ def _is_picture(name: str) -> bool:
     return f".{name.rpartition('.')[2]}" in IMAGE_SUFFIXES
 
 
-def _nothing_found(path: Path, names: list[str], files: str | None, fields: str | None) -> StoreError:
+def _nothing_found(path: Place, names: list[str], files: str | None, fields: str | None) -> StoreError:
     shards = f"{len(names)} {'shard' if len(names) == 1 else 'shards'} of {path}"
     if fields is not None:
         return StoreError(f"no sample with all of {fields} found in the {shards}; expected members of one key each")
@@ -142,7 +184,7 @@ def _nothing_found(path: Path, names: list[str], files: str | None, fields: str 
 
 
 def _manifest(
-    path: Path, names: list[str], shards: list[ShardSamples], sources: pa.Table, fields: tuple[Field, ...]
+    path: Place, names: list[str], shards: list[ShardSamples], sources: pa.Table, fields: tuple[Field, ...]
 ) -> Manifest:
     keys = pa.concat_arrays([shard.keys for shard in shards])
     try:
@@ -183,7 +225,7 @@ def _manifest(
 
 
 def _notes(
-    path: Path,
+    path: Place,
     names: list[str],
     shards: list[ShardSamples],
     fields: tuple[Field, ...],

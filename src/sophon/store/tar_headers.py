@@ -14,11 +14,10 @@ Python's `tarfile` reads the same and is the oracle in tests; it takes longer pe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from sophon.errors import StoreError
-from sophon.store.shards import pread
 
 _BLOCK = 512
 _WINDOW = 4096  # bytes per read: a page, which often holds a small member and the next header too
@@ -45,13 +44,13 @@ class Archive:
     """An open archive.
 
     Args:
-        fd: Its file descriptor.
+        read_at: Returns so many bytes from an offset on; fewer where the archive ends.
         size: Its size in bytes.
         where: How to name it in errors.
     """
 
-    def __init__(self, fd: int, size: int, where: str) -> None:
-        self._fd = fd
+    def __init__(self, read_at: Callable[[int, int], bytes], size: int, where: str) -> None:
+        self._read_at = read_at
         self._size = size
         self._where = where
         self._start = 0
@@ -96,7 +95,7 @@ class Archive:
     def read(self, position: int, size: int) -> bytes:
         """Return bytes of the archive, all that were asked for."""
         if not self._start <= position <= position + size <= self._start + len(self._window):
-            self._start, self._window = position, pread(self._fd, position, max(size, _WINDOW))
+            self._start, self._window = position, self._read_at(position, max(size, _WINDOW))
         start = position - self._start
         data = self._window[start : start + size]
         if len(data) < size:

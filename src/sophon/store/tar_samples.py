@@ -12,8 +12,10 @@ import json
 import os
 import re
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,6 +27,7 @@ import pyarrow.compute as pc
 from sophon.errors import StoreError
 from sophon.store.folder import IMAGE_SUFFIXES
 from sophon.store.manifest import NO_LABEL, Int64Array
+from sophon.store.shards import pread
 from sophon.store.store import describe
 from sophon.store.tar_headers import Archive, Member
 
@@ -57,8 +60,13 @@ class ShardSamples:
     without_field: int = 0
 
 
+ReadAt: TypeAlias = Callable[[int, int], bytes]
+Opened: TypeAlias = tuple[ReadAt, int, str]
+"""How to read from a shard, its size, and what to call it."""
+
+
 def scan_shard(
-    path: Path,
+    shard: Opened,
     on_count: Callable[[int], None],
     endings: Sequence[str] = IMAGE_SUFFIXES,
     others: Sequence[str] = (),
@@ -66,7 +74,7 @@ def scan_shard(
     """Return the samples of a shard.
 
     Args:
-        path: The shard.
+        shard: The shard.
         on_count: Called now and then with the number of pictures found so far.
         endings: Of the members that are samples, best first where one key has several; "" for any.
         others: Endings of the members that are further fields of the samples.
@@ -74,13 +82,10 @@ def scan_shard(
     Raises:
         StoreError: The shard cannot be read; names it and says what to try.
     """
+    read_at, size, name = shard
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise StoreError(f"cannot open shard {path}: {describe(error)}. Check that it may be read.") from error
-    try:
-        archive = Archive(fd, os.fstat(fd).st_size, f"shard {path}")
-        members = _Members(archive, f"shard {path}", endings, others)
+        archive = Archive(read_at, size, f"shard {name}")
+        members = _Members(archive, f"shard {name}", endings, others)
         for member in archive.members():
             members.add(member)
             if len(members.ranks) % _CHUNK == 0:
@@ -88,7 +93,18 @@ def scan_shard(
         on_count(len(members.ranks))
         return members.samples()
     except OSError as error:
-        raise StoreError(f"cannot read shard {path}: {describe(error)}. Check the disk or copy it again.") from error
+        raise StoreError(f"cannot read shard {name}: {describe(error)}. Check the disk or copy it again.") from error
+
+
+@contextmanager
+def opened_file(path: Path) -> Iterator[Opened]:
+    """Open a shard that is a file."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise StoreError(f"cannot open shard {path}: {describe(error)}. Check that it may be read.") from error
+    try:
+        yield partial(pread, fd), os.fstat(fd).st_size, str(path)
     finally:
         os.close(fd)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from sophon.cli.bench.bucket.manifest import bench_manifest_command
+from sophon.cli.bench.bucket.store import bench_store_command
 from sophon.cli.bench.calls import bench_calls_command
 from sophon.cli.bench.cuts import bench_cuts
 from sophon.cli.bench.isolation import bench_isolation_command
@@ -36,6 +38,7 @@ bench.add_command(bench_isolation_command)
 bench.add_command(bench_kinds_command)
 bench.add_command(bench_link_command)
 bench.add_command(bench_loader_command)
+bench.add_command(bench_manifest_command)
 bench.add_command(bench_ops_command)
 bench.add_command(bench_paper_command)
 bench.add_command(bench_parts_command)
@@ -47,5 +50,6 @@ bench.add_command(bench_recipes_command)
 bench.add_command(bench_replan_command)
 bench.add_command(bench_slow_command)
 bench.add_command(bench_soak_command)
+bench.add_command(bench_store_command)
 bench.add_command(bench_tune_command)
 bench.add_command(bench_window_command)

@@ -70,13 +70,13 @@ class WindowCodec(AheadCodec):
             if trace is not None:
                 trace.size = header.height, header.width
             _check_metadata(data, pipeline)
-            box = _box(pipeline, key, header)
+            box = box_of(pipeline, key, header)
             if box is None:
                 raise NotWindowable("this pass needs all of the picture")
             window = _cut(data, header, box, indexes, None if header.scans else indexes.find(data))
         except NotWindowable as reason:  # the whole file is sent instead
             raise OpError(f"{reason}.") from reason
-        return _PLACE.pack(window.top, window.left, window.full_height, window.full_width) + window.jpeg
+        return payload_of(window)
 
     def decode_ahead(self, payload: Payload, pipeline: Pipeline) -> Part:
         """Return the part of the picture that a window holds."""
@@ -113,7 +113,7 @@ def cut_down(
         if trace is not None:
             trace.windowable = True
         _check_metadata(data, pipeline)
-        box = _box(pipeline, key, header, stop)
+        box = box_of(pipeline, key, header, stop)
         if box is None:
             return None
         index = None if header.scans else INDEXES.find(data)
@@ -169,7 +169,17 @@ def _check_metadata(data: Payload, pipeline: Pipeline) -> None:
         raise NotWindowable("a later step may look at its EXIF orientation or colour profile")
 
 
-def _box(pipeline: Pipeline, key: Key, header: Header, stop: int | None = None) -> Box | None:
+def payload_of(window: Window) -> bytes:
+    """Return a window as it crosses the link."""
+    return _PLACE.pack(window.top, window.left, window.full_height, window.full_width) + window.jpeg
+
+
+def box_of(pipeline: Pipeline, key: Key, header: Header, stop: int | None = None) -> Box | None:
+    """Return the box of a picture that one pass needs; None if it needs all of it.
+
+    Raises:
+        NotWindowable: The picture has more pixels than the limit.
+    """
     decode = pipeline.ops[0]
     if isinstance(decode, Decode) and header.width * header.height > decode.max_pixels:
         raise NotWindowable("more pixels than the limit")

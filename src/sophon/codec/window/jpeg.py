@@ -146,7 +146,7 @@ def fingerprint(data: Data) -> int:
     return int(kernel.fingerprint(data))
 
 
-def build_index(data: Data, header: Header | None = None) -> Index:
+def build_index(data: Data, header: Header | None = None, share: float = INDEX_SHARE) -> Index:
     """Walk a file once and note where windows can begin.
 
     The walk validates everything: a file that has an index is one that Pillow decodes.
@@ -154,6 +154,7 @@ def build_index(data: Data, header: Header | None = None) -> Index:
     Args:
         data: The file.
         header: Header of the same file, if already parsed.
+        share: About the largest size of the index, as a share of the bytes of the scan.
 
     Raises:
         NotWindowable: No window can be cut from it.
@@ -164,7 +165,7 @@ def build_index(data: Data, header: Header | None = None) -> Index:
     _check_metadata(data, header)
     per_row, rows = header.mcus
     point_bytes = _POINT_BYTES + _POINT_BYTES_PER_COMPONENT * len(header.components)
-    target_bytes = INDEX_SHARE * max(len(data) - header.scan_start, 1)
+    target_bytes = share * max(len(data) - header.scan_start, 1)
     stride = math.ceil(per_row * rows * point_bytes / target_bytes)
     stride = min(stride, per_row, _MAX_STRIDE)
     points = _scan(header, _WALK_LOOK_BITS).index(data, stride)

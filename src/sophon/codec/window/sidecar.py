@@ -47,6 +47,7 @@ from sophon.errors import ArtifactError, StoreError
 from sophon.process.caches import used
 from sophon.process.folders import not_private, secret_key
 from sophon.store import Store, cache_file
+from sophon.store.address import Address, Place
 from sophon.store.shards import is_pattern
 
 FORMAT: Final = 2
@@ -270,7 +271,7 @@ def write_sidecar(store: Store, path: Path, threads: int = 1, on_progress: OnPro
         problem = error.strerror or error
         raise ArtifactError(f"{path}: cannot be written ({problem}); choose another place with --out.") from error
     if path.parent.name == ROOM:
-        used(path, os.path.realpath(store.path))
+        used(path, str(store.path) if isinstance(store.path, Address) else os.path.realpath(store.path))
     return written
 
 
@@ -377,17 +378,17 @@ def _earlier(path: Path) -> Sidecar | None:
         raise ArtifactError(f"{error} It is left as it is; choose another place with --out.") from error
 
 
-def places(path: Path, cache_dir: Path | None = None) -> list[Path]:
+def places(path: Place, cache_dir: Path | None = None) -> list[Path]:
     """Return where the sidecar of a data set may lie: beside the data, or in the cache folder."""
     found = []
-    if not is_pattern(path):
+    if not isinstance(path, Address) and not is_pattern(path):
         real = Path(os.path.realpath(path))
         found.append(real.with_name(real.name + SUFFIX))
     cached = cache_file(ROOM, path, FORMAT, cache_dir)
     return found if cached is None else [*found, cached]
 
 
-def place_to_write(path: Path, cache_dir: Path | None = None) -> Path:
+def place_to_write(path: Place, cache_dir: Path | None = None) -> Path:
     """Return the first of these places that can be written to.
 
     Raises:
@@ -400,7 +401,7 @@ def place_to_write(path: Path, cache_dir: Path | None = None) -> Path:
     raise ArtifactError(f"none of {', '.join(map(str, candidates))} can be written to; name a file with --out.")
 
 
-def find_sidecar(path: Path, cache_dir: Path | None = None) -> Sidecar | None:
+def find_sidecar(path: Place, cache_dir: Path | None = None) -> Sidecar | None:
     """Open the sidecar of a data set, if there is one, and if windows can be cut here at all.
 
     Raises:

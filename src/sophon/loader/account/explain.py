@@ -7,6 +7,7 @@ from sophon.loader.account.advice import Setup, Spent, advice, count
 from sophon.loader.account.stats import Stats
 from sophon.plan.plan import Plan
 from sophon.profile.verdict import Verdict
+from sophon.store.bucket.account import Prices
 from sophon.units import format_bytes, format_rate, format_seconds
 
 
@@ -56,6 +57,8 @@ def _where(spent: Spent, setup: Setup) -> list[str]:
             f"A read of the store took {format_seconds(stats.read_s / stats.reads)} on average, and "
             f"{stats.read_s / wall_s:.0f} were under way at once."
         )
+    if setup.store.startswith("bucket"):
+        lines.append(_of_the_bucket(stats, wall_s))
     if setup.is_remote:
         lines.append(
             f"{format_bytes(stats.link_bytes)} crossed the link, {format_bytes(stats.link_bytes / wall_s)}/s; the "
@@ -63,7 +66,7 @@ def _where(spent: Spent, setup: Setup) -> list[str]:
         )
     if stats.cached:
         lines.append(f"The first steps of {stats.cached:,} samples came from the cache on disk.")
-    if stats.smaller_cuts:
+    if stats.smaller_cuts and setup.is_remote:  # else whole objects were read, since parts were not worth it
         lines.append(f"For {stats.smaller_cuts:,} samples storage did less than it was asked to.")
     if stats.fallback:
         lines.append(f"{stats.fallback:,} samples were read from the fallback path, since no node answered.")
@@ -75,6 +78,15 @@ def _where(spent: Spent, setup: Setup) -> list[str]:
     if setup.bad:
         lines.append(f"{setup.bad:,} samples are bad so far (on_error={setup.on_error!r}); see loader.bad_samples.")
     return lines
+
+
+def _of_the_bucket(stats: Stats, wall_s: float) -> str:
+    price = Prices.told().of(stats.reads, stats.read_bytes)
+    cost = f", for {price:,.4f} at the prices given" if price else ""
+    return (
+        f"The object store was asked {stats.reads:,} times ({format_rate(stats.reads / wall_s)}) for "
+        f"{format_bytes(stats.read_bytes)}{cost}."
+    )
 
 
 def _number(count: int, one: str, many: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from sophon.codec.cut import RAW, Cut, check_cut, is_exact
+from sophon.codec.cut import RAW, WINDOW, Cut, check_cut, is_exact
 from sophon.errors import ConfigError
 from sophon.link.transport import Opened
 from sophon.pipeline import Pipeline
@@ -19,6 +19,9 @@ from sophon.pipeline.probe import digests, versions
 from sophon.plan.plan import Plan
 from sophon.plan.policies import POLICIES
 from sophon.profile.columns import resize_k
+
+BAND = "band"
+"""The policy that asks for windows: without a node, parts of objects are read where there is an index of them."""
 
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -69,7 +72,7 @@ def assignment_for(
 
     Args:
         pipeline: What is divided.
-        policy: "none", "all", "resize", or one cut for all samples; None for "none".
+        policy: "none", "all", "resize", "band", or one cut for all samples; None for "none".
         plan: A `Plan`, the path of one, or a sequence of one cut per sample; overrides the policy.
         samples: How many there are.
         dataset: Fingerprint of the data set; None if it does not matter.
@@ -127,6 +130,8 @@ def _fixed_cut(pipeline: Pipeline, policy: str | Cut | None) -> Cut:
         return policy
     if policy in (None, "none"):
         return RAW
+    if policy == BAND:
+        return WINDOW
     if policy == "all":
         return Cut(pipeline.max_cut)
     if policy == "resize":
@@ -141,7 +146,7 @@ def _fixed_cut(pipeline: Pipeline, policy: str | Cut | None) -> Cut:
             f"policy {policy!r} measures first and plans then, which only sophon.DataLoader does; "
             "use it, or give the plan that `sophon plan` makes of a profile"
         )
-    raise ConfigError(f"expected policy {', '.join(POLICIES)} or a cut such as 2:webp, got {policy!r}")
+    raise ConfigError(f"expected policy {', '.join(POLICIES)}, {BAND} or a cut such as 2:webp, got {policy!r}")
 
 
 def agreed_cut(pipeline: Pipeline, opened: Opened) -> int:

@@ -15,9 +15,11 @@ import warnings
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 
-from sophon.codec.cut import RAW, make_payload
+from sophon.codec.cut import RAW, WINDOW, make_payload
+from sophon.codec.window.bands import bands_of
 from sophon.codec.window.indexes import INDEXES
 from sophon.codec.window.sidecar import find_sidecar
+from sophon.codec.window.windowed import Windowed
 from sophon.errors import (
     ArtifactError,
     ConfigError,
@@ -29,6 +31,7 @@ from sophon.link.transport import Fetch, Opened, Transport
 from sophon.link.wire import Reply, Request, StreamClock
 from sophon.pipeline import Pipeline
 from sophon.store import Store, open_store
+from sophon.store.address import Address
 from sophon.store.bundle import pack, unpack
 from sophon.store.reading import Reading
 
@@ -44,6 +47,11 @@ def open_path(path: str) -> LocalTransport:
 
 def _attach_indexes(store: Store) -> None:
     try:
+        if isinstance(store.path, Address):
+            # Not for those who have no object stores: it takes a moment to load.
+            from sophon.codec.window.object_index import open_index
+
+            open_index(store)
         sidecar = find_sidecar(store.path)
     except ArtifactError as error:
         warnings.warn(f"window indexes are left out: {error}", stacklevel=5)
@@ -71,7 +79,7 @@ class LocalTransport(Transport):
 
     def open(self, pipeline: Pipeline) -> Opened:
         """Describe the store."""
-        manifest = self.store.manifest
+        manifest, bands = self.store.manifest, bands_of(self.store)
         return Opened(
             name=self.store.name,
             samples=len(self.store),
@@ -83,6 +91,7 @@ class LocalTransport(Transport):
             digests=("here",) * pipeline.max_cut,
             store=manifest.kind,
             fields=manifest.fields,
+            has_bands=bands is not None and bands.suits(pipeline),
         )
 
     def fetch(self, request: Request, timeout_s: float) -> Fetch:  # noqa: ARG002 - reading files is not timed
@@ -109,12 +118,13 @@ class _LocalFetch(Fetch):
         self._reading = reading
         self._request = request
         self._lane = reading.lane()
+        self._pipeline: Pipeline | None = None
+        self._left_out_bytes = 0  # of samples of which only a part was read
         self._read: SimpleQueue[tuple[int, bytes | BaseException] | None] = SimpleQueue()
         self.clock = StreamClock()
 
     def __iter__(self) -> Iterator[Reply]:
-        request = self._request
-        pipeline: Pipeline | None = None
+        request, has_bands = self._request, bands_of(self._store) is not None
         try:
             for position, data in self._files():
                 reply = Reply(position)
@@ -123,8 +133,12 @@ class _LocalFetch(Fetch):
                     if isinstance(data, BaseException):
                         raise data
                     reply.payload = data
-                    if cut != RAW:
-                        pipeline = pipeline or Pipeline.from_spec(request.pipeline)
+                    if isinstance(data, Windowed):
+                        reply.cut = cut
+                        self.clock.read_bytes -= data.file_bytes - data.read_bytes
+                        self._left_out_bytes += data.file_bytes - data.read_bytes
+                    elif cut != RAW and not (cut == WINDOW and has_bands):  # finishing decodes what it needs of a file
+                        pipeline = self._pipeline = self._pipeline or Pipeline.from_spec(request.pipeline)
                         apart = bool(request.fields) and not pipeline.fields
                         first, *others = unpack(data, 1 + len(request.fields)) if apart else (data,)
                         made = make_payload(pipeline, bytes(first), request.key(position), cut)
@@ -186,7 +200,8 @@ class _LocalFetch(Fetch):
     def _count(self, read_s: float, waited_s: float) -> None:
         clock, lane = self.clock, self._lane
         clock.reading_s += waited_s
-        clock.read_s, clock.reads, clock.read_bytes = read_s, lane.reads, lane.read_bytes
+        clock.read_s, clock.reads = read_s, lane.reads
+        clock.read_bytes = lane.read_bytes - self._left_out_bytes
 
     def _ask_for(self, position: int) -> None:
         """Have a sample read by the stage."""
@@ -199,9 +214,17 @@ class _LocalFetch(Fetch):
 
     def _file(self, position: int) -> tuple[int, bytes | BaseException]:
         try:
-            return position, self._store.read(self._request.samples[position])
+            return position, self._window(position) or self._store.read(self._request.samples[position])
         except Exception as error:  # noqa: BLE001 - raised again in the thread that iterates
             return position, error
+
+    def _window(self, position: int) -> Windowed | None:
+        """Return a window read from an object store by its index, if one is asked for and less than the object."""
+        bands, request = bands_of(self._store), self._request
+        if bands is None or request.fields or request.cuts[position] != WINDOW:
+            return None
+        self._pipeline = self._pipeline or Pipeline.from_spec(request.pipeline)
+        return bands.window(request.samples[position], self._pipeline, request.key(position))
 
     def _size_bytes(self, position: int) -> int:
         return int(self._store.manifest.sizes[self._request.samples[position]])

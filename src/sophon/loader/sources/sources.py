@@ -33,6 +33,7 @@ from sophon.loader.sources.local import open_path
 from sophon.loader.sources.source import Fallback, Source, explained
 from sophon.loader.sources.union import Holding, Union
 from sophon.pipeline import Pipeline
+from sophon.store.address import is_address
 
 _REMEDY = "Is `sophon serve` running there and reachable? Raise Faults(deadline_s=…) to wait longer."
 
@@ -51,7 +52,7 @@ def addresses_of(data: Address) -> list[str]:
     if not isinstance(data, Sequence) or not data or not all(isinstance(one, str) for one in data):
         raise ConfigError(f"expected an address, a path, or a list of addresses, got {data!r}")
     if len(data) > 1:
-        paths = [one for one in data if scheme_of(one) is None]
+        paths = [one for one in data if scheme_of(one) is None or is_address(one)]
         if paths:
             raise ConfigError(f"{paths[0]!r} among several addresses is a path; give it as Faults(fallback=…)")
         if len(set(data)) < len(data):
@@ -60,14 +61,16 @@ def addresses_of(data: Address) -> list[str]:
 
 
 def transport_to(address: str, credentials: Credentials | None = None, deadline_s: float = math.inf) -> Transport:
-    """Return the transport to an address with a scheme of the table `SCHEMES`, or to a path.
+    """Return the transport to an address with a scheme of the table `SCHEMES`, to an object store or to a path.
 
     Args:
         address: Of the data set.
         credentials: What to show to the node.
         deadline_s: Of whoever uses it; nothing takes longer to be noticed.
     """
-    return open_path(address) if scheme_of(address) is None else open_address(address, credentials, deadline_s)
+    if scheme_of(address) is None or is_address(address):
+        return open_path(address)
+    return open_address(address, credentials, deadline_s)
 
 
 class Sources:
@@ -112,7 +115,7 @@ class Sources:
             if not all(node.is_remote for node in nodes):
                 raise ConfigError("fallback: the samples are read from a path already")
             path = str(fspath(fallback))
-            if scheme_of(path) is not None:
+            if scheme_of(path) is not None and not is_address(path):
                 raise ConfigError(f"fallback: expected a path, got {path!r}; give several nodes as a list of addresses")
             self._fallback = Fallback(transport_to(path), pipeline)
             self._all.append(self._fallback)

@@ -25,6 +25,7 @@ from cachetools import FIFOCache
 from sophon.codec.cut import Cut, make_payload
 from sophon.codec.window.indexes import INDEXES
 from sophon.codec.window.sidecar import Sidecar
+from sophon.codec.window.windowed import Windowed
 from sophon.errors import ArtifactError
 from sophon.pipeline import Key, Pipeline, Trace
 from sophon.pipeline.probe import each_digest
@@ -55,7 +56,12 @@ class Child:
 
     def run(self) -> None:
         """Answer frames until the server goes away."""
-        answer = {Kind.PIPELINE: self._keep, Kind.MAKE: self._make, Kind.PROBE: self._probe}
+        answer = {
+            Kind.PIPELINE: self._keep,
+            Kind.MAKE: self._make,
+            Kind.CONTINUE: self._continue,
+            Kind.PROBE: self._probe,
+        }
         with contextlib.suppress(frames.Broken):
             frames.send(self._line, Kind.READY)
             while True:
@@ -80,6 +86,9 @@ class Child:
         cpu_s, self._counted_s = now_s - self._counted_s, now_s
         costs = frames.Costs(cpu_s, trace.size, tuple(trace.op_s[: cut.k]))
         frames.send(self._line, kind, costs.pack(), payload)
+
+    def _continue(self, note: bytes, data: bytes) -> None:
+        self._make(note, Windowed(data))
 
     def _probe(self, note: bytes, _: bytes) -> None:
         self._arm()

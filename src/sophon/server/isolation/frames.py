@@ -43,6 +43,7 @@ class Kind(IntEnum):
     DIGEST = 6  # from a child: the data is the digest of one more op
     END = 7  # from a child: there are no more digests
     READY = 8  # from a child: it has started
+    CONTINUE = 9  # to a child: as MAKE, but the data is a window of a file
 
 
 @dataclass(frozen=True)

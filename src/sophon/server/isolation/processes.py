@@ -30,6 +30,7 @@ from sophon.codec.codec import AheadCodec, Payload
 from sophon.codec.cut import Cut, make_payload
 from sophon.codec.table import codec_named
 from sophon.codec.window.indexes import DEFAULT_MAX_BYTES
+from sophon.codec.window.windowed import Windowed
 from sophon.errors import OpError
 from sophon.pipeline import Key, Pipeline, Trace
 from sophon.server.isolation import frames
@@ -223,7 +224,8 @@ class _Child:
             line = self._ready_for(pipeline)
             since_s = time.monotonic()
             note = frames.MAKE.pack(pipeline.fingerprint.encode(), int(key.seed), int(key.epoch), int(key.sample))
-            frames.send(line, Kind.MAKE, note + str(cut).encode(), data)
+            what = Kind.CONTINUE if isinstance(data, Windowed) else Kind.MAKE
+            frames.send(line, what, note + str(cut).encode(), data)
             with slot.holdable(self._hold):
                 kind, note, payload = frames.receive(line, claim)
             if kind not in (Kind.PAYLOAD, Kind.FAILED):

@@ -121,7 +121,7 @@ def find_files_of(
     Raises:
         StoreError: A path leads out of the folder of the listing, or a file is named twice; names the row.
     """
-    prefix = posixpath.relpath(root, listing.file.parent) + "/"
+    prefix = posixpath.relpath(str(root), str(listing.file.parent)) + "/"
     by_stem: dict[str, str | None] = {}
     for name in existing:
         stem = posixpath.splitext(name)[0]

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from sophon.artifact import ARROW_ERRORS
 from sophon.errors import ConfigError, StoreError
+from sophon.store.address import Place
 from sophon.store.store import describe
 
 SUFFIXES: Final = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
@@ -46,7 +47,7 @@ class Listing:
         mtime_ns: Its time, before it was read.
     """
 
-    file: Path
+    file: Place
     table: pa.Table
     path: str
     label: str | None

@@ -54,6 +54,7 @@ class ArrowStore(Store):
 
     def holding(self, manifest: Manifest) -> Store:
         """Return a store of other samples of the same table."""
+        assert isinstance(self.path, Path)
         return ArrowStore(self.path, self.name, manifest, self._table, self._name_of_column)
 
     def _value(self, index: int) -> tuple[bytes | None, str | None]:

@@ -1,0 +1,1 @@
+"""Benchmarks of object stores, against a real server on this machine."""

@@ -1,0 +1,119 @@
+"""`sophon bench manifest`: how long a large data set takes to open again, and in how much memory.
+
+A made-up manifest of objects is kept in a cache and opened in a process of its own. With `objects` a bucket of so many
+is also listed on SeaweedFS, beside the time that its own listing takes.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sophon.bench.bucket.store import used
+from sophon.bench.harness import OnStep, nothing
+from sophon.bench.rig.object_server import BUCKET, object_server, raw_store
+from sophon.loader.order.order import epoch_order
+from sophon.loader.order.state import State
+from sophon.process.scratch import scratch_folder
+from sophon.store.address import Address
+from sophon.store.bucket.client import Object
+from sophon.store.bucket.objects import BucketStore, sources_of
+from sophon.store.bucket.table import list_manifest
+from sophon.store.cache import ManifestCache
+from sophon.store.manifest import Manifest
+
+ROWS = 1_000_000
+_CLASSES = 1000
+_ADDRESS = Address("s3", BUCKET, "made-up")
+
+
+def bench_manifest(rows: int = ROWS, objects: int = 0, on_step: OnStep | None = None) -> dict[str, Any]:
+    """Measure opening a data set again, and listing one.
+
+    Args:
+        rows: Samples of the made-up manifest.
+        objects: Objects to list on a real server; 0 for none.
+        on_step: Called with the name of what runs next, its number and how many there are.
+
+    Returns:
+        ``{"rows", "reopen_s", "peak_bytes", "order_s", "state_bytes"}``, and ``{"objects", "list_s", "server_list_s"}``
+    """
+    report = on_step or nothing
+    with scratch_folder("manifest") as folder:
+        report("manifest", 0, 3)
+        ManifestCache(Path(folder)).keep(_ADDRESS, _made_up(rows), float("inf"))
+        report("reopen", 1, 3)
+        code = f"from sophon.bench.bucket.manifest import reopen; reopen({str(folder)!r})"
+        done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+        result: dict[str, Any] = json.loads(done.stdout)
+        if objects:
+            report("list", 2, 3)
+            result |= _listed(objects, Path(folder))
+    return result
+
+
+def reopen(folder: str) -> None:
+    """Open the manifest in this process, and write what that took to standard output."""
+    start_s = time.monotonic()
+    manifest = ManifestCache(folder).load(_ADDRESS)
+    assert manifest is not None
+    reopen_s = time.monotonic() - start_s
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    start_s = time.monotonic()
+    epoch_order(len(manifest), 7, 1, shuffle=True)
+    order_s = time.monotonic() - start_s
+    count, print_ = len(manifest), manifest.fingerprint
+    state = State(7, 1, count // 2, count, True, print_, print_)
+    result = {
+        "rows": len(manifest),
+        "reopen_s": reopen_s,
+        "peak_bytes": peak_bytes,
+        "order_s": order_s,
+        "state_bytes": len(json.dumps(state.to_dict())),
+    }
+    sys.stdout.write(json.dumps(result))
+
+
+def _made_up(rows: int) -> Manifest:
+    numbers = pa.array(np.arange(rows))
+    labels = np.arange(rows) * _CLASSES // rows
+    texts = pc.utf8_lpad(numbers.cast(pa.string()), 9, "0")
+    folders = pc.utf8_lpad(pa.array(labels).cast(pa.string()), 4, "0")
+    ids = pc.binary_join_element_wise("n", folders, "/", texts, ".JPEG", "").cast(pa.large_string())
+    etag = pc.binary_join_element_wise('"', texts, "0123456789abcdef0123456", '"', "")
+    return Manifest(
+        kind=BucketStore.kind,
+        ids=ids,
+        sizes=np.random.default_rng(0).integers(20_000, 200_000, rows),
+        labels=labels,
+        classes=tuple(f"n{number:04d}" for number in range(_CLASSES)),
+        locations=pa.table({"etag": etag.cast(pa.large_string()).cast(pa.large_binary())}),
+        sources=sources_of([Object("made-up/", -1, "", 0)]),
+    )
+
+
+def _listed(objects: int, folder: Path) -> dict[str, Any]:
+    """List objects of one byte, in a hundred folders."""
+    import obstore
+
+    (folder / "server").mkdir()
+    with object_server("seaweedfs", folder / "server") as server, used(server):
+        server.put(((f"many/{number % 100:03d}/{number:08d}.jpg", b"x") for number in range(objects)), 32)
+        raw = raw_store(server.endpoint)
+        start_s = time.monotonic()
+        count = sum(len(page) for page in obstore.list(raw, "many", chunk_size=1000))
+        server_list_s = time.monotonic() - start_s
+        start_s = time.monotonic()
+        manifest, _ = list_manifest(Address("s3", BUCKET, "many"), folder / "journal")
+        list_s = time.monotonic() - start_s
+    assert count == len(manifest) == objects
+    return {"objects": objects, "list_s": list_s, "server_list_s": server_list_s}

@@ -1,0 +1,1 @@
+"""``sophon bench store`` and ``sophon bench manifest``."""

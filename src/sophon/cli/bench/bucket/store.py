@@ -1,0 +1,42 @@
+"""``sophon bench store``: requests to an object store, and the bytes that come out of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from sophon.cli.options import data_option
+from sophon.cli.output import json_option, show
+from sophon.cli.progress import steps_bar
+from sophon.units import format_bytes
+
+
+@click.command("store")
+@data_option
+@click.option("--objects", default=1_000, show_default=True, type=click.IntRange(10), help="Objects in a round.")
+@click.option("--at-once", default=8, show_default=True, type=click.IntRange(1, 256), help="Requests at once.")
+@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="How often each is measured.")
+@json_option
+def bench_store_command(data: Path | None, objects: int, at_once: int, rounds: int, json_target: str | None) -> None:
+    """Objects from a real server, beside obstore and boto3."""
+    from sophon.bench.bucket.store import bench_store
+
+    with steps_bar("store") as report:
+        result = bench_store(data, objects, at_once, rounds, report)
+    show(result, json_target, _print)
+
+
+def _print(result: dict[str, Any], console: Console) -> None:
+    table = Table("", "GETs/s", "CPU per GET")
+    for name in ("sophon", "obstore", "boto3"):
+        if result[f"{name}_per_s"] is not None:
+            table.add_row(name, f"{result[f'{name}_per_s']:,.0f}", f"{result[f'{name}_cpu_ms']:.2f} ms")
+    console.print(table)
+    if "bucket_bytes" in result:
+        whole = result["bucket_bytes"]["whole"]
+        for name, size in result["bucket_bytes"].items():
+            console.print(f"{name}: {format_bytes(size)} out of the bucket, {whole / size:.2f}× fewer", highlight=False)

@@ -1,0 +1,26 @@
+"""A window in the place of the file that it was cut from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class Windowed(bytes):
+    """A window payload (`WindowCodec`) in the place of the file that it was cut from.
+
+    Attributes:
+        file_bytes: Size of the file.
+        read_bytes: How much of it was read.
+        whole: Returns the file, where it is needed after all.
+    """
+
+    file_bytes: int = 0
+    read_bytes: int = 0
+    whole: Callable[[], bytes]
+
+    @classmethod
+    def of(cls, payload: bytes, file_bytes: int, read_bytes: int, whole: Callable[[], bytes]) -> Windowed:
+        """Return a window with what is known of its file."""
+        made = cls(payload)
+        made.file_bytes, made.read_bytes, made.whole = file_bytes, read_bytes, whole
+        return made

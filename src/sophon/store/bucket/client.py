@@ -1,0 +1,311 @@
+"""Requests to one bucket: parts of objects by their ETag, listings; tried again where that helps.
+
+If the client is inconsistent with the following, it is a bug:
+
+- `get` returns bytes of the very object that was listed, or raises: every request names its ETag or version (If-Match),
+  and the ETag of the answer is compared too, since there are servers that do not look at If-Match. Where a server has
+  no ETags (plain HTTP), size and time of the answer are compared.
+- A request that fails for a reason that may pass is made again for `PATIENCE_S`, at growing and random intervals.
+- Credentials that are refused are looked up anew, once for each request that they fail.
+- No key, token, signature or URL with one is in a message.
+
+Concurrency: any thread may ask. The connections belong to obstore, which opens them when they are needed; a forked
+child has its own (`library`).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+from sophon.process.renewal import renew_after_fork
+from sophon.store.address import Address
+from sophon.store.bucket.account import ACCOUNT
+from sophon.store.bucket.credentials import endpoint_of, s3_settings
+from sophon.store.bucket.failures import ObjectError, Verdict, judged
+from sophon.store.bucket.hedge import Hedge
+from sophon.store.bucket.library import library
+from sophon.store.bucket.pace import PACE
+
+T = TypeVar("T")
+
+PATIENCE_S: Final = 60.0  # a restart of a server, or a minute of 503s, is nothing to stop a training for
+FIRST_PATIENCE_S: Final = 5.0  # as long as nothing has ever been answered: the address or the network may be wrong
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
+_CONNECT_S: Final = 5
+_ANSWER_S: Final = 60  # for all of an answer; pieces are small
+_PAGE: Final = 1000  # objects that a server lists at once
+_WHOLE_BYTES: Final = 64 << 20  # largest object that is read whole where a server gives no parts
+_RENEWALS: Final = 3  # tries with credentials looked up anew: whoever rotates them may be a moment late
+_RENEW_S: Final = 1.0
+
+
+class Object(NamedTuple):
+    """One object as it was listed."""
+
+    key: str
+    size: int
+    etag: str
+    changed_ns: int
+    version: str | None = None
+
+
+class Client:
+    """What speaks to one bucket.
+
+    Args:
+        address: Anything in the bucket.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self.address = Address(address.scheme, address.bucket)
+        self.hedge = Hedge(lambda: ACCOUNT.add("hedges_won"))
+        self._gives_parts = True
+        self._has_answered = False
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Make connections, and look up credentials, anew when they are needed."""
+        self._lock = threading.Lock()
+        self._store: Any = None
+        self._made_s = 0.0
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (client_of, (self.address,))
+
+    def get(
+        self, key: str, start: int, length: int, etag: str, version: str | None = None, *, of: int | None = None
+    ) -> memoryview:
+        """Return bytes of an object.
+
+        Args:
+            key: Its name.
+            start: First byte.
+            length: How many.
+            etag: Of the object that was listed.
+            version: Of the object that was listed, where the bucket keeps versions.
+            of: Size of the object that was listed, if known: then reading all of it needs no range.
+
+        Raises:
+            ObjectError: It cannot be had, or is not the one that was listed.
+        """
+        if length == 0:
+            return memoryview(b"")
+        is_whole = start == 0 and length == of
+
+        request = partial(self._get, key, start, length, etag, version, is_whole)
+        return self._patiently(partial(self._counted, request, length), length)
+
+    def _counted(self, request: Callable[[], memoryview], length: int) -> memoryview:
+        began_s = time.monotonic()
+        found = self.hedge.call(request, partial(ACCOUNT.hedged, length))
+        seconds = time.monotonic() - began_s
+        self.hedge.learn(seconds)
+        ACCOUNT.got(len(found), seconds)
+        return found
+
+    def _get(self, key: str, start: int, length: int, etag: str, version: str | None, is_whole: bool) -> memoryview:
+        options: dict[str, Any] = {}
+        if version is not None:
+            options["version"] = version
+        if etag.startswith('"'):  # a weak one matches nothing by the rules of HTTP
+            options["if_match"] = etag
+        as_part = self._gives_parts and not is_whole
+        if as_part:
+            options["range"] = (start, start + length)
+        try:
+            answer = library().get(self._opened(), key, options=options)
+            if _etag(answer.meta) != etag:
+                raise ObjectError(Verdict.CHANGED)
+            if not as_part and answer.meta["size"] > max(_WHOLE_BYTES, length):
+                raise ObjectError(Verdict.WHOLE)
+            found = memoryview(answer.bytes())
+        except Exception as error:  # noqa: BLE001 - judged
+            trouble = judged(error)
+            if trouble.verdict is Verdict.WHOLE and as_part:
+                self._gives_parts = False
+                return self._get(key, start, length, etag, version, is_whole)
+            raise trouble from None  # its text may hold a signature
+        return found if as_part or is_whole else found[start : start + length]
+
+    def head(self, key: str) -> Object:
+        """Return what is known of an object.
+
+        Raises:
+            ObjectError: It does not exist, or the server cannot be asked.
+        """
+        ACCOUNT.add("heads")
+        return _object(self._patiently(lambda: library().head(self._opened(), key)))
+
+    def exists(self, key: str) -> Object | None:
+        """Return an object, or None if there is none of that name, or none that may be seen.
+
+        S3 refuses those who may not list a bucket what does not exist, as if it did.
+        """
+        try:
+            return self.head(key)
+        except ObjectError as error:
+            if error.verdict in (Verdict.MISSING, Verdict.RENEW):
+                return None
+            raise
+
+    def read(self, key: str) -> tuple[Object, bytes]:
+        """Return a whole object and what is known of it."""
+        found = self.head(key)
+        return found, bytes(self.get(key, 0, found.size, found.etag, of=found.size))
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write an object."""
+        self._patiently(lambda: library().put(self._opened(), key, data))
+
+    def objects(self, prefix: str, after: str | None = None) -> Iterator[list[Object]]:
+        """List what lies below a prefix, in pages and in the order of their names.
+
+        Args:
+            prefix: Of whole parts of names; "" for the whole bucket.
+            after: Name after which to begin.
+        """
+        last = after
+        while True:
+            pages = self._patiently(
+                lambda last=last: iter(  # type: ignore[misc]
+                    library().list(self._opened(), prefix or None, offset=last, chunk_size=_PAGE)
+                )
+            )
+            try:
+                for page in pages:
+                    ACCOUNT.add("lists")
+                    found = [_object(entry) for entry in page]
+                    if found:
+                        last = found[-1].key
+                        yield found
+                return
+            except Exception as error:  # noqa: BLE001 - judged
+                if judged(error).verdict in (Verdict.NEVER, Verdict.MISSING):
+                    raise judged(error) from None
+            # Tried again from where it stands, with the patience of every request.
+            self._patiently(lambda: self._probe(prefix))
+
+    def _probe(self, prefix: str) -> None:
+        next(iter(library().list(self._opened(), prefix or None, chunk_size=1)), None)
+
+    def level(self, prefix: str) -> tuple[list[str], list[Object]]:
+        """Return the folders and the objects right below a prefix."""
+        ACCOUNT.add("lists")
+        found = self._patiently(lambda: library().list_with_delimiter(self._opened(), prefix or None))
+        return list(found["common_prefixes"]), [_object(entry) for entry in found["objects"]]
+
+    def _patiently(self, request: Callable[[], T], size_bytes: int = 0) -> T:
+        """Make a request until it succeeds, or fails for good."""
+        failed_s, wait_s, renewals = None, _FIRST_WAIT_S, 0
+        patience_s = PATIENCE_S if self._has_answered else FIRST_PATIENCE_S
+        while True:
+            is_answered = False
+            PACE.enter(size_bytes)
+            try:
+                found = request()
+                is_answered = self._has_answered = True
+                return found
+            except Exception as error:  # noqa: BLE001 - judged
+                trouble = judged(error)
+            finally:
+                PACE.leave(size_bytes, is_answered)
+            now_s = time.monotonic()
+            failed_s = now_s if failed_s is None else failed_s
+            verdict = trouble.verdict
+            if verdict is Verdict.RENEW and renewals < _RENEWALS:
+                renewals += 1
+                self._look_up_anew()
+                wait_s = 0.0 if renewals == 1 else _RENEW_S
+            elif verdict not in (Verdict.SLOW, Verdict.AGAIN) or now_s - failed_s > patience_s:
+                raise trouble from None
+            if verdict is Verdict.SLOW:
+                PACE.slow_down()
+                ACCOUNT.add("slow_downs")
+            ACCOUNT.add("retries")
+            time.sleep(wait_s * random.uniform(0.5, 1.0))  # so that not all come back at once
+            wait_s = min(max(2 * wait_s, _FIRST_WAIT_S), _LONGEST_WAIT_S)
+
+    def _opened(self) -> Any:
+        store = self._store
+        if store is None:
+            with self._lock:
+                if self._store is None:
+                    self._store, self._made_s = _make(self.address), time.monotonic()
+                store = self._store
+        return store
+
+    def _look_up_anew(self) -> None:
+        with self._lock:
+            if time.monotonic() - self._made_s > _RENEW_S / 2:  # another thread may have done so just now
+                self._store = None
+
+
+def _object(entry: Any) -> Object:
+    changed_ns = int(entry["last_modified"].timestamp() * 1e9)
+    return Object(entry["path"], entry["size"], _etag(entry), changed_ns, entry["version"])
+
+
+def _etag(entry: Any) -> str:
+    """Return the ETag of an object; where a server has none, its size and time stand for it."""
+    etag = entry["e_tag"]
+    return quoted(etag) if etag else f'T"{entry["size"]}-{entry["last_modified"].timestamp():.0f}"'
+
+
+def quoted(etag: str) -> str:
+    """Return an ETag as it is compared; some listings leave its quotes out."""
+    return etag if not etag or etag.endswith(chr(34)) else f'"{etag}"'
+
+
+def _make(address: Address) -> Any:
+    """Return obstore's own object for a bucket. It tries nothing again by itself: a 503 has to be seen here."""
+    library()
+    import obstore.store as stores  # after `library`, which may have replaced it
+
+    client = {
+        "connect_timeout": timedelta(seconds=_CONNECT_S),
+        "timeout": timedelta(seconds=_ANSWER_S),
+        "pool_max_idle_per_host": "256",
+        "allow_http": True,
+        "user_agent": "sophon",
+    }
+    retry = {"max_retries": 0, "retry_timeout": timedelta(seconds=_ANSWER_S)}
+    given: dict[str, Any] = {"client_options": client, "retry_config": retry}
+    if address.scheme == "s3":
+        return stores.S3Store(address.bucket, **s3_settings(), **given)
+    if address.scheme == "gs":
+        return stores.GCSStore(address.bucket, **given)
+    if address.scheme == "az":
+        return stores.AzureStore(address.bucket, **given)
+    client["allow_http"] = address.scheme == "http"
+    return stores.HTTPStore.from_url(str(address), **given)
+
+
+_CLIENTS: weakref.WeakValueDictionary[tuple[Address, str], Client] = weakref.WeakValueDictionary()
+_CLIENTS_LOCK = threading.Lock()
+
+
+def client_of(address: Address) -> Client:
+    """Return the client of a bucket; data sets in one bucket share one, as long as any of them is open."""
+    key = (Address(address.scheme, address.bucket), endpoint_of(address.scheme))
+    with _CLIENTS_LOCK:
+        client = _CLIENTS.get(key)
+        if client is None:
+            client = _CLIENTS[key] = Client(address)
+        return client
+
+
+def _renew_lock() -> None:
+    global _CLIENTS_LOCK  # noqa: PLW0603 - one for each process
+    _CLIENTS_LOCK = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)

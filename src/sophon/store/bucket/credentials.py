@@ -1,0 +1,98 @@
+"""Who we are to an object store: the variables, profiles and roles that its users know.
+
+obstore reads the environment (``AWS_*``, ``GOOGLE_*``, ``AZURE_*``) and asks the machine (instance and container roles,
+web identities) by itself. What it does not read are the profiles of ``~/.aws``: those are read here, and by boto3 where
+a profile is more than a pair of keys. Values are looked up anew whenever a client is made; see `Client.renew`.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from sophon.errors import ConfigError
+
+_KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_SKIP_SIGNATURE")
+_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_SHORT: Final = timedelta(minutes=5)  # after which the files are read again: whoever rotates keys writes there
+_MORE: Final = ("sso_session", "sso_start_url", "role_arn", "credential_process", "source_profile")
+
+
+def s3_settings(env: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """Return what `obstore.store.S3Store` is to be given beside the environment.
+
+    Raises:
+        ConfigError: The profile that AWS_PROFILE names does not exist, or needs boto3.
+    """
+    profile = _profile(env)
+    found: dict[str, Any] = {}
+    endpoint = next((env[name] for name in _ENDPOINTS if env.get(name)), profile.get("endpoint_url"))
+    if endpoint:
+        found["endpoint"] = endpoint.rstrip("/")
+    found["region"] = env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or profile.get("region") or "us-east-1"
+    if any(env.get(name) for name in _KEYS) and not env.get("AWS_PROFILE"):
+        return found
+    if "aws_access_key_id" in profile:
+        found["credential_provider"] = lambda: _from_files(env)
+    elif any(name in profile for name in _MORE):
+        found["credential_provider"] = _by_boto3(env)
+    return found
+
+
+def endpoint_of(scheme: str, env: Mapping[str, str] = os.environ) -> str:
+    """Return which server an address leads to where the address does not say so; two servers may have equal buckets."""
+    if scheme == "s3":
+        return str(s3_settings(env).get("endpoint", ""))
+    if scheme == "az":
+        return " ".join(env.get(name, "") for name in ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_ENDPOINT")).strip()
+    return ""
+
+
+def _profile(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of a profile: the one that AWS_PROFILE names, else "default" if there is one."""
+    name = env.get("AWS_PROFILE", "default")
+    home = Path(env.get("HOME", "/nonexistent"))
+    places = (
+        (Path(env.get("AWS_CONFIG_FILE") or home / ".aws/config"), name if name == "default" else f"profile {name}"),
+        (Path(env.get("AWS_SHARED_CREDENTIALS_FILE") or home / ".aws/credentials"), name),
+    )
+    found: dict[str, str] = {}
+    for file, section in places:
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read_string(file.read_text())
+        except OSError:
+            continue
+        except (configparser.Error, UnicodeDecodeError) as error:
+            # Its text would be in the error.
+            raise ConfigError(f"{file} cannot be read ({type(error).__name__}); correct it") from None
+        if parser.has_section(section):
+            found |= dict(parser.items(section))
+    if env.get("AWS_PROFILE") and not found:
+        raise ConfigError(f"there is no profile {name!r:.80} in {places[0][0]} or {places[1][0]}; check AWS_PROFILE")
+    return found
+
+
+def _from_files(env: Mapping[str, str]) -> dict[str, Any]:
+    profile = _profile(env)
+    return {
+        "access_key_id": profile["aws_access_key_id"],
+        "secret_access_key": profile.get("aws_secret_access_key", ""),
+        "token": profile.get("aws_session_token"),
+        "expires_at": datetime.now(UTC) + _SHORT,
+    }
+
+
+def _by_boto3(env: Mapping[str, str]) -> Any:
+    try:
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError as error:
+        raise ConfigError(
+            f"the profile {env.get('AWS_PROFILE', 'default')!r:.80} is more than a pair of keys, for which boto3 is "
+            "needed; run: pip install boto3, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        ) from error
+    return Boto3CredentialProvider()

@@ -1,0 +1,127 @@
+"""S3 Inventory: the lists of a bucket's objects that S3 itself writes every day, as CSV or Parquet.
+
+An inventory is a ``manifest.json`` that names its files and their columns. Of objects with several versions the latest
+counts; deleted ones do not.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote_plus
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sophon.artifact import ARROW_ERRORS
+from sophon.errors import ConfigError, StoreError
+from sophon.store.address import Address, is_address, parse_address
+from sophon.store.bucket.client import Object, client_of, quoted
+from sophon.store.bucket.failures import ObjectError
+from sophon.store.store import Progress
+
+# Names in CSV's schema and of Parquet's columns, without case and underscores.
+_NEEDED: Final = ("key", "size", "etag")
+
+
+def read_inventory(place: str, prefix: str, bucket: str, on_progress: Progress | None = None) -> list[Object]:
+    """Return the objects below a prefix that an inventory lists.
+
+    Args:
+        place: Path or address of its ``manifest.json``.
+        prefix: What the keys of the objects begin with.
+        bucket: Which bucket it must be of.
+        on_progress: Called now and then with the number of objects found.
+
+    Raises:
+        StoreError: It cannot be read, or lacks sizes or ETags.
+        ConfigError: It is of another bucket.
+    """
+    read = _reader(place)
+    try:
+        meta = json.loads(read(None))
+        source, kind = str(meta["sourceBucket"]), str(meta["fileFormat"]).lower()
+        names = [str(file["key"]) for file in meta["files"]]
+        columns = [name.strip() for name in str(meta["fileSchema"]).split(",")]
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise StoreError(f"{place} is no manifest of an S3 Inventory ({type(error).__name__}); check it") from error
+    if source != bucket:
+        raise ConfigError(f"{place} is an inventory of the bucket {source!r:.80}, not of {bucket!r}")
+    if kind not in ("csv", "parquet"):
+        raise ConfigError(f"{place}: an inventory in {kind!r:.20}; have it written as CSV or Parquet")
+    found: list[Object] = []
+    for name in names:
+        try:
+            rows = _csv(read(name), columns) if kind == "csv" else _parquet(read(name))
+            found += [one for one in map(_object, rows) if one is not None and one.key.startswith(prefix)]
+        except (*ARROW_ERRORS, EOFError) as error:
+            raise StoreError(f"{name} of the inventory {place} cannot be read: {type(error).__name__}") from error
+        if on_progress is not None:
+            on_progress(len(found), None)
+    return found
+
+
+def _reader(place: str) -> Callable[[str | None], bytes]:
+    """Return what reads the manifest (None) or one of its files, whose names begin at the bucket, or a folder above."""
+    if is_address(place):
+        address = parse_address(place)
+        client = client_of(address)
+
+        def read(name: str | None) -> bytes:
+            try:
+                return client.read(address.key if name is None else name)[1]
+            except ObjectError as error:
+                where = Address(address.scheme, address.bucket, address.key if name is None else name)
+                raise StoreError(f"{where} cannot be read: {error.strerror}") from error
+
+        return read
+
+    def read_file(name: str | None) -> bytes:
+        path = Path(place)
+        if name is None:
+            return path.read_bytes()
+        folder = next((one for one in path.absolute().parents if (one / name).is_file()), None)
+        beside = path.parent / Path(name).name
+        return (folder / name if folder is not None else beside).read_bytes()
+
+    return read_file
+
+
+def _csv(data: bytes, columns: list[str]) -> Iterator[dict[str, Any]]:
+    text = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
+    names = [_plain(name) for name in columns]
+    for row in csv.reader(io.StringIO(text.decode())):
+        if len(row) != len(names):
+            raise ValueError(f"a row of {len(row)} columns, not {len(names)}")
+        found: dict[str, Any] = dict(zip(names, row, strict=True))
+        found["key"] = unquote_plus(found["key"])  # as S3 writes it in CSV, and only there
+        yield found
+
+
+def _parquet(data: bytes) -> Iterator[dict[str, Any]]:
+    table = pq.read_table(pa.BufferReader(data), use_threads=False)
+    yield from table.rename_columns([_plain(name) for name in table.column_names]).to_pylist()
+
+
+def _object(row: dict[str, Any]) -> Object | None:
+    missing = [name for name in _NEEDED if name not in row]
+    if missing:
+        raise StoreError(f"an inventory without {missing[0]}; have S3 add it to the inventory's fields")
+    if str(row.get("isdeletemarker", "")).lower() == "true" or str(row.get("islatest", "")).lower() == "false":
+        return None
+    changed = row.get("lastmodifieddate")
+    when = datetime.fromisoformat(changed) if isinstance(changed, str) and changed else changed
+    changed_ns = int(when.timestamp() * 1e9) if isinstance(when, datetime) else 0
+    return Object(
+        row["key"], int(row["size"] or 0), quoted(row["etag"] or ""), changed_ns, row.get("versionid") or None
+    )
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()

@@ -1,0 +1,216 @@
+"""Objects as samples: class folders with pictures in torchvision's order, or pictures without classes.
+
+The same objects give the same manifest as files of these names in a folder.
+
+Limits:
+    A manifest is a list of objects with their ETags. Objects that were added since are not noticed until the data set
+    is listed anew; one that was changed or removed cannot be read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sophon.errors import StoreError
+from sophon.store.address import Address
+from sophon.store.bucket.client import Object, client_of
+from sophon.store.bucket.failures import ObjectError, Verdict
+from sophon.store.folder import IMAGE_SUFFIXES, check_inside
+from sophon.store.manifest import Int64Array, Manifest, sources_table
+from sophon.store.options import suffixes
+from sophon.store.store import Progress, Store
+
+REMEDIES = {
+    Verdict.MISSING: "Put it back, or list the data set anew with `sophon manifest`.",
+    Verdict.CHANGED: "Put the earlier one back, or list the data set anew with `sophon manifest`.",
+    Verdict.RENEW: "Check who may read it, and the credentials in the environment.",
+    Verdict.WHOLE: "Use another server.",
+}
+_REMEDY = "Check the network and the object store."
+
+
+class BucketStore(Store):
+    """Pictures or other files that are objects of their own.
+
+    Args:
+        path: What was opened.
+        name: What the data set is called.
+        manifest: One row per object, with its ETag.
+    """
+
+    kind = "bucket"
+    options: ClassVar[frozenset[str]] = frozenset({"files", "listing", "path", "label"})
+
+    def __init__(self, path: Address, name: str, manifest: Manifest) -> None:
+        super().__init__(path, name, manifest)
+        check_inside(manifest)
+        self.client = client_of(path)
+        self._etags = manifest.locations["etag"]
+        self._versions = manifest.locations["version"] if "version" in manifest.locations.column_names else None
+        self._root = manifest.sources["name"][0].as_py().decode()
+
+    @classmethod
+    def scan(cls, path: Address, on_progress: Progress | None = None) -> Manifest:  # type: ignore[override]
+        """Return the manifest of what lies below an address; see `bucket.table`, which knows the kinds."""
+        raise NotImplementedError(f"{path} is listed by its kind, {on_progress} or not")
+
+    @classmethod
+    def unchanged(cls, path: Address, manifest: Manifest) -> bool:  # type: ignore[override]  # noqa: ARG003
+        """Return True: opening lists nothing, and an object that has changed since cannot be read."""
+        return True
+
+    def key(self, index: int) -> str:
+        """Return the name of a sample's object."""
+        return f"{self._root}{self.manifest.ids[index].as_py()}"
+
+    def etag(self, index: int) -> str:
+        """Return the ETag that a sample's object had when it was listed."""
+        return str(self._etags[index].as_py().decode())
+
+    def identity(self, index: int) -> bytes:
+        """Return 8 bytes that stand for key, size and ETag of a sample's object."""
+        return named(self.manifest.ids[index].as_py(), int(self.manifest.sizes[index]), self.etag(index))
+
+    def changed_ns(self, index: int) -> int:
+        """Return a number that stands for the ETag."""
+        return int.from_bytes(hashlib.blake2b(self._etags[index].as_py(), digest_size=7).digest())
+
+    def read_part(self, index: int, start: int, length: int) -> memoryview:
+        """Return some of the bytes of a sample.
+
+        Raises:
+            StoreError: As for `read`.
+        """
+        version = None if self._versions is None else self._versions[index].as_py().decode() or None
+        size = int(self.manifest.sizes[index])
+        try:
+            return self.client.get(self.key(index), start, length, self.etag(index), version, of=size)
+        except ObjectError as error:
+            problem = f"its object {self.address_of(index)} cannot be read: {error.strerror}"
+            raise self._failure(index, problem, REMEDIES.get(error.verdict, _REMEDY)) from error
+
+    def address_of(self, index: int) -> Address:
+        """Return the address of a sample's object."""
+        return Address(self.client.address.scheme, self.client.address.bucket, self.key(index))
+
+    def _read(self, index: int) -> bytes:
+        return bytes(self.read_part(index, 0, int(self.manifest.sizes[index])))
+
+    def _read_into(self, index: int, space: memoryview) -> int:
+        data = self.read_part(index, 0, len(space))
+        if len(data) == len(space):
+            space.cast("B")[:] = data
+        return len(data)
+
+
+def named(*parts: object) -> bytes:
+    """Return 8 bytes that stand for some facts."""
+    return hashlib.blake2b("\0".join(map(str, parts)).encode("utf-8", "surrogatepass"), digest_size=8).digest()
+
+
+def folder_manifest(address: Address, objects: Iterable[Object], options: Mapping[str, str] | None = None) -> Manifest:
+    """Return the manifest of objects below an address; classes, order and labels are those of torchvision.
+
+    Raises:
+        StoreError: There is no picture among them, or a folder without any.
+    """
+    files = (options or {}).get("files")
+    endings = IMAGE_SUFFIXES if files is None else suffixes(files)
+    root, kept, folders, others = address.root, [], set(), 0
+    for found in objects:
+        name = found.key[len(root) :]
+        top, slash, _ = name.partition("/")
+        if slash:
+            folders.add(top)
+        if _is_sample(name, endings):
+            kept.append((name, found))
+        else:
+            others += 1
+    in_folders = [(name, found) for name, found in kept if "/" in name]
+    notes = []
+    classes: tuple[str, ...] = ()
+    if in_folders:
+        classes = tuple(sorted(folders))
+        empty = sorted(folders - {name.partition("/")[0] for name, _ in in_folders})
+        if empty:
+            raise StoreError(
+                f"{address}: no picture in {len(empty)} of {len(folders)} class folders ({', '.join(empty[:5])}); "
+                "remove those objects or move them elsewhere"
+            )
+        if len(in_folders) < len(kept):
+            notes.append(f"{len(kept) - len(in_folders):,} pictures beside the class folders of {address} are left out")
+        kept = in_folders
+    if not kept:
+        hint = f"; there are {others:,} objects of other kinds, and {address}?files=any takes those" if others else ""
+        what = "picture" if files is None else f"object {files}"
+        raise StoreError(f"no {what} found below {address}{hint}")
+    names = pa.array([name for name, _ in kept], pa.large_string())
+    order = _order(names, bool(classes))
+    chosen = [kept[row][1] for row in order]
+    labels = None
+    if classes:
+        numbers = {name: number for number, name in enumerate(classes)}
+        labels = np.array([numbers[kept[row][0].partition("/")[0]] for row in order], np.int64)
+    return manifest_of(address.root, names.take(pa.array(order)), chosen, labels, classes, notes=tuple(notes))
+
+
+def manifest_of(
+    root: str,
+    ids: pa.Array,
+    objects: list[Object],
+    labels: Int64Array | None,
+    classes: tuple[str, ...],
+    columns: pa.Table | None = None,
+    notes: tuple[str, ...] = (),
+) -> Manifest:
+    """Return the manifest of objects whose names are a root and an id each."""
+    locations = {"etag": pa.array([found.etag.encode() for found in objects], pa.large_binary())}
+    if any(found.version for found in objects):
+        versions = [(found.version or "").encode() for found in objects]
+        locations["version"] = pa.array(versions, pa.large_binary())
+    return Manifest(
+        kind=BucketStore.kind,
+        ids=ids,
+        sizes=np.array([found.size for found in objects], np.int64),
+        labels=labels,
+        classes=classes,
+        columns=pa.table({}) if columns is None else columns,
+        locations=pa.table(locations),
+        sources=sources_of([Object(root, -1, "", 0)]),
+        notes=notes,
+    )
+
+
+def sources_of(objects: list[Object]) -> pa.Table:
+    """Return names, sizes, times and ETags of objects, as a manifest keeps them."""
+    return sources_table(
+        [found.key for found in objects],
+        [found.size for found in objects],
+        [found.changed_ns for found in objects],
+        [found.etag for found in objects],
+    )
+
+
+def _is_sample(name: str, endings: tuple[str, ...]) -> bool:
+    lower = name.lower()
+    base = lower.rpartition("/")[2]
+    return lower.endswith(endings) and bool(base) and not (base.startswith(".") and endings == ("",))
+
+
+def _order(names: pa.Array, has_classes: bool) -> list[int]:
+    """Return the order of torchvision: class by class, in each of them folder by folder, and there by name."""
+    parts = names.to_pylist()
+    folders = [name.rpartition("/")[0].encode() for name in parts]
+    bases = [name.rpartition("/")[2].encode() for name in parts]
+    columns = {"folder": pa.array(folders, pa.large_binary()), "base": pa.array(bases, pa.large_binary())}
+    keys = [("folder", "ascending"), ("base", "ascending")]
+    if has_classes:
+        columns["class"] = pa.array([name.partition("/")[0].encode() for name in parts], pa.large_binary())
+        keys.insert(0, ("class", "ascending"))
+    return list(pc.sort_indices(pa.table(columns), sort_keys=keys).to_pylist())

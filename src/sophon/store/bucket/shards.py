@@ -1,0 +1,240 @@
+"""Tar and Parquet shards that are objects: the stores of files, reading parts of objects instead.
+
+Concurrency: nothing is held open but obstore's connections.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sophon.errors import ConfigError
+from sophon.store.address import Address
+from sophon.store.bucket.client import Client, Object, client_of
+from sophon.store.bucket.objects import named, sources_of
+from sophon.store.manifest import Manifest, decode_name
+from sophon.store.parquet import CACHE_BYTES, ParquetStore, Shard, scan_shards
+from sophon.store.parquet_schema import Roles, roles_of
+from sophon.store.store import Progress
+from sophon.store.tar import TarStore, scan_tars
+
+_SCANS: Final = 8  # shards that are listed at once
+_AHEAD_BYTES: Final = 1 << 20  # of a tar that is listed: many headers come with one request
+_HEADER_BYTES: Final = 4096
+_LARGE: Final = 4  # members in a row that are larger than a piece: from then on their headers alone are read
+
+
+class BucketShards:
+    """The shards of a manifest, as `store.shards.ShardFiles` has those of a folder.
+
+    Args:
+        path: What was opened.
+        sources: Keys, sizes, times and ETags of the shards when they were listed.
+    """
+
+    def __init__(self, path: Address, sources: pa.Table) -> None:
+        self._client = client_of(path)
+        self.objects = [
+            Object(decode_name(row["name"]), row["bytes"], decode_name(row["etag"]), row["mtime_ns"])
+            for row in sources.to_pylist()
+        ]
+
+    def path(self, shard: int) -> Address:
+        """Return where a shard lies."""
+        address = self._client.address
+        return Address(address.scheme, address.bucket, self.objects[shard].key)
+
+    def changed_ns(self, shard: int) -> int:
+        """Return a shard's time when it was listed; a shard that has changed since cannot be read any more."""
+        return self.objects[shard].changed_ns
+
+    def pread(self, shard: int, offset: int, size: int) -> bytes:
+        """Return bytes of a shard; fewer than asked for where it ends."""
+        return bytes(self._read(shard, offset, size))
+
+    def pread_into(self, shard: int, offset: int, space: memoryview) -> int:
+        """Read bytes of a shard into memory, and return how many."""
+        found = self._read(shard, offset, len(space))
+        if len(found) == len(space):
+            space.cast("B")[:] = found
+        return len(found)
+
+    def _read(self, shard: int, offset: int, size: int) -> memoryview:
+        found = self.objects[shard]
+        return self._client.get(found.key, offset, min(size, found.size - offset), found.etag)
+
+    def opened(self, shard: int) -> ObjectFile:
+        """Return a shard as a file."""
+        return ObjectFile(self._client, self.objects[shard])
+
+    def close(self) -> None:
+        """Do nothing: nothing is open."""
+
+
+class BucketTarStore(TarStore):
+    """Samples in tar shards that are objects."""
+
+    kind = "bucket-tar"
+
+    def _open_files(self, path: Any, sources: pa.Table) -> Any:
+        return BucketShards(path, sources)
+
+    def identity(self, index: int) -> bytes:
+        """Return 8 bytes that stand for the shard of a sample, and where the sample lies there."""
+        shard = self._files.objects[int(self._shards[index])]  # type: ignore[attr-defined]
+        offset, size = (int(part[index]) for part in self._places[0])
+        return named(shard.etag, shard.size, offset, size)
+
+    def read_part(self, index: int, start: int, length: int) -> memoryview:
+        """Return some of the bytes of a sample that is one member.
+
+        Raises:
+            StoreError: As for `read`.
+        """
+        shard = int(self._shards[index])
+        try:
+            return memoryview(self._files.pread(shard, int(self._places[0][0][index]) + start, length))
+        except OSError as error:
+            raise self._unreadable(index, shard, error) from error
+
+    @classmethod
+    def unchanged(cls, path: Any, manifest: Manifest) -> bool:  # noqa: ARG003
+        """Return True: opening lists nothing, and a shard that has changed since cannot be read."""
+        return True
+
+
+class BucketParquetStore(ParquetStore):
+    """Samples in the rows of Parquet shards that are objects. The footer of a shard is read once."""
+
+    kind = "bucket-parquet"
+
+    def __init__(self, path: Any, name: str, manifest: Manifest, cache_bytes: int = CACHE_BYTES) -> None:
+        super().__init__(path, name, manifest, cache_bytes)
+        self._footers: dict[int, pq.FileMetaData] = {}
+
+    def _open_files(self, path: Any, sources: pa.Table) -> Any:
+        return BucketShards(path, sources)
+
+    @contextmanager
+    def _open(self, shard: int) -> Iterator[tuple[pq.ParquetFile, Roles]]:
+        source = self._files.opened(shard)  # type: ignore[attr-defined]
+        with pq.ParquetFile(source, pre_buffer=False, metadata=self._footers.get(shard)) as file:
+            self._footers[shard] = file.metadata
+            if self._roles is None:
+                self._roles = roles_of(file.schema_arrow, f"shard {self._files.path(shard)}")
+            yield file, self._roles
+
+    @classmethod
+    def unchanged(cls, path: Any, manifest: Manifest) -> bool:  # noqa: ARG003
+        """Return True: opening lists nothing, and a shard that has changed since cannot be read."""
+        return True
+
+
+class ObjectFile(io.RawIOBase):
+    """An object as a file that can be read and moved in, for Arrow."""
+
+    def __init__(self, client: Client, found: Object) -> None:
+        super().__init__()
+        self._client = client
+        self._object = found
+        self._at = 0
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes."""
+        left = self._object.size - self._at
+        size = left if size is None or size < 0 else max(min(size, left), 0)
+        found = bytes(self._client.get(self._object.key, self._at, size, self._object.etag))
+        self._at += len(found)
+        return found
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move."""
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._object.size}[whence]
+        self._at = start + offset
+        return self._at
+
+    def tell(self) -> int:
+        """Return where the next byte is read."""
+        return self._at
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def size(self) -> int:
+        """Return how many bytes there are."""
+        return self._object.size
+
+
+class _Ahead:
+    """Reads an object from front to back in pieces, as long as what is wanted lies close together."""
+
+    def __init__(self, client: Client, found: Object) -> None:
+        self._client = client
+        self._object = found
+        self._start = 0
+        self._held = memoryview(b"")
+        self._skips = 0
+
+    def __call__(self, offset: int, size: int) -> bytes:
+        end = self._start + len(self._held)
+        if not self._start <= offset <= offset + size <= end:
+            self._skips = self._skips + 1 if offset > end + _AHEAD_BYTES else 0
+            ahead = _HEADER_BYTES if self._skips > _LARGE else _AHEAD_BYTES
+            wanted = min(max(size, ahead), self._object.size - offset)
+            self._held = self._client.get(self._object.key, offset, wanted, self._object.etag)
+            self._start = offset
+        at = offset - self._start
+        return bytes(self._held[at : at + size])
+
+
+def scan_shard_objects(
+    kind: str,
+    address: Address,
+    objects: list[Object],
+    on_progress: Progress | None = None,
+    options: Mapping[str, str] | None = None,
+) -> Manifest:
+    """Return the manifest of shards that are objects.
+
+    Args:
+        kind: "tar" or "parquet".
+        address: What was opened.
+        objects: The shards, in order.
+        on_progress: Called now and then.
+        options: What followed the address.
+    """
+    client = client_of(address)
+    names = [found.key for found in objects]
+    labels = [str(Address(address.scheme, address.bucket, name)) for name in names]
+    sources = sources_of(objects)
+    if kind == "tar":
+        unfit = sorted(set(options or {}) - {"files", "fields", "where"})
+        if unfit:
+            raise ConfigError(f"{address}: option {unfit[0]!r} is not for tar shards; leave it out")
+        openers = [(_Ahead(client, found), found.size, label) for found, label in zip(objects, labels, strict=True)]
+        with ThreadPoolExecutor(min(_SCANS, len(objects)), "sophon-scan") as pool:
+            manifest = scan_tars(address, names, sources, openers, on_progress, options, pool.map)
+        return replace(manifest, kind=BucketTarStore.kind)
+    unfit = sorted(set(options or {}) - {"where"})
+    if unfit:
+        raise ConfigError(
+            f"{address}: option {unfit[0]!r} is not for Parquet files with pictures in them; leave it out"
+        )
+    files: list[Shard] = [
+        (partial(ObjectFile, client, found), label) for found, label in zip(objects, labels, strict=True)
+    ]
+    manifest = scan_shards(address, [name.rpartition("/")[2] for name in names], sources, files, on_progress)
+    return replace(manifest, kind=BucketParquetStore.kind)

@@ -1,0 +1,312 @@
+"""What lies at an address in an object store, and its manifest: from the cache, or listed."""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from sophon.errors import ConfigError, StoreError
+from sophon.store.address import Address
+from sophon.store.bucket.client import Client, Object, client_of
+from sophon.store.bucket.credentials import endpoint_of
+from sophon.store.bucket.exchange import beside, read_manifest
+from sophon.store.bucket.failures import ObjectError, Verdict
+from sophon.store.bucket.inventory import read_inventory
+from sophon.store.bucket.journal import Journal
+from sophon.store.bucket.named import listing_manifest
+from sophon.store.bucket.objects import BucketStore, folder_manifest
+from sophon.store.bucket.shards import BucketParquetStore, BucketTarStore, ObjectFile, scan_shard_objects
+from sophon.store.bucket.tree import Known, walk
+from sophon.store.cache import ManifestCache
+from sophon.store.listing.beside import INSIDE
+from sophon.store.listing.rows import SUFFIXES
+from sophon.store.manifest import Manifest
+from sophon.store.options import NONE
+from sophon.store.store import Progress, Store
+
+LOG = logging.getLogger("sophon.store")
+KINDS: Final[dict[str, Any]] = {
+    "bucket": BucketStore,
+    "bucket-tar": BucketTarStore,
+    "bucket-parquet": BucketParquetStore,
+}
+_SHARDS: Final = {".tar": "tar", ".parquet": "parquet"}
+_MANY: Final = 10_000  # samples, from which on a listing takes so long that people wonder
+_SPLIT: Final = re.compile(r"(.+)-\d+-of-\d+\.\w+")
+_BRACES: Final = re.compile(r"\{(\d+)\.\.(\d+)\}")
+
+
+def open_manifest(
+    address: Address, options: Mapping[str, str], cache: ManifestCache, on_progress: Progress | None = None
+) -> Manifest:
+    """Return the manifest of what lies at an address: the one that is known, else by listing it.
+
+    Raises:
+        ConfigError: There is nothing, no data set, or an option is wrong.
+        StoreError: The data set is empty or damaged, or the object store cannot be asked.
+    """
+    told = dict(options)
+    place: str | Address | None = told.pop("manifest", None)
+    key, found = cache_key(address, told), None
+    selects = "where" in told and not _is_listing(address)  # which is done afterwards
+    if place is None and len(told) == selects:  # else it is of other samples
+        found = _beside(address)
+        place = None if found is None else beside(address)
+    if place is not None:
+        key += f"\0manifest={place} {'' if found is None else found.etag}"
+    known = cache.load(address, key) if place is None or found is not None else None
+    if known is not None and known.kind in KINDS:
+        return known
+    if place is not None:
+        manifest = read_manifest(place, found)
+        if manifest.kind not in KINDS:
+            raise ConfigError(f"{place} is a manifest of a {manifest.kind}, not of an object store")
+    else:
+        manifest = scan(address, told, _telling(address, on_progress))
+    cache.keep(address, manifest, float("inf"), key)
+    return manifest
+
+
+def _beside(address: Address) -> Object | None:
+    """Return the manifest in the bucket, if there is one and the bucket can be asked."""
+    try:
+        return client_of(address).exists(beside(address).key)
+    except ObjectError:
+        return None  # whoever needs the bucket says what is wrong
+
+
+def _telling(address: Address, on_progress: Progress | None) -> Progress:
+    """Return a report of progress that says, once, that a large data set is listed and how long that takes."""
+    started_s = time.monotonic()
+    said: list[bool] = []
+
+    def report(done: int, total: int | None) -> None:
+        if done >= _MANY and not said:
+            said.append(True)
+            seconds = 1e6 * (time.monotonic() - started_s) / done
+            LOG.warning(
+                "%s has no manifest and is listed, which takes some %.0f s for each million of samples; "
+                "`sophon manifest %s` does that once for all",
+                *(address, seconds, address),
+            )
+        if on_progress is not None:
+            on_progress(done, total)
+
+    return report
+
+
+def list_manifest(
+    address: Address, journal: Path, inventory: str | None = None, on_progress: Progress | None = None
+) -> tuple[Manifest, int]:
+    """List a data set anew, whatever is known of it; return its manifest, and how many objects were known already.
+
+    Args:
+        address: The data set.
+        journal: File that keeps how far a listing has come; removed when it is done.
+        inventory: Path or address of the ``manifest.json`` of an S3 Inventory, which is read instead.
+        on_progress: Called now and then.
+    """
+    if inventory is not None:
+        objects = read_inventory(inventory, address.root, address.bucket, on_progress)
+        found = _shards_in(address, [one for one in objects if "/" not in one.key[len(address.root) :]])
+        if found:
+            return scan_shard_objects(found[0], address, found[1], on_progress), 0
+        return folder_manifest(address, objects), 0
+    kept = Journal(journal)
+    try:
+        manifest = scan(address, {}, on_progress, kept)
+    except BaseException:
+        kept.close()
+        raise
+    kept.remove()
+    return manifest, sum(len(piece.objects) for piece in kept.pieces)
+
+
+def cache_key(address: Address, options: Mapping[str, str]) -> str:
+    """Return what else decides what is found at an address: options, and the server."""
+    parts = [f"{name}={value}" for name, value in sorted(options.items()) if name != "where" or _is_listing(address)]
+    return "\0".join([*parts, f"endpoint={endpoint_of(address.scheme)}"])
+
+
+def _is_listing(address: Address) -> bool:
+    return address.suffix in SUFFIXES
+
+
+def scan(
+    address: Address,
+    options: Mapping[str, str],
+    on_progress: Progress | None = None,
+    journal: Journal | None = None,
+) -> Manifest:
+    """List what lies at an address."""
+    try:
+        return _scan(client_of(address), address, dict(options), on_progress, journal)
+    except ObjectError as error:
+        if error.verdict is Verdict.MISSING:
+            raise ConfigError(f"there is nothing at {address}; check the spelling") from error
+        remedy = "check the address, the credentials and the region or endpoint in the environment"
+        raise StoreError(f"cannot look at {address}: {error.strerror}; {remedy}") from error
+
+
+def _scan(
+    client: Client,
+    address: Address,
+    options: dict[str, str],
+    on_progress: Progress | None,
+    journal: Journal | None = None,
+) -> Manifest:
+    told = {name: value for name, value in options.items() if name != "where"}
+    shards = _named_shards(client, address)
+    if shards:
+        kind = _SHARDS[address.suffix]
+        return scan_shard_objects(kind, address, shards, on_progress, told)
+    if address.suffix in SUFFIXES and client.exists(address.key) is not None:
+        return listing_manifest(client, address, _existing(client, address.parent, on_progress), options)
+    if address.scheme in ("http", "https"):
+        raise ConfigError(
+            f"{address}: an HTTP server lists nothing; give a listing ({', '.join(SUFFIXES)}), or a .tar or .parquet "
+            "file, also as train-{000..099}.tar; the address of a node begins with grpc://"
+        )
+    level = client.level(address.root.rstrip("/"))
+    if not level[0] and not level[1]:
+        raise ConfigError(f"there is nothing below {address}; check the spelling")
+    found = _shards_in(address, level[1])
+    if found:
+        return scan_shard_objects(found[0], address, found[1], on_progress, told)
+    listing = _listing_in(address, options, level[1])
+    objects = _objects(client, address, level, on_progress, journal)
+    if listing is None:
+        unfit = sorted(set(options) & {"path", "label"})
+        if unfit:
+            raise ConfigError(f"{address}: option {unfit[0]!r} is not for a folder; leave it out")
+        return folder_manifest(address, objects, options)
+    base = None
+    try:
+        base = folder_manifest(address, objects)
+    except StoreError:  # no pictures, or folders without any: the listing may name other objects
+        base = None
+    return listing_manifest(client, listing, {found.key: found for found in objects}, options, base)
+
+
+def _objects(
+    client: Client,
+    address: Address,
+    level: tuple[list[str], list[Object]],
+    on_progress: Progress | None,
+    journal: Journal | None,
+) -> list[Object]:
+    """Return all objects below an address; what a journal knows is not listed again."""
+    known: dict[str, Known] = {}
+    for piece in journal.pieces if journal is not None else ():
+        last = piece.last or (known[piece.folder].last if piece.folder in known else "")
+        known[piece.folder] = Known(last, piece.is_done)
+    objects: list[Object] = []
+
+    def take_over(folders: list[str]) -> None:
+        wanted = set(folders)  # others may have been moved since
+        for piece in journal.pieces if journal is not None else ():
+            objects.extend(piece.objects if piece.folder in wanted else ())
+
+    for piece in walk(client, address.root, known, level, take_over):
+        objects += piece.objects
+        if journal is not None and piece.folder:
+            journal.add(piece)
+        if on_progress is not None:
+            on_progress(len(objects), None)
+    return objects
+
+
+def _listing_in(address: Address, options: Mapping[str, str], objects: list[Object]) -> Address | None:
+    """Return the listing of a folder of objects, which lies in it."""
+    told = options.get("listing")
+    if told == NONE or "files" in options:
+        return None
+    names = {found.key[len(address.root) :] for found in objects}
+    if told is not None:
+        if told not in names:
+            raise ConfigError(f"listing: there is no {told!r:.80} right below {address}; check the spelling")
+        return address.below(told)
+    found = [name for name in INSIDE if name in names]
+    if len(found) > 1:
+        raise ConfigError(f"{address} has several listings: {', '.join(found)}; write {address}?listing={found[0]}")
+    return address.below(found[0]) if found else None
+
+
+def _existing(client: Client, folder: Address, on_progress: Progress | None) -> dict[str, Object] | None:
+    if folder.scheme in ("http", "https"):
+        return None
+    found: dict[str, Object] = {}
+    for piece in walk(client, folder.root):
+        found |= {one.key: one for one in piece.objects}
+        if on_progress is not None:
+            on_progress(len(found), None)
+    return found
+
+
+def _named_shards(client: Client, address: Address) -> list[Object]:
+    """Return the shards that an address names itself, by one name, numbers in braces or a pattern."""
+    if address.suffix not in _SHARDS:
+        return []
+    numbers = _BRACES.search(address.key)
+    if numbers is not None:
+        first, last = numbers[1], numbers[2]
+        keys = [
+            f"{address.key[: numbers.start()]}{number:0{len(first)}}{address.key[numbers.end() :]}"
+            for number in range(int(first), int(last) + 1)
+        ]
+        return [client.head(key) for key in keys]
+    if address.is_pattern:
+        _, objects = client.level(address.parent.root.rstrip("/"))
+        found = [one for one in objects if fnmatch.fnmatchcase(one.key, address.key)]
+        if not found:
+            raise ConfigError(f"no object is named like {address}; check the pattern")
+        return sorted(found)
+    one = client.exists(address.key)
+    if one is None or (address.suffix == ".parquet" and _names_files(client, one)):
+        return []
+    return [one]
+
+
+def _names_files(client: Client, found: Object) -> bool:
+    """Return whether a Parquet object holds paths and no bytes."""
+    import pyarrow.parquet as pq
+
+    from sophon.artifact import ARROW_ERRORS
+    from sophon.store.listing.rows import may_list
+
+    try:
+        return may_list(pq.read_schema(ObjectFile(client, found)))
+    except ARROW_ERRORS:
+        return False  # the store says what is wrong with it
+
+
+def _shards_in(address: Address, objects: list[Object]) -> tuple[str, list[Object]] | None:
+    """Return the kind and the shards that lie right below an address."""
+    by_kind: dict[str, list[Object]] = {}
+    for one in sorted(objects):
+        name = one.key[len(address.root) :]
+        suffix = f".{name.lower().rpartition('.')[2]}"
+        if suffix in _SHARDS and not name.startswith(".") and name not in INSIDE:
+            by_kind.setdefault(_SHARDS[suffix], []).append(one)
+    if len(by_kind) > 1:
+        raise ConfigError(f"{address} holds tar and parquet files at once; open a pattern such as {address}/*.tar")
+    for kind, found in by_kind.items():
+        matches = [_SPLIT.fullmatch(one.key[len(address.root) :]) for one in found]
+        splits = sorted({match[1] for match in matches if match})
+        if len(splits) > 1:
+            raise ConfigError(
+                f"{address} holds the splits {', '.join(splits)}, expected one; open {address}/{splits[0]}-*.{kind}"
+            )
+        return kind, found
+    return None
+
+
+def make_store(address: Address, name: str, manifest: Manifest) -> Store:
+    """Return the store of a manifest."""
+    store: Store = KINDS[manifest.kind](address, name, manifest)
+    return store

@@ -1,0 +1,112 @@
+"""Listing what lies below an address: many folders at once, and how far it has come is kept.
+
+A server lists one folder after another, a thousand names at a time; so folders are looked for, level by level, until
+there are enough of them to list at once. What was listed is handed on in pieces, so that a listing that was stopped can
+go on: a piece says up to which name its folder is known.
+
+Concurrency: one thread for each folder that is being listed; pieces are handed on in the thread that called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Final
+
+from sophon.store.bucket.client import Client, Object
+
+AT_ONCE: Final = 32
+_ENOUGH: Final = 64  # folders: two for each thread, so that the last one does not keep the others waiting
+_DEEPEST: Final = 4  # levels that are looked at for more folders
+_PIECE: Final = 20_000  # objects
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some of the objects below one folder.
+
+    Args:
+        folder: Where they lie, as a prefix of their names.
+        objects: In the order of their names, after those of earlier pieces.
+        last: Name of the last one so far; "" if there is none.
+        is_done: Whether these are the last ones of the folder.
+    """
+
+    folder: str
+    objects: list[Object]
+    last: str
+    is_done: bool
+
+
+@dataclass(frozen=True)
+class Known:
+    """How far a folder was listed earlier."""
+
+    last: str
+    is_done: bool
+
+
+def walk(
+    client: Client,
+    prefix: str,
+    known: Mapping[str, Known] | None = None,
+    first_level: tuple[list[str], list[Object]] | None = None,
+    on_folders: Callable[[list[str]], None] | None = None,
+) -> Iterator[Piece]:
+    """List all objects below a prefix.
+
+    Args:
+        client: Of the bucket.
+        prefix: With a slash at its end, or "" for the whole bucket.
+        known: Folders that were listed earlier, wholly or in part: what is known of them is not listed again.
+        first_level: What lies right below the prefix, if that is known.
+        on_folders: Called with all folders that are listed on their own.
+    """
+    folders, loose = _folders(client, first_level or client.level(prefix))
+    if on_folders is not None:
+        on_folders(folders)
+    yield Piece("", loose, "", True)
+    known = known or {}
+    left = [folder for folder in folders if not (folder in known and known[folder].is_done)]
+
+    def piece(folder: str, pages: Iterator[list[Object]]) -> tuple[Piece, Iterator[list[Object]]]:
+        found: list[Object] = []
+        for page in pages:
+            found += page
+            if len(found) >= _PIECE:
+                return Piece(folder, found, found[-1].key, False), pages
+        return Piece(folder, found, found[-1].key if found else "", True), pages
+
+    with ThreadPoolExecutor(min(AT_ONCE, max(len(left), 1)), "sophon-list") as pool:
+        under_way: set[Future[tuple[Piece, Iterator[list[Object]]]]] = {
+            pool.submit(piece, folder, client.objects(folder, known[folder].last if folder in known else None))
+            for folder in left
+        }
+        try:
+            while under_way:
+                ended, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    found, pages = future.result()
+                    if not found.is_done:
+                        under_way.add(pool.submit(piece, found.folder, pages))
+                    yield found
+        finally:
+            for future in under_way:
+                future.cancel()
+
+
+def _folders(client: Client, level: tuple[list[str], list[Object]]) -> tuple[list[str], list[Object]]:
+    """Return prefixes that together hold all that lies below one, and the objects that are in none of them."""
+    folders, loose = [f"{name.rstrip('/')}/" for name in level[0]], list(level[1])
+    for _ in range(_DEEPEST):
+        if not folders or len(folders) >= _ENOUGH:
+            break
+        with ThreadPoolExecutor(min(AT_ONCE, len(folders)), "sophon-list") as pool:
+            levels = list(pool.map(client.level, folders))
+        deeper = [f"{name.rstrip('/')}/" for below, _ in levels for name in below]
+        if not deeper:  # these hold nothing but objects, and those are known now
+            return [], loose + [found for _, objects in levels for found in objects]
+        loose += [found for _, objects in levels for found in objects]
+        folders = deeper
+    return folders, loose
