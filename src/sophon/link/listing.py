@@ -5,6 +5,7 @@ action ``listing`` with the body ``{"dataset": "train", "fingerprint": "…", "s
 50000, "id_bytes": 1250000, "has_labels": true, "kind": "folder"}``, and a zstd frame of
 
     lengths of the ids in bytes, uint32 | the ids, UTF-8 | sizes of the files, int64 | labels, int64, if there are any
+    | digests of what the manifest keeps of a sample, such as boxes, int64, if there is ("has_kept") anything
 
 all little-endian. A million samples named as ImageNet's are 20 pieces and about 9 MB. The other side is not trusted:
 rows and bytes are bounded before anything is unpacked, and the whole must have the fingerprint that the node has told.
@@ -39,12 +40,14 @@ class Listing:
         ids: Id of each sample.
         sizes: Bytes of each sample's file.
         labels: Label of each sample, as the source numbers them; None if there are none.
+        kept: Digest of what the manifest itself keeps of each sample; None if there is nothing.
     """
 
     kind: str
     ids: pa.LargeStringArray
     sizes: NDArray[np.int64]
     labels: NDArray[np.int64] | None
+    kept: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -52,7 +55,7 @@ class Listing:
     @classmethod
     def of(cls, manifest: Manifest) -> Listing:
         """Return the listing of a manifest."""
-        return cls(manifest.kind, manifest.ids, manifest.sizes, manifest.labels)
+        return cls(manifest.kind, manifest.ids, manifest.sizes, manifest.labels, manifest.kept)
 
 
 def piece_of(manifest: Manifest, start: int) -> list[bytes]:
@@ -67,11 +70,13 @@ def piece_of(manifest: Manifest, start: int) -> list[bytes]:
         "rows": rows,
         "id_bytes": int(lengths.sum()),
         "has_labels": manifest.labels is not None,
+        "has_kept": manifest.kept is not None,
         "kind": manifest.kind,
     }
     packed = [lengths.astype("<u4").tobytes(), _text(ids), manifest.sizes[part].astype("<i8").tobytes()]
-    if manifest.labels is not None:
-        packed.append(manifest.labels[part].astype("<i8").tobytes())
+    for column in (manifest.labels, manifest.kept):
+        if column is not None:
+            packed.append(column[part].astype("<i8").tobytes())
     return [json.dumps(header).encode(), pa.Codec("zstd").compress(b"".join(packed), asbytes=True)]
 
 
@@ -102,10 +107,10 @@ def received(ask: Callable[[int], Sequence[bytes]], samples: int, fingerprint: s
     while start < samples or not pieces:  # one that holds nothing says whether that has labels
         pieces.append(_unpacked(ask(start), samples - start))
         start += len(pieces[-1])
-    if len({(piece.kind, piece.labels is None) for piece in pieces}) > 1:
+    if len({(piece.kind, piece.labels is None, piece.kept is None) for piece in pieces}) > 1:
         raise ProtocolError("a listing whose pieces are of several kinds")
     listing = _joined(pieces)
-    found = fingerprint_of(listing.ids, listing.sizes, listing.labels)
+    found = fingerprint_of(listing.ids, listing.sizes, listing.labels, listing.kept)
     if found != fingerprint:
         raise ProtocolError(f"a listing with the fingerprint {found} instead of {fingerprint}")
     return listing
@@ -113,11 +118,13 @@ def received(ask: Callable[[int], Sequence[bytes]], samples: int, fingerprint: s
 
 def _joined(pieces: list[Listing]) -> Listing:
     labels = [piece.labels for piece in pieces if piece.labels is not None]
+    kept = [piece.kept for piece in pieces if piece.kept is not None]
     return Listing(
         pieces[0].kind,
         pa.concat_arrays([piece.ids for piece in pieces]),
         np.concatenate([piece.sizes for piece in pieces]),
         np.concatenate(labels) if labels else None,
+        np.concatenate(kept) if kept else None,
     )
 
 
@@ -135,8 +142,8 @@ def _unpacked(parts: Sequence[bytes], most: int) -> Listing:
         raise ProtocolError(f"expected a kind of store, got {kind!r:.80}")
     assert isinstance(rows, int)
     assert isinstance(id_bytes, int)
-    has_labels = header.get("has_labels") is True
-    size_bytes = 12 * rows + id_bytes + (8 * rows if has_labels else 0)
+    has_labels, has_kept = (header.get(name) is True for name in ("has_labels", "has_kept"))
+    size_bytes = 12 * rows + id_bytes + 8 * rows * (has_labels + has_kept)
     try:
         data = pa.Codec("zstd").decompress(parts[1], size_bytes, asbytes=True)
     except (OSError, pa.ArrowException) as error:
@@ -155,10 +162,11 @@ def _unpacked(parts: Sequence[bytes], most: int) -> Listing:
     except pa.ArrowInvalid as error:
         raise ProtocolError(f"ids that are not UTF-8: {error}") from error
     rest = np.frombuffer(data, "<i8", offset=4 * rows + id_bytes).astype(np.int64)
-    sizes, labels = rest[:rows], rest[rows:] if has_labels else None
+    sizes, labels = rest[:rows], rest[rows : 2 * rows] if has_labels else None
+    kept = rest[len(rest) - rows :] if has_kept else None
     if rows and sizes.min() < 0:
         raise ProtocolError("a listing with a file of less than nothing")
-    return Listing(kind, ids, sizes, labels)
+    return Listing(kind, ids, sizes, labels, kept)
 
 
 def _is_within(value: object, least: int, most: int) -> bool:

@@ -36,6 +36,7 @@ from sophon.store.fields import Field, fields_from_json
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 FORMAT = 3
+KEPT = "data/"  # how the locations of fields begin that lie in the manifest itself
 NO_LABEL = -1  # for a sample without a label where others have one; Hugging Face's data sets use it too
 _META, _SOURCES = b"sophon.manifest", b"sophon.sources"
 _SOURCE_SCHEMA = pa.schema(
@@ -61,7 +62,10 @@ class Manifest:
         notes: What a user should know about the listing, for example what was left out; shown as warnings.
         fields: What a sample consists of, where that is more than one thing. The bytes of each are locations, as
             ``bytes/NAME``.
-        fingerprint: 32 hex digits over ids, sizes and labels, but not times: a copy of a data set has the same one.
+        kept: Digest of what the manifest itself keeps of each sample, such as boxes (the locations ``data/NAME``); None
+            if there is nothing.
+        fingerprint: 32 hex digits over ids, sizes, labels and what is kept, but not times: a copy of a data set has the
+            same one.
     """
 
     kind: str
@@ -74,6 +78,7 @@ class Manifest:
     sources: pa.Table = field(default_factory=_SOURCE_SCHEMA.empty_table)
     notes: tuple[str, ...] = ()
     fields: tuple[Field, ...] = ()
+    kept: Int64Array | None = field(init=False)
     fingerprint: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -82,7 +87,8 @@ class Manifest:
         set_(self, "sizes", _frozen(self.sizes))
         set_(self, "labels", None if self.labels is None else _frozen(self.labels))
         self._check()
-        set_(self, "fingerprint", fingerprint_of(self.ids, self.sizes, self.labels))
+        set_(self, "kept", _kept(self.locations))
+        set_(self, "fingerprint", fingerprint_of(self.ids, self.sizes, self.labels, self.kept))
 
     def _check(self) -> None:
         lengths = {"ids": len(self.ids), "sizes": len(self.sizes)}
@@ -258,14 +264,32 @@ def decode_name(name: bytes) -> str:
     return name.decode("utf-8", "surrogatepass")
 
 
-def fingerprint_of(ids: pa.LargeStringArray, sizes: Int64Array, labels: Int64Array | None) -> str:
-    """Return 32 hex digits over the rows: lengths of the ids, their bytes, sizes, labels, all little-endian."""
+def fingerprint_of(
+    ids: pa.LargeStringArray, sizes: Int64Array, labels: Int64Array | None, kept: Int64Array | None = None
+) -> str:
+    """Return 32 hex digits over the rows: lengths of the ids, their bytes, sizes, labels, digests; little-endian."""
     digest = hashlib.sha256(b"sophon manifest 1\n" + len(ids).to_bytes(8, "little"))
     _add_texts(digest, ids)
     digest.update(np.ascontiguousarray(sizes, "<i8").data)
     if labels is not None:
         digest.update(b"labels" + np.ascontiguousarray(labels, "<i8").tobytes())
+    if kept is not None:
+        digest.update(b"kept" + np.ascontiguousarray(kept, "<i8").tobytes())
     return digest.hexdigest()[:32]
+
+
+def _kept(locations: pa.Table) -> Int64Array | None:
+    """Return a digest of what is kept of each sample."""
+    names = sorted(name for name in locations.column_names if name.startswith(KEPT))
+    if not names:
+        return None
+    made = np.zeros(len(locations), np.int64)
+    for row, values in enumerate(zip(*(locations[name].to_pylist() for name in names), strict=True)):
+        digest = hashlib.blake2b(digest_size=8)
+        for name, value in zip(names, values, strict=True):
+            digest.update(f"{name} {len(value)} ".encode() + value)
+        made[row] = int.from_bytes(digest.digest(), "little", signed=True)
+    return _frozen(made)
 
 
 def _add_texts(digest: Any, texts: pa.Array) -> None:

@@ -1,5 +1,6 @@
 """Pictures with masks and boxes beside them: against the files themselves, read by Python's own json and XML."""
 
+import functools
 import json
 import os
 import pickle
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 
 from sophon.errors import ConfigError, StoreError
+from sophon.link.listing import Listing, piece_of, received
+from sophon.loader.sources.union import Told, unite
 from sophon.store import open_store
 from sophon.store.bundle import unpack
 from sophon.store.fields import Field
@@ -51,7 +54,7 @@ def test_a_mask_of_the_same_name_belongs_to_a_picture(tmp_path):
 
 def test_a_missing_mask_is_an_error_that_names_sample_and_field_and_only_for_whoever_wants_masks(tmp_path):
     root = with_pictures(tmp_path, **{f"masks/{name}.png": b"mask" for name in NAMES if name != "002"})
-    with pytest.warns(UserWarning, match="1 samples.* missing or damaged"):
+    with pytest.warns(UserWarning, match="1 sample in .* missing or damaged"):
         store = open_store(f"{root}?images=img&masks=masks")
     with pytest.raises(StoreError, match=r"sample 2 \('img/002.jpg'\): field 'mask': there is no mask of the name 002"):
         store.read(2)
@@ -224,10 +227,29 @@ def test_broken_xml_is_the_problem_of_its_sample_alone(tmp_path, text, words):
 def test_a_changed_annotation_file_is_read_again(tmp_path):
     root = with_pictures(tmp_path, **{"labels/000.txt": b"1 0 0 0 0"})
     path = f"{settle(root)}?images=img&boxes=labels"
-    assert np.frombuffer(parts_of(quiet(path), 0)["labels"], np.int64).tolist() == [1]
+    before = quiet(path)
+    assert np.frombuffer(parts_of(before, 0)["labels"], np.int64).tolist() == [1]
     (root / "labels" / "000.txt").write_bytes(b"2 0 0 0 0")  # of the same size; its folder's time stays
     os.utime(root / "labels", ns=(root.stat().st_mtime_ns,) * 2)
-    assert np.frombuffer(parts_of(quiet(path), 0)["labels"], np.int64).tolist() == [2]
+    after = quiet(path)
+    assert np.frombuffer(parts_of(after, 0)["labels"], np.int64).tolist() == [2]
+    assert after.manifest.fingerprint != before.manifest.fingerprint, "else caches would give the old boxes"
+
+
+def test_parts_of_an_annotated_data_set_are_put_together_and_different_boxes_are_noticed(tmp_path):
+    labels = {f"labels/{name}.txt": b"%d 0 0 0 0" % n for n, name in enumerate(NAMES)}
+    whole = quiet(f"{with_pictures(tmp_path, **labels)}?images=img&boxes=labels").manifest
+    rows = (np.array([0, 3]), np.array([1, 2, 4]))
+    told = []
+    for part in map(whole.select, rows):
+        listing = received(functools.partial(piece_of, part), len(part), part.fingerprint)
+        told.append(Told("a node", listing, part.classes))
+    assert unite(told).fingerprint == whole.fingerprint
+    other = quiet(
+        f"{with_pictures(tmp_path / 'x', **labels | {'labels/003.txt': b'7 0 0 0 0'})}?images=img&boxes=labels"
+    ).manifest
+    with pytest.raises(ConfigError, match=r"'img/003.jpg' is not the same everywhere: targets"):
+        unite([*told, Told("another", Listing.of(other), other.classes)])
 
 
 def test_masks_and_boxes_at_once_and_what_is_refused(tmp_path):

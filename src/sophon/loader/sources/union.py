@@ -9,7 +9,7 @@ Class folders may exist on some nodes only; labels are numbered over all of them
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,6 +102,8 @@ def unite(told: Sequence[Told]) -> Union:
     listings = [one.listing for one in told]
     if len({one.kind for one in listings if len(one)}) > 1:
         raise ConfigError(f"the nodes hold data sets of different kinds: {_each(told, lambda one: one.listing.kind)}")
+    if len({one.kept is None for one in listings if len(one)}) > 1:
+        raise ConfigError("samples have boxes or the like on some nodes only; serve the same everywhere")
     if len({one.labels is None for one in listings if len(one)}) > 1:
         has_labels = _each(told, lambda one: "without labels" if one.listing.labels is None else "with labels")
         raise ConfigError(f"samples have labels on some nodes only: {has_labels}")
@@ -114,17 +116,20 @@ def unite(told: Sequence[Told]) -> Union:
     order = _order(ids, kind)
     ids, sizes, source, own = ids.take(order), sizes[order], source[order], own[order]
     labels = None if labels is None else labels[order]
+    kept = [one.kept for one in listings if one.kept is not None]
+    digests = np.concatenate(kept)[order] if kept else None
     is_first = np.ones(len(ids), bool)
     if len(ids):
         is_first[1:] = pc.not_equal(ids[1:], ids[:-1]).to_numpy(zero_copy_only=False)
     index = np.cumsum(is_first) - 1
-    _check(told, ids, index, np.flatnonzero(is_first), source, sizes, labels)
+    _check(told, ids, index, np.flatnonzero(is_first), source, {"bytes": sizes, "label": labels, "targets": digests})
     holdings = [_holding(index[source == number], own[source == number]) for number in range(len(listings))]
     first = np.flatnonzero(is_first)
     ids, sizes = ids.take(first), np.ascontiguousarray(sizes[first])
     labels = None if labels is None else np.ascontiguousarray(labels[first])
     part_of, holders = _parts(len(first), holdings)
-    fingerprint = fingerprint_of(pa.concat_arrays([ids]), sizes, labels)
+    digests = None if digests is None else np.ascontiguousarray(digests[first])
+    fingerprint = fingerprint_of(pa.concat_arrays([ids]), sizes, labels, digests)
     return Union(fingerprint, classes, sizes, labels, part_of, holders, tuple(holdings))
 
 
@@ -173,8 +178,7 @@ def _check(
     index: Indexes,
     first: Indexes,
     source: Indexes,
-    sizes: Indexes,
-    labels: Indexes | None,
+    columns: Mapping[str, Indexes | None],
 ) -> None:
     """Raise where a source has an id twice, or two sources have something else under the same one."""
     twice = np.flatnonzero((index[1:] == index[:-1]) & (source[1:] == source[:-1]))
@@ -184,7 +188,7 @@ def _check(
             f"{told[source[row]].name} has several samples named {ids[row].as_py()!r}; only a data set whose ids are "
             "all different can be put together from parts"
         )
-    for what, values in (("bytes", sizes), ("label", labels)):
+    for what, values in columns.items():
         if values is None:
             continue
         other = np.flatnonzero(values != values[first][index])

@@ -8,8 +8,7 @@ Concurrency:
     Files are opened for each read and closed after it.
 
 Limits:
-    A manifest is trusted as long as no folder's time and no annotation file changes. Its fingerprint does not cover the
-    numbers of boxes, but how many there are.
+    A manifest is trusted as long as no folder's time and no annotation file changes.
 """
 
 from __future__ import annotations
@@ -32,8 +31,9 @@ from sophon.store.annotations.found import Found
 from sophon.store.bundle import head_bytes, pack
 from sophon.store.fields import MASK, PICTURE, Field
 from sophon.store.folder import IMAGE_SUFFIXES, FolderStore, check_inside
-from sophon.store.manifest import Manifest, decode_name, encode_name, sources_table
+from sophon.store.manifest import KEPT, Manifest, decode_name, encode_name, sources_table
 from sophon.store.store import Progress, Store, describe, fill
+from sophon.units import counted
 
 IMAGE = "image"
 
@@ -232,7 +232,7 @@ def _manifest(root: Path, folder: str, base: Manifest, masks: Found | None, boxe
     for field in boxes.fields:
         fields.append(field)
         sizes = np.array([len(value) for value in boxes.values[field.name]], np.int64)
-        locations |= {f"data/{field.name}": pa.array(boxes.values[field.name], binary), f"bytes/{field.name}": sizes}
+        locations |= {f"{KEPT}{field.name}": pa.array(boxes.values[field.name], binary), f"bytes/{field.name}": sizes}
         locations |= _problems(field.name, boxes)
         total = total + sizes
     sources = [
@@ -243,7 +243,8 @@ def _manifest(root: Path, folder: str, base: Manifest, masks: Found | None, boxe
     bad = sum(map(bool, boxes.problems)) + (0 if masks is None else sum(map(bool, masks.problems)))
     notes = [*base.notes, *boxes.notes]
     if bad:
-        notes.append(f"targets of {bad:,} samples in {root} are missing or damaged; on_error says what becomes of them")
+        whose = counted(bad, "sample", "samples")
+        notes.append(f"targets of {whose} in {root} are missing or damaged; on_error says what becomes of them")
     return replace(
         base,
         kind=AnnotatedStore.kind,
