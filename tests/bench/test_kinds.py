@@ -39,3 +39,8 @@ def test_the_table_has_a_row_for_each_kind(tmp_path):
         assert row["raw_bytes"] > raw_bytes if KINDS[name].options else row["raw_bytes"] == raw_bytes
         assert row["gain"] == pytest.approx(row["raw_bytes"] / row["sent_bytes"], rel=1e-4)
         assert sum(row["cuts"].values()) == 24
+
+
+def test_the_command_offers_what_there_is():
+    (option,) = [one for one in bench_kinds_command.params if one.name == "names"]
+    assert tuple(option.type.choices) == tuple(KINDS)

@@ -563,8 +563,8 @@ class DataLoader:
             )
 
     def _warn_of_smaller_cuts(self, samples: int, smaller: int) -> None:
-        is_remote = self.dataset.transport.is_remote  # else a whole object was read since that is better
-        if is_remote and self._planner is None and smaller > _MANY * samples and not self._warned:
+        chooses = self.dataset.samples.opened.has_bands  # a whole object was read where that is better
+        if not chooses and self._planner is None and smaller > _MANY * samples and not self._warned:
             self._warned = True
             warnings.warn(
                 f"{self.dataset.url} sent {smaller:,} of {samples:,} samples as raw files instead of making the cut "

@@ -9,11 +9,12 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from sophon.bench.recipes.kinds import KINDS
 from sophon.cli.options import data_option, parsed, photo_folder
 from sophon.cli.output import json_option, show
 from sophon.cli.progress import steps_bar
 from sophon.units import format_bytes, format_seconds, parse_bandwidth
+
+_KINDS = ("simclr", "dino", "segmentation", "detection")  # named here, since a server's command line loads no torch
 
 
 @click.command("kinds")
@@ -22,9 +23,9 @@ from sophon.units import format_bytes, format_seconds, parse_bandwidth
 @click.option(
     "--kind",
     "names",
-    type=click.Choice(list(KINDS)),
+    type=click.Choice(_KINDS),
     multiple=True,
-    default=tuple(KINDS),
+    default=_KINDS,
     show_default=True,
     help="Which; may be repeated.",
 )
@@ -50,6 +51,8 @@ def bench_kinds_command(
 
 
 def _print_kinds(result: dict[str, Any], console: Console) -> None:
+    from sophon.bench.recipes.kinds import KINDS
+
     table = Table("kind", "raw", "sent", "gain", "storage ms", "trainer ms", "seconds")
     for name, row in result.items():
         table.add_row(
