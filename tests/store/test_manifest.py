@@ -146,7 +146,7 @@ def _rewrite(file: Path, change=lambda table: table, meta=None) -> None:
 @pytest.mark.parametrize(
     ("meta", "message"),
     [
-        ({"format": 1}, r"m\.arrow: expected a manifest of format 2, got 1\. Delete the file"),
+        ({"format": 1}, r"m\.arrow: expected a manifest of format 3, got 1\. Delete the file"),
         ({"notes": None}, "not a readable manifest"),
         ({"fingerprint": "0" * 32}, "fingerprint"),
     ],

@@ -39,6 +39,7 @@ class Opened:
         store: Kind of the store; "" if it is not known.
         fields: What a sample consists of, where that is more than one thing.
         protocol: Version of the protocol that both sides speak.
+        columns_digest: Digest of the further columns, which the fingerprint does not cover; "" if it is not known.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Opened:
     store: str = ""
     fields: tuple[Field, ...] = ()
     protocol: int = PROTOCOL
+    columns_digest: str = ""
 
 
 class Fetch(ABC):

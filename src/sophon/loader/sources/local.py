@@ -83,6 +83,7 @@ class LocalTransport(Transport):
             digests=("here",) * pipeline.max_cut,
             store=manifest.kind,
             fields=manifest.fields,
+            columns_digest=manifest.columns_digest,
         )
 
     def fetch(self, request: Request, timeout_s: float) -> Fetch:  # noqa: ARG002 - reading files is not timed
