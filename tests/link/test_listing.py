@@ -23,7 +23,7 @@ def _sent(manifest):
     return received(lambda start: piece_of(manifest, start), len(manifest), manifest.fingerprint)
 
 
-@given(st.lists(st.text(max_size=30), max_size=60), st.booleans(), st.integers(1, 40), st.integers(1, 200))
+@given(st.lists(st.text(max_size=30), max_size=60), st.booleans(), st.integers(1, 15), st.integers(1, 200))
 def test_what_is_sent_is_received(ids, labels, rows, id_bytes):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(listing, "_ROWS", rows)
@@ -92,3 +92,15 @@ def test_anything_else_is_refused(answer):
 def test_the_fingerprint_must_be_that_of_the_rows():
     with pytest.raises(ProtocolError, match="fingerprint"):
         received(lambda _: GOOD, 2, "0" * 32)
+
+
+def test_a_listing_in_crumbs_is_refused():
+    manifest = _manifest([f"{i}.jpg" for i in range(100)])
+
+    def crumb(start):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(listing, "_ROWS", 1)
+            return piece_of(manifest, start)
+
+    with pytest.raises(ProtocolError, match="1 rows where 100 are left"):
+        received(crumb, len(manifest), manifest.fingerprint)

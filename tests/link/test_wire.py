@@ -80,7 +80,7 @@ def _asking_for(replies):
     cuts = [Cut(0)] * (max([r.position for r in replies], default=0) + 1)
     for reply in replies:
         cuts[reply.position] = reply.cut
-    return replace(REQUEST, samples=(0,) * len(cuts), cuts=tuple(cuts))
+    return replace(REQUEST, samples=(0,) * len(cuts), cuts=tuple(cuts), columns=())
 
 
 @given(
@@ -92,7 +92,7 @@ def _asking_for(replies):
             st.binary(max_size=200),
             st.none() | st.integers(-(2**63), 2**63 - 1),
             st.floats(0, 10, width=32),
-            columns=st.dictionaries(st.text(max_size=5), st.integers(0, 9), max_size=2),
+            columns=st.fixed_dictionaries({"one": st.integers(0, 9), "two": st.text(max_size=5)}),
             reason=st.none() | st.sampled_from(["overload", "op_failed"]),
             op_s=st.lists(st.floats(0, 10, width=32), max_size=3).map(tuple),
             raw_bytes=st.integers(0, 1 << 40),
@@ -103,7 +103,8 @@ def _asking_for(replies):
     )
 )
 def test_replies_survive_the_link(replies):
-    assert list(replies_of(batch_of(replies), _asking_for(replies))) == replies
+    request = replace(_asking_for(replies), columns=("one", "two"))
+    assert list(replies_of(batch_of(replies), request)) == replies
 
 
 @given(
@@ -311,3 +312,20 @@ def test_no_more_sizes_are_read_than_there_are_files():
 
     with pytest.raises(ProtocolError, match="expected the sizes of 2 files"):
         sizes_from_bytes(endless(), 2)
+
+
+@pytest.mark.parametrize("sent", [{}, {"two": 1}, {"one": 1, "two": 2}])
+def test_columns_are_those_that_were_asked_for(sent):
+    request = replace(_asking_for([Reply(0)]), columns=("one",))
+    with pytest.raises(ProtocolError, match="asked for the columns"):
+        list(replies_of(batch_of([Reply(0, columns=sent)]), request))
+    failed = Reply(0, columns=sent, error=StoreError("gone"))
+    (reply,) = replies_of(batch_of([failed]), request)
+    assert reply.columns == {name: value for name, value in sent.items() if name == "one"}
+
+
+def test_sizes_are_made_part_by_part():
+    sizes = np.arange(600_000)
+    parts = list(sizes_to_bytes(sizes))
+    assert [len(part) for part in parts] == [1 << 20, 1 << 20, 2_400_000 - (2 << 20)]
+    assert (sizes_from_bytes(parts, len(sizes)) == sizes).all()

@@ -171,3 +171,23 @@ def test_a_function_is_not_kept_alive():
     del step
     gc.collect()
     assert held() is None
+
+
+def _typed(text):
+    """Return what a text defines that lies in no file, as in a session or after `python -c`."""
+    names = {"__name__": "__main__"}
+    exec(text, names)
+    return names["f"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "f = lambda x: x * {}",
+        "def f(x):\n    return (lambda y: y * {})(x)",
+        "class F:\n    def __call__(self, x):\n        return x * {}\nf = F()",
+    ],
+)
+def test_what_was_typed_in_is_told_apart_without_a_source(text):
+    one, again, other = (_typed(text.format(number)) for number in (1.5, 1.5, 2.5))
+    assert digest(one) == digest(again) != digest(other)

@@ -83,3 +83,17 @@ def test_the_look_costs_next_to_nothing():
         looks.append(between_s - begin_s)
         decodes.append(time.thread_time() - between_s)
     assert np.median(looks) < 0.05 * np.median(decodes)
+
+
+_EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 32 32\n%%EndComments\nshowpage\n%%EOF\n"
+
+
+def test_no_other_program_is_started_for_a_file(tmp_path, monkeypatch):
+    ran = tmp_path / "ran"
+    program = tmp_path / "gs"
+    program.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(OpError, match="EPS image, which another program would have to run"):
+        ops.Decode().apply(_EPS)
+    assert not ran.exists()

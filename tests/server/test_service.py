@@ -15,16 +15,18 @@ import pytest
 from pyarrow import flight
 
 import sophon
-from sophon.errors import TransportError
+from sophon.errors import RetryableError, TransportError
 from sophon.link.listing import received
 from sophon.link.wire import Request, sizes_from_bytes
 from sophon.loader.sources.assignment import OffloadWarning
 from sophon.pipeline import Pipeline, ops
 from sophon.server.budget import CpuBudget
 from sophon.server.executor import Executor
+from sophon.server.limits import Limits
 from sophon.server.maker import Threads
 from sophon.server.metrics import Metrics
-from sophon.server.service import HEARTBEAT_S, Service
+from sophon.server.seats import Seats
+from sophon.server.service import HEARTBEAT_S, Service, _seated
 from sophon.store import open_store
 from tests.support.command import refusal
 from tests.support.misbehave import GO, NODE, Misbehave
@@ -287,3 +289,15 @@ def test_where_bits_would_differ_ops_stay_on_the_trainer_with_a_warning(server, 
         loader = sophon.DataLoader(server.url, RECIPE, batch_size=4, policy=["1:webp"] * 6 + ["2:raw"] * 6)
     assert digest(loader) == expected
     assert loader.stats.cuts == {"1:webp": 6, "0:raw": 6}
+
+
+def test_an_answer_keeps_its_seat_until_it_is_read():
+    seats = Seats(Limits(requests=1))
+    parts = _seated(seats.enter(), iter([b"one", b"two"]))
+    assert next(parts) == b"one"
+    with pytest.raises(RetryableError, match="answers 1 requests already"):
+        seats.enter()
+    assert list(parts) == [b"two"]
+    unread = _seated(seats.enter(), iter([b"one"]))
+    del unread  # its client has gone before it was begun
+    assert seats.requests == 0

@@ -224,3 +224,14 @@ def test_a_default_folder_that_others_can_write_to_is_not_used_and_named(tmp_pat
     with pytest.warns(UserWarning, match="the cache folder is not used: others may write to"):
         open_store(data)
     assert listings == ["folder", "folder"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "listing"])
+def test_another_version_with_the_same_times_is_listed_again(tmp_path, listings, kind):
+    """Archives, copies and images of containers bring their times along."""
+    data = settle(make(kind, tmp_path / "data"))
+    before = open_store(data)
+    tmp_path.joinpath("data").rename(tmp_path / "old")
+    settle(make(kind, tmp_path / "data"))
+    assert open_store(data).manifest.fingerprint == before.manifest.fingerprint
+    assert listings == [kind, kind]

@@ -29,17 +29,20 @@ def data(tmp_path_factory):
     return folder, store, path
 
 
-def _node(store, mistake):
-    """Return a node that serves a store, but for one sample, where it makes a mistake."""
+def _node(store, mistake, **lies):
+    """Return a node that serves a store, but for one sample, where it makes a mistake; it may lie at opening, too."""
 
     def stream(request):
         replies = []
-        for position, sample in enumerate(request.samples):
+        for position, asked in enumerate(request.samples):
             cut, told = request.cuts[position], 0
+            sample = asked % len(store)
             taken = sample
             if sample == 7 and mistake in ("another file", "another of both") and cut == RAW:
                 taken = 3
             if sample == 7 and mistake in ("another cut", "another of both") and cut != RAW:
+                taken = 3
+            if mistake == "everything":
                 taken = 3
             if sample == 7 and mistake == "another label":
                 told = 1
@@ -57,6 +60,7 @@ def _node(store, mistake):
         "has_labels": True,
         "max_cut": RECIPE.max_cut,
         "digests": digests(RECIPE),
+        **lies,
     }
     return Liar(said, stream)
 
@@ -146,3 +150,25 @@ def test_a_sample_that_comes_again_in_an_epoch_is_no_lie(data):
     with serve(folder) as server:
         for policy in ("none", "2:zstd"):
             assert digest(_loader(server.url, path, policy=policy, sampler=twice)) == expected
+
+
+@pytest.mark.parametrize("lie", [{"samples": 1}, {"samples": 2 * COUNT}, {"has_labels": False}])
+def test_a_node_that_tells_the_right_fingerprint_of_other_data_is_found_out(data, lie):
+    _, store, path = data
+    with _node(store, "", **lie) as liar, pytest.raises(ProtocolError, match=f"{liar.url} lied about its data set"):
+        list(_loader(liar.url, path, policy="none"))
+
+
+def test_what_was_kept_without_a_check_is_not_used_with_one(data, tmp_path):
+    folder, store, path = data
+    steady = sophon.Pipeline([sophon.ops.Decode(), sophon.ops.Resize((32, 32)), sophon.ops.ToTensor()])
+    cache = sophon.Cache("1:raw", tmp_path)
+    with _node(store, "everything", max_cut=0, digests=[]) as liar, pytest.warns(sophon.OffloadWarning):
+        list(sophon.DataLoader(liar.url, steady, batch_size=4, cache=cache))
+    faults = sophon.Faults(verify=sophon.Verify(path, "all"))
+    expected = digest(sophon.DataLoader(folder, steady, batch_size=4))
+    with serve(folder) as server:
+        for reads in (COUNT, 0):
+            loader = sophon.DataLoader(server.url, steady, batch_size=4, cache=cache, faults=faults)
+            assert digest(loader) == expected
+            assert loader.stats.cached == COUNT - reads

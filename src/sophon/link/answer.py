@@ -28,12 +28,17 @@ _MOST_OPS = 64
 
 def parse_answer(data: bytes, trusted: bool = False) -> dict[str, Any]:
     """Return the JSON of a node's answer, or raise `ProtocolError`."""
-    if len(data) > MAX_ANSWER_BYTES and not trusted:
-        raise ProtocolError(
-            f"an answer of {len(data):,} bytes, more than the {MAX_ANSWER_BYTES:,} that are taken; has the data set so "
-            "many classes or columns? Take more from a node of your own with Credentials(trusted=True)"
-        )
+    check_answer(len(data), trusted)
     return parse_json(data, MAX_TRUSTED_BYTES)
+
+
+def check_answer(size_bytes: int, trusted: bool = False) -> None:
+    """Raise `ProtocolError` if a node's answer is longer than it may be."""
+    if size_bytes > MAX_ANSWER_BYTES and not trusted:
+        raise ProtocolError(
+            f"an answer of {size_bytes:,} bytes, more than the {MAX_ANSWER_BYTES:,} that are taken; has the data set "
+            "so many classes or columns? Take more from a node of your own with Credentials(trusted=True)"
+        )
 
 
 def opened_from(message: dict[str, Any], address: str, trusted: bool = False) -> Opened:
@@ -63,6 +68,7 @@ def opened_from(message: dict[str, Any], address: str, trusted: bool = False) ->
         # A node of a later release may have codecs that nobody here knows; nothing is asked for in those.
         codecs=tuple(name for name in codecs if name.partition(":")[0] in _FAMILIES),
         fields=read.fields("fields"),
+        columns_digest=read.text("columns_digest", default=""),
     )
 
 

@@ -27,7 +27,7 @@ from sophon.errors import (
     TransportError,
 )
 from sophon.link import grpc_fork as fork
-from sophon.link.answer import opened_from, parse_answer
+from sophon.link.answer import check_answer, opened_from, parse_answer
 from sophon.link.closed import CLOSED_SCHEMA, is_clock, opened_batch, read_options
 from sophon.link.credentials import Credentials, certificate_problem, connection_hint, plain_reason
 from sophon.link.listing import Listing, received
@@ -125,7 +125,9 @@ class FlightTransport(Transport):
             results = list(islice(client.do_action(flight.Action("open", body), options), _MOST_PARTS))
             if len(results) != 1:
                 raise ProtocolError(f"{self.address} gave {len(results)} answers to one question")
-            message = parse_answer(results[0].body.to_pybytes(), self._credentials.trusted)
+            body = results[0].body
+            check_answer(body.size, self._credentials.trusted)  # before it is copied
+            message = parse_answer(body.to_pybytes(), self._credentials.trusted)
         self._protocol = agreed(message.get("protocols"))
         if self._protocol == OLDEST_PROTOCOL and not self._credentials.trusted:
             raise ProtocolError(

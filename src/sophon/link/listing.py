@@ -28,6 +28,7 @@ from sophon.store.manifest import Manifest, fingerprint_of
 _ROWS = 50_000  # in one piece: at a megabit per second it takes some seconds, and a call may take ten
 _PIECE_ID_BYTES = 16 << 20  # ids in one piece; a single longer one is still sent
 _MAX_ID_BYTES = _PIECE_ID_BYTES + (1 << 20)  # that is accepted
+_LEAST_SHARE = 8  # a piece that is not the last has at least this part of the rows, or of the ids' bytes, of a full one
 _MAX_KIND = 64
 
 
@@ -138,10 +139,12 @@ def _unpacked(parts: Sequence[bytes], most: int) -> Listing:
         raise ProtocolError(
             f"expected 1 … {min(most, _ROWS)} rows, got {rows!r:.40} with {id_bytes!r:.40} bytes of ids"
         )
-    if not isinstance(kind, str) or len(kind) > _MAX_KIND:
-        raise ProtocolError(f"expected a kind of store, got {kind!r:.80}")
     assert isinstance(rows, int)
     assert isinstance(id_bytes, int)
+    if rows < min(most, _ROWS // _LEAST_SHARE) and id_bytes < _PIECE_ID_BYTES // _LEAST_SHARE:
+        raise ProtocolError(f"a piece of {rows:,} rows where {most:,} are left; a listing in crumbs would never end")
+    if not isinstance(kind, str) or len(kind) > _MAX_KIND:
+        raise ProtocolError(f"expected a kind of store, got {kind!r:.80}")
     has_labels, has_kept = (header.get(name) is True for name in ("has_labels", "has_kept"))
     size_bytes = 12 * rows + id_bytes + 8 * rows * (has_labels + has_kept)
     try:

@@ -40,6 +40,7 @@ class Opened:
         fields: What a sample consists of, where that is more than one thing.
         has_bands: Whether parts of objects can be read in the place of whole ones.
         protocol: Version of the protocol that both sides speak.
+        columns_digest: Digest of the further columns, which the fingerprint does not cover; "" if it is not known.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Opened:
     fields: tuple[Field, ...] = ()
     has_bands: bool = False
     protocol: int = PROTOCOL
+    columns_digest: str = ""
 
 
 class Fetch(ABC):

@@ -358,7 +358,8 @@ def replies_of(batch: pa.RecordBatch, request: Request) -> Iterator[Reply]:
         wrong = positions[(positions < 0) | (positions >= len(request.samples))][0]
         raise ProtocolError(f"a reply to position {wrong} of {len(request.samples)}")
     views = _views(batch.column("payload"))
-    yield from _bare_replies(batch, views) if _is_bare(batch) else _full_replies(batch, views, request)
+    is_bare = not request.columns and _is_bare(batch)
+    yield from _bare_replies(batch, views) if is_bare else _full_replies(batch, views, request)
 
 
 def _is_bare(batch: pa.RecordBatch) -> bool:
@@ -388,12 +389,20 @@ def _full_replies(batch: pa.RecordBatch, views: Iterator[memoryview], request: R
             label=found["label"][row],
             cpu_s=_number(found["cpu_s"][row]),
             error=None if problem is None else error_from_json(problem),
-            columns={} if columns[row] is None else parse_json(columns[row].encode()),
+            columns=_columns(columns[row], request, is_whole=problem is None),
             reason=found["reason"][row],
             op_s=tuple(_number(seconds) for seconds in found["op_s"][row]),
             raw_bytes=max(found["raw_bytes"][row], 0),
             size=(max(found["height"][row], 0), max(found["width"][row], 0)),
         )
+
+
+def _columns(text: str | None, request: Request, is_whole: bool) -> dict[str, Any]:
+    """Return the columns of a sample: those that were asked for and nothing else, and all of them unless it failed."""
+    found = {} if text is None else parse_json(text.encode())
+    if is_whole and found.keys() != set(request.columns):
+        raise ProtocolError(f"asked for the columns {list(request.columns)!r:.80}, got {list(found)!r:.80}")
+    return {name: found[name] for name in request.columns if name in found}
 
 
 def _number(seconds: float | None) -> float:
@@ -507,9 +516,9 @@ def _seconds(message: dict[str, Any], name: str) -> float:
 
 def sizes_to_bytes(sizes: NDArray[np.int64]) -> Iterator[bytes]:
     """Yield the sizes of files as they are sent."""
-    data = np.minimum(sizes, _MOST_SIZE).astype("<u4").tobytes()
-    for start in range(0, len(data), _SIZES_PART_BYTES):
-        yield data[start : start + _SIZES_PART_BYTES]
+    rows = _SIZES_PART_BYTES // 4
+    for start in range(0, len(sizes), rows):  # part by part: whoever reads slowly holds no more than one of them
+        yield np.minimum(sizes[start : start + rows], _MOST_SIZE).astype("<u4").tobytes()
 
 
 def sizes_from_bytes(parts: Iterable[bytes], samples: int) -> NDArray[np.int64]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sophon.codec.cut import RAW, Cut
-from sophon.errors import BudgetError, ConfigError
+from sophon.errors import BudgetError, ConfigError, ProtocolError
 from sophon.link.credentials import Credentials
 from sophon.link.transport import Opened, Transport
 from sophon.loader.account.bad import BadSamples
@@ -117,12 +117,16 @@ class RemoteDataset(Dataset[Any]):
         self.pipeline, targets = pipeline.bound(self.pipeline, opened) if is_joint else (self.pipeline, None)
         if digests is not None and digests.fingerprint != opened.fingerprint:
             raise ConfigError(f"verify: the digests are of another data set than {self.url}; make them again")
+        if digests is not None:
+            _check_told(digests, opened, self.url)
         self.samples = Samples(
             sources, opened, self.pipeline, self.seed, tuple(columns), self.url, told.faults.deadline_s
         )
         self.is_cached = cache is not False
         self.measures = policy if isinstance(policy, str) and policy in MEASURED else None
-        self._assign(None if self.measures else policy, cache, told.planning.allow_lossy)
+        self._assign(
+            None if self.measures else policy, cache, told.planning.allow_lossy, _checked(told.faults, digests)
+        )
         self.finishing = self._finishing(tuple(columns), target_transform, told.output.kind, targets)
         self.bad_samples = BadSamples(told.on_error.action, told.on_error.budget, len(self))
         # Shared with torch's worker processes, forked or spawned, also persistent ones.
@@ -168,8 +172,15 @@ class RemoteDataset(Dataset[Any]):
             self.pipeline, self.seed, self.url, has_labels, columns, fields, target_transform, kind, targets
         )
 
-    def _assign(self, policy: Any, cache: bool | str | Cut | Cache, allow_lossy: bool) -> None:
-        """Give the samples their cuts, as a policy, a plan or a cache has it."""
+    def _assign(self, policy: Any, cache: bool | str | Cut | Cache, allow_lossy: bool, checked: str) -> None:
+        """Give the samples their cuts, as a policy, a plan or a cache has it.
+
+        Args:
+            policy: Or a plan.
+            cache: What is kept.
+            allow_lossy: Whether codecs may change pixels.
+            checked: How what nodes send is checked; "" if it is not.
+        """
         samples, pipeline, opened = self.samples, self.pipeline, self.opened
         if self.is_cached:
             if policy is not None:
@@ -189,7 +200,8 @@ class RemoteDataset(Dataset[Any]):
         samples.assignment = within(wanted, samples.agreed_cut)
         if self.is_cached:
             (cut,) = wanted.cuts
-            kept = cache_for(pipeline, opened, cut, cache if isinstance(cache, Cache) else Cache(), samples.fields)
+            settings = cache if isinstance(cache, Cache) else Cache()
+            kept = cache_for(pipeline, opened, cut, settings, samples.fields, checked, samples.columns)
             asks = samples.assignment.cuts[0]
             samples.sources.wrap(lambda source: CachedTransport(source, kept, pipeline, asks))
             samples.assignment = wanted
@@ -399,6 +411,22 @@ def _names_of(recipe: Any, columns: Sequence[str], target_transform: Any) -> Seq
     if target_transform is not None:
         raise ConfigError("target_transform: let a step of the recipe do it, which is given the whole sample")
     return recipe.names
+
+
+def _checked(faults: Faults, digests: Digests | None) -> str:
+    """Return how what nodes send is checked, and by which digests; what was kept unchecked is not for who checks."""
+    return "" if faults.verify is None or digests is None else f"{faults.verify.samples} {digests.name}"
+
+
+def _check_told(digests: Digests, opened: Opened, url: str) -> None:
+    """Raise if a node names a data set of which there are digests, and says something else of it than they do."""
+    if len(digests) != opened.samples:
+        raise ProtocolError(
+            f"{url} lied about its data set: it says that there are {opened.samples:,} samples, and there are digests "
+            f"of {len(digests):,}"
+        )
+    if digests.has_labels and not opened.has_labels:
+        raise ProtocolError(f"{url} lied about its data set: it says that there are no labels")
 
 
 def _check_columns(columns: Sequence[str], opened: Opened, url: str) -> None:

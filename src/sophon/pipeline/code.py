@@ -224,13 +224,27 @@ def _is_torchs(value: Any, name: str) -> bool:
 _sources: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
+def _compiled(code: object) -> str:
+    """Return what a function without source consists of; another release of Python has something else."""
+    if not isinstance(code, types.CodeType):
+        return ""
+    values = [_compiled(value) or _printed(value) for value in code.co_consts]
+    return f"{code.co_code.hex()} {code.co_names} {' '.join(values)}"
+
+
+def _printed(value: object) -> str:
+    return repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value)  # whose order is another each time
+
+
 def _source(owner: Any) -> str:
-    """Return the source of a function or class; empty where there is none."""
+    """Return the source of a function or class; of one that was typed in, what Python has made of it."""
     found = _sources.get(owner)
     if found is None:
         try:
             found = inspect.getsource(owner)
         except (OSError, TypeError):
-            return ""
+            methods = vars(owner).values() if isinstance(owner, type) else (owner,)
+            found = " ".join(_compiled(getattr(method, "__code__", None)) for method in methods)
+            return found.strip()
         _sources[owner] = found
     return found

@@ -108,6 +108,7 @@ class Executor:
             "codecs": offered(),
             "fields": [field.to_json() for field in store.manifest.fields],
             "protocols": list(PROTOCOLS),
+            "columns_digest": store.manifest.columns_digest,
             "versions": versions(),
         }
         if isinstance(message.get("pipeline"), dict):

@@ -16,7 +16,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -135,8 +135,8 @@ class Service(Refusing):
             ("listing", "ids, bytes and labels of the samples of a data set, piece by piece"),
         ]
 
-    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
-        """Answer with one JSON message, or with sizes."""
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterable[bytes]:
+        """Answer with one JSON message, or with sizes; a long answer keeps its seat until it is sent."""
         rights = self._rights(context)
         with self._typed_errors(context):
             if action.type == "list":
@@ -148,11 +148,12 @@ class Service(Refusing):
                 self._journal.connected(context.peer(), rights.tenant, told["dataset"], _steps(message))
                 return [_json(told)]
             if action.type == "sizes":
-                with self._seats.enter(rights.tenant):
-                    return list(sizes_to_bytes(self._executor.file_sizes(self._message(action, rights), rights)))
+                seat = self._seats.enter(rights.tenant)
+                sizes = self._executor.file_sizes(self._message(action, rights), rights)
+                return _seated(seat, sizes_to_bytes(sizes))
             if action.type == "listing":
-                with self._seats.enter(rights.tenant):
-                    return self._executor.listing(self._message(action, rights), rights)
+                seat = self._seats.enter(rights.tenant)
+                return _seated(seat, self._executor.listing(self._message(action, rights), rights))
         raise flight.FlightServerError(f"no action {action.type!r:.80}; there is open, list, sizes and listing")
 
     def _message(self, action: flight.Action, rights: Rights) -> dict[str, Any]:
@@ -257,6 +258,12 @@ class _Part(NamedTuple):
 
     batch: pa.RecordBatch
     room: Room | None
+
+
+def _seated(seat: Seat, parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the parts of an answer, and give up the seat after the last: nobody can leave many of them unread."""
+    with seat:
+        yield from parts
 
 
 def _enclosed(parts: Iterator[tuple[_Part, bytes]]) -> Iterator[tuple[pa.RecordBatch, Any]]:

@@ -52,6 +52,16 @@ class Digests:
     def __len__(self) -> int:
         return len(self._labels)
 
+    @property
+    def has_labels(self) -> bool:
+        """Whether any sample has a label."""
+        return bool((self._labels != NO_LABEL).any())
+
+    @property
+    def name(self) -> str:
+        """16 hex digits over all digests and labels: other files have other ones, though their sizes be the same."""
+        return digest_of(self._halves.tobytes() + self._labels.tobytes()).hex()[:16]
+
     def problem(self, sample: int, data: bytes | memoryview, label: int | None) -> str | None:
         """Return what is wrong with the file of a sample, or with its label; None if both are as they should be."""
         if not 0 <= sample < len(self):

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sophon.errors import StoreError
-from sophon.store.manifest import Int64Array, Manifest, decode_name, encode_name, sources_table
+from sophon.store.manifest import Int64Array, Manifest, decode_name, encode_name, is_as_listed, sources_table
 from sophon.store.options import suffixes
 from sophon.store.store import Progress, Store, describe, fill
 
@@ -92,12 +92,11 @@ class FolderStore(Store):
     @classmethod
     def unchanged(cls, path: Path, manifest: Manifest) -> bool:
         """Return whether no folder of the tree has changed since: adding or removing a file changes its folder."""
-        names, times = manifest.sources["name"], manifest.sources["mtime_ns"]
+        sources = manifest.sources.to_pylist()
         try:
             check_inside(manifest)
-            return len(names) > 0 and all(
-                (path / decode_name(name.as_py())).stat().st_mtime_ns == time.as_py()
-                for name, time in zip(names, times, strict=True)
+            return len(sources) > 0 and all(
+                is_as_listed((path / decode_name(source["name"])).stat(), source) for source in sources
             )
         except (OSError, StoreError):
             return False
@@ -238,6 +237,7 @@ class _Walk:
     shards: int = 0
     folders: list[str] = field(default_factory=list)
     mtimes_ns: list[int] = field(default_factory=list)
+    ctimes_ns: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     visits: Counter[tuple[int, int]] = field(default_factory=Counter)
 
@@ -274,6 +274,7 @@ class _Walk:
             # Its time is taken before its content: a change in between makes the manifest stale, not wrong.
             self.folders.append(name)
             self.mtimes_ns.append(stat.st_mtime_ns)
+            self.ctimes_ns.append(stat.st_ctime_ns)
             return self._scan(name, path, above | {identity}, keep)
         except OSError as error:
             raise StoreError(
@@ -357,7 +358,7 @@ class _Walk:
             # A name that is not UTF-8 is shown escaped; the file is opened by the path as it is.
             ids = pa.array(map(_shown, paths), pa.large_string())
             locations = pa.table({"path": paths})
-        sources = sources_table(self.folders, [-1] * len(self.folders), self.mtimes_ns)
+        sources = sources_table(self.folders, [-1] * len(self.folders), self.mtimes_ns, self.ctimes_ns)
         return Manifest(
             kind=FolderStore.kind,
             ids=ids,

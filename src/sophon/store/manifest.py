@@ -22,6 +22,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -40,8 +41,13 @@ KEPT = "data/"  # how the locations of fields begin that lie in the manifest its
 NO_LABEL = -1  # for a sample without a label where others have one; Hugging Face's data sets use it too
 _META, _SOURCES = b"sophon.manifest", b"sophon.sources"
 _SOURCE_SCHEMA = pa.schema(
-    [("name", pa.large_binary()), ("bytes", pa.int64()), ("mtime_ns", pa.int64()), ("etag", pa.large_binary())]
+    [
+        *(("name", pa.large_binary()), ("bytes", pa.int64()), ("mtime_ns", pa.int64())),
+        *(("ctime_ns", pa.int64()), ("etag", pa.large_binary())),
+    ]
 )
+_NOT_KNOWN = -1
+_DIGEST_ROWS = 1 << 16
 _REMEDY = "Delete the file; it is made again when the data set is opened."
 
 
@@ -57,8 +63,9 @@ class Manifest:
         classes: Names of the classes, where they are known; a label is a position in them.
         columns: Further columns that are not pictures, one row per sample; maybe with no column.
         locations: Where each sample lies, for the store alone.
-        sources: The files, folders or objects that were listed: name (bytes), bytes, mtime_ns, and the ETag of an
-            object.
+        sources: The files, folders or objects that were listed: name (bytes), bytes, mtime_ns, ctime_ns, which nobody
+            can set (-1 where it does not matter), and the ETag of an object. Stores of others may leave out the last
+            two.
         notes: What a user should know about the listing, for example what was left out; shown as warnings.
         fields: What a sample consists of, where that is more than one thing. The bytes of each are locations, as
             ``bytes/NAME``.
@@ -86,6 +93,9 @@ class Manifest:
         set_(self, "ids", _joined(self.ids).cast(pa.large_string()))
         set_(self, "sizes", _frozen(self.sizes))
         set_(self, "labels", None if self.labels is None else _frozen(self.labels))
+        if self.sources.column_names == _SOURCE_SCHEMA.names[:3]:
+            told = [self.sources[name].to_pylist() for name in _SOURCE_SCHEMA.names[1:3]]
+            set_(self, "sources", sources_table(list(map(decode_name, self.sources["name"].to_pylist())), *told))
         self._check()
         set_(self, "kept", _kept(self.locations))
         set_(self, "fingerprint", fingerprint_of(self.ids, self.sizes, self.labels, self.kept))
@@ -119,6 +129,21 @@ class Manifest:
         """Return some further columns of one sample; "id" is its id. Values that JSON cannot hold become text."""
         found = {name: (self.ids if name == "id" else self.columns.column(name))[index].as_py() for name in names}
         return {name: value if _is_json(value) else str(value) for name, value in found.items()}
+
+    @cached_property
+    def columns_digest(self) -> str:
+        """32 hex digits over the further columns, "" if there are none; the fingerprint does not cover them."""
+        if not self.columns.num_columns:
+            return ""
+        digest = hashlib.sha256()
+        for name in self.columns.column_names:
+            column = self.columns[name]
+            digest.update(f"{name}:{column.type}:{len(column)}\n".encode())
+            for start in range(0, len(column), _DIGEST_ROWS):  # however many chunks they lie in
+                part = _joined(column.slice(start, _DIGEST_ROWS))
+                part = part.dictionary_decode() if pa.types.is_dictionary(part.type) else part
+                digest.update(memoryview(pa.record_batch([part], [name]).serialize()))
+        return digest.hexdigest()[:32]
 
     def narrowed(self, fields: tuple[Field, ...]) -> Manifest:
         """Return the manifest of the same samples with only some of their fields."""
@@ -247,11 +272,30 @@ def _is_json(value: object) -> bool:
     return value is None or isinstance(value, str | int | float)
 
 
-def sources_table(names: list[str], sizes: list[int], mtimes_ns: list[int], etags: list[str] | None = None) -> pa.Table:
+def sources_table(
+    names: list[str],
+    sizes: list[int],
+    mtimes_ns: list[int],
+    ctimes_ns: list[int] | None = None,
+    etags: list[str] | None = None,
+) -> pa.Table:
     """Return the table of what was listed."""
-    said = [""] * len(names) if etags is None else etags
-    columns = [[encode_name(name) for name in names], sizes, mtimes_ns, [encode_name(etag) for etag in said]]
+    said = [encode_name(etag) for etag in etags or [""] * len(names)]
+    columns = [[encode_name(name) for name in names], sizes, mtimes_ns, ctimes_ns or [_NOT_KNOWN] * len(names), said]
     return pa.table([pa.array(c, f.type) for c, f in zip(columns, _SOURCE_SCHEMA, strict=True)], _SOURCE_SCHEMA)
+
+
+def is_as_listed(stat: os.stat_result, source: dict[str, Any]) -> bool:
+    """Return whether a file or folder is the one that was listed, by a row of `Manifest.sources`.
+
+    Its time alone does not tell: archives, copies and images of containers bring theirs along, so that another version
+    of a data set may have the same ones.
+    """
+    return (
+        stat.st_mtime_ns == source["mtime_ns"]
+        and source["bytes"] in (_NOT_KNOWN, stat.st_size)
+        and source["ctime_ns"] in (_NOT_KNOWN, stat.st_ctime_ns)
+    )
 
 
 def encode_name(name: str) -> bytes:

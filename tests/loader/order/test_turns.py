@@ -253,6 +253,7 @@ def test_between_epochs_and_with_the_last_batch_a_state_is_that_of_all_ranks(ima
         {"rank": None},
         {"rank": 7},
         {"more": 1},
+        {"late": [10**30], "early": [10**30]},
         None,
     ],
 )

@@ -3,7 +3,9 @@
 import fcntl
 import os
 import signal
+import struct
 import time
+import zlib
 
 import numpy as np
 import pytest
@@ -226,3 +228,35 @@ def test_a_disk_that_fails_ends_the_keeping_and_not_the_training(tmp_path):
     assert cache.get(3, ()) is None
     cache.put(1003, Reply(0, payload=b"x"))
     assert cache.get(1003, ()) is None
+
+
+def test_a_column_that_has_changed_is_not_taken_from_the_cache(images, tmp_path):
+    listing = images / "targets.csv"
+    names = sorted(str(path.relative_to(images)) for path in images.rglob("*.jpg"))[:4]
+
+    def targets():
+        output = sophon.Output(columns=["target"])
+        loader = sophon.DataLoader(listing, STEADY, batch_size=4, cache=sophon.Cache(True, tmp_path), output=output)
+        (batch,) = loader
+        return batch[-1]["target"].tolist(), loader.stats.cached
+
+    try:
+        for told in ([0.5, 1.5, 2.5, 3.5], [4.5, 1.5, 2.5, 3.5]):
+            rows = zip(names, told, strict=True)
+            listing.write_text("path,target\n" + "".join(f"{name},{target}\n" for name, target in rows))
+            with pytest.warns(UserWarning, match="no label but a further column"):
+                assert targets() == (told, 0)
+            with pytest.warns(UserWarning, match="no label but a further column"):
+                assert targets() == (told, 4)
+    finally:
+        listing.unlink()
+
+
+@pytest.mark.parametrize("header", [b"[]", b"{}", b'{"columns": {}}', b'{"columns": 3, "label": 1}'])
+def test_a_header_that_is_none_is_as_good_as_no_file(tmp_path, header):
+    cache = PrefixCache(tmp_path, sophon.Cut(1), 1 << 20)
+    cache.put(0, Reply(0, sophon.Cut(1), b"payload", 3, columns={"one": 1}))
+    assert cache.get(0, ("one",)).label == 3
+    body = struct.pack("<I", len(header)) + header + b"payload"
+    (tmp_path / "0" / "0").write_bytes(b"SPC1" + struct.pack("<I", zlib.crc32(body)) + body)
+    assert cache.get(0, ("one",)) is None

@@ -122,7 +122,9 @@ def _ascending(values: Any) -> Positions:
     """Return positions as an array; raise unless they are integers in ascending order."""
     if not isinstance(values, list | tuple) or any(type(value) is not int for value in values):
         raise TypeError("positions are integers")
+    if any(not 0 <= value < 1 << 63 for value in values):
+        raise ValueError("positions of no data set")
     found = np.array(values, np.int64)
-    if len(found) and (found[0] < 0 or (np.diff(found) <= 0).any()):
+    if (np.diff(found) <= 0).any():
         raise ValueError("positions ascend from 0")
     return found

@@ -163,6 +163,7 @@ class Census:
             classes=union.classes,
             has_labels=union.labels is not None,
             max_samples=min(one.max_samples for one in told),
+            columns_digest=" ".join(sorted({f"{one.fingerprint}:{one.columns_digest}" for one in told})),
         )
 
     def _check_copies(self, opened: Opened, absent: list[str]) -> None:

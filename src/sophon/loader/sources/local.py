@@ -92,6 +92,7 @@ class LocalTransport(Transport):
             store=manifest.kind,
             fields=manifest.fields,
             has_bands=bands is not None and bands.suits(pipeline),
+            columns_digest=manifest.columns_digest,
         )
 
     def fetch(self, request: Request, timeout_s: float) -> Fetch:  # noqa: ARG002 - reading files is not timed

@@ -116,10 +116,10 @@ class PrefixCache:
                 return None
             end = _HEAD.size + length
             header = json.loads(data[_HEAD.size : end])
-            found = {name: header["columns"][name] for name in columns}
-        except (OSError, struct.error, ValueError, KeyError):
+            found, label = {name: header["columns"][name] for name in columns}, header["label"]
+        except (OSError, struct.error, ValueError, KeyError, TypeError, RecursionError):
             return None
-        return Reply(0, self.cut, memoryview(data)[end:], header["label"], columns=found, is_cached=True)
+        return Reply(0, self.cut, memoryview(data)[end:], label, columns=found, is_cached=True)
 
     def put(self, sample: int, reply: Reply) -> None:
         """Keep the reply of a sample if there is room; a disk that fails is no reason to stop a training."""
@@ -175,9 +175,25 @@ class Cache:
 
 
 def cache_for(
-    pipeline: Pipeline, opened: Opened, cut: Cut, settings: Cache, fields: tuple[str, ...] = ()
+    pipeline: Pipeline,
+    opened: Opened,
+    cut: Cut,
+    settings: Cache,
+    fields: tuple[str, ...] = (),
+    checked: str = "",
+    columns: tuple[str, ...] = (),
 ) -> PrefixCache:
-    """Return the cache of a job; another data set, other fields, other ops or other software have another one."""
+    """Return the cache of a job; other data, fields, columns, ops or software have another one.
+
+    Args:
+        pipeline: Whose first ops.
+        opened: What is known of the data set.
+        cut: What is kept.
+        settings: Where, and how much.
+        fields: Names of the fields that are kept besides the first.
+        checked: How what nodes send is checked; what was kept without that is not used with it.
+        columns: Names of the columns that are kept beside them.
+    """
     base = user_folder() if settings.folder is None else Path(settings.folder)
     if base is None:
         raise ConfigError("cache: there is no home folder to keep a cache in; name a folder")
@@ -186,6 +202,8 @@ def cache_for(
         raise ConfigError(f"cache: most_bytes: expected an integer of at least 1, got {most_bytes!r}")
     job = [opened.fingerprint, pipeline.prefix(cut.k).fingerprint if cut.k else "", str(cut), json.dumps(versions())]
     job += fields
+    job += [f"checked: {checked}"] if checked else []
+    job += [f"columns: {opened.columns_digest}"] if set(columns) - {"id"} else []
     name = hashlib.sha256("\n".join(job).encode()).hexdigest()[:32]
     folder = base / "prefixes"
     try:

@@ -37,6 +37,8 @@ _SCAN = re.compile(rb"\xff\xda")
 _SOF = frozenset((*range(0xC0, 0xD0),)) - {0xC4, 0xC8, 0xCC}
 _SOS, _EOI = 0xDA, 0xD9
 _PROGRESSIVE = (0xC2, 0xC6, 0xCA, 0xCE)
+# Programs, which Pillow has Ghostscript run, and a wrapper that may hold one.
+_PROGRAMS = ("EPS", "IPTC")
 _REMEDY = "Check that the file is complete and opens elsewhere, replace it, or leave it out."
 
 
@@ -126,6 +128,10 @@ class Decode(Op):
             ) from error
         except _DAMAGE as error:
             raise OpError(f"an image with a damaged header: {error}.", remedy=_REMEDY) from error
+        if picture.format in _PROGRAMS:
+            raise OpError(
+                f"{_name(picture)}, which another program would have to run.", remedy="Save it as PNG, or leave it out."
+            )
         if picture.width * picture.height > self.max_pixels:
             raise OpError(
                 f"{_name(picture)} declares {picture.width}×{picture.height} pixels, "

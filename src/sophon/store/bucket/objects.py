@@ -193,7 +193,7 @@ def sources_of(objects: list[Object]) -> pa.Table:
         [found.key for found in objects],
         [found.size for found in objects],
         [found.changed_ns for found in objects],
-        [found.etag for found in objects],
+        etags=[found.etag for found in objects],
     )
 
 

@@ -31,7 +31,7 @@ class Files:
         paths: Relative to the root, one per row that is taken.
         sizes: In bytes.
         rows: Which rows of the listing these are.
-        folders: All folders that hold one of them, relative to the root, with their times.
+        folders: All folders that hold one of them, relative to the root, with their mtimes and ctimes.
         elsewhere: How many rows name files outside of the folder, or files that are not there; only where the listing
             was found beside a folder, and may be about more than it.
     """
@@ -39,7 +39,7 @@ class Files:
     paths: list[str]
     sizes: Int64Array
     rows: Int64Array
-    folders: dict[str, int] = field(default_factory=dict)
+    folders: dict[str, tuple[int, int]] = field(default_factory=dict)
     elsewhere: int = 0
 
 
@@ -173,6 +173,6 @@ def _size(root: Path, path: str, listing: Listing, row: int) -> int:
     return stat.st_size
 
 
-def _folders(root: Path, paths: list[str]) -> dict[str, int]:
-    names = sorted({posixpath.dirname(path) for path in paths})
-    return {name: (root / name).stat().st_mtime_ns for name in names}
+def _folders(root: Path, paths: list[str]) -> dict[str, tuple[int, int]]:
+    stats = {name: (root / name).stat() for name in sorted({posixpath.dirname(path) for path in paths})}
+    return {name: (stat.st_mtime_ns, stat.st_ctime_ns) for name, stat in stats.items()}

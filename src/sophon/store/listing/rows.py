@@ -45,6 +45,7 @@ class Listing:
         counts_lines: Whether that is its line in the file.
         size_bytes: Of the file, before it was read.
         mtime_ns: Its time, before it was read.
+        ctime_ns: The time that nobody can set, from the same look at it.
     """
 
     file: Place
@@ -55,6 +56,7 @@ class Listing:
     counts_lines: bool
     size_bytes: int
     mtime_ns: int
+    ctime_ns: int
 
     def row(self, index: int) -> str:
         """Return which row this is, in words."""
@@ -108,6 +110,7 @@ def read_listing(file: Path, path: str | None = None, label: str | None = None) 
         counts_lines,
         stat.st_size,
         stat.st_mtime_ns,
+        stat.st_ctime_ns,
     )
 
 

@@ -26,7 +26,7 @@ from sophon.store.listing.files import Files, find_files, find_files_of
 from sophon.store.listing.labels import Labels, labels_of
 from sophon.store.listing.rows import Listing, read_listing
 from sophon.store.listing.where import matches
-from sophon.store.manifest import NO_LABEL, Int64Array, Manifest, decode_name, sources_table
+from sophon.store.manifest import NO_LABEL, Int64Array, Manifest, decode_name, is_as_listed, sources_table
 from sophon.store.store import Progress
 
 
@@ -71,13 +71,11 @@ class ListingStore(FolderStore):
         root = path if path.is_dir() else path.parent
         try:
             check_inside(manifest)
-            for name, size, time in zip(
-                *(manifest.sources[column] for column in ("name", "bytes", "mtime_ns")), strict=True
-            ):
-                text = decode_name(name.as_py())
+            for source in manifest.sources.to_pylist():
+                text = decode_name(source["name"])
                 # Not root/"..", which is another folder where the root is a link.
                 stat = (root.parent / text[3:] if text.startswith("../") else root / text).stat()
-                if stat.st_mtime_ns != time.as_py() or size.as_py() not in (-1, stat.st_size):
+                if not is_as_listed(stat, source):
                     return False
         except (OSError, StoreError):
             return False
@@ -150,7 +148,9 @@ def _manifest(listing: Listing, labels: Labels, files: Files, root: Path, notes:
         notes.append(f"{missing:,} of {len(numbers):,} samples in {listing.file} have no label and get {NO_LABEL}")
     columns = listing.table.drop_columns([name for name in (listing.path, labels.column) if name is not None])
     name = listing.file.name if listing.file.parent == root else f"../{listing.file.name}"
-    names, times = list(files.folders), list(files.folders.values())
+    folders = files.folders
+    sizes = [listing.size_bytes, *(-1 for _ in folders)]
+    mtimes_ns, ctimes_ns = zip((listing.mtime_ns, listing.ctime_ns), *folders.values(), strict=True)
     return Manifest(
         kind=ListingStore.kind,
         ids=pa.array(files.paths, pa.large_string()),
@@ -158,7 +158,7 @@ def _manifest(listing: Listing, labels: Labels, files: Files, root: Path, notes:
         labels=numbers,
         classes=labels.classes if numbers is not None else (),
         columns=columns.take(pa.array(files.rows)) if columns.num_columns else pa.table({}),
-        sources=sources_table([name, *names], [listing.size_bytes, *(-1 for _ in names)], [listing.mtime_ns, *times]),
+        sources=sources_table([name, *folders], sizes, list(mtimes_ns), list(ctimes_ns)),
         notes=tuple(notes),
     )
 
