@@ -52,7 +52,10 @@ ANSWER = {
     "protocols": [1, 2],
     "fields": [["image", "picture"]],
 }
-REPLIES = [Reply(at, REQUEST.cuts[at], bytes(range(200)), at, 0.5, op_s=(0.1,) * at, size=(9, 9)) for at in range(4)]
+REPLIES = [
+    Reply(at, REQUEST.cuts[at], bytes(range(200)), at, 0.5, columns={"id": str(at)}, op_s=(0.1,) * at, size=(9, 9))
+    for at in range(4)
+]
 _STATUS, _FORGET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 ODD: list[Any] = [
     *(None, True, -1, 0, 1, 1.5, 1e308, -1e308, 10**30, float("nan"), float("inf"), "", "x", "x" * 100_000),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import sophon
 from sophon.bench.torchvision_import import import_torchvision
 from sophon.errors import ConfigError
-from sophon.loader.joint import Joint
 from sophon.pipeline.ops import Views
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -147,7 +147,7 @@ def _segmentation() -> Any:
         v2.Normalize(_MEAN, _STD),
         v2.ToPureTensor(),
     ]
-    return Joint(v2.Compose(steps), ("image", "mask"))
+    return sophon.Joint(v2.Compose(steps), ("image", "mask"))
 
 
 def _detection() -> Any:
@@ -165,7 +165,7 @@ def _detection() -> Any:
         v2.SanitizeBoundingBoxes(),
         v2.ToPureTensor(),
     ]
-    return Joint(v2.Compose(steps), ("image", {"boxes": "boxes", "labels": "labels"}))
+    return sophon.Joint(v2.Compose(steps), ("image", {"boxes": "boxes", "labels": "labels"}))
 
 
 JOINTS: dict[str, Callable[[], Any]] = {"segmentation": _segmentation, "detection": _detection}

@@ -111,23 +111,18 @@ class RemoteDataset(Dataset[Any]):
         bound_arenas()
         alone_after_fork()
         opened = sources.open(self.pipeline)
-        columns = _names_of(pipeline, columns, target_transform)
+        columns = tuple(_names_of(pipeline, columns, target_transform))
         _check_columns(columns, opened, self.url)
         is_joint = isinstance(pipeline, Joint)
         self.pipeline, targets = pipeline.bound(self.pipeline, opened) if is_joint else (self.pipeline, None)
-        if digests is not None and digests.fingerprint != opened.fingerprint:
-            raise ConfigError(f"verify: the digests are of another data set than {self.url}; make them again")
         if digests is not None:
             _check_told(digests, opened, self.url)
-        self.samples = Samples(
-            sources, opened, self.pipeline, self.seed, tuple(columns), self.url, told.faults.deadline_s
-        )
+        self.samples = Samples(sources, opened, self.pipeline, self.seed, columns, self.url, told.faults.deadline_s)
         self.is_cached = cache is not False
         self.measures = policy if isinstance(policy, str) and policy in MEASURED else None
-        self._assign(
-            None if self.measures else policy, cache, told.planning.allow_lossy, _checked(told.faults, digests)
-        )
-        self.finishing = self._finishing(tuple(columns), target_transform, told.output.kind, targets)
+        checked = _checked(told.faults, digests)
+        self._assign(None if self.measures else policy, cache, told.planning.allow_lossy, checked)
+        self.finishing = self._finishing(columns, target_transform, told.output.kind, targets)
         self.bad_samples = BadSamples(told.on_error.action, told.on_error.budget, len(self))
         # Shared with torch's worker processes, forked or spawned, also persistent ones.
         self._epoch = shared_array(1, np.int64)
@@ -419,7 +414,9 @@ def _checked(faults: Faults, digests: Digests | None) -> str:
 
 
 def _check_told(digests: Digests, opened: Opened, url: str) -> None:
-    """Raise if a node names a data set of which there are digests, and says something else of it than they do."""
+    """Raise if digests are of another data set, or of the same and the node says something else of it than they do."""
+    if digests.fingerprint != opened.fingerprint:
+        raise ConfigError(f"verify: the digests are of another data set than {url}; make them again")
     if len(digests) != opened.samples:
         raise ProtocolError(
             f"{url} lied about its data set: it says that there are {opened.samples:,} samples, and there are digests "
