@@ -1,5 +1,6 @@
 """Recipes over picture, mask, boxes, keypoints and labels, through loaders: torchvision's samples, wherever ops run."""
 
+import random
 import shutil
 import warnings
 
@@ -8,6 +9,7 @@ import pytest
 import sophon
 from sophon import Joint, LocalServer
 from sophon.errors import ConfigError, OpError, StoreError
+from sophon.pipeline import Key, Rng
 from tests.support.marks import slow
 from tests.support.one_thread import one_thread_of_torch  # noqa: F401 - for all tests here
 from tests.support.torchvision_import import import_torchvision
@@ -262,6 +264,33 @@ def windows(raw):
             cut = {name: part[top : top + 30, left : left + 40] for name, part in both.items()}
             yield cut
             yield {name: part[:, ::-1] for name, part in cut.items()}
+
+
+@pytest.mark.filterwarnings("ignore::sophon.OffloadWarning")  # nothing but Decode can run near storage
+@pytest.mark.parametrize("policy", ["1:webp", *slow("none")])
+def test_albumentations_gives_its_own_boxes_labels_and_masks(data, node, policy):
+    albumentations = pytest.importorskip("albumentations")
+
+    def recipe():
+        steps = [albumentations.RandomCrop(60, 70), albumentations.HorizontalFlip(p=0.5), albumentations.Affine()]
+        boxes = albumentations.BboxParams("coco", min_area=9, label_fields=["classes"])
+        return albumentations.Compose(steps, bbox_params=boxes)
+
+    joint = Joint(recipe(), {"image": "image", "mask": "mask", "bboxes": "boxes", "classes": "labels"})
+    with sophon.DataLoader(node.url, joint, seed=SEED, batch_size=None, policy=policy) as loader:
+        found = list(loader)
+    left = 0
+    for number, raw in enumerate(data[1]):
+        picture, target = raw.theirs()
+        seed = Rng(Key(SEED, 0, number), 1).word() & 0x7FFFFFFF
+        alone = recipe()
+        alone.set_random_state(np.random.default_rng(seed), random.Random(seed))
+        theirs = alone(image=np.array(picture), mask=target["masks"].numpy(), bboxes=raw.boxes, classes=raw.labels)
+        assert found[number].keys() == theirs.keys()
+        for name, part in theirs.items():
+            assert np.array_equal(found[number][name], part), (number, name)
+        left += len(theirs["bboxes"])
+    assert 0 < left < sum(len(raw.boxes) for raw in data[1])  # some boxes were cut away, with their labels
 
 
 class Unsteady(torch.nn.Module):

@@ -70,8 +70,8 @@ STEPS = {
     "ToDtype by kind": v2.ToDtype({tv_tensors.Mask: torch.int64, "others": None}),
 }
 OWN = {  # run as they are, with all that follows
-    "ElasticTransform", "Lambda", "RandomApply", "RandomChoice", "RandomIoUCrop", "RandomPerspective", "RandomZoomOut",
-    "SanitizeBoundingBoxes by a function",
+    "ElasticTransform", "Lambda", "RandomApply", "RandomChoice", "RandomIoUCrop", "RandomPerspective",
+    "RandomRotation grown", "RandomZoomOut", "SanitizeBoundingBoxes by a function",
 }  # fmt: skip
 
 # Recipes people train with, and tensors first.

@@ -18,8 +18,9 @@ from sophon.codec.cut import make_payload as cut_payload
 from sophon.link.wire import Reply
 from sophon.loader.epoch.finishing import Finishing
 from sophon.loader.epoch.targets import Targets
+from sophon.loader.joint import Joint
 from sophon.pipeline import Call, Key, Pipeline, Rng, spec_of
-from sophon.pipeline.translation.joint import joint_ops
+from sophon.pipeline.ops.on_tensor import OnTensor
 from sophon.store.bundle import pack
 from tests.support import transform_oracle as oracle
 from tests.support.pictures import encode, scene
@@ -53,22 +54,30 @@ class Raw:
         kinds = ("mask", f"boxes:{self.box_format}", f"keypoints:{self.keypoints.shape[1]}", "labels")
         return dict(zip(FIELDS, kinds, strict=True))
 
-    def theirs(self) -> Any:
+    def theirs(self, sample: Any = SAMPLE) -> Any:
         """Return the sample as torchvision has it."""
         from torchvision import tv_tensors
 
         size = (self.height, self.width)
         mask = np.array(Image.open(io.BytesIO(self.mask)))
-        target = {
-            "boxes": tv_tensors.BoundingBoxes(
-                torch.from_numpy(self.boxes.copy()), format=self.box_format.upper(), canvas_size=size
-            ),
-            "masks": tv_tensors.Mask(torch.from_numpy(mask)),
+        boxes = torch.from_numpy(self.boxes.copy())
+        values = {
+            "image": Image.open(io.BytesIO(self.image)).convert("RGB"),
+            "boxes": tv_tensors.BoundingBoxes(boxes, format=self.box_format.upper(), canvas_size=size),
+            "mask": tv_tensors.Mask(torch.from_numpy(mask)),
             "keypoints": tv_tensors.KeyPoints(torch.from_numpy(self.keypoints.copy()), canvas_size=size),
             "labels": torch.from_numpy(self.labels.copy()),
-            "n": 7,
+            "number": 7,
         }
-        return Image.open(io.BytesIO(self.image)).convert("RGB"), target
+        return _filled(sample, values)
+
+
+def _filled(sample: Any, values: dict[str, Any]) -> Any:
+    if isinstance(sample, str):
+        return values[sample]
+    if isinstance(sample, dict):
+        return {name: _filled(part, values) for name, part in sample.items()}
+    return type(sample)(_filled(part, values) for part in sample)
 
 
 def raw_sample(width: int = 97, height: int = 64, objects: int = 5, box_format: str = "xyxy", seed: int = 0) -> Raw:
@@ -102,7 +111,7 @@ class Ours:
     """
 
     def __init__(self, recipe: Any, raw: Raw, sample: Any = SAMPLE) -> None:
-        made = joint_ops(recipe)
+        made = Joint(recipe, sample).ops
         self.pipeline = Pipeline(made.ops).along(raw.kinds.items())
         targets = Targets(sample, FIELDS, raw.kinds, made.followers, made.form)
         self._finishing = Finishing(self.pipeline, 3, "here", False, fields=FIELDS, targets=targets)
@@ -116,21 +125,23 @@ class Ours:
         return self._finishing.item(made)
 
 
-def theirs(recipe: Any, raw: Raw, key: Key) -> Any:
+def theirs(recipe: Any, raw: Raw, key: Key, shape: Any = SAMPLE) -> Any:
     """Return what torchvision makes of a sample with the parameters that our ops draw."""
     parts = list(oracle.flat(recipe))
-    ops = Pipeline(joint_ops(recipe).ops).ops
-    calls = sum(isinstance(op, Call) for op in ops)
-    sample, position = raw.theirs(), 1
+    ops = Pipeline(Joint(recipe, shape).ops.ops).ops
+    held = sum(isinstance(op, Call | OnTensor) for op in ops)  # of these, each is one of the last transforms
+    sample, position = raw.theirs(shape), 1
     for at, part in enumerate(parts):
-        if at >= len(parts) - calls:
-            position = len(ops) - len(parts) + at
+        if at >= len(parts) - held:
+            position, count = len(ops) - len(parts) + at, 1
+        else:
+            count = len(_ops(parts[: at + 1], shape)) - len(_ops(parts[:at], shape))
+        if count == 1 and isinstance(ops[position], Call):
             assert ops[position].function is part
-            sample = _seeded(part, sample, Rng(key, position).word())
+            sample = seeded(part, sample, Rng(key, position).word())
             continue
-        count = len(joint_ops(parts[: at + 1]).ops) - len(joint_ops(parts[:at]).ops)
         if count == 1 and ops[position].random:
-            drawn = ops[position].draw(Rng(key, position), spec_of(_plain(sample[0])))
+            drawn = ops[position].draw(Rng(key, position), spec_of(_plain(_picture(sample, shape))))
             sample = oracle.forced(part, sample, drawn)
         else:
             sample = part(sample)
@@ -138,9 +149,24 @@ def theirs(recipe: Any, raw: Raw, key: Key) -> Any:
     return sample
 
 
-def _seeded(part: Any, sample: Any, seed: int) -> Any:
+def _ops(parts: list[Any], shape: Any) -> tuple[Any, ...]:
+    return Joint(parts, shape).ops.ops
+
+
+def _picture(sample: Any, shape: Any) -> Any:
+    """Return the picture of a sample of some shape."""
+    if shape == "image":
+        return sample
+    if isinstance(shape, str):
+        return None
+    pairs = ((sample[at], shape[at]) for at in (shape if isinstance(shape, dict) else range(len(shape))))
+    return next((found for found in (_picture(*pair) for pair in pairs) if found is not None), None)
+
+
+def seeded(part: Any, sample: Any, seed: int) -> Any:
+    """Return what a transform of torchvision's makes of a sample under a seed."""
     torch.random.default_generator.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
-    return part(*sample)
+    return part(*sample) if isinstance(sample, tuple) else part(sample)
 
 
 def _plain(value: Any) -> Any:

@@ -48,7 +48,7 @@ class Joint:
     @property
     def ops(self) -> JointOps:
         """What the transform becomes."""
-        return joint_ops(self.transform)
+        return joint_ops(self.transform, leads=next(_leaves(self.sample)) == _IMAGE)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -156,16 +156,15 @@ def _on_sample(function: Callable[..., Any], sample: Value) -> Value:
     if is_albumentations(function):
         if not isinstance(sample, dict):
             raise TypeError('albumentations takes its arguments by name: let the sample be a dict with an "image"')
-        return function(**{name: _array(part) if name in _ARRAYS else part for name, part in sample.items()})
+        return function(**{name: _array(part) for name, part in sample.items()})
     return function(sample)
 
 
 def _array(part: Any) -> Any:
-    """Return a picture or a tensor as an array that may be written to."""
-    return part.numpy().copy() if hasattr(part, "numpy") else np.array(part)
-
-
-_ARRAYS = ("image", "mask", "bboxes", "keypoints")  # what albumentations wants as arrays, by its own names
+    """Return a picture or a tensor as an array that may be written to; albumentations knows no others."""
+    if isinstance(part, Image.Image):
+        return np.array(part)
+    return part.numpy().copy() if hasattr(part, "numpy") else part
 
 
 def met(op: Op, value: Value, spec: Spec, *, by_op: bool) -> Value:

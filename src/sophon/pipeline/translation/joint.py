@@ -90,6 +90,9 @@ _DRAWN: Mapping[str, Callable[[Any, Params, Size], TheirParams | None]] = {
 """By class: torchvision's own parameters, given the object, what its op drew, and the picture's size before it."""
 
 
+_MOVING = frozenset({"CenterCrop", "Pad", "Resize", *_DRAWN})  # pixels, and targets with them
+
+
 @dataclass(frozen=True)
 class Follower:
     """What one transform does to targets.
@@ -140,8 +143,13 @@ class JointOps:
     form: Form
 
 
-def joint_ops(transform: Any) -> JointOps:
+def joint_ops(transform: Any, leads: bool = True) -> JointOps:
     """Return what a transform over samples becomes.
+
+    Args:
+        transform: The recipe.
+        leads: Whether the picture comes before all else in a sample. Of several plain tensors torchvision takes the
+            first for the picture, so that one that does not lead is only known while it is a picture or an `Image`.
 
     Raises:
         ConfigError: Something is no transform, or torchvision itself refuses it at its place.
@@ -154,12 +162,13 @@ def joint_ops(transform: Any) -> JointOps:
     conversion: tuple[int, int, int, Met] | None = None  # part, steps and followers before it, what it meets
     for at, part in enumerate(parts):
         try:
+            _check_known(part, parts[:at], met, leads)
             became = _became(part, met)
             then = after(met, became)
         except NoOp as reason:
             if conversion is None:
                 return _ended(steps, followers, met.form, parts[at:], str(reason))
-            return _from_conversion(parts, steps, followers, conversion, str(reason))
+            return _from_conversion(parts, steps, followers, conversion, str(reason), leads)
         if met.is_picture and then.spec.kind is Kind.TENSOR and None in then.spec.shape:
             conversion = at, len(steps), len(followers), met
         if _moves_targets(part):
@@ -167,6 +176,17 @@ def joint_ops(transform: Any) -> JointOps:
         steps += became.ops
         met = then
     return JointOps(tuple(steps), tuple(followers), met.form)
+
+
+def _check_known(part: Any, before: Sequence[Any], met: Met, leads: bool) -> None:
+    """Raise `NoOp` where torchvision may not do to picture and targets what a step does elsewhere."""
+    name = type(part).__name__
+    if not (leads or met.is_picture or met.form.is_image):
+        raise NoOp("the picture is a plain tensor, and not the first of the sample")
+    if name in _MOVING and any(type(one).__name__ == "ToPureTensor" for one in before):
+        raise NoOp("targets are plain tensors here, which it leaves where they are")
+    if name == "RandomRotation" and part.expand:
+        raise NoOp("it makes pictures and targets of different sizes, which later steps may refuse")
 
 
 def _became(part: Any, met: Met) -> Became:
@@ -232,6 +252,7 @@ def _from_conversion(
     followers: Sequence[Follower],
     conversion: tuple[int, int, int, Met],
     reason: str,
+    leads: bool,
 ) -> JointOps:
     """Return a recipe of which a step on tensors has no op, and pictures of many sizes come before it.
 
@@ -241,7 +262,7 @@ def _from_conversion(
     before, kept = list(steps[:count]), list(followers[:followed])
     passing = None
     if all(op.passes and not op.crops for op in before[1:]):
-        passing = region_steps(parts[at:])
+        passing = region_steps(_sure(parts[at:], leads))
     if passing is None:
         return _ended(before, kept, met.form, parts[at:], f"makes a tensor of the whole picture; then: {reason}")
     for part, step in zip(parts[at:], passing, strict=False):
@@ -252,6 +273,18 @@ def _from_conversion(
         met = Met(step.output(met.spec), Form(is_image=True) if type(part).__name__ == "ToImage" else met.form)
     rest = parts[at + len(passing) :]
     return _ended(before, kept, Form(), rest, origin(rest[0]).why("has no op on tensors") if rest else "")
+
+
+def _sure(parts: Sequence[Any], leads: bool) -> list[Any]:
+    """Return a conversion and those steps after it of which it is sure that torchvision applies them to the picture."""
+    found: list[Any] = []
+    is_image = type(parts[0]).__name__ == "ToImage"
+    for part in parts:
+        is_pure = type(part).__name__ == "ToPureTensor"  # and so are targets, which then stay where they are
+        if is_pure or (found and not (leads or is_image)) or not origin(part).is_v2:
+            break
+        found.append(part)
+    return found
 
 
 def _ended(
