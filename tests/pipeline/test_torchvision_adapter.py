@@ -52,7 +52,7 @@ def test_every_known_transform_becomes_its_op(lib):
         (lib.RandomVerticalFlip(), ops.RandomVerticalFlip()),
         (lib.Pad((1, 2), fill=3, padding_mode="edge"), ops.Pad((1, 2), 3, "edge")),
         (lib.RandomRotation(30), ops.RandomRotation(30)),
-        (lib.RandomAffine(10, (0.1, 0.2), shear=5), ops.RandomAffine(10, (0.1, 0.2), shear=5)),
+        (lib.RandomAffine(10, (0.1, 0.2), shear=5), ops.RandomAffine(10, (0.1, 0.2), shear=5, api=api)),
         (lib.ColorJitter(0.4, 0.3, 0.2, 0.1), ops.ColorJitter(0.4, 0.3, 0.2, 0.1)),
         (lib.ColorJitter(contrast=(0.5, 2)), ops.ColorJitter(contrast=(0.5, 2))),
         (lib.Grayscale(3), ops.Grayscale(3)),

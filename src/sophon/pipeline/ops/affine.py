@@ -32,13 +32,21 @@ class AffineMap:
     scale: float = 1.0
     shear: tuple[float, float] = (0.0, 0.0)
 
-    def inverse(self, centre: Sequence[float]) -> tuple[float, ...]:
+    def inverse(self, centre: Sequence[float], api: str = "v1") -> tuple[float, ...]:
         """Return the six coefficients that take a point of the result back into the picture.
 
-        The order of the operations is torchvision's: another order rounds otherwise, and other pixels are picked.
+        The order of the operations is torchvision's: another order rounds otherwise, and other pixels are picked. It
+        has two of them.
         """
         turn, shear_x, shear_y = (math.radians(x) for x in (self.angle, *self.shear))
         (cx, cy), (tx, ty) = centre, self.translate
+        if api == "v2":
+            a, c = math.cos(turn - shear_y) / math.cos(shear_y), math.sin(turn - shear_y) / math.cos(shear_y)
+            b, d = -(a * math.tan(shear_x) + math.sin(turn)), math.cos(turn) - c * math.tan(shear_x)
+            m = [x / self.scale for x in (d, -b, 0.0, -c, a, 0.0)]
+            m[2] += cx - m[0] * (cx + tx) - m[1] * (cy + ty)
+            m[5] += cy - m[3] * (cx + tx) - m[4] * (cy + ty)
+            return tuple(m)
         a = math.cos(turn - shear_y) / math.cos(shear_y)
         b = -math.cos(turn - shear_y) * math.tan(shear_x) / math.cos(shear_y) - math.sin(turn)
         c = math.sin(turn - shear_y) / math.cos(shear_y)
@@ -57,6 +65,7 @@ def affine(
     interpolation: str,
     fill: checks.Fill,
     centre: Sequence[float] | None = None,
+    api: str = "v1",
 ) -> Image.Image:
     """Return the picture moved by an affine map about a point, by default its middle."""
     if centre is None:
@@ -64,7 +73,7 @@ def affine(
     return picture.transform(
         picture.size,
         Image.Transform.AFFINE,
-        mapping.inverse(centre),
+        mapping.inverse(centre, api),
         INTERPOLATIONS[interpolation],
         fillcolor=colour(fill, picture),
     )
@@ -165,9 +174,10 @@ class RandomAffine(ImageOp):
         interpolation: "nearest", "bilinear" or "bicubic".
         fill: Colour outside the picture: one number or one per channel.
         center: (x, y) to turn about; by default the middle.
+        api: "v1" or "v2" of torchvision, which round the coefficients otherwise.
     """
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     degrees: float | tuple[float, float]
     translate: tuple[float, float] | None = None
@@ -176,6 +186,7 @@ class RandomAffine(ImageOp):
     interpolation: str = "nearest"
     fill: checks.Fill = 0.0
     center: tuple[float, float] | None = None
+    api: str = "v1"
 
     def __post_init__(self) -> None:
         translate, shear = self.translate, self.shear
@@ -200,6 +211,7 @@ class RandomAffine(ImageOp):
             interpolation=checks.choice(self._where("interpolation"), self.interpolation, AFFINE_INTERPOLATIONS),
             fill=checks.fill(self._where("fill"), self.fill),
             center=_centre(self._where("center"), self.center),
+            api=checks.choice(self._where("api"), self.api, ("v1", "v2")),
         )
 
     def draw(self, rng: Rng, spec: Spec) -> AffineMap:
@@ -222,4 +234,4 @@ class RandomAffine(ImageOp):
 
     def apply(self, value: Image.Image, params: AffineMap) -> Image.Image:
         """Return the moved picture."""
-        return affine(self._picture(value), params, self.interpolation, self.fill, self.center)
+        return affine(self._picture(value), params, self.interpolation, self.fill, self.center, self.api)

@@ -177,7 +177,7 @@ ON_PICTURES: Rows = {
         tuple(t.degrees), interpolation(t), t.expand, t.center, fill_of(t)
     ),
     "RandomAffine": lambda t, _: ops.RandomAffine(
-        tuple(t.degrees), t.translate, t.scale, t.shear, interpolation(t), fill_of(t), t.center
+        tuple(t.degrees), t.translate, t.scale, t.shear, interpolation(t), fill_of(t), t.center, _api(t)
     ),
     "ColorJitter": _color_jitter,
     "Grayscale": lambda t, _: ops.Grayscale(t.num_output_channels),
