@@ -40,6 +40,7 @@ def test_files_are_recognised_by_their_content(folder, name):
     assert (folder / "out" / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_a_plan_with_its_profile_says_more(folder):
     alone = json.loads(run(folder / "plan.parquet", "--out", folder / "a", "--json").stdout)
     both = json.loads(
@@ -48,6 +49,7 @@ def test_a_plan_with_its_profile_says_more(folder):
     assert len(both["sections"]) > len(alone["sections"])
 
 
+@pytest.mark.slow
 def test_resources_of_ones_own_are_used(folder):
     given = ["--link", "1gbit", "--storage-cores", "3", "--trainer-cores", "4", "--consumer", "500/s"]
     data = json.loads(run(folder / "profile.parquet", "--out", folder / "out", "--json", *given).stdout)

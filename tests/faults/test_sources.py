@@ -178,6 +178,7 @@ def test_several_addresses_that_make_no_sense(images):
             sophon.RemoteDataset(data, RECIPE)
 
 
+@pytest.mark.slow
 def test_nodes_may_take_requests_of_different_size(images, expected):
     with serve(images) as one, serve(images, options=("--max-request-samples", "7")) as two:
         for urls in ([one.url, two.url], [two.url, one.url]):

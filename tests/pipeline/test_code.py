@@ -137,6 +137,7 @@ print([Pipeline.from_torchvision(step).fingerprint for step in made])
 """
 
 
+@pytest.mark.slow
 def test_fingerprints_are_the_same_in_every_run():
     here = io.StringIO()
     with contextlib.redirect_stdout(here):

@@ -347,6 +347,7 @@ def _stream_cpu_s(make, monkeypatch, window):
     return (time.thread_time() - start_s) / 1000
 
 
+@pytest.mark.slow
 def test_a_sample_costs_the_sending_thread_the_same_however_many_are_under_way(make, monkeypatch):
     few, many = ([_stream_cpu_s(make, monkeypatch, window) for _ in range(2)] for window in (4, 1000))
     assert min(many) < 3 * min(few)

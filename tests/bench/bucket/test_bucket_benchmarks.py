@@ -7,6 +7,7 @@ from sophon.bench.rig.object_server import program_of
 from tests.support.pictures import encode, scene
 
 
+@pytest.mark.slow
 def test_a_large_data_set_is_opened_again():
     result = bench_manifest(5_000)
     assert set(result) == {"rows", "reopen_s", "peak_bytes", "order_s", "state_bytes"}

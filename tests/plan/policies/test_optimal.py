@@ -284,6 +284,7 @@ def test_the_same_input_gives_the_same_plan():
     assert first.bound_s == second.bound_s
 
 
+@pytest.mark.slow
 def test_the_plan_does_not_hang_on_the_number_of_threads():
     code = (
         "import hashlib, numpy as np\n"
