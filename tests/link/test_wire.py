@@ -329,3 +329,12 @@ def test_sizes_are_made_part_by_part():
     parts = list(sizes_to_bytes(sizes))
     assert [len(part) for part in parts] == [1 << 20, 1 << 20, 2_400_000 - (2 << 20)]
     assert (sizes_from_bytes(parts, len(sizes)) == sizes).all()
+
+
+def test_offsets_may_have_a_piece_of_something_behind_them():
+    batch = batch_of([Reply(0, payload=b"ab"), Reply(1, payload=b"c")])
+    column = batch.column("payload")
+    offsets = pa.py_buffer(column.buffers()[1].to_pybytes() + b"xyz")
+    odd = pa.Array.from_buffers(pa.binary(), 2, [None, offsets, column.buffers()[2]])
+    replies = [Reply(0, payload=b"ab"), Reply(1, payload=b"c")]
+    assert list(replies_of(_replaced(batch, "payload", odd), _asking_for(replies))) == replies

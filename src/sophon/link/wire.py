@@ -412,9 +412,10 @@ def _number(seconds: float | None) -> float:
 
 def _views(column: pa.Array) -> Iterator[memoryview]:
     _, offsets_buffer, data_buffer = column.buffers()
-    if offsets_buffer is None:
+    if not len(column):  # then there may be no offsets at all
         return
-    offsets = np.frombuffer(offsets_buffer, np.int32)[column.offset : column.offset + len(column) + 1]
+    # Validated to have so many; there may be a piece of another behind them.
+    offsets = np.frombuffer(offsets_buffer, np.int32, column.offset + len(column) + 1)[column.offset :]
     # Arrow's buffers export signed bytes, as which a payload would not compare equal to its own bytes.
     view = memoryview(b"") if data_buffer is None else memoryview(data_buffer).cast("B")
     if len(offsets) and not (offsets[0] >= 0 and (np.diff(offsets) >= 0).all() and offsets[-1] <= len(view)):
