@@ -10,22 +10,7 @@ from sophon.codec.table import CODECS
 from sophon.errors import ProtocolError
 from sophon.link.answer import MOST_SAMPLES, opened_from
 from sophon.link.credentials import Credentials
-
-GOOD = {
-    "dataset": "train",
-    "samples": 1000,
-    "fingerprint": "0123",
-    "classes": ["cat", "dog"],
-    "has_labels": True,
-    "columns": ["id"],
-    "cores": 2.5,
-    "max_samples": 8192,
-    "codecs": ["raw", "webp"],
-    "versions": {"sophon": "1"},
-    "max_cut": 3,
-    "digests": ["a", "b", "c"],
-    "reason": "",
-}
+from tests.support.answer import ANSWER as GOOD
 
 
 def test_a_good_answer_is_what_it_says():

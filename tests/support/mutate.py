@@ -23,6 +23,7 @@ from sophon.link.answer import opened_from, parse_answer
 from sophon.link.closed import is_clock, opened_batch
 from sophon.link.wire import REPLY_SCHEMA, Reply, Request, StreamClock, agreed, batch_of, replies_of
 from sophon.pipeline import Pipeline, ops
+from tests.support.answer import ANSWER
 
 SPEC = Pipeline(
     [
@@ -35,23 +36,6 @@ SPEC = Pipeline(
     ]
 ).to_spec()
 REQUEST = Request("train", SPEC, 3, 4, (5, 6, 7, 8), (Cut(0), Cut(1), Cut(2), Cut(2)), columns=("id",))
-ANSWER = {
-    "dataset": "train",
-    "samples": 1000,
-    "fingerprint": "0123",
-    "classes": ["cat", "dog"],
-    "has_labels": True,
-    "columns": ["id"],
-    "cores": 2.5,
-    "max_samples": 8192,
-    "codecs": ["raw", "webp"],
-    "versions": {"sophon": "1"},
-    "max_cut": 3,
-    "digests": ["a", "b", "c"],
-    "reason": "",
-    "protocols": [1, 2],
-    "fields": [["image", "picture"]],
-}
 REPLIES = [
     Reply(at, REQUEST.cuts[at], bytes(range(200)), at, 0.5, columns={"id": str(at)}, op_s=(0.1,) * at, size=(9, 9))
     for at in range(4)

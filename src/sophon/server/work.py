@@ -36,7 +36,7 @@ from sophon.server.maker import ChildLost, NoSpace
 from sophon.server.seats import Seat
 from sophon.server.tenants.slot import Slot
 from sophon.store import Store
-from sophon.store.bundle import pack, unpack
+from sophon.store.bundle import divided, pack
 from sophon.store.reading import Reading
 from sophon.units import format_bytes
 
@@ -463,11 +463,9 @@ class Work:
         if executor.crashes.expected(tenant, work, (self._store.name, sample)):
             return self._smaller(position, data, "crash")
         # Fields that a pipeline knows of are its own business; others are sent along as they are.
-        apart = bool(request.fields) and not self._pipeline.fields
-        first, *others = unpack(data, 1 + len(request.fields)) if apart else (data,)
+        first, others = divided(data, 0 if self._pipeline.fields else len(request.fields))
         file_bytes = data.file_bytes if isinstance(data, Windowed) else len(data)
         trace, space = Trace(len(self._pipeline)), _Space(self._seat, file_bytes, sum(map(len, others)))
-        first = first if isinstance(first, bytes) else bytes(first)
         try:
             made = executor.maker.make(slot, self._pipeline, first, request.key(position), cut, trace, space.claim)
         except ChildLost as lost:

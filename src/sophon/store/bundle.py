@@ -55,3 +55,11 @@ def unpack(data: bytes | memoryview, parts: int) -> list[memoryview]:
         found.append(view[start : start + size])
         start += size
     return found
+
+
+def divided(data: bytes, others: int) -> tuple[bytes, list[memoryview]]:
+    """Return the first part of a bundle, and the others that are passed on as they are; none of these: all of it."""
+    if not others:
+        return data, []
+    first, *rest = unpack(data, 1 + others)
+    return bytes(first), rest

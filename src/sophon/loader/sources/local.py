@@ -32,7 +32,7 @@ from sophon.link.wire import Reply, Request, StreamClock
 from sophon.pipeline import Pipeline
 from sophon.store import Store, open_store
 from sophon.store.address import Address
-from sophon.store.bundle import pack, unpack
+from sophon.store.bundle import divided, pack
 from sophon.store.reading import Reading
 
 _LOOK_S = 1.0  # between looks at whether more may be read
@@ -140,9 +140,9 @@ class _LocalFetch(Fetch):
                         self._left_out_bytes += data.file_bytes - data.read_bytes
                     elif cut != RAW and not (cut == WINDOW and has_bands):  # finishing decodes what it needs of a file
                         pipeline = self._pipeline = self._pipeline or Pipeline.from_spec(request.pipeline)
-                        apart = bool(request.fields) and not pipeline.fields
-                        first, *others = unpack(data, 1 + len(request.fields)) if apart else (data,)
-                        made = make_payload(pipeline, bytes(first), request.key(position), cut)
+                        # Fields that a pipeline knows of are its own business; others are sent along as they are.
+                        first, others = divided(data, 0 if pipeline.fields else len(request.fields))
+                        made = make_payload(pipeline, first, request.key(position), cut)
                         reply.payload = pack([made, *others])
                         reply.cut = cut
                 except (OpError, ConfigError):
