@@ -2,9 +2,7 @@
 
 import os
 
-import numpy as np
 import pytest
-import torch
 
 from sophon.process.segments import Segments, array_in, make_file, map_file
 from tests.support.holders import HOLDERS, seen
