@@ -2,7 +2,7 @@
 
 import pytest
 
-from sophon.bench.pictures.photos import write_photos
+from sophon.bench.pictures.photo_folder import write_photos
 from sophon.bench.planning.first import bench_first
 
 
