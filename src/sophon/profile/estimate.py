@@ -39,7 +39,12 @@ _EXTREME = 10.0  # ratio of two CPUs beyond which it is the clock that is wrong
 
 
 def estimate(
-    recorder: Recorder, epoch: int, *, dataset: str = "", provenance: Mapping[str, Any] | None = None
+    recorder: Recorder,
+    epoch: int,
+    *,
+    dataset: str = "",
+    provenance: Mapping[str, Any] | None = None,
+    is_early: bool = False,
 ) -> Profile:
     """Return what every sample will cost at every cut in an epoch.
 
@@ -48,17 +53,19 @@ def estimate(
         epoch: Whose boxes.
         dataset: Fingerprint of the data set.
         provenance: What else to write down of how the profile was made.
+        is_early: From the first few records: cuts that were not tried cannot be had.
 
     Raises:
         ConfigError: No sample was seen whole, so the times of ops are not known, or no op can run near storage.
     """
     if recorder.pipeline.max_cut == 0:
         raise ConfigError("no op of this pipeline can run near storage, so there is nothing to choose")
-    return _Estimate(recorder, epoch).profile(dataset, provenance or {})
+    return _Estimate(recorder, epoch, is_early).profile(dataset, provenance or {})
 
 
 class _Estimate:
-    def __init__(self, recorder: Recorder, epoch: int) -> None:
+    def __init__(self, recorder: Recorder, epoch: int, is_early: bool) -> None:
+        self._is_early = is_early
         self._pipeline: Pipeline = recorder.pipeline
         self._cuts = recorder.cuts
         self._seed = recorder.seed
@@ -147,7 +154,7 @@ class _Estimate:
         size_rule = self._rule(f"{cut} bytes", cut, lambda r: r.payload_bytes, self._bytes_prior(cut))
         encode = self._rule(f"{cut} encode", cut, lambda r: r.encode_s, f"{prior} encode")
         decode = self._rule(f"{cut} decode", cut, lambda r: r.decode_s, f"{prior} decode")
-        if size_rule is None and cut.codec == "raw":
+        if size_rule is None and cut.codec == "raw" and not self._is_early:
             # Nobody was asked to cut there, but what its ops give was seen here.
             size_rule = self._rule(f"{cut} bytes", RAW, lambda r: r.op_bytes[cut.k - 1], self._bytes_prior(cut))
         if size_rule is None or (cut.codec != "raw" and (encode is None or decode is None)):

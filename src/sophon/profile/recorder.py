@@ -31,6 +31,7 @@ from sophon.profile.model import Fit
 from sophon.profile.table import FloatTable, Profile
 
 KEPT = 512  # records of a cut: enough for an error of the mean of one percent, and a slower past is forgotten
+_COLD = 4  # records of a cut, or half of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +104,17 @@ class Recorder:
         cuts: The columns of the profile, RAW first.
         samples: How many there are.
         seed: Of the random ops.
+
+    Attributes:
+        is_hasty: Whether plans are made of few records. Then the first ones of each cut are not believed, in which
+            libraries were loaded and memory was touched for the first time: four times as slow was seen.
     """
 
     def __init__(self, pipeline: Pipeline, cuts: Sequence[Cut], samples: int, seed: int) -> None:
         self.pipeline = pipeline
         self.cuts = tuple(cuts)
         self.seed = seed
+        self.is_hasty = False
         self._kind = kind_of(pipeline)
         self._column = {cut: column for column, cut in enumerate(self.cuts)}
         self._ahead = [column for cut, column in self._column.items() if looks_ahead(cut)]
@@ -240,7 +246,7 @@ class Recorder:
                 np.zeros(0, np.float32),
                 self._op_s.copy(order="F") if this_epoch else None,
                 self._refused.copy(order="F"),
-                {cut: list(kept) for cut, kept in self._records.items()},
+                {cut: self._believed(kept) for cut, kept in self._records.items()},
                 {},
                 dict(self._rules),
                 self._ratios,
@@ -251,6 +257,10 @@ class Recorder:
             epochs, samples = (np.array([getattr(r, name) for r in kept], np.int64) for name in ("epoch", "sample"))
             known.record_areas[cut] = self._areas(epochs, samples, known.sizes[samples])
         return known
+
+    def _believed(self, kept: Sequence[Record]) -> list[Record]:
+        cold = min(_COLD, len(kept) // 2) if self.is_hasty and len(kept) < KEPT else 0
+        return list(kept)[cold:]
 
     def _areas(self, epochs: int | NDArray[Any], samples: NDArray[Any], sizes: features.Sizes) -> features.Areas:
         if not self._kind.has_pixels:

@@ -47,7 +47,7 @@ def bench_first(
             runs: dict[str, list[dict[str, Any]]] = {"none": [], "first": [], "second": []}
             with testbed.server({_NAME: folder}, storage_cores) as server:
                 for seed in range(repeats):
-                    told = {"url": server.url(_NAME), "batch_size": _BATCH, "workers": 2, "seed": seed}
+                    told: dict[str, Any] = {"url": server.url(_NAME), "batch_size": _BATCH, "workers": 2, "seed": seed}
                     do = testbed.trainer.do
                     samples = do("open_job", name="none", policy="none", **told)
                     do("open_job", name="job", policy="optimal", **told)
@@ -67,11 +67,11 @@ def _epoch(testbed: Testbed, do: Any, loader: str, epoch: int, consumer_per_s: f
 
 def _row(runs: Mapping[str, list[dict[str, Any]]], samples: int) -> dict[str, Any]:
     def median(what: str, count: str) -> float:
-        return statistics.median(run[count] for run in runs[what])
+        return float(statistics.median(run[count] for run in runs[what]))
 
     def ratio(above: str, below: str) -> float:
         pairs = zip(runs[above], runs[below], strict=True)
-        return statistics.median(one["epoch_s"] / other["epoch_s"] for one, other in pairs)
+        return float(statistics.median(one["epoch_s"] / other["epoch_s"] for one, other in pairs))
 
     return {
         "samples": samples,

@@ -78,6 +78,14 @@ class LinkClock:
         return seen.size_bytes / seen.moving_s if seen.busy_s > 0 and seen.size_bytes else None
 
     @property
+    def proven_bytes_per_s(self) -> float | None:
+        """What has come so far in a second; None if the link was what held it up, so that its speed is known."""
+        busy_s = self._all.busy_s + self._now.busy_s
+        if self._link or not busy_s:
+            return None
+        return (self._all.size_bytes + self._now.size_bytes) / busy_s
+
+    @property
     def usual_link_bytes_per_s(self) -> float | None:
         """The link's speed since the epoch began, or in the last seconds if it has become another."""
         size_bytes, seconds = self._usual

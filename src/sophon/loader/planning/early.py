@@ -9,7 +9,7 @@ Concurrency: the caller sees to it that one thread at a time uses it.
 
 from __future__ import annotations
 
-_REST = 20.0  # times what a plan took, until the next one
+_REST = 5.0  # times what a plan took, until the next one
 
 
 class Early:

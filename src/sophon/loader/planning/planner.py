@@ -60,6 +60,7 @@ from sophon.profile.verdict import Verdict
 _CANNOT = ("op_failed", "crash", "cpu_limit")  # why a smaller cut was made that will be made again
 _OWN_WEIGHT = 0.02  # of the newest sample in the mean of what own steps take: it follows about fifty
 _CAREFUL = 4  # times the samples that the first plan needs: so many are under way by the time that it is made
+_BEYOND_PROOF = 2.0  # times the most that was seen of a link which never was full, or a plan would fill it blindly
 _UNMEASURED_LINK = 1e9  # bytes per second, where not one stretch of a second was seen
 
 
@@ -192,6 +193,7 @@ class Planner:
             return explore(*told, row, self._ranks if row is None else 1)
         self._tried = (found.tried, found.columns[found.tried])
         self._early = Early(found.head)
+        self._recorder.is_hasty = True
         return found.columns
 
     def _ask_for_sizes(self) -> None:
@@ -245,9 +247,10 @@ class Planner:
             self._clock.cores = there / ranks
             link = self._clock.link_bytes_per_s if lately else self._clock.usual_link_bytes_per_s
             cores, store = self._clock.storage_cores, self._clock.store_samples_per_s
+            proven = self._clock.proven_bytes_per_s if self._recorder.is_hasty else None
         bytes_per_s = _UNMEASURED_LINK if before is None else before.link_bytes_per_s
         if link is not None:
-            bytes_per_s = ranks * link
+            bytes_per_s = ranks * (link if proven is None else min(link, _BEYOND_PROOF * proven))
         here = min(self._trainer_cores, cores_here() / ranks_here(ranks))
         # What sending takes is not counted on top: the cores that the clock has seen are those left over for ops.
         reads_per_s = math.inf if store is None else ranks * store
@@ -320,7 +323,8 @@ class Planner:
         told: dict[str, Any] = {"url": self._samples.url, "own_s": self._own_s}
         if self._resources is not None:
             told["resources"] = self._resources.to_json()
-        return estimate(self._recorder, epoch, dataset=self._samples.opened.fingerprint, provenance=told)
+        dataset, is_early = self._samples.opened.fingerprint, self._early is not None
+        return estimate(self._recorder, epoch, dataset=dataset, provenance=told, is_early=is_early)
 
     # --- told by the engine -------------------------------------------------------------------------------------------
 
