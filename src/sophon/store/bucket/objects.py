@@ -21,7 +21,7 @@ from sophon.errors import StoreError
 from sophon.store.address import Address
 from sophon.store.bucket.client import Object, client_of
 from sophon.store.bucket.failures import ObjectError, Verdict
-from sophon.store.folder import IMAGE_SUFFIXES, check_inside
+from sophon.store.folder import IMAGE_SUFFIXES, leads_out
 from sophon.store.manifest import Int64Array, Manifest, sources_table
 from sophon.store.options import suffixes
 from sophon.store.store import Progress, Store
@@ -49,7 +49,6 @@ class BucketStore(Store):
 
     def __init__(self, path: Address, name: str, manifest: Manifest) -> None:
         super().__init__(path, name, manifest)
-        check_inside(manifest)
         self.client = client_of(path)
         self._etags = manifest.locations["etag"]
         self._versions = manifest.locations["version"] if "version" in manifest.locations.column_names else None
@@ -67,7 +66,10 @@ class BucketStore(Store):
 
     def key(self, index: int) -> str:
         """Return the name of a sample's object."""
-        return f"{self._root}{self.manifest.ids[index].as_py()}"
+        name = self.manifest.ids[index].as_py()
+        if leads_out(name):  # looked at here, since opening does not read all names
+            raise StoreError(f"a manifest that names {name!r:.80}, outside of the data set; make it anew")
+        return f"{self._root}{name}"
 
     def etag(self, index: int) -> str:
         """Return the ETag that a sample's object had when it was listed."""
