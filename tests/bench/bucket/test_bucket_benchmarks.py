@@ -27,7 +27,15 @@ def test_requests_and_bytes_are_compared(tmp_path):
         file = tmp_path / "photos" / f"{number:02}.jpg"
         file.write_bytes(encode(scene(300, 400, seed=number), "jpeg 4:2:0"))
     result = bench_store(tmp_path / "photos", objects=40, rounds=1)
-    wanted = {"sophon_per_s", "obstore_per_s", "boto3_per_s", "sophon_cpu_ms", "obstore_cpu_ms", "bucket_bytes"}
+    wanted = {
+        "sophon_per_s",
+        "obstore_per_s",
+        "boto3_per_s",
+        "fsspec_per_s",
+        "sophon_cpu_ms",
+        "obstore_cpu_ms",
+        "bucket_bytes",
+    }
     assert wanted <= set(result)
     assert set(result["bucket_bytes"]) == {"whole", "band", "window"}
     assert result["bucket_bytes"]["whole"] == result["file_bytes"]

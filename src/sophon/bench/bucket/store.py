@@ -1,4 +1,4 @@
-"""`sophon bench store`: objects read through the reading stage, beside bare obstore and boto3, and bytes of a bucket.
+"""`sophon bench store`: objects read through the reading stage, beside others, and bytes that leave a bucket.
 
 All read the same objects of 100 KB from SeaweedFS on this machine, with as many requests at once, in turns. CPU seconds
 are those of the reading process alone. What is not installed is left out.
@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import os
 import statistics
-import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 
+from sophon.bench.bucket.peers import OBJECT_BYTES, Round, timed, with_boto3, with_fsspec, with_obstore
 from sophon.bench.harness import OnStep, nothing
-from sophon.bench.rig.object_server import BUCKET, KEY, SECRET, ObjectServer, object_server, raw_store
+from sophon.bench.rig.object_server import BUCKET, ObjectServer, object_server
 from sophon.codec.window.object_index import write_index
 from sophon.loader.loader import DataLoader
 from sophon.loader.local_server import LocalServer
@@ -32,13 +31,10 @@ from sophon.store.bucket.account import ACCOUNT
 from sophon.store.reading import Reading
 
 OBJECTS = 1_000
-OBJECT_BYTES = 100_000
 AT_ONCE = 8
 ROUNDS = 5
 _EPOCHS = 2
 _RECIPE = Pipeline([ops.Decode(), ops.RandomResizedCrop(224), ops.RandomHorizontalFlip(), ops.ToTensor()])
-
-_Round = Callable[[], tuple[float, float]]
 
 
 def bench_store(
@@ -58,8 +54,8 @@ def bench_store(
         on_step: Called with the name of what runs next, its number and how many there are.
 
     Returns:
-        ``{"sophon_per_s", "obstore_per_s", "boto3_per_s", "sophon_cpu_ms", "obstore_cpu_ms", "bucket_bytes": {"whole",
-        "band", "window"}, …}``
+        ``{"sophon_per_s", "obstore_per_s", "boto3_per_s", "fsspec_per_s", "sophon_cpu_ms", "obstore_cpu_ms",
+        "bucket_bytes": {"whole", "band", "window"}, …}``
     """
     report = on_step or nothing
     keep_buffers()  # as a node does
@@ -92,13 +88,13 @@ def used(server: ObjectServer) -> Iterator[None]:
 
 
 def _races(server: ObjectServer, names: list[str], at_once: int, rounds: int, report: OnStep) -> dict[str, Any]:
-    racers: dict[str, _Round] = {
-        "obstore": _obstore(server, names, at_once),
+    made: dict[str, Round | None] = {
+        "obstore": with_obstore(server, names, at_once),
         "sophon": _sophon(names, at_once),
+        "boto3": with_boto3(server, names, at_once),
+        "fsspec": with_fsspec(server, names, at_once),
     }
-    boto3 = _boto3(server, names, at_once)
-    if boto3 is not None:
-        racers["boto3"] = boto3
+    racers = {name: race for name, race in made.items() if race is not None}
     for race in racers.values():  # connections are made, and the stage learns how long a read takes
         race()
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in racers}
@@ -107,7 +103,7 @@ def _races(server: ObjectServer, names: list[str], at_once: int, rounds: int, re
         for name, race in racers.items():
             found[name].append(race())
     result: dict[str, Any] = {"objects": len(names), "object_bytes": OBJECT_BYTES, "at_once": at_once}
-    for name in ("sophon", "obstore", "boto3"):
+    for name in made:
         took = found.get(name)
         wall_s, cpu_s = ([one[place] for one in took] for place in range(2)) if took else ([], [])
         result[f"{name}_per_s"] = len(names) / statistics.median(wall_s) if took else None
@@ -117,67 +113,29 @@ def _races(server: ObjectServer, names: list[str], at_once: int, rounds: int, re
     return result
 
 
-def _timed(run: Callable[[], None]) -> tuple[float, float]:
-    wall_s, cpu_s = time.monotonic(), time.process_time()
-    run()
-    return time.monotonic() - wall_s, time.process_time() - cpu_s
-
-
-def _threads(get: Callable[[str], int], names: list[str], at_once: int) -> _Round:
-    def run() -> None:
-        with ThreadPoolExecutor(at_once) as pool:
-            sizes = list(pool.map(get, names))
-        assert sizes == [OBJECT_BYTES] * len(names)
-
-    return lambda: _timed(run)
-
-
-def _obstore(server: ObjectServer, names: list[str], at_once: int) -> _Round:
-    import obstore
-
-    store = raw_store(server.endpoint)
-    return _threads(lambda name: len(obstore.get(store, name).bytes()), names, at_once)
-
-
-def _boto3(server: ObjectServer, names: list[str], at_once: int) -> _Round | None:
-    try:
-        import boto3
-        from botocore.config import Config
-    except ImportError:
-        return None
-    client = boto3.client(
-        "s3",
-        endpoint_url=server.endpoint,
-        aws_access_key_id=KEY,
-        aws_secret_access_key=SECRET,
-        region_name="us-east-1",
-        config=Config(max_pool_connections=at_once),
-    )
-    return _threads(lambda name: len(client.get_object(Bucket=BUCKET, Key=name)["Body"].read()), names, at_once)
-
-
-def _sophon(names: list[str], at_once: int) -> _Round:
+def _sophon(names: list[str], at_once: int) -> Round:
     store = open_store(f"s3://{BUCKET}/objects")
     reading = Reading(at_once, lingers=True)
 
     def run() -> None:
-        lane, done = reading.lane(), threading.Semaphore(0)
+        lane = reading.lane()
+        done: SimpleQueue[None] = SimpleQueue()  # as a node has it
         sizes: list[int] = []
 
         def job(indexes: range) -> Callable[[], None]:
             sizes.extend([len(store.read(index)) for index in indexes])
-            return done.release
+            return partial(done.put, None)
 
         each = max(min(reading.run_samples, len(names) // at_once), 1)  # as many as a node has one job read
         jobs = [range(start, min(start + each, len(names))) for start in range(0, len(names), each)]
         for indexes in jobs:
             lane.add(partial(job, indexes), len(indexes), OBJECT_BYTES * len(indexes))
         for _ in jobs:
-            done.acquire()
+            done.get()
         lane.close()
         assert sizes == [OBJECT_BYTES] * len(names)
 
-    return lambda: _timed(run)
+    return lambda: timed(run)
 
 
 def _bytes(server: ObjectServer, photos: Path, folder: Path) -> dict[str, Any]:

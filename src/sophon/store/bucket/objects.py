@@ -91,8 +91,9 @@ class BucketStore(Store):
         """
         version = None if self._versions is None else self._versions[index].as_py().decode() or None
         size = int(self.manifest.sizes[index])
+        key, etag = self.key(index), self._etags[index].as_py().decode()
         try:
-            return self.client.get(self.key(index), start, length, self.etag(index), version, of=size)
+            return self.client.get(key, start, length, etag, version, of=size)
         except ObjectError as error:
             problem = f"its object {self.address_of(index)} cannot be read: {error.strerror}"
             raise self._failure(index, problem, REMEDIES.get(error.verdict, _REMEDY)) from error

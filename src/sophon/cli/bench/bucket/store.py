@@ -22,7 +22,7 @@ from sophon.units import format_bytes
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="How often each is measured.")
 @json_option
 def bench_store_command(data: Path | None, objects: int, at_once: int, rounds: int, json_target: str | None) -> None:
-    """Objects from a real server, beside obstore and boto3."""
+    """Objects from a real server, beside obstore, boto3 and fsspec."""
     from sophon.bench.bucket.store import bench_store
 
     with steps_bar("store") as report:
@@ -32,7 +32,7 @@ def bench_store_command(data: Path | None, objects: int, at_once: int, rounds: i
 
 def _print(result: dict[str, Any], console: Console) -> None:
     table = Table("", "GETs/s", "CPU per GET")
-    for name in ("sophon", "obstore", "boto3"):
+    for name in ("sophon", "obstore", "boto3", "fsspec"):
         if result[f"{name}_per_s"] is not None:
             table.add_row(name, f"{result[f'{name}_per_s']:,.0f}", f"{result[f'{name}_cpu_ms']:.2f} ms")
     console.print(table)
