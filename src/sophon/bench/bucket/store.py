@@ -18,23 +18,17 @@ from typing import Any
 import numpy as np
 
 from sophon.bench.bucket.peers import OBJECT_BYTES, Round, timed, with_boto3, with_fsspec, with_obstore
+from sophon.bench.bucket.traffic import bucket_bytes
 from sophon.bench.harness import OnStep, nothing
 from sophon.bench.rig.object_server import BUCKET, ObjectServer, object_server
-from sophon.codec.window.object_index import write_index
-from sophon.loader.loader import DataLoader
-from sophon.loader.local_server import LocalServer
-from sophon.pipeline import Pipeline, ops
 from sophon.process.arenas import keep_buffers
 from sophon.process.scratch import scratch_folder
-from sophon.store import Store, open_store
-from sophon.store.bucket.account import ACCOUNT
+from sophon.store import open_store
 from sophon.store.reading import Reading
 
 OBJECTS = 1_000
 AT_ONCE = 8
 ROUNDS = 5
-_EPOCHS = 2
-_RECIPE = Pipeline([ops.Decode(), ops.RandomResizedCrop(224), ops.RandomHorizontalFlip(), ops.ToTensor()])
 
 
 def bench_store(
@@ -42,6 +36,7 @@ def bench_store(
     objects: int = OBJECTS,
     at_once: int = AT_ONCE,
     rounds: int = ROUNDS,
+    with_plan: bool = False,
     on_step: OnStep | None = None,
 ) -> dict[str, Any]:
     """Measure requests per second and CPU of each, and bytes out of a bucket.
@@ -51,11 +46,13 @@ def bench_store(
         objects: How many objects of 100 KB are read in each round.
         at_once: Requests at once.
         rounds: How often each is measured.
+        with_plan: Whether to compare a node beside the bucket with one beside the folder, too; measures all cuts.
         on_step: Called with the name of what runs next, its number and how many there are.
 
     Returns:
         ``{"sophon_per_s", "obstore_per_s", "boto3_per_s", "fsspec_per_s", "sophon_cpu_ms", "obstore_cpu_ms",
-        "bucket_bytes": {"whole", "band", "window"}, …}``
+        "bucket_bytes": {"whole", "band", "window"}, …}``, and with a plan ``{"link_gain": {"folder", "bucket"},
+        "bucket_gain"}``
     """
     report = on_step or nothing
     keep_buffers()  # as a node does
@@ -68,7 +65,7 @@ def bench_store(
         result = _races(server, names, at_once, rounds, report)
         if photos is not None:
             report("bytes", rounds + 1, rounds + 2)
-            result |= _bytes(server, photos, Path(folder))
+            result |= bucket_bytes(server, photos, Path(folder), with_plan)
     return result
 
 
@@ -136,55 +133,3 @@ def _sophon(names: list[str], at_once: int) -> Round:
         assert sizes == [OBJECT_BYTES] * len(names)
 
     return lambda: timed(run)
-
-
-def _bytes(server: ObjectServer, photos: Path, folder: Path) -> dict[str, Any]:
-    """Count the bytes of the second epoch: whole objects, bands without a node, windows made by a node."""
-    with open_store(photos) as files:
-        server.put((f"photos/{files.manifest.ids[number].as_py()}", files.read(number)) for number in range(len(files)))
-    address = f"s3://{BUCKET}/photos"
-    whole = _epochs(address, "none")
-    with open_store(address) as store:
-        index_bytes = write_index(store).index_bytes
-        file_bytes = int(_sizes(store))
-    band = _epochs(address, "band")
-    with LocalServer(address, cores=1, options=("--cache-dir", str(folder / "node"))) as node:
-        window = _epochs(node.url, "0:window")
-    found = {"whole": whole, "band": band, "window": window}
-    assert len({each["digest"] for each in found.values()}) == 1, "tensors differ"
-    return {
-        "bucket_bytes": {name: each["bucket_bytes"] for name, each in found.items()},
-        "index_bytes": index_bytes,
-        "file_bytes": file_bytes,
-        "link_bytes": {"window": window["link_bytes"]},
-        "gets": {name: each["gets"] for name, each in found.items()},
-        "hedge_bytes": {name: each["hedge_bytes"] for name, each in found.items()},
-    }
-
-
-def _sizes(store: Store) -> int:
-    return int(store.manifest.sizes.sum())
-
-
-def _epochs(data: str, policy: str) -> dict[str, Any]:
-    """Return what the second of two epochs took, and a digest of its tensors."""
-    import hashlib
-
-    digest = hashlib.sha256()
-    loader = DataLoader(data, _RECIPE, batch_size=32, seed=7, shuffle=True, num_workers=0, policy=policy)
-    with loader:
-        for _ in loader:
-            pass
-        stats = loader.stats
-        before, account = (stats.reads, stats.read_bytes, stats.link_bytes), ACCOUNT.now()
-        for batch in loader:
-            digest.update((batch[0] if isinstance(batch, list | tuple) else batch).numpy().tobytes())
-        is_local = data.startswith("s3://")
-        return {
-            "gets": stats.reads - before[0],
-            # Second requests are counted apart: how many there are depends on how busy the machine is.
-            "bucket_bytes": int(ACCOUNT.get_bytes - account["get_bytes"]) if is_local else stats.read_bytes - before[1],
-            "hedge_bytes": int(ACCOUNT.hedge_bytes - account["hedge_bytes"]) if is_local else None,
-            "link_bytes": stats.link_bytes - before[2],
-            "digest": digest.hexdigest(),
-        }

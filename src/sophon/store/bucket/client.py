@@ -178,9 +178,7 @@ class Client:
         last = after
         while True:
             pages = self._patiently(
-                lambda last=last: iter(  # type: ignore[misc]
-                    library().list(self._opened(), prefix or None, offset=last, chunk_size=_PAGE)
-                )
+                lambda last=last: iter(library().list(self._opened(), prefix or None, offset=last, chunk_size=_PAGE))
             )
             try:
                 for page in pages:

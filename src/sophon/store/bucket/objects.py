@@ -201,9 +201,10 @@ def sources_of(objects: list[Object]) -> pa.Table:
 
 
 def _is_sample(name: str, endings: tuple[str, ...]) -> bool:
-    lower = name.lower()
-    base = lower.rpartition("/")[2]
-    return lower.endswith(endings) and bool(base) and not (base.startswith(".") and endings == ("",))
+    if endings != ("",):
+        return name.lower().endswith(endings)
+    base = name.rpartition("/")[2]
+    return bool(base) and not base.startswith(".")
 
 
 def _order(names: pa.Array, has_classes: bool) -> list[int]:
