@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -115,20 +115,19 @@ def _sophon(names: list[str], at_once: int) -> Round:
     reading = Reading(at_once, lingers=True)
 
     def run() -> None:
-        lane = reading.lane()
-        done: SimpleQueue[None] = SimpleQueue()  # as a node has it
+        lane, done = reading.lane(), threading.Event()
         sizes: list[int] = []
 
-        def job(indexes: range) -> Callable[[], None]:
+        def job(indexes: range) -> None:
             sizes.extend([len(store.read(index)) for index in indexes])
-            return partial(done.put, None)
+            if len(sizes) == len(names):  # one wake-up, at the end, as the others have
+                done.set()
 
         each = max(min(reading.run_samples, len(names) // at_once), 1)  # as many as a node has one job read
         jobs = [range(start, min(start + each, len(names))) for start in range(0, len(names), each)]
         for indexes in jobs:
             lane.add(partial(job, indexes), len(indexes), OBJECT_BYTES * len(indexes))
-        for _ in jobs:
-            done.get()
+        done.wait()
         lane.close()
         assert sizes == [OBJECT_BYTES] * len(names)
 
