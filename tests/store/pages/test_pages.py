@@ -20,6 +20,7 @@ from sophon.errors import ArtifactError, Error, StoreError
 from sophon.link.listing import piece_of, received
 from sophon.store.manifest import Manifest, sources_table
 from sophon.store.pages import file as pages
+from sophon.store.pages.columns import texts_of
 from sophon.store.pages.file import PAGE_ROWS
 
 ROWS = 2 * PAGE_ROWS + 77
@@ -85,6 +86,14 @@ def test_single_rows_some_rows_and_pieces_are_those_of_the_whole(tmp_path):
         assert paged.ids[row] == manifest.ids[row]
         assert paged.locations["etag"][row] == manifest.locations["etag"][row]
         assert paged.values(row, ["id", "kind", "boxes"]) == manifest.values(row, ["id", "kind", "boxes"])
+    for column in (manifest.ids, manifest.ids.slice(3), paged.ids, manifest.locations["etag"], paged.locations["etag"]):
+        values, text_of = column.to_pylist(), texts_of(column)
+        assert [text_of(row) for row in (0, 5, 300)] == [
+            value if isinstance(value, bytes) else value.encode() for value in (values[0], values[5], values[300])
+        ]
+        for row in (len(column), -len(column) - 1):
+            with pytest.raises(IndexError):
+                text_of(row)
     assert paged.ids.take(pa.array(rows)).equals(manifest.ids.take(pa.array(rows)))
     for start, length in ((0, 5), (250, 20), (ROWS - 3, 50), (ROWS, 1)):
         assert paged.ids.slice(start, length).equals(manifest.ids.slice(start, length))

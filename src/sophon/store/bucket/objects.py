@@ -24,6 +24,7 @@ from sophon.store.bucket.failures import ObjectError, Verdict
 from sophon.store.folder import IMAGE_SUFFIXES, leads_out
 from sophon.store.manifest import Int64Array, Manifest, sources_table
 from sophon.store.options import suffixes
+from sophon.store.pages.columns import texts_of
 from sophon.store.store import Progress, Store
 
 REMEDIES = {
@@ -50,8 +51,10 @@ class BucketStore(Store):
     def __init__(self, path: Address, name: str, manifest: Manifest) -> None:
         super().__init__(path, name, manifest)
         self.client = client_of(path)
-        self._etags = manifest.locations["etag"]
-        self._versions = manifest.locations["version"] if "version" in manifest.locations.column_names else None
+        has_versions = "version" in manifest.locations.column_names
+        self._ids = texts_of(manifest.ids)
+        self._etags = texts_of(manifest.locations["etag"])
+        self._versions = texts_of(manifest.locations["version"]) if has_versions else None
         self._root = manifest.sources["name"][0].as_py().decode()
 
     @classmethod
@@ -66,22 +69,22 @@ class BucketStore(Store):
 
     def key(self, index: int) -> str:
         """Return the name of a sample's object."""
-        name = self.manifest.ids[index].as_py()
+        name = self._ids(index).decode()
         if leads_out(name):  # looked at here, since opening does not read all names
             raise StoreError(f"a manifest that names {name!r:.80}, outside of the data set; make it anew")
         return f"{self._root}{name}"
 
     def etag(self, index: int) -> str:
         """Return the ETag that a sample's object had when it was listed."""
-        return str(self._etags[index].as_py().decode())
+        return self._etags(index).decode()
 
     def identity(self, index: int) -> bytes:
         """Return 8 bytes that stand for key, size and ETag of a sample's object."""
-        return named(self.manifest.ids[index].as_py(), int(self.manifest.sizes[index]), self.etag(index))
+        return named(self._ids(index).decode(), int(self.manifest.sizes[index]), self.etag(index))
 
     def changed_ns(self, index: int) -> int:
         """Return a number that stands for the ETag."""
-        return int.from_bytes(hashlib.blake2b(self._etags[index].as_py(), digest_size=7).digest())
+        return int.from_bytes(hashlib.blake2b(self._etags(index), digest_size=7).digest())
 
     def read_part(self, index: int, start: int, length: int) -> memoryview:
         """Return some of the bytes of a sample.
@@ -89,9 +92,9 @@ class BucketStore(Store):
         Raises:
             StoreError: As for `read`.
         """
-        version = None if self._versions is None else self._versions[index].as_py().decode() or None
+        version = None if self._versions is None else self._versions(index).decode() or None
         size = int(self.manifest.sizes[index])
-        key, etag = self.key(index), self._etags[index].as_py().decode()
+        key, etag = self.key(index), self.etag(index)
         try:
             return self.client.get(key, start, length, etag, version, of=size)
         except ObjectError as error:

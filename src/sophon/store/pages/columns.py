@@ -6,7 +6,7 @@ Single rows come from the pages that are in memory, or from the file. Whatever n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -149,6 +149,28 @@ def whole(column: Any) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
         return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     return column
+
+
+def texts_of(column: Any) -> Callable[[int], bytes]:
+    """Return what gives single texts of a column as bytes.
+
+    Arrow's own way lets go of Python's lock for every value, which takes many threads at once 20 µs instead of two.
+    """
+    if isinstance(column, PagedColumn):
+        return lambda index: column[index].cast(pa.large_binary()).as_py()
+    array = whole(column).cast(pa.large_binary())
+    if not len(array) or array.null_count:
+        return lambda index: array[index].as_py()
+    _, offsets_buffer, data = array.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int64)[array.offset : array.offset + len(array) + 1].data
+    text = memoryview(b"" if data is None else data)
+
+    def text_of(index: int) -> bytes:
+        if not 0 <= index < len(array):
+            raise IndexError(f"row {index} of {len(array)}")
+        return bytes(text[offsets[index] : offsets[index + 1]])
+
+    return text_of
 
 
 def parts_of(column: Any) -> Iterable[pa.Array]:
