@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from sophon.errors import ProtocolError
 from sophon.link.wire import parse_json
 from sophon.store.manifest import Manifest, fingerprint_of
+from sophon.store.pages.columns import whole
 
 _ROWS = 50_000  # in one piece: at a megabit per second it takes some seconds, and a call may take ten
 _PIECE_ID_BYTES = 16 << 20  # ids in one piece; a single longer one is still sent
@@ -56,7 +57,7 @@ class Listing:
     @classmethod
     def of(cls, manifest: Manifest) -> Listing:
         """Return the listing of a manifest."""
-        return cls(manifest.kind, manifest.ids, manifest.sizes, manifest.labels, manifest.kept)
+        return cls(manifest.kind, whole(manifest.ids), manifest.sizes, manifest.labels, manifest.kept)
 
 
 def piece_of(manifest: Manifest, start: int) -> list[bytes]:

@@ -21,6 +21,7 @@ from sophon.process.caches import tidy, used
 from sophon.process.folders import make_private, not_private, user_folder
 from sophon.store.address import Address, Place
 from sophon.store.manifest import FORMAT, Manifest
+from sophon.store.pages.file import HELD_BYTES
 
 # A folder that changes twice within one tick of its file system's clock shows the same time twice. So nothing is kept
 # of sources that changed less than this before they were listed. FAT and old NFS have the longest ticks, 2 s.
@@ -89,8 +90,11 @@ class ManifestCache:
         used(file, _about(path, options))
         return manifest
 
-    def keep(self, path: Place, manifest: Manifest, listed_at_s: float, options: str = "") -> None:
+    def keep(self, path: Place, manifest: Manifest, listed_at_s: float, options: str = "") -> Manifest:
         """Keep a manifest, unless its sources may have changed while it was made.
+
+        Returns:
+            The same manifest; if it is large, one that takes its rows from the file, so that memory can be given back.
 
         Args:
             path: Where the data set lies.
@@ -101,12 +105,16 @@ class ManifestCache:
         file = self._file(path, options)
         newest_s = max(manifest.sources["mtime_ns"].to_numpy(), default=0) / 1e9
         if file is None or newest_s > listed_at_s - _TICK_S:
-            return
+            return manifest
         try:
-            manifest.save(file)
+            digest = manifest.save(file)
         except (OSError, pa.ArrowException):
-            return  # a full disk, or a column that Arrow cannot write: the data set can be used all the same
+            return manifest  # a full disk, or a column that Arrow cannot write: the data set can be used all the same
         used(file, _about(path, options))
+        try:
+            return Manifest.load(file, digest=digest) if file.stat().st_size > HELD_BYTES else manifest
+        except (OSError, ArtifactError):
+            return manifest  # another process has replaced it meanwhile
 
     def _file(self, path: Place, options: str) -> Path | None:
         if self._folder is None:

@@ -11,6 +11,7 @@ Limits:
 from __future__ import annotations
 
 import os
+import re
 import stat as stat_flags
 from array import array
 from collections import Counter
@@ -27,6 +28,7 @@ import pyarrow.compute as pc
 from sophon.errors import StoreError
 from sophon.store.manifest import Int64Array, Manifest, decode_name, encode_name, is_as_listed, sources_table
 from sophon.store.options import suffixes
+from sophon.store.pages.columns import parts_of
 from sophon.store.store import Progress, Store, describe, fill
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ _SHARD_SUFFIXES = (".tar", ".parquet")
 _MAX_VISITS = 8
 
 _OUTSIDE = r"^/|(^|/)\.\.(/|$)|\x00"
+_LEADS_OUT = re.compile(_OUTSIDE)
 
 
 class FolderStore(Store):
@@ -200,12 +203,18 @@ def check_inside(manifest: Manifest) -> None:
     names = [manifest.ids]
     if "path" in manifest.locations.column_names:
         names.append(manifest.locations["path"])
-    for column in names:
+    for part in (part for column in names for part in parts_of(column)):
         # Byte by byte: a name need not be text.
-        leads_out = pc.match_substring_regex(column.cast(pa.large_binary()), _OUTSIDE)
+        leads_out = pc.match_substring_regex(part.cast(pa.large_binary()), _OUTSIDE)
         found = pc.index(leads_out, True).as_py()
         if found >= 0:
-            raise StoreError(f"a manifest that names {column[found].as_py()!r:.80}, outside of the data set; delete it")
+            raise StoreError(f"a manifest that names {part[found].as_py()!r:.80}, outside of the data set; delete it")
+
+
+def leads_out(name: str) -> bool:
+    """Return whether the name of one sample leads out of the data set."""
+    is_suspect = ".." in name or name.startswith("/") or "\0" in name  # which takes a tenth of the time
+    return is_suspect and _LEADS_OUT.search(name) is not None
 
 
 def _read_whole(path: str, space: memoryview) -> bool:

@@ -1,6 +1,10 @@
-"""The manifest: one row per sample of a data set, held as NumPy and Arrow.
+"""The manifest: one row per sample of a data set, held as NumPy and Arrow, or read from a file of pages.
 
-File layout, one Arrow IPC file::
+What was listed is in memory: 16 bytes per sample plus its id, 8 for a label, and whatever the further columns hold. One
+that comes from a file (`pages`) is held as well if that is small; of a large one only sizes and labels are, 16 bytes
+per sample, and all else is read when it is needed.
+
+For exchange it is one Arrow table (`to_table`)::
 
     schema metadata   b"sophon.manifest"   JSON: format, kind, classes, notes, fields, fingerprint, digest of the
                                            locations
@@ -12,11 +16,12 @@ File layout, one Arrow IPC file::
                       location/NAME        one for each location array
 
 Limits:
-    Everything is in memory: 16 bytes per sample plus its id, 8 for a label, and whatever the further columns hold.
+    A manifest of pages that is pickled is opened again from its file, so only on the same machine.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -30,13 +35,25 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sophon.artifact import ARROW_ERRORS, replacing
-from sophon.errors import ArtifactError
+from sophon.errors import ArtifactError, StoreError
 from sophon.store.bundle import head_bytes
 from sophon.store.fields import Field, fields_from_json
+from sophon.store.pages.columns import PagedColumn, PagedTable, whole
+from sophon.store.pages.file import (
+    HELD_BYTES,
+    ID,
+    REMEDY,
+    PageFile,
+    array_hash,
+    fingerprint_from,
+    packed_ids,
+    short_hash,
+    write_pages,
+)
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
-FORMAT = 3
+FORMAT = 4
 KEPT = "data/"  # how the locations of fields begin that lie in the manifest itself
 NO_LABEL = -1  # for a sample without a label where others have one; Hugging Face's data sets use it too
 _META, _SOURCES = b"sophon.manifest", b"sophon.sources"
@@ -48,7 +65,6 @@ _SOURCE_SCHEMA = pa.schema(
 )
 _NOT_KNOWN = -1
 _DIGEST_ROWS = 1 << 16
-_REMEDY = "Delete the file; it is made again when the data set is opened."
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -73,6 +89,7 @@ class Manifest:
             if there is nothing.
         fingerprint: 32 hex digits over ids, sizes, labels and what is kept, but not times: a copy of a data set has the
             same one.
+        file: The file of pages that ids, columns and locations lie in; None where they are in memory.
     """
 
     kind: str
@@ -87,10 +104,13 @@ class Manifest:
     fields: tuple[Field, ...] = ()
     kept: Int64Array | None = field(init=False)
     fingerprint: str = field(init=False)
+    file: PageFile | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
-        set_(self, "ids", _joined(self.ids).cast(pa.large_string()))
+        set_(self, "ids", whole(self.ids).cast(pa.large_string()))
+        for name in ("columns", "locations"):
+            set_(self, name, _in_memory(getattr(self, name)))
         set_(self, "sizes", _frozen(self.sizes))
         set_(self, "labels", None if self.labels is None else _frozen(self.labels))
         if self.sources.column_names == _SOURCE_SCHEMA.names[:3]:
@@ -107,15 +127,15 @@ class Manifest:
         lengths |= {f"column {name!r}": len(self.columns[name]) for name in self.columns.column_names}
         lengths |= {f"location {name!r}": len(self.locations[name]) for name in self.locations.column_names}
         if len(set(lengths.values())) != 1:
-            raise ArtifactError(f"expected one row per sample everywhere, got {lengths}. {_REMEDY}")
+            raise ArtifactError(f"expected one row per sample everywhere, got {lengths}. {REMEDY}")
         if self.ids.null_count or (len(self.sizes) and self.sizes.min() < 0):
-            raise ArtifactError(f"expected an id and a size of at least 0 bytes for every sample. {_REMEDY}")
+            raise ArtifactError(f"expected an id and a size of at least 0 bytes for every sample. {REMEDY}")
         for one in self.fields:
             if f"bytes/{one.name}" not in self.locations.column_names:
-                raise ArtifactError(f"expected the bytes of the field {one.name!r}. {_REMEDY}")
+                raise ArtifactError(f"expected the bytes of the field {one.name!r}. {REMEDY}")
         if self.sources.schema != _SOURCE_SCHEMA:
             raise ArtifactError(
-                f"expected sources as {_SOURCE_SCHEMA.names}, got {self.sources.column_names}. {_REMEDY}"
+                f"expected sources as {_SOURCE_SCHEMA.names}, got {self.sources.column_names}. {REMEDY}"
             )
 
     def __len__(self) -> int:
@@ -140,7 +160,7 @@ class Manifest:
             column = self.columns[name]
             digest.update(f"{name}:{column.type}:{len(column)}\n".encode())
             for start in range(0, len(column), _DIGEST_ROWS):  # however many chunks they lie in
-                part = _joined(column.slice(start, _DIGEST_ROWS))
+                part = whole(column.slice(start, _DIGEST_ROWS))
                 part = part.dictionary_decode() if pa.types.is_dictionary(part.type) else part
                 digest.update(memoryview(pa.record_batch([part], [name]).serialize()))
         return digest.hexdigest()[:32]
@@ -176,54 +196,106 @@ class Manifest:
         return f"Manifest({self.kind!r}, {len(self):,} samples, fingerprint {self.fingerprint})"
 
     def __reduce__(self) -> tuple[object, ...]:
+        if self.file is not None:
+            # By its descriptor, too, which works as long as this process lives: the file may have been replaced.
+            own = f"/proc/{os.getpid()}/fd/{self.file.fd}"
+            return (_opened_again, ((self.file.path, own), self.file.digest))
         # Through the constructor, so that arrays are read-only in the other process too.
         fields = (self.kind, self.ids, self.sizes, self.labels, self.classes)
         return (type(self), (*fields, self.columns, self.locations, self.sources, self.notes, self.fields))
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the manifest to one file, whole or not at all."""
-        table = self.to_table()
+    def save(self, path: str | os.PathLike[str]) -> str:
+        """Write the manifest to one file, whole or not at all; return its digest, which `load` compares."""
+        rest = {f"column/{name}": self.columns[name] for name in self.columns.column_names}
+        rest |= {f"location/{name}": self.locations[name] for name in self.locations.column_names}
+        said = self._said() | {"columns_digest": self.columns_digest}
+        arrays = {"sizes": self.sizes, "labels": self.labels, "kept": self.kept}
+        present = {name: values for name, values in arrays.items() if values is not None}
+        columns = pa.table({name: _in_memory(column) for name, column in rest.items()})
         # Not synced to the disk, which can take seconds on a busy one: `load` notices what a power cut leaves.
-        with replacing(path) as file, pa.ipc.new_file(file, table.schema) as writer:
-            writer.write_table(table)
+        with replacing(path) as file:
+            return write_pages(file, said, whole(self.ids), present, columns=columns, sources=self.sources)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
+    def load(cls, path: str | os.PathLike[str], *, held_bytes: int = HELD_BYTES, digest: str | None = None) -> Self:
         """Return the manifest in a file.
+
+        Args:
+            path: The file.
+            held_bytes: Size up to which all of it is held in memory.
+            digest: What `save` gave; None for whatever lies there.
 
         Raises:
             ArtifactError: The file is missing, damaged, of another format or not a manifest.
         """
+        file = PageFile(path)
         try:
-            with pa.OSFile(os.fspath(path)) as file, pa.ipc.open_file(file) as reader:
-                table = reader.read_all()
-            # Arrow does not look at what it reads; an offset beyond its buffer would be read out of bounds later.
-            table.validate(full=True)
-            return cls.from_table(table)
-        except ArtifactError as error:
-            raise ArtifactError(f"{os.fspath(path)}: {error}") from error.__cause__
-        except ARROW_ERRORS as error:
-            raise ArtifactError(f"{os.fspath(path)} is not a readable manifest: {error}. {_REMEDY}") from error
+            if digest not in (None, file.digest):
+                raise ArtifactError("it is another one than was expected")
+            return cls._from_pages(file, is_held=file.size_bytes <= held_bytes)
+        except (ArtifactError, StoreError, *ARROW_ERRORS) as error:
+            file.close()
+            raise ArtifactError(f"{os.fspath(path)} is not a readable manifest: {error}. {REMEDY}") from error
 
-    def to_table(self) -> pa.Table:
-        """Return the manifest as one table, with all else in its metadata."""
-        arrays: dict[str, Any] = {"id": self.ids, "bytes": self.sizes}
-        if self.labels is not None:
-            arrays["label"] = self.labels
-        arrays |= {f"column/{name}": self.columns[name] for name in self.columns.column_names}
-        arrays |= {f"location/{name}": self.locations[name] for name in self.locations.column_names}
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, _SOURCE_SCHEMA) as writer:
-            writer.write_table(self.sources)
-        meta = {
+    @classmethod
+    def _from_pages(cls, file: PageFile, is_held: bool) -> Self:
+        said = file.said
+        if said["format"] != FORMAT:
+            raise ArtifactError(f"expected a manifest of format {FORMAT}, got {said['format']!r}")
+        sizes = file.array("sizes")
+        if sizes is None:
+            raise ArtifactError("it has no sizes")
+        ids: Any = PagedColumn(file, ID, pa.large_string())
+        columns: Any = PagedTable(file, "column/")
+        locations: Any = PagedTable(file, "location/")
+        if is_held:
+            ids, columns, locations = ids.whole(), columns.whole(), locations.whole()
+        manifest = object.__new__(cls)
+        facts = {
+            "kind": str(said["kind"]),
+            "ids": ids,
+            "sizes": sizes,
+            "labels": file.array("labels"),
+            "classes": tuple(map(str, said["classes"])),
+            "columns": columns,
+            "locations": locations,
+            "sources": file.table("sources"),
+            "notes": tuple(map(str, said["notes"])),
+            "fields": fields_from_json(said["fields"]),
+            "kept": file.array("kept"),
+            "fingerprint": said["fingerprint"],  # which the file has compared with its hashes
+            "columns_digest": said["columns_digest"],
+            "file": None if is_held else file,
+        }
+        for name, value in facts.items():
+            object.__setattr__(manifest, name, value)
+        manifest._check()
+        if is_held:
+            file.close()
+        return manifest
+
+    def _said(self) -> dict[str, Any]:
+        return {
             "format": FORMAT,
             "kind": self.kind,
             "classes": self.classes,
             "notes": self.notes,
             "fields": [field.to_json() for field in self.fields],
             "fingerprint": self.fingerprint,
-            "locations": _digest(self.locations),
         }
+
+    def to_table(self) -> pa.Table:
+        """Return the manifest as one table, with all else in its metadata."""
+        arrays: dict[str, Any] = {"id": whole(self.ids), "bytes": self.sizes}
+        if self.labels is not None:
+            arrays["label"] = self.labels
+        columns, locations = _in_memory(self.columns), _in_memory(self.locations)
+        arrays |= {f"column/{name}": columns[name] for name in columns.column_names}
+        arrays |= {f"location/{name}": locations[name] for name in locations.column_names}
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, _SOURCE_SCHEMA) as writer:
+            writer.write_table(self.sources)
+        meta = self._said() | {"locations": _digest(locations)}
         # Plain JSON escapes what is not ASCII: a class folder whose name is not UTF-8 survives.
         metadata = {_META: json.dumps(meta).encode(), _SOURCES: sink.getvalue().to_pybytes()}
         # An IPC file holds one dictionary per column, and each shard may have brought its own.
@@ -238,11 +310,11 @@ class Manifest:
         """
         metadata = table.schema.metadata or {}
         if _META not in metadata or _SOURCES not in metadata:
-            raise ArtifactError(f"expected a manifest, got another Arrow file. {_REMEDY}")
+            raise ArtifactError(f"expected a manifest, got another Arrow file. {REMEDY}")
         meta = json.loads(metadata[_META])
         if not isinstance(meta, dict) or meta.get("format") != FORMAT:
             found = meta.get("format") if isinstance(meta, dict) else None
-            raise ArtifactError(f"expected a manifest of format {FORMAT}, got {found!r}. {_REMEDY}")
+            raise ArtifactError(f"expected a manifest of format {FORMAT}, got {found!r}. {REMEDY}")
         with pa.ipc.open_stream(metadata[_SOURCES]) as reader:
             sources = reader.read_all()
         sources.validate(full=True)
@@ -260,7 +332,7 @@ class Manifest:
             fields=fields_from_json(meta["fields"]),
         )
         if (manifest.fingerprint, _digest(manifest.locations)) != (meta["fingerprint"], meta["locations"]):
-            raise ArtifactError(f"its rows do not match its fingerprint. {_REMEDY}")
+            raise ArtifactError(f"its rows do not match its fingerprint. {REMEDY}")
         return manifest
 
 
@@ -311,15 +383,23 @@ def decode_name(name: bytes) -> str:
 def fingerprint_of(
     ids: pa.LargeStringArray, sizes: Int64Array, labels: Int64Array | None, kept: Int64Array | None = None
 ) -> str:
-    """Return 32 hex digits over the rows: lengths of the ids, their bytes, sizes, labels, digests; little-endian."""
-    digest = hashlib.sha256(b"sophon manifest 1\n" + len(ids).to_bytes(8, "little"))
-    _add_texts(digest, ids)
-    digest.update(np.ascontiguousarray(sizes, "<i8").data)
-    if labels is not None:
-        digest.update(b"labels" + np.ascontiguousarray(labels, "<i8").tobytes())
-    if kept is not None:
-        digest.update(b"kept" + np.ascontiguousarray(kept, "<i8").tobytes())
-    return digest.hexdigest()[:32]
+    """Return 32 hex digits over the rows: a hash of the hashes of pages of ids, sizes, labels and digests."""
+    arrays = {"sizes": sizes, "labels": labels, "kept": kept}
+    hashes = {name: array_hash(values) for name, values in arrays.items() if values is not None}
+    return fingerprint_from(len(ids), b"".join(map(short_hash, packed_ids(ids))), hashes)
+
+
+def _opened_again(places: Sequence[str], digest: str) -> Manifest:
+    """Return a manifest of pages in another process."""
+    *first, last = places
+    for place in first:
+        with contextlib.suppress(ArtifactError):
+            return Manifest.load(place, held_bytes=-1, digest=digest)
+    return Manifest.load(last, held_bytes=-1, digest=digest)
+
+
+def _in_memory(table: Any) -> Any:
+    return table.whole() if isinstance(table, PagedTable | PagedColumn) else table
 
 
 def _kept(locations: pa.Table) -> Int64Array | None:
@@ -351,7 +431,7 @@ def _digest(locations: pa.Table) -> str:
     # A wrong offset would give the bytes of another sample, unnoticed; ids and sizes do not cover it.
     digest = hashlib.sha256()
     for name in locations.column_names:
-        column = _joined(locations[name])
+        column = whole(locations[name])
         digest.update(f"{name}:{column.type}:{len(column)}\n".encode())
         if column.type == pa.large_binary():
             _add_texts(digest, column)
@@ -366,15 +446,9 @@ def _part(table: pa.Table, prefix: str) -> pa.Table:
     return part.replace_schema_metadata(None) if names else pa.table({})
 
 
-def _joined(column: Any) -> pa.Array:
-    if isinstance(column, pa.ChunkedArray):
-        return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-    return column
-
-
 def _int64(column: Any) -> Int64Array:
     if not pa.types.is_integer(column.type) or column.null_count:
-        raise ArtifactError(f"expected integers and no nulls, got {column.type}. {_REMEDY}")
+        raise ArtifactError(f"expected integers and no nulls, got {column.type}. {REMEDY}")
     return np.ascontiguousarray(column.to_numpy(), np.int64)
 
 

@@ -205,7 +205,8 @@ class Store(ABC):
         return f"{type(self).__name__}({str(self.path)!r}, {self.name!r}, {len(self):,} samples)"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.path, self.name, self.manifest))
+        state = None if self.index_at is None else {"index_at": self.index_at}
+        return (type(self), (self.path, self.name, self.manifest), state)
 
 
 def describe(error: Exception) -> str:

@@ -24,6 +24,7 @@ from sophon.store.listing.store import ListingStore
 from sophon.store.listing.where import matches
 from sophon.store.manifest import Manifest
 from sophon.store.options import split_options
+from sophon.store.pages.columns import whole
 from sophon.store.parquet import ParquetStore
 from sophon.store.shards import ShardStore, find_shards, is_pattern
 from sophon.store.store import Progress, Store, describe
@@ -125,8 +126,7 @@ def _manifest(path: Path, options: dict[str, str], cache: ManifestCache, on_prog
     given = {name: value for name, value in options.items() if name in store.options}
     manifest = store.scan(path, on_progress, given) if given else store.scan(path, on_progress)
     assert isinstance(manifest, Manifest)
-    cache.keep(path, manifest, listed_at_s, key)
-    return manifest
+    return cache.keep(path, manifest, listed_at_s, key)
 
 
 _ARTICLES = {
@@ -149,10 +149,10 @@ def _selected(manifest: Manifest, options: dict[str, str], path: Place) -> Manif
     where = options.get("where")
     if where is None or (manifest.kind in STORES and "where" in STORES[manifest.kind].options):
         return manifest
-    facts: dict[str, Any] = {"id": manifest.ids, "bytes": manifest.sizes}
+    facts: dict[str, Any] = {"id": whole(manifest.ids), "bytes": manifest.sizes}
     if manifest.labels is not None:
         facts["label"] = _class_names(manifest) if manifest.classes else manifest.labels
-    facts |= {name: manifest.columns[name] for name in manifest.columns.column_names}
+    facts |= {name: whole(manifest.columns[name]) for name in manifest.columns.column_names}
     rows = np.flatnonzero(matches(where, pa.table(facts)))
     if not len(rows):
         raise StoreError(f"{path}: no sample is one where {where}; check the condition")

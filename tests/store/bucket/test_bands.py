@@ -1,8 +1,12 @@
 """Reading only the rows of a picture that a crop needs: the oracle is a loader on a folder of the same files."""
 
+import hashlib
 import io
 import os
+import pickle
 import random
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -17,6 +21,7 @@ from sophon.codec.window.jpeg import Index, available, cut
 from sophon.codec.window.object_index import open_index, write_index
 from sophon.codec.window.pages import PAGE_SAMPLES, Entry, Pages, finish, pack_page
 from sophon.errors import ArtifactError
+from sophon.loader.sources.local import open_path
 from sophon.pipeline import Key
 from sophon.store import open_store
 from sophon.store.bucket.account import ACCOUNT
@@ -133,6 +138,30 @@ def test_bands_give_the_same_bits_for_fewer_bytes(tmp_path, seaweedfs, use):
     assert epochs(address, None, 0) == expected
     assert ACCOUNT.get_bytes - start < 0.95 * whole_bytes
     assert ACCOUNT.index_bytes > 0
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_spawned_process_reads_bands_too(tmp_path, seaweedfs, use, is_named):
+    use(seaweedfs)
+    root = portraits(tmp_path / "data", 7)
+    address = upload(seaweedfs, root, tmp_path.name)
+    write_index(open_store(address), out=tmp_path / "index" if is_named else None)
+    transport = open_path(f"{address}?index={tmp_path / 'index'}" if is_named else address)
+    packed = pickle.dumps((transport, RECIPE))
+    code = """if True:
+        import hashlib, pickle, sys
+        from sophon.codec.window.bands import bands_of
+        from sophon.pipeline import Key
+        transport, recipe = pickle.load(sys.stdin.buffer)
+        for sample in range(7):
+            window = bands_of(transport.store).window(sample, recipe, Key(1, 0, sample))
+            print(None if window is None else hashlib.sha256(window).hexdigest(), flush=True)
+    """
+    done = subprocess.run([sys.executable, "-c", code], input=packed, capture_output=True, check=True)
+    windows = [bands_of(transport.store).window(sample, RECIPE, Key(1, 0, sample)) for sample in range(7)]
+    assert any(window is not None for window in windows)
+    expected = [None if window is None else hashlib.sha256(window).hexdigest() for window in windows]
+    assert done.stdout.decode().split() == list(map(str, expected))
 
 
 def test_indexing_goes_on_where_it_was_interrupted(tmp_path, seaweedfs, use, monkeypatch):

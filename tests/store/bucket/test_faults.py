@@ -45,6 +45,9 @@ def every(number, what):
     )
 
 
+# Once by default, ten times with the slow tests: what goes wrong once in ten is wrong.
+TEN_TIMES = pytest.mark.parametrize("turn", [0, *(pytest.param(turn, marks=pytest.mark.slow) for turn in range(1, 10))])
+
 FAULTS = {
     "503": lambda: every(3, (503, "SlowDown")),
     "500": lambda: every(3, (500, "InternalError")),
@@ -54,20 +57,22 @@ FAULTS = {
 }
 
 
+@TEN_TIMES
 @pytest.mark.parametrize("fault", FAULTS)
-def test_an_epoch_goes_on_through(proxy, seaweedfs, tmp_path, fault):
+def test_an_epoch_goes_on_through(proxy, seaweedfs, tmp_path, fault, turn):
     root, address = _data(seaweedfs, tmp_path)
     expected = epochs(root, "none", 0)
     open_store(address)
     proxy.fault = FAULTS[fault]()
     before = ACCOUNT.now()
-    assert epochs(address, "none", 0) == expected
+    assert epochs(address, "none", turn % 3) == expected
     assert ACCOUNT.retries > before["retries"]
     if fault in ("503", "429"):
         assert ACCOUNT.slow_downs > before["slow_downs"]
 
 
-def test_a_listing_goes_on_where_it_was_interrupted(proxy, seaweedfs, tmp_path, monkeypatch):
+@TEN_TIMES
+def test_a_listing_goes_on_where_it_was_interrupted(turn, proxy, seaweedfs, tmp_path, monkeypatch):
     root = write_files(tmp_path / "data", {f"{c}/{n:03}.jpg": picture(n) for c in "ab" for n in range(40)})
     address = upload(seaweedfs, root, tmp_path.name)
     monkeypatch.setattr(client_module, "_PAGE", 10)
@@ -77,7 +82,8 @@ def test_a_listing_goes_on_where_it_was_interrupted(proxy, seaweedfs, tmp_path, 
         assert objects.manifest.fingerprint == files.manifest.fingerprint
 
 
-def test_an_object_that_is_overwritten_in_mid_epoch_is_an_error_and_never_other_bytes(proxy, seaweedfs, tmp_path):
+@TEN_TIMES
+def test_an_object_that_is_overwritten_in_mid_epoch_is_an_error_and_never_other_bytes(turn, proxy, seaweedfs, tmp_path):
     root, address = _data(seaweedfs, tmp_path, 20)
     with open_store(root) as files:
         names, ids = files.manifest.ids.to_pylist(), range(len(files))
@@ -96,7 +102,8 @@ def test_an_object_that_is_overwritten_in_mid_epoch_is_an_error_and_never_other_
         list(loader)
 
 
-def test_expired_credentials_are_looked_up_anew(proxy, seaweedfs, tmp_path, monkeypatch):
+@TEN_TIMES
+def test_expired_credentials_are_looked_up_anew(turn, proxy, seaweedfs, tmp_path, monkeypatch):
     from sophon.bench.rig.object_server import KEY, SECRET
 
     root, address = _data(seaweedfs, tmp_path)
@@ -138,7 +145,8 @@ def test_an_address_where_nobody_answers_is_an_error_soon(use, monkeypatch, tmp_
         open_store("s3://bucket/x")
 
 
-def test_a_straggler_is_asked_for_a_second_time(proxy, seaweedfs, tmp_path):
+@TEN_TIMES
+def test_a_straggler_is_asked_for_a_second_time(turn, proxy, seaweedfs, tmp_path):
     root = write_files(tmp_path / "data", {f"{n:04}.jpg": picture(n) for n in range(40)})
     store = open_store(upload(seaweedfs, root, tmp_path.name))
     for seconds in [0.002] * 120 + [0.5] * 8:  # what earlier requests took
@@ -187,7 +195,8 @@ def _own_server(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_epoch_goes_on_after_the_server_was_killed_and_restarted(use, tmp_path):
+@pytest.mark.parametrize("turn", range(10))
+def test_an_epoch_goes_on_after_the_server_was_killed_and_restarted(turn, use, tmp_path):
     server = use(_own_server(tmp_path))
     try:
         root, address = _data(server, tmp_path, 60)
@@ -211,7 +220,8 @@ def test_an_epoch_goes_on_after_the_server_was_killed_and_restarted(use, tmp_pat
 
 
 @pytest.mark.slow
-def test_an_epoch_goes_on_through_ten_seconds_of_503(proxy, seaweedfs, tmp_path):
+@pytest.mark.parametrize("turn", range(10))
+def test_an_epoch_goes_on_through_ten_seconds_of_503(turn, proxy, seaweedfs, tmp_path):
     root, address = _data(seaweedfs, tmp_path, 30)
     expected = epochs(root, "none", 0)
     open_store(address)
@@ -219,13 +229,3 @@ def test_an_epoch_goes_on_through_ten_seconds_of_503(proxy, seaweedfs, tmp_path)
     proxy.fault = lambda *_: (503, "SlowDown") if time.monotonic() < until_s else None
     assert epochs(address, "none", 0) == expected
     assert time.monotonic() > until_s
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("turn", range(10))
-@pytest.mark.parametrize("fault", FAULTS)
-def test_ten_times_an_epoch_goes_on_through(proxy, seaweedfs, tmp_path, fault, turn):
-    root, address = _data(seaweedfs, tmp_path)
-    expected = epochs(root, "none", 0)
-    proxy.fault = FAULTS[fault]()
-    assert epochs(address, "none", turn % 3) == expected

@@ -2,9 +2,13 @@
 
 import gzip
 import json
+import os
+import pickle
+from dataclasses import replace
 from datetime import UTC, datetime
 from urllib.parse import quote_plus
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,11 +18,12 @@ from sophon.cli.main import cli
 from sophon.errors import ArtifactError, ConfigError, StoreError
 from sophon.store import open_store
 from sophon.store.address import parse_address
-from sophon.store.bucket import tree
+from sophon.store.bucket import table, tree
 from sophon.store.bucket.account import ACCOUNT
 from sophon.store.bucket.client import client_of
 from sophon.store.bucket.exchange import read_manifest, write_manifest
 from sophon.store.bucket.table import list_manifest
+from sophon.store.manifest import Manifest
 from tests.store.bucket.test_stores import same, upload
 from tests.store.datasets import picture, write_files, write_tar
 
@@ -53,12 +58,49 @@ def test_opening_lists_nothing_where_there_is_a_manifest(address, seaweedfs, tmp
     assert len(open_store(address, cache_dir=tmp_path / "two")) == 91
 
 
+def test_objects_are_read_by_a_manifest_in_pages(address, tmp_path):
+    store, file = open_store(address), tmp_path / "m.arrow"
+    store.manifest.save(file)
+    with open_store(tmp_path / "data") as files:
+        in_pages = store.holding(Manifest.load(file, held_bytes=-1))
+        assert in_pages.manifest.file is not None
+        other = pickle.loads(pickle.dumps(in_pages))
+        for sample in range(90):
+            assert in_pages.read(sample) == other.read(sample) == files.read(sample)
+            assert in_pages.identity(sample) == store.identity(sample)
+    cut = store.holding(Manifest.load(file, held_bytes=-1))
+    os.truncate(file, 1000)
+    with pytest.raises(StoreError, match="the list of samples was changed since it was opened"):
+        cut.read(0)
+    outside = replace(store.manifest, ids=pa.array(["../x"] * 90, pa.large_string()))
+    with pytest.raises(StoreError, match=r"'\.\./x', outside of the data set"):
+        store.holding(outside).read(3)
+
+
+def test_a_manifest_that_is_given_is_converted_once(address, tmp_path, monkeypatch):
+    file = tmp_path / "m.parquet"
+    run("manifest", address, "-o", file, "--cache-dir", tmp_path)
+    read = []
+    real = table.read_manifest
+    monkeypatch.setattr(table, "read_manifest", lambda *given: read.append(given) or real(*given))
+    for _ in range(2):  # it was written a moment ago, and may be again without a trace
+        open_store(f"{address}?manifest={file}")
+    assert len(read) == 2
+    os.utime(file, (1e9, 1e9))
+    prints = {open_store(f"{address}?manifest={file}").manifest.fingerprint for _ in range(3)}
+    assert len(read) == 3
+    assert len(prints) == 1
+    write_manifest(real(str(file)).select(np.arange(5)), file)
+    os.utime(file, (1e9, 1e9))
+    assert len(open_store(f"{address}?manifest={file}")) == 5
+
+
 def test_a_manifest_is_parquet_that_anybody_can_read(address, tmp_path):
     run("manifest", address, "-o", tmp_path / "m.parquet", "--cache-dir", tmp_path)
-    table = pq.read_table(tmp_path / "m.parquet")
-    assert table.column_names == ["key", "size", "label", "etag"]
+    rows = pq.read_table(tmp_path / "m.parquet")
+    assert rows.column_names == ["key", "size", "label", "etag"]
     objects = {o.key: o for page in client_of(parse_address(address)).objects(tmp_path.name) for o in page}
-    for row in table.to_pylist():
+    for row in rows.to_pylist():
         found = objects[f"{tmp_path.name}/{row['key']}"]
         assert (row["size"], row["etag"]) == (found.size, found.etag)
     with open_store(f"{address}?manifest={tmp_path / 'm.parquet'}") as given, open_store(tmp_path / "data") as files:
@@ -160,9 +202,9 @@ def test_wrong_manifests_and_inventories_are_refused(address, tmp_path):
     manifest = open_store(address, cache_dir=tmp_path).manifest
     file = tmp_path / "m.parquet"
     write_manifest(manifest, file)
-    table = pq.read_table(file)
-    etags = ['"other"', *table["etag"].to_pylist()[1:]]
-    pq.write_table(table.set_column(table.column_names.index("etag"), "etag", pa.array(etags)), file)
+    rows = pq.read_table(file)
+    etags = ['"other"', *rows["etag"].to_pylist()[1:]]
+    pq.write_table(rows.set_column(rows.column_names.index("etag"), "etag", pa.array(etags)), file)
     with pytest.raises(ArtifactError, match="do not match its fingerprint"):
         read_manifest(str(file))
     file.write_bytes(b"PAR1")

@@ -7,7 +7,7 @@ is also listed on SeaweedFS, beside the time that its own listing takes.
 from __future__ import annotations
 
 import json
-import resource
+import re
 import subprocess
 import sys
 import time
@@ -33,6 +33,7 @@ from sophon.store.manifest import Manifest
 
 ROWS = 1_000_000
 _CLASSES = 1000
+_LOOKED_UP = 20_000
 _ADDRESS = Address("s3", BUCKET, "made-up")
 
 
@@ -45,7 +46,9 @@ def bench_manifest(rows: int = ROWS, objects: int = 0, on_step: OnStep | None = 
         on_step: Called with the name of what runs next, its number and how many there are.
 
     Returns:
-        ``{"rows", "reopen_s", "peak_bytes", "order_s", "state_bytes"}``, and ``{"objects", "list_s", "server_list_s"}``
+        ``{"rows", "reopen_s", "peak_bytes", "order_s", "row_us", "used_peak_bytes", "state_bytes"}``, where the
+        second peak includes an epoch's order and some rows that were looked up; and ``{"objects", "list_s",
+        "server_list_s"}``
     """
     report = on_step or nothing
     with scratch_folder("manifest") as folder:
@@ -66,11 +69,18 @@ def reopen(folder: str) -> None:
     start_s = time.monotonic()
     manifest = ManifestCache(folder).load(_ADDRESS)
     assert manifest is not None
+    store = BucketStore(_ADDRESS, "made-up", manifest)
     reopen_s = time.monotonic() - start_s
-    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak_bytes = _peak_bytes()
     start_s = time.monotonic()
-    epoch_order(len(manifest), 7, 1, shuffle=True)
+    order = epoch_order(len(manifest), 7, 1, shuffle=True)
     order_s = time.monotonic() - start_s
+    some = order[:_LOOKED_UP].tolist()
+    start_s = time.monotonic()
+    for sample in some:  # what a request needs, in the order of an epoch: nearly every one lies in another page
+        store.key(sample)
+        store.etag(sample)
+    row_us = 1e6 * (time.monotonic() - start_s) / len(some)
     count, print_ = len(manifest), manifest.fingerprint
     state = State(7, 1, count // 2, count, True, print_, print_)
     result = {
@@ -78,9 +88,17 @@ def reopen(folder: str) -> None:
         "reopen_s": reopen_s,
         "peak_bytes": peak_bytes,
         "order_s": order_s,
+        "row_us": row_us,
+        "used_peak_bytes": _peak_bytes(),
         "state_bytes": len(json.dumps(state.to_dict())),
     }
     sys.stdout.write(json.dumps(result))
+
+
+def _peak_bytes() -> int:
+    """Return the most memory that this process has had; `getrusage` counts that of the process that started it, too."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(re.search(r"VmHWM:\s*(\d+) kB", status)[1])  # type: ignore[index]
 
 
 def _made_up(rows: int) -> Manifest:

@@ -1,4 +1,4 @@
-"""`sophon bench store`: objects read through the reading stage, beside bare obstore and boto3, and bytes of a bucket.
+"""`sophon bench store`: objects read through the reading stage, beside others, and bytes that leave a bucket.
 
 All read the same objects of 100 KB from SeaweedFS on this machine, with as many requests at once, in turns. CPU seconds
 are those of the reading process alone. What is not installed is left out.
@@ -9,9 +9,7 @@ from __future__ import annotations
 import os
 import statistics
 import threading
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,26 +17,18 @@ from typing import Any
 
 import numpy as np
 
+from sophon.bench.bucket.peers import OBJECT_BYTES, Round, timed, with_boto3, with_fsspec, with_obstore
+from sophon.bench.bucket.traffic import bucket_bytes
 from sophon.bench.harness import OnStep, nothing
-from sophon.bench.rig.object_server import BUCKET, KEY, SECRET, ObjectServer, object_server, raw_store
-from sophon.codec.window.object_index import write_index
-from sophon.loader.loader import DataLoader
-from sophon.loader.local_server import LocalServer
-from sophon.pipeline import Pipeline, ops
+from sophon.bench.rig.object_server import BUCKET, ObjectServer, object_server
 from sophon.process.arenas import keep_buffers
 from sophon.process.scratch import scratch_folder
-from sophon.store import Store, open_store
-from sophon.store.bucket.account import ACCOUNT
+from sophon.store import open_store
 from sophon.store.reading import Reading
 
 OBJECTS = 1_000
-OBJECT_BYTES = 100_000
 AT_ONCE = 8
 ROUNDS = 5
-_EPOCHS = 2
-_RECIPE = Pipeline([ops.Decode(), ops.RandomResizedCrop(224), ops.RandomHorizontalFlip(), ops.ToTensor()])
-
-_Round = Callable[[], tuple[float, float]]
 
 
 def bench_store(
@@ -46,6 +36,7 @@ def bench_store(
     objects: int = OBJECTS,
     at_once: int = AT_ONCE,
     rounds: int = ROUNDS,
+    with_plan: bool = False,
     on_step: OnStep | None = None,
 ) -> dict[str, Any]:
     """Measure requests per second and CPU of each, and bytes out of a bucket.
@@ -55,11 +46,13 @@ def bench_store(
         objects: How many objects of 100 KB are read in each round.
         at_once: Requests at once.
         rounds: How often each is measured.
+        with_plan: Whether to compare a node beside the bucket with one beside the folder, too; measures all cuts.
         on_step: Called with the name of what runs next, its number and how many there are.
 
     Returns:
-        ``{"sophon_per_s", "obstore_per_s", "boto3_per_s", "sophon_cpu_ms", "obstore_cpu_ms", "bucket_bytes": {"whole",
-        "band", "window"}, …}``
+        ``{"sophon_per_s", "obstore_per_s", "boto3_per_s", "fsspec_per_s", "sophon_cpu_ms", "obstore_cpu_ms",
+        "bucket_bytes": {"whole", "band", "window"}, …}``, and with a plan ``{"link_gain": {"folder", "bucket"},
+        "bucket_gain"}``
     """
     report = on_step or nothing
     keep_buffers()  # as a node does
@@ -72,7 +65,7 @@ def bench_store(
         result = _races(server, names, at_once, rounds, report)
         if photos is not None:
             report("bytes", rounds + 1, rounds + 2)
-            result |= _bytes(server, photos, Path(folder))
+            result |= bucket_bytes(server, photos, Path(folder), with_plan)
     return result
 
 
@@ -92,13 +85,13 @@ def used(server: ObjectServer) -> Iterator[None]:
 
 
 def _races(server: ObjectServer, names: list[str], at_once: int, rounds: int, report: OnStep) -> dict[str, Any]:
-    racers: dict[str, _Round] = {
-        "obstore": _obstore(server, names, at_once),
+    made: dict[str, Round | None] = {
+        "obstore": with_obstore(server, names, at_once),
         "sophon": _sophon(names, at_once),
+        "boto3": with_boto3(server, names, at_once),
+        "fsspec": with_fsspec(server, names, at_once),
     }
-    boto3 = _boto3(server, names, at_once)
-    if boto3 is not None:
-        racers["boto3"] = boto3
+    racers = {name: race for name, race in made.items() if race is not None}
     for race in racers.values():  # connections are made, and the stage learns how long a read takes
         race()
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in racers}
@@ -107,7 +100,7 @@ def _races(server: ObjectServer, names: list[str], at_once: int, rounds: int, re
         for name, race in racers.items():
             found[name].append(race())
     result: dict[str, Any] = {"objects": len(names), "object_bytes": OBJECT_BYTES, "at_once": at_once}
-    for name in ("sophon", "obstore", "boto3"):
+    for name in made:
         took = found.get(name)
         wall_s, cpu_s = ([one[place] for one in took] for place in range(2)) if took else ([], [])
         result[f"{name}_per_s"] = len(names) / statistics.median(wall_s) if took else None
@@ -117,116 +110,25 @@ def _races(server: ObjectServer, names: list[str], at_once: int, rounds: int, re
     return result
 
 
-def _timed(run: Callable[[], None]) -> tuple[float, float]:
-    wall_s, cpu_s = time.monotonic(), time.process_time()
-    run()
-    return time.monotonic() - wall_s, time.process_time() - cpu_s
-
-
-def _threads(get: Callable[[str], int], names: list[str], at_once: int) -> _Round:
-    def run() -> None:
-        with ThreadPoolExecutor(at_once) as pool:
-            sizes = list(pool.map(get, names))
-        assert sizes == [OBJECT_BYTES] * len(names)
-
-    return lambda: _timed(run)
-
-
-def _obstore(server: ObjectServer, names: list[str], at_once: int) -> _Round:
-    import obstore
-
-    store = raw_store(server.endpoint)
-    return _threads(lambda name: len(obstore.get(store, name).bytes()), names, at_once)
-
-
-def _boto3(server: ObjectServer, names: list[str], at_once: int) -> _Round | None:
-    try:
-        import boto3
-        from botocore.config import Config
-    except ImportError:
-        return None
-    client = boto3.client(
-        "s3",
-        endpoint_url=server.endpoint,
-        aws_access_key_id=KEY,
-        aws_secret_access_key=SECRET,
-        region_name="us-east-1",
-        config=Config(max_pool_connections=at_once),
-    )
-    return _threads(lambda name: len(client.get_object(Bucket=BUCKET, Key=name)["Body"].read()), names, at_once)
-
-
-def _sophon(names: list[str], at_once: int) -> _Round:
+def _sophon(names: list[str], at_once: int) -> Round:
     store = open_store(f"s3://{BUCKET}/objects")
     reading = Reading(at_once, lingers=True)
 
     def run() -> None:
-        lane, done = reading.lane(), threading.Semaphore(0)
+        lane, done = reading.lane(), threading.Event()
         sizes: list[int] = []
 
-        def job(indexes: range) -> Callable[[], None]:
+        def job(indexes: range) -> None:
             sizes.extend([len(store.read(index)) for index in indexes])
-            return done.release
+            if len(sizes) == len(names):  # one wake-up, at the end, as the others have
+                done.set()
 
         each = max(min(reading.run_samples, len(names) // at_once), 1)  # as many as a node has one job read
         jobs = [range(start, min(start + each, len(names))) for start in range(0, len(names), each)]
         for indexes in jobs:
             lane.add(partial(job, indexes), len(indexes), OBJECT_BYTES * len(indexes))
-        for _ in jobs:
-            done.acquire()
+        done.wait()
         lane.close()
         assert sizes == [OBJECT_BYTES] * len(names)
 
-    return lambda: _timed(run)
-
-
-def _bytes(server: ObjectServer, photos: Path, folder: Path) -> dict[str, Any]:
-    """Count the bytes of the second epoch: whole objects, bands without a node, windows made by a node."""
-    with open_store(photos) as files:
-        server.put((f"photos/{files.manifest.ids[number].as_py()}", files.read(number)) for number in range(len(files)))
-    address = f"s3://{BUCKET}/photos"
-    whole = _epochs(address, "none")
-    with open_store(address) as store:
-        index_bytes = write_index(store).index_bytes
-        file_bytes = int(_sizes(store))
-    band = _epochs(address, "band")
-    with LocalServer(address, cores=1, options=("--cache-dir", str(folder / "node"))) as node:
-        window = _epochs(node.url, "0:window")
-    found = {"whole": whole, "band": band, "window": window}
-    assert len({each["digest"] for each in found.values()}) == 1, "tensors differ"
-    return {
-        "bucket_bytes": {name: each["bucket_bytes"] for name, each in found.items()},
-        "index_bytes": index_bytes,
-        "file_bytes": file_bytes,
-        "link_bytes": {"window": window["link_bytes"]},
-        "gets": {name: each["gets"] for name, each in found.items()},
-        "hedge_bytes": {name: each["hedge_bytes"] for name, each in found.items()},
-    }
-
-
-def _sizes(store: Store) -> int:
-    return int(store.manifest.sizes.sum())
-
-
-def _epochs(data: str, policy: str) -> dict[str, Any]:
-    """Return what the second of two epochs took, and a digest of its tensors."""
-    import hashlib
-
-    digest = hashlib.sha256()
-    loader = DataLoader(data, _RECIPE, batch_size=32, seed=7, shuffle=True, num_workers=0, policy=policy)
-    with loader:
-        for _ in loader:
-            pass
-        stats = loader.stats
-        before, account = (stats.reads, stats.read_bytes, stats.link_bytes), ACCOUNT.now()
-        for batch in loader:
-            digest.update((batch[0] if isinstance(batch, list | tuple) else batch).numpy().tobytes())
-        is_local = data.startswith("s3://")
-        return {
-            "gets": stats.reads - before[0],
-            # Second requests are counted apart: how many there are depends on how busy the machine is.
-            "bucket_bytes": int(ACCOUNT.get_bytes - account["get_bytes"]) if is_local else stats.read_bytes - before[1],
-            "hedge_bytes": int(ACCOUNT.hedge_bytes - account["hedge_bytes"]) if is_local else None,
-            "link_bytes": stats.link_bytes - before[2],
-            "digest": digest.hexdigest(),
-        }
+    return lambda: timed(run)

@@ -48,6 +48,7 @@ from sophon.process.caches import used
 from sophon.process.folders import not_private, secret_key
 from sophon.store import Store, cache_file
 from sophon.store.address import Address, Place
+from sophon.store.pages.columns import whole
 from sophon.store.shards import is_pattern
 
 FORMAT: Final = 2
@@ -162,10 +163,11 @@ class Sidecar:
     def rows_of(self, store: Store) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Return for every sample of a store the row with its id and size, or -1; times are not compared."""
         ids = self.column("id")
-        if pa.chunked_array([store.manifest.ids]).equals(ids):
+        listed = whole(store.manifest.ids)
+        if pa.chunked_array([listed]).equals(ids):
             rows = np.arange(len(store), dtype=np.int64)  # as listed then: ids need not be unique
         else:
-            found = pc.index_in(store.manifest.ids, value_set=ids)
+            found = pc.index_in(listed, value_set=ids)
             rows = found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
         if len(self):
             sizes = self.column("bytes").to_numpy()

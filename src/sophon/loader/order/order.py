@@ -22,4 +22,4 @@ def epoch_order(count: int, seed: int, epoch: int, *, shuffle: bool) -> Order:
         return np.arange(count, dtype=np.int64)
     key, counter = np.array([seed, epoch], np.uint64), np.array([0, 0, _ORDER_POSITION, 0], np.uint64)
     words = np.random.Philox(key=key, counter=counter).random_raw(count)
-    return np.argsort(words, kind="stable").astype(np.int64)
+    return np.argsort(words, kind="stable").astype(np.int64, copy=False)

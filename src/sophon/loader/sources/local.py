@@ -40,9 +40,15 @@ _LOOK_S = 1.0  # between looks at whether more may be read
 
 def open_path(path: str) -> LocalTransport:
     """Return the transport for a path, with the window indexes that `sophon index` wrote for it."""
-    store = open_store(path)
+    return _indexed(open_store(path), path)
+
+
+def _indexed(store: Store, address: str) -> LocalTransport:
+    """Return the transport for a store; also in a spawned process, which has no indexes attached yet."""
     _attach_indexes(store)
-    return LocalTransport(store, path)
+    transport = LocalTransport(store, address)
+    transport.is_indexed = True
+    return transport
 
 
 def _attach_indexes(store: Store) -> None:
@@ -72,10 +78,11 @@ class LocalTransport(Transport):
         self.store = store
         self.address = address
         self.reading = Reading()
+        self.is_indexed = False
         self._narrow: dict[tuple[str, ...], Store] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.store, self.address))
+        return (_indexed if self.is_indexed else type(self), (self.store, self.address))
 
     def open(self, pipeline: Pipeline) -> Opened:
         """Describe the store."""

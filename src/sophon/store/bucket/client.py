@@ -99,14 +99,15 @@ class Client:
         """
         if length == 0:
             return memoryview(b"")
-        is_whole = start == 0 and length == of
+        wanted = (key, start, length, etag, version, start == 0 and length == of)
+        return self._patiently(self._counted, length, *wanted)
 
-        request = partial(self._get, key, start, length, etag, version, is_whole)
-        return self._patiently(partial(self._counted, request, length), length)
-
-    def _counted(self, request: Callable[[], memoryview], length: int) -> memoryview:
+    def _counted(self, *wanted: Any) -> memoryview:
         began_s = time.monotonic()
-        found = self.hedge.call(request, partial(ACCOUNT.hedged, length))
+        if self.hedge.late_s is None:  # the common case, in which nothing is made for a second request
+            found = self._get(*wanted)
+        else:
+            found = self.hedge.call(partial(self._get, *wanted), partial(ACCOUNT.hedged, wanted[2]))
         seconds = time.monotonic() - began_s
         self.hedge.learn(seconds)
         ACCOUNT.got(len(found), seconds)
@@ -123,9 +124,10 @@ class Client:
             options["range"] = (start, start + length)
         try:
             answer = library().get(self._opened(), key, options=options)
-            if _etag(answer.meta) != etag:
+            meta = answer.meta  # made anew whenever it is asked for
+            if meta["e_tag"] != etag and _etag(meta) != etag:
                 raise ObjectError(Verdict.CHANGED)
-            if not as_part and answer.meta["size"] > max(_WHOLE_BYTES, length):
+            if not as_part and meta["size"] > max(_WHOLE_BYTES, length):
                 raise ObjectError(Verdict.WHOLE)
             found = memoryview(answer.bytes())
         except Exception as error:  # noqa: BLE001 - judged
@@ -176,9 +178,7 @@ class Client:
         last = after
         while True:
             pages = self._patiently(
-                lambda last=last: iter(  # type: ignore[misc]
-                    library().list(self._opened(), prefix or None, offset=last, chunk_size=_PAGE)
-                )
+                lambda last=last: iter(library().list(self._opened(), prefix or None, offset=last, chunk_size=_PAGE))
             )
             try:
                 for page in pages:
@@ -203,15 +203,15 @@ class Client:
         found = self._patiently(lambda: library().list_with_delimiter(self._opened(), prefix or None))
         return list(found["common_prefixes"]), [_object(entry) for entry in found["objects"]]
 
-    def _patiently(self, request: Callable[[], T], size_bytes: int = 0) -> T:
-        """Make a request until it succeeds, or fails for good."""
+    def _patiently(self, request: Callable[..., T], size_bytes: int = 0, *wanted: Any) -> T:
+        """Make a request until it succeeds, or fails for good; `wanted` is passed to it."""
         failed_s, wait_s, renewals = None, _FIRST_WAIT_S, 0
         patience_s = PATIENCE_S if self._has_answered else FIRST_PATIENCE_S
         while True:
             is_answered = False
             PACE.enter(size_bytes)
             try:
-                found = request()
+                found = request(*wanted)
                 is_answered = self._has_answered = True
                 return found
             except Exception as error:  # noqa: BLE001 - judged

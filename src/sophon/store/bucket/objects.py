@@ -21,9 +21,10 @@ from sophon.errors import StoreError
 from sophon.store.address import Address
 from sophon.store.bucket.client import Object, client_of
 from sophon.store.bucket.failures import ObjectError, Verdict
-from sophon.store.folder import IMAGE_SUFFIXES, check_inside
+from sophon.store.folder import IMAGE_SUFFIXES, leads_out
 from sophon.store.manifest import Int64Array, Manifest, sources_table
 from sophon.store.options import suffixes
+from sophon.store.pages.columns import texts_of
 from sophon.store.store import Progress, Store
 
 REMEDIES = {
@@ -49,10 +50,11 @@ class BucketStore(Store):
 
     def __init__(self, path: Address, name: str, manifest: Manifest) -> None:
         super().__init__(path, name, manifest)
-        check_inside(manifest)
         self.client = client_of(path)
-        self._etags = manifest.locations["etag"]
-        self._versions = manifest.locations["version"] if "version" in manifest.locations.column_names else None
+        has_versions = "version" in manifest.locations.column_names
+        self._ids = texts_of(manifest.ids)
+        self._etags = texts_of(manifest.locations["etag"])
+        self._versions = texts_of(manifest.locations["version"]) if has_versions else None
         self._root = manifest.sources["name"][0].as_py().decode()
 
     @classmethod
@@ -67,19 +69,22 @@ class BucketStore(Store):
 
     def key(self, index: int) -> str:
         """Return the name of a sample's object."""
-        return f"{self._root}{self.manifest.ids[index].as_py()}"
+        name = self._ids(index).decode()
+        if leads_out(name):  # looked at here, since opening does not read all names
+            raise StoreError(f"a manifest that names {name!r:.80}, outside of the data set; make it anew")
+        return f"{self._root}{name}"
 
     def etag(self, index: int) -> str:
         """Return the ETag that a sample's object had when it was listed."""
-        return str(self._etags[index].as_py().decode())
+        return self._etags(index).decode()
 
     def identity(self, index: int) -> bytes:
         """Return 8 bytes that stand for key, size and ETag of a sample's object."""
-        return named(self.manifest.ids[index].as_py(), int(self.manifest.sizes[index]), self.etag(index))
+        return named(self._ids(index).decode(), int(self.manifest.sizes[index]), self.etag(index))
 
     def changed_ns(self, index: int) -> int:
         """Return a number that stands for the ETag."""
-        return int.from_bytes(hashlib.blake2b(self._etags[index].as_py(), digest_size=7).digest())
+        return int.from_bytes(hashlib.blake2b(self._etags(index), digest_size=7).digest())
 
     def read_part(self, index: int, start: int, length: int) -> memoryview:
         """Return some of the bytes of a sample.
@@ -87,10 +92,11 @@ class BucketStore(Store):
         Raises:
             StoreError: As for `read`.
         """
-        version = None if self._versions is None else self._versions[index].as_py().decode() or None
+        version = None if self._versions is None else self._versions(index).decode() or None
         size = int(self.manifest.sizes[index])
+        key, etag = self.key(index), self.etag(index)
         try:
-            return self.client.get(self.key(index), start, length, self.etag(index), version, of=size)
+            return self.client.get(key, start, length, etag, version, of=size)
         except ObjectError as error:
             problem = f"its object {self.address_of(index)} cannot be read: {error.strerror}"
             raise self._failure(index, problem, REMEDIES.get(error.verdict, _REMEDY)) from error
@@ -198,9 +204,10 @@ def sources_of(objects: list[Object]) -> pa.Table:
 
 
 def _is_sample(name: str, endings: tuple[str, ...]) -> bool:
-    lower = name.lower()
-    base = lower.rpartition("/")[2]
-    return lower.endswith(endings) and bool(base) and not (base.startswith(".") and endings == ("",))
+    if endings != ("",):
+        return name.lower().endswith(endings)
+    base = name.rpartition("/")[2]
+    return bool(base) and not base.startswith(".")
 
 
 def _order(names: pa.Array, has_classes: bool) -> list[int]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sophon.errors import ConfigError, StoreError
-from sophon.store.address import Address
+from sophon.store.address import Address, is_address, parse_address
 from sophon.store.bucket.client import Client, Object, client_of
 from sophon.store.bucket.credentials import endpoint_of
 from sophon.store.bucket.exchange import beside, read_manifest
@@ -36,6 +36,7 @@ KINDS: Final[dict[str, Any]] = {
     "bucket-parquet": BucketParquetStore,
 }
 _SHARDS: Final = {".tar": "tar", ".parquet": "parquet"}
+_TICK_NS: Final = 2_000_000_000  # as in `store.cache`
 _MANY: Final = 10_000  # samples, from which on a listing takes so long that people wonder
 _SPLIT: Final = re.compile(r"(.+)-\d+-of-\d+\.\w+")
 _BRACES: Final = re.compile(r"\{(\d+)\.\.(\d+)\}")
@@ -58,7 +59,8 @@ def open_manifest(
         found = _beside(address)
         place = None if found is None else beside(address)
     if place is not None:
-        key += f"\0manifest={place} {'' if found is None else found.etag}"
+        found = found or _told(place)
+        key += f"\0manifest={place} {'' if found is None else f'{found.etag} {found.size} {found.changed_ns}'}"
     known = cache.load(address, key) if place is None or found is not None else None
     if known is not None and known.kind in KINDS:
         return known
@@ -68,8 +70,7 @@ def open_manifest(
             raise ConfigError(f"{place} is a manifest of a {manifest.kind}, not of an object store")
     else:
         manifest = scan(address, told, _telling(address, on_progress))
-    cache.keep(address, manifest, float("inf"), key)
-    return manifest
+    return cache.keep(address, manifest, float("inf"), key)
 
 
 def _beside(address: Address) -> Object | None:
@@ -78,6 +79,20 @@ def _beside(address: Address) -> Object | None:
         return client_of(address).exists(beside(address).key)
     except ObjectError:
         return None  # whoever needs the bucket says what is wrong
+
+
+def _told(place: str | Address) -> Object | None:
+    """Return what tells a manifest that the user has named from another one at the same place, if it exists."""
+    try:
+        if isinstance(place, str) and not is_address(place):
+            stat = Path(place).stat()
+            if time.time_ns() - stat.st_mtime_ns < _TICK_NS:
+                return None  # it may change again without a trace
+            return Object(place, stat.st_size, str(stat.st_ctime_ns), stat.st_mtime_ns)
+        address = parse_address(place) if isinstance(place, str) else place
+        return client_of(address).exists(address.key)
+    except (OSError, ObjectError):
+        return None  # whoever reads it says what is wrong
 
 
 def _telling(address: Address, on_progress: Progress | None) -> Progress:

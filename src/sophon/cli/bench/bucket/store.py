@@ -20,19 +20,22 @@ from sophon.units import format_bytes
 @click.option("--objects", default=1_000, show_default=True, type=click.IntRange(10), help="Objects in a round.")
 @click.option("--at-once", default=8, show_default=True, type=click.IntRange(1, 256), help="Requests at once.")
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="How often each is measured.")
+@click.option("--plan", "with_plan", is_flag=True, help="Compare nodes beside bucket and folder; measures all cuts.")
 @json_option
-def bench_store_command(data: Path | None, objects: int, at_once: int, rounds: int, json_target: str | None) -> None:
-    """Objects from a real server, beside obstore and boto3."""
+def bench_store_command(
+    *, data: Path | None, objects: int, at_once: int, rounds: int, with_plan: bool, json_target: str | None
+) -> None:
+    """Objects from a real server, beside obstore, boto3 and fsspec."""
     from sophon.bench.bucket.store import bench_store
 
     with steps_bar("store") as report:
-        result = bench_store(data, objects, at_once, rounds, report)
+        result = bench_store(data, objects, at_once, rounds, with_plan, report)
     show(result, json_target, _print)
 
 
 def _print(result: dict[str, Any], console: Console) -> None:
     table = Table("", "GETs/s", "CPU per GET")
-    for name in ("sophon", "obstore", "boto3"):
+    for name in ("sophon", "obstore", "boto3", "fsspec"):
         if result[f"{name}_per_s"] is not None:
             table.add_row(name, f"{result[f'{name}_per_s']:,.0f}", f"{result[f'{name}_cpu_ms']:.2f} ms")
     console.print(table)
@@ -40,3 +43,7 @@ def _print(result: dict[str, Any], console: Console) -> None:
         whole = result["bucket_bytes"]["whole"]
         for name, size in result["bucket_bytes"].items():
             console.print(f"{name}: {format_bytes(size)} out of the bucket, {whole / size:.2f}× fewer", highlight=False)
+    for name, gain in result.get("link_gain", {}).items():
+        console.print(f"a node beside the {name}: {gain:.2f}× fewer bytes over the link", highlight=False)
+    if "bucket_gain" in result:
+        console.print(f"and {result['bucket_gain']:.2f}× fewer out of the bucket", highlight=False)

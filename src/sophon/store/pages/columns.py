@@ -1,0 +1,178 @@
+"""Columns that lie in a file of pages, with what is used of Arrow's own columns.
+
+Single rows come from the pages that are in memory, or from the file. Whatever needs a whole column (`__arrow_array__`,
+`to_numpy`, `to_pylist`, `equals`) reads all of it, and holds it only for as long as the caller does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from sophon.store.pages.file import PAGE_ROWS, PageFile
+
+
+class PagedColumn:
+    """One column of a file of pages.
+
+    Args:
+        file: The file.
+        name: The column's name there.
+        type_: Its type.
+    """
+
+    null_count = 0  # of ids; nobody asks for that of others
+
+    def __init__(self, file: PageFile, name: str, type_: pa.DataType) -> None:
+        self._file = file
+        self._name = name
+        self.type = type_
+
+    def __len__(self) -> int:
+        return self._file.rows
+
+    def __getitem__(self, index: int) -> pa.Scalar:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"row {index} of {len(self)}")
+        number, row = divmod(int(index) % len(self), PAGE_ROWS)
+        return self._file.page(number)[self._name][row]
+
+    def take(self, rows: pa.Array | npt.NDArray[Any]) -> pa.Array:
+        """Return some rows in the order given."""
+        wanted = np.asarray(rows, np.int64)
+        if len(wanted) and not (wanted.min() >= 0 and wanted.max() < len(self)):
+            raise IndexError(f"rows {wanted.min()} … {wanted.max()} of {len(self)}")
+        numbers, places = np.unique(wanted // PAGE_ROWS, return_inverse=True)
+        parts = [self._file.page(number)[self._name] for number in numbers.tolist()]
+        starts = np.concatenate([[0], np.cumsum([len(part) for part in parts], dtype=np.int64)])
+        return self._joined(parts).take(pa.array(starts[places] + wanted % PAGE_ROWS, pa.int64()))
+
+    def slice(self, start: int, length: int | None = None) -> pa.Array:
+        """Return consecutive rows."""
+        end = len(self) if length is None else min(start + length, len(self))
+        if start >= end:
+            return pa.array([], self.type)
+        first = start // PAGE_ROWS
+        parts = [self._file.read(number)[self._name] for number in range(first, -(-end // PAGE_ROWS))]
+        return self._joined(parts).slice(start - first * PAGE_ROWS, end - start)
+
+    def parts(self, rows: int = 1 << 16) -> Iterator[pa.Array]:
+        """Yield all rows, so many at a time."""
+        for start in range(0, len(self), rows):
+            yield self.slice(start, rows)
+
+    def _joined(self, parts: list[pa.Array]) -> pa.Array:
+        return pa.concat_arrays(parts) if parts else pa.array([], self.type)
+
+    def whole(self) -> pa.Array:
+        """Return all rows."""
+        return self.slice(0)
+
+    def __arrow_array__(self, type: pa.DataType | None = None) -> pa.Array:  # noqa: A002 - Arrow's word
+        return self.whole() if type is None else self.whole().cast(type)
+
+    def cast(self, type_: pa.DataType) -> pa.Array:
+        """Return all rows as another type."""
+        return self.whole().cast(type_)
+
+    def to_numpy(self) -> npt.NDArray[Any]:
+        """Return all rows as a NumPy array."""
+        values: npt.NDArray[Any] = self.whole().to_numpy(zero_copy_only=False)
+        return values
+
+    def to_pylist(self) -> list[Any]:
+        """Return all rows as Python objects."""
+        values: list[Any] = self.whole().to_pylist()
+        return values
+
+    def equals(self, other: Any) -> bool:
+        """Return whether another column has the same rows."""
+        same: bool = self.whole().equals(whole(other))
+        return same
+
+
+class PagedTable:
+    """Some columns of a file of pages, under names without their prefix.
+
+    Args:
+        file: The file.
+        prefix: How the names of these columns begin there.
+    """
+
+    def __init__(self, file: PageFile, prefix: str) -> None:
+        self._columns = {
+            field.name.removeprefix(prefix): PagedColumn(file, field.name, field.type)
+            for field in file.types
+            if field.name.startswith(prefix)
+        }
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the columns."""
+        return list(self._columns)
+
+    @property
+    def num_columns(self) -> int:
+        """How many columns there are."""
+        return len(self._columns)
+
+    def __getitem__(self, name: str) -> PagedColumn:
+        return self._columns[name]
+
+    column = __getitem__
+
+    def __len__(self) -> int:
+        return max(map(len, self._columns.values()), default=0)
+
+    def take(self, rows: Any) -> pa.Table:
+        """Return some rows in the order given."""
+        return pa.table({name: column.take(rows) for name, column in self._columns.items()})
+
+    def whole(self) -> pa.Table:
+        """Return all rows."""
+        return pa.table({name: column.whole() for name, column in self._columns.items()})
+
+    def equals(self, other: Any) -> bool:
+        """Return whether another table has the same rows."""
+        same: bool = self.whole().equals(other.whole() if isinstance(other, PagedTable) else other)
+        return same
+
+
+def whole(column: Any) -> pa.Array:
+    """Return a column, wherever it lies, as one array."""
+    if isinstance(column, PagedColumn):
+        return column.whole()
+    if isinstance(column, pa.ChunkedArray):
+        return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    return column
+
+
+def texts_of(column: Any) -> Callable[[int], bytes]:
+    """Return what gives single texts of a column as bytes.
+
+    Arrow's own way lets go of Python's lock for every value, which takes many threads at once 20 µs instead of two.
+    """
+    if isinstance(column, PagedColumn):
+        return lambda index: column[index].cast(pa.large_binary()).as_py()
+    array = whole(column).cast(pa.large_binary())
+    if not len(array) or array.null_count:
+        return lambda index: array[index].as_py()
+    _, offsets_buffer, data = array.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int64)[array.offset : array.offset + len(array) + 1].data
+    text = memoryview(b"" if data is None else data)
+
+    def text_of(index: int) -> bytes:
+        if not 0 <= index < len(array):
+            raise IndexError(f"row {index} of {len(array)}")
+        return bytes(text[offsets[index] : offsets[index + 1]])
+
+    return text_of
+
+
+def parts_of(column: Any) -> Iterable[pa.Array]:
+    """Return a column in one or more pieces, so that one that lies in a file is never held as a whole."""
+    return column.parts() if isinstance(column, PagedColumn) else [column]
