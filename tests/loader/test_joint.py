@@ -3,6 +3,7 @@
 import random
 import shutil
 import warnings
+from collections import defaultdict
 
 import pytest
 
@@ -37,7 +38,16 @@ RECIPE = v2.Compose(
     ]
 )
 CROPPED = v2.Compose([v2.RandomResizedCrop(40), *RECIPE.transforms[3:]])
-OWN = v2.Compose([v2.RandomPhotometricDistort(), v2.RandomIoUCrop(), *RECIPE.transforms[1:]])
+OWN = v2.Compose([v2.RandomPhotometricDistort(), v2.RandomPerspective(), *RECIPE.transforms[1:]])
+SSD = v2.Compose(
+    [
+        v2.RandomPhotometricDistort(),
+        v2.RandomZoomOut(fill=defaultdict(lambda: (123, 117, 104), {tv_tensors.Mask: 0})),
+        v2.RandomIoUCrop(),
+        v2.RandomHorizontalFlip(),
+        *RECIPE.transforms[3:],
+    ]
+)
 SEED = 5
 
 
@@ -84,9 +94,19 @@ def test_samples_of_a_node_are_torchvisions_at_every_cut(data, node, policy):
     ("recipe", "more"),
     [
         (CROPPED, {"policy": "optimal"}),
+        (SSD, {"policy": "4:webp"}),
+        pytest.param(
+            *(SSD, {"policy": "0:window", "num_workers": sophon.Workers(2, kind="processes")}),
+            marks=pytest.mark.filterwarnings(
+                "ignore::sophon.OffloadWarning"
+            ),  # where contrast is changed, or no crop made
+        ),
         (OWN, {"policy": "1:webp", "num_workers": sophon.Workers(2, kind="processes")}),
         *slow(
             (OWN, {"policy": "all", "num_workers": 0}),
+            (SSD, {"policy": "optimal", "num_workers": 2}),
+            (SSD, {"policy": "none", "num_workers": 0}),
+            (SSD, {"policy": "all", "num_workers": 1, "order": "relaxed"}),
             (CROPPED, {"policy": "sophon", "num_workers": sophon.Workers(2, kind="processes")}),
             (CROPPED, {"policy": "fastflow", "num_workers": 0}),
             (CROPPED, {"policy": "0:window", "num_workers": 1, "order": "relaxed"}),

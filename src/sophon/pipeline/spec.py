@@ -17,7 +17,8 @@ kind                  the value at run time                      shape
 
 A dimension that is not known yet is None. Pictures are in mode RGB or L as a rule, by the number of channels; `mode`
 names any other one (`MODES`). Few ops take those: see `Op.modes`. The spec of views has the spec of each in `views`,
-and as its dtype what users see them in: "list" or "tuple".
+and as its dtype what users see them in: "list" or "tuple". Of a picture whose sample has boxes, `objects` says where
+those lie in it, for ops that draw by them (`Op.looks`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
@@ -37,6 +38,7 @@ from sophon.pipeline.part import Canvas, Part
 
 Value: TypeAlias = Any
 Shape: TypeAlias = tuple[int | None, ...]
+Objects: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.float64]]  # left, top, right, bottom of each
 
 MODES: Final[dict[str, tuple[int, str]]] = {
     "RGB": (3, "uint8"),
@@ -68,7 +70,8 @@ class Kind(Enum):
 class Spec:
     """Kind, shape and dtype of a value.
 
-    Of a picture also its mode, where that is neither RGB nor L; of views the spec of each.
+    Of a picture also its mode, where that is neither RGB nor L, and its objects, where somebody knows them; of views
+    the spec of each.
     """
 
     kind: Kind
@@ -76,6 +79,7 @@ class Spec:
     dtype: str = "uint8"
     mode: str = ""
     views: tuple[Spec, ...] = ()
+    objects: Objects | None = field(default=None, compare=False, repr=False)  # no part of what a value is
 
     @property
     def height(self) -> int:
@@ -103,6 +107,10 @@ class Spec:
     def is_sized(self) -> bool:
         """Whether all dimensions are known, those of all views."""
         return None not in self.shape and all(view.is_sized for view in self.views)
+
+    def with_objects(self, objects: Objects | None) -> Spec:
+        """Return the spec of a picture with these objects in it; None if nobody knows."""
+        return self if objects is self.objects else replace(self, objects=objects)
 
     def _known(self, dimension: int | None) -> int:
         if dimension is None:
