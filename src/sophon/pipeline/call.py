@@ -28,7 +28,7 @@ from sophon.pipeline.code import LIBRARIES, digest, is_altered, label
 from sophon.pipeline.op import Json, Op
 from sophon.pipeline.rng import Rng
 from sophon.pipeline.seeding import seeded
-from sophon.pipeline.spec import CONTAINERS, OBJECT, Kind, Spec, Value, ViewSet
+from sophon.pipeline.spec import OBJECT, Kind, Spec, Value, ViewSet, arranged
 
 OWN_CODE = "your own code"
 
@@ -126,7 +126,7 @@ class Call(Op):
         """Return what torchvision would give the function where an op gives a value."""
         torch: Any = sys.modules.get("torch")  # loaded by whoever wrote a callable that wants tensors
         if isinstance(value, ViewSet):
-            return CONTAINERS[value.container](map(self.met, value.values))
+            return arranged(value.container, list(map(self.met, value.values)))
         return self.form.tensor(value, torch) if torch is not None and isinstance(value, np.ndarray) else value
 
     def apply(self, value: Value, params: int) -> Value:

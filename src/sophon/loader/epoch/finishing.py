@@ -26,7 +26,7 @@ from sophon.pipeline.call import Call
 from sophon.pipeline.ops import Views
 from sophon.pipeline.rng import Rng
 from sophon.pipeline.seeding import seeded
-from sophon.pipeline.spec import CONTAINERS, ViewSet
+from sophon.pipeline.spec import ViewSet, arranged
 from sophon.store.bundle import unpack
 
 _TARGET_POSITION = (1 << 32) + 1  # neither a pipeline's op nor collating draws the same random words
@@ -226,7 +226,7 @@ class Finishing:
             own = value if is_fit else value.copy()
             return torch.from_numpy(own) if self.output == "torch" else own
         if isinstance(value, ViewSet):
-            return CONTAINERS[value.container](map(self._view, self._last_steps, value.values))
+            return arranged(value.container, list(map(self._view, self._last_steps, value.values)))
         return as_arrays(value) if self.output == "numpy" else value
 
     @property
