@@ -1,12 +1,18 @@
 """Which samples are cut, and how, while a profile is made.
 
 Codecs cannot be timed from outside, so a small share of the samples is really sent in each of them: work that has to be
-done anyway, in another way, with the same bits. The others are sent as they are.
+done anyway, in another way, with the same bits.
+
+`explore` is for an epoch of which nobody knows the order, and at whose end a plan is made: the others are sent as they
+are. `explore_first` is for one that is planned on its way: the first samples try what promises most a few times, and
+until there is a plan the others are sent as parts of their files where that is possible. Such a part is at most the
+file and takes a storage node a fraction of a millisecond, so that it is right more often than not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +28,10 @@ DEFAULT_SHARE = 0.05
 _ENOUGH = 12  # samples per cut: the error of a mean whose parts are 20 % off is then 6 %
 _LEAST = 3  # samples per cut, or fewer cuts are tried: so many are needed to know how good a rule is
 _AT_MOST = 0.1  # of a small data set, which has fewer samples than that
+_FIRST_RAW = 8  # samples that are sent as they are before the first plan: they tell what the ops take here
+_FIRST_BEST = 8  # samples before it for each of the cuts that promise most
+_FIRST_AT_MOST = 0.3  # of the samples; of fewer a first plan would be made of too little
+_ROOM = 20  # samples that may be tried per cut, before cuts of little promise are: what they send is large
 _BEST = 2  # cuts that promise most are tried often enough in any case: they are smaller than files
 
 
@@ -80,3 +90,60 @@ def explore(
     some = np.random.default_rng(seed).permutation(row)[: len(columns)]
     chosen[some] = columns[: len(some)]
     return chosen
+
+
+@dataclass(frozen=True)
+class First:
+    """How an epoch begins of which nothing is known.
+
+    Args:
+        columns: A column of the cuts for every sample.
+        tried: The samples whose cut is tried, whatever a plan says.
+        head: How many samples pass before the first plan.
+    """
+
+    columns: NDArray[np.uint8]
+    tried: NDArray[Any]
+    head: int
+
+
+def explore_first(
+    pipeline: Pipeline, cuts: Sequence[Cut], samples: int, share: float, seed: int, row: NDArray[Any]
+) -> First | None:
+    """Return how to begin an epoch that is planned on its way; None if it has too few samples.
+
+    Args:
+        pipeline: What is divided.
+        cuts: The columns.
+        samples: How many there are.
+        share: Of the samples that are tried, those of the beginning included.
+        seed: Which ones.
+        row: The samples in the order in which they will pass here.
+    """
+    tries = cuts_to_try(pipeline, cuts)
+    small = _smallest(pipeline, tries)
+    times = [_FIRST_BEST if number < _BEST else _LEAST for number in range(len(small))]
+    head = [RAW] * _FIRST_RAW + [cut for cut, count in zip(small, times, strict=True) for _ in range(count)]
+    if share <= 0 or not tries or len(head) > _FIRST_AT_MOST * len(row):
+        return None
+    rng = np.random.default_rng(seed)
+    columns = np.full(samples, cuts.index(tries[0] if looks_ahead(tries[0]) else RAW), np.uint8)
+    first, others = row[: len(head)], row[len(head) :]
+    columns[first] = rng.permutation(np.array([cuts.index(cut) for cut in head], np.uint8))
+    later = rng.permutation(others)[: max(int(share * len(row)) - len(head), 0)]
+    turns = [RAW, *small]
+    if len(later) >= _ROOM * len(tries):
+        turns += [cut for cut in tries if cut not in small]
+    columns[later] = np.resize(np.array([cuts.index(cut) for cut in turns], np.uint8), len(later))
+    return First(columns, np.concatenate([first, later]), len(head))
+
+
+def _smallest(pipeline: Pipeline, tries: Sequence[Cut]) -> list[Cut]:
+    """Return the cuts that a first plan could want: parts of files, and codecs where they have least to encode.
+
+    What others send is large, and what its ops take is known from samples that are sent as they are.
+    """
+    encoding = [cut for cut in tries if cut.k > 0 and cut.codec != "raw" and not looks_ahead(cut)]
+    least = min((typical_bytes(pipeline.specs[cut.k]) for cut in encoding), default=0)
+    small = {cut for cut in encoding if typical_bytes(pipeline.specs[cut.k]) <= least}
+    return [cut for cut in tries if looks_ahead(cut) or cut in small] or list(tries)

@@ -61,6 +61,14 @@ class Trainer:
         )
         return len(self._loaders[name].dataset)
 
+    def open_job(self, name: str, url: str, policy: str, batch_size: int, workers: int, seed: int) -> int:
+        """Make a loader of the paper's recipe that knows of no job before it; return how many samples there are."""
+        told = Planning(policy, profile=False)
+        self._loaders[name] = DataLoader(
+            url, RECIPE, batch_size=batch_size, shuffle=True, num_workers=workers, seed=seed, policy=told
+        )
+        return len(self._loaders[name].dataset)
+
     def open_recipe(
         self, name: str, url: str | list[str], recipe: str, policy: str, batch_size: int, workers: int, seed: int
     ) -> int:

@@ -14,6 +14,7 @@ from sophon.cli.bench.link import bench_link_command
 from sophon.cli.bench.loader import bench_loader_command
 from sophon.cli.bench.ops import bench_ops_command
 from sophon.cli.bench.paper import bench_paper_command
+from sophon.cli.bench.planning.first import bench_first_command
 from sophon.cli.bench.planning.parts import bench_parts_command
 from sophon.cli.bench.planning.plan import bench_plan
 from sophon.cli.bench.planning.ranks import bench_ranks_command
@@ -34,6 +35,7 @@ def bench() -> None:
 
 bench.add_command(bench_calls_command)
 bench.add_command(bench_cuts)
+bench.add_command(bench_first_command)
 bench.add_command(bench_isolation_command)
 bench.add_command(bench_kinds_command)
 bench.add_command(bench_link_command)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -179,10 +179,11 @@ class Passes:
         try:
             left, row, stretch = self._stretch(start)
             if self._planner is not None:
-                self._planner.begin(start.epoch, start.ranks.size, row)
+                self._planner.begin(start.epoch, start.ranks.size, row, left)
                 if (predicted := self._planner.finish_s()) is not None:
                     self._costs.expect(predicted)
-            engine = Engine(self._hands(finishers), stretch, self._config)
+            careful = 0 if self._planner is None else self._planner.careful
+            engine = Engine(self._hands(finishers), stretch, replace(self._config, careful=careful))
             running.add(engine)
             for number, batch in enumerate(engine.batches()):
                 yield batch, left[engine.positions_in(number)]

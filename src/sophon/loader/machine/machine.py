@@ -62,6 +62,7 @@ from sophon.loader.machine.standing import Choice, Standings
 
 _WAITING, _ASKED, _AGAIN, _RECEIVED, _FINISHED = range(5)
 _SILENT_S = 5.0  # for which a node may say nothing where there is another source; after that it counts as failed
+_CAREFUL_SAMPLES = 16  # in a request at the beginning of an epoch that is planned on its way
 _TRIAL_S = 0.25  # the same for a node that has failed before, while a batch waits for what it was asked for
 _SOURCES_TRIED = 6  # one after the other, before the deadline
 _LONGEST_NAP_S = 1.0  # of a driver, which is woken by events anyway
@@ -84,6 +85,8 @@ class MachineConfig:
         nodes: How many storage nodes there are.
         has_fallback: Whether there is a path to fall back on.
         hedge: After how many seconds of silence a request is made a second time; True to learn it; False for never.
+        careful: So many samples at the beginning are asked for in small requests, since what they tell changes how the
+            others are asked for.
     """
 
     buffer_bytes: int = 1 << 30
@@ -97,6 +100,7 @@ class MachineConfig:
     nodes: int = 1
     has_fallback: bool = False
     hedge: bool | float = False
+    careful: int = 0
 
 
 @dataclass(frozen=True)
@@ -303,7 +307,10 @@ class Machine:
         """Choose what to ask of a holder of the parts that are accepted."""
         chosen: list[int] = []
         size_bytes = 0.0
-        while len(chosen) < self._config.request_samples and size_bytes < self._config.request_bytes:
+        most = self._config.request_samples
+        if self.wanted < self._config.careful:
+            most = min(most, _CAREFUL_SAMPLES)
+        while len(chosen) < most and size_bytes < self._config.request_bytes:
             part = self._first(accepts)
             if part is None:
                 break

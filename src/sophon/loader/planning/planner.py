@@ -1,9 +1,10 @@
 """Planner: measures while the loader runs, plans, and plans anew when the world has changed.
 
-The first epoch sends most samples as they are and learns what they cost (`sophon.profile`). From then on every epoch
-gets a plan of its own, since the boxes of its crops are known beforehand; and in the middle of one the plan is made
-anew when the link or the storage node has become faster or slower by more than a quarter. All of this changes when and
-where work is done, never what comes out.
+The first samples of the first epoch are sent in several ways and tell what they cost (`sophon.profile`). With some
+dozens of them a first plan is made, and better ones as more have passed (`early`); the paper's own policies measure for
+a whole epoch, as they are described. From then on every epoch gets a plan of its own, since the boxes of its crops are
+known beforehand; and in the middle of one the plan is made anew when the link or the storage node has become faster or
+slower by more than a quarter. All of this changes when and where work is done, never what comes out.
 
 A plan is one for the whole job, whatever the number of ranks: all samples, with what all ranks have together. Each rank
 makes its own, since it sees its own clocks, and supposes that the others see the same: R times its part of the link, R
@@ -37,6 +38,7 @@ from sophon.loader.account.stats import Stats
 from sophon.loader.order.ranks import ranks_here
 from sophon.loader.planning.background import Background, Job
 from sophon.loader.planning.clocks import LinkClock
+from sophon.loader.planning.early import Early
 from sophon.loader.planning.kept import KeptProfile, cache_path
 from sophon.loader.planning.replanning import Replanning, moved
 from sophon.loader.sources.assignment import Assignment, agreed_cut
@@ -50,13 +52,14 @@ from sophon.process.cores import cores_here
 from sophon.process.renewal import renew_after_fork
 from sophon.profile.columns import cuts_to_profile
 from sophon.profile.estimate import estimate
-from sophon.profile.explore import DEFAULT_SHARE, explore
+from sophon.profile.explore import DEFAULT_SHARE, explore, explore_first
 from sophon.profile.recorder import Recorder, Storage
 from sophon.profile.table import Profile
 from sophon.profile.verdict import Verdict
 
 _CANNOT = ("op_failed", "crash", "cpu_limit")  # why a smaller cut was made that will be made again
 _OWN_WEIGHT = 0.02  # of the newest sample in the mean of what own steps take: it follows about fifty
+_CAREFUL = 4  # times the samples that the first plan needs: so many are under way by the time that it is made
 _UNMEASURED_LINK = 1e9  # bytes per second, where not one stretch of a second was seen
 
 
@@ -120,6 +123,8 @@ class Planner:
         self._epoch = 0
         self._ranks = 1
         self._row: NDArray[np.int64] | None = None
+        self._early: Early | None = None  # in an epoch that is planned on its way
+        self._tried: tuple[NDArray[Any], NDArray[np.uint8]] | None = None  # samples of it, and their columns
         self._has_asked = False
         self._saves = 0
         self._begin = (0, 0.0)
@@ -136,43 +141,66 @@ class Planner:
         """Make the lock anew in a forked child."""
         self._lock = threading.RLock()  # as in `stats`
 
+    @property
+    def careful(self) -> int:
+        """How many samples of this epoch should be asked for little by little, until the first plan is there."""
+        return 0 if self._early is None else _CAREFUL * self._early.first
+
     # --- an epoch -----------------------------------------------------------------------------------------------------
 
-    def begin(self, epoch: int, ranks: int = 1, row: NDArray[np.int64] | None = None) -> None:
+    def begin(
+        self,
+        epoch: int,
+        ranks: int = 1,
+        row: NDArray[np.int64] | None = None,
+        left: NDArray[np.int64] | None = None,
+    ) -> None:
         """Give the samples of an epoch their cuts.
 
         Args:
             epoch: Which one.
             ranks: How many share it.
             row: The samples that come to this one, in order; None if that is not known.
+            left: Places in the row that are still to come; None for all.
         """
         self._background.check()
         self._background.abandon()  # where two passes run at once, or the one before was not ended
         self._epoch = epoch
         self._ranks = ranks
         self._row = row
-        self._ask_for_sizes()
+        self._early = self._tried = None
         self._begin = (self._stats.samples, self._loop_s())
         if self._is_ready:
+            self._ask_for_sizes()
             with self._lock:
                 self._clock.hope()
             self._replan(self._resources if self.plan is None and self._resources else self.resources())
         else:
-            samples, share = self._samples, self._settings.share
-            sharing = ranks if row is None else 1
-            column = explore(samples.pipeline, self.cuts, len(samples), share, samples.seed, row, sharing)
-            self._samples.assignment = Assignment(self.cuts, column)
+            self._samples.assignment = Assignment(
+                self.cuts, self._first_cuts(row if row is None or left is None else row[left])
+            )
         with self._lock:
             self._clock.turn()
         self._replanning.settle(time.monotonic())
 
+    def _first_cuts(self, row: NDArray[np.int64] | None) -> NDArray[np.uint8]:
+        """Return a column for each sample of an epoch of which nothing is known yet."""
+        samples, share = self._samples, self._settings.share
+        told = (samples.pipeline, self.cuts, len(samples), share, samples.seed)
+        found = explore_first(*told, row) if row is not None and self.policy == "optimal" else None
+        if found is None:
+            return explore(*told, row, self._ranks if row is None else 1)
+        self._tried = (found.tried, found.columns[found.tried])
+        self._early = Early(found.head)
+        return found.columns
+
     def _ask_for_sizes(self) -> None:
-        """Ask once for the sizes of all files where this rank sees but its share of them.
+        """Ask once for the sizes of all files where a plan is made before they were seen.
 
         On photos of ImageNet a plan that knows them sends 2 % more bytes than one that has seen every sample, and one
         that does not 7 %.
         """
-        if self._ranks > 1 and not self._has_asked:
+        if (self._ranks > 1 or self._early is not None) and not self._has_asked:
             self._has_asked = True
             sizes = self._samples.sources.file_sizes(len(self._samples), self._samples.fields)
             if sizes is not None:
@@ -194,6 +222,8 @@ class Planner:
 
     @property
     def _is_ready(self) -> bool:
+        if self.plan is not None:
+            return True
         return self._recorder.seen >= max(0.5 * len(self._samples) / self._ranks, 1) and (
             self._recorder.count(RAW) > 0 or self.profile is not None
         )
@@ -266,10 +296,25 @@ class Planner:
             if job is not None and not job.is_wanted:
                 return
             self.profile, self.plan, self._resources = profile, plan, resources
-            self._samples.assignment = Assignment(plan.cuts, plan.cut)
+            column = plan.cut
+            if self._tried is not None:  # they go on being tried, or nothing more would be learnt of other cuts
+                tried, columns = self._tried
+                column = column.copy()
+                column[tried] = columns
+            self._samples.assignment = Assignment(plan.cuts, column)
             if job is not None:
                 self.revisions += 1
                 self._replanning.settle(time.monotonic())
+
+    def _plan_early(self, early: Early, job: Job) -> None:
+        """Plan with what is known so far of an epoch."""
+        start_s = time.monotonic()
+        self._ask_for_sizes()
+        if self._recorder.count(RAW):
+            self._replan(self.resources(lately=True), job)
+        now_s = time.monotonic()
+        with self._lock:
+            early.planned(now_s - start_s, now_s)
 
     def _estimate(self, epoch: int) -> Profile:
         told: dict[str, Any] = {"url": self._samples.url, "own_s": self._own_s}
@@ -331,6 +376,13 @@ class Planner:
             self._own_s += (_OWN_WEIGHT if self._own_s else 1.0) * (trace.own_s - self._own_s)
         if key.sample < len(self._samples):  # one that comes again in an epoch has another box than is predicted for it
             self._recorder.saw(key, cut, size_bytes, trace, told)
+        early = self._early
+        if early is not None:
+            with self._lock:
+                early.saw()
+                is_due = early.is_due(time.monotonic())
+            if is_due:
+                self._background.start(lambda job: self._plan_early(early, job))
 
     def _look(self, now_s: float) -> None:
         """Have a new plan made if the link or the storage node is not what the plan was made for."""
