@@ -44,6 +44,7 @@ _on_images = st.one_of(
     st.builds(ops.AutoAugment, st.sampled_from(["imagenet", "cifar10", "svhn"])),
     st.builds(ops.RandomPhotometricDistort),
     st.builds(ops.RandomChannelPermutation),
+    st.builds(ops.RandomZoomOut, st.just(9), st.just((1.0, 1.5)), _chance),
     st.builds(ops.RGB),
     st.builds(ops.RandomResize, st.just(5), st.just(20)),
     st.builds(ops.RandomShortestSize, st.just((90, 120))),

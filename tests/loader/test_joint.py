@@ -3,8 +3,11 @@
 import random
 import shutil
 import warnings
+from collections import defaultdict
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import sophon
 from sophon import Joint, LocalServer
@@ -37,7 +40,16 @@ RECIPE = v2.Compose(
     ]
 )
 CROPPED = v2.Compose([v2.RandomResizedCrop(40), *RECIPE.transforms[3:]])
-OWN = v2.Compose([v2.RandomPhotometricDistort(), v2.RandomIoUCrop(), *RECIPE.transforms[1:]])
+OWN = v2.Compose([v2.RandomPhotometricDistort(), v2.RandomPerspective(), *RECIPE.transforms[1:]])
+SSD = v2.Compose(
+    [
+        v2.RandomPhotometricDistort(),
+        v2.RandomZoomOut(fill=defaultdict(lambda: (123, 117, 104), {tv_tensors.Mask: 0})),
+        v2.RandomIoUCrop(),
+        v2.RandomHorizontalFlip(),
+        *RECIPE.transforms[3:],
+    ]
+)
 SEED = 5
 
 
@@ -84,9 +96,19 @@ def test_samples_of_a_node_are_torchvisions_at_every_cut(data, node, policy):
     ("recipe", "more"),
     [
         (CROPPED, {"policy": "optimal"}),
+        (SSD, {"policy": "4:webp"}),
+        pytest.param(
+            *(SSD, {"policy": "0:window", "num_workers": sophon.Workers(2, kind="processes")}),
+            marks=pytest.mark.filterwarnings(
+                "ignore::sophon.OffloadWarning"
+            ),  # where contrast is changed, or no crop made
+        ),
         (OWN, {"policy": "1:webp", "num_workers": sophon.Workers(2, kind="processes")}),
         *slow(
             (OWN, {"policy": "all", "num_workers": 0}),
+            (SSD, {"policy": "optimal", "num_workers": 2}),
+            (SSD, {"policy": "none", "num_workers": 0}),
+            (SSD, {"policy": "all", "num_workers": 1, "order": "relaxed"}),
             (CROPPED, {"policy": "sophon", "num_workers": sophon.Workers(2, kind="processes")}),
             (CROPPED, {"policy": "fastflow", "num_workers": 0}),
             (CROPPED, {"policy": "0:window", "num_workers": 1, "order": "relaxed"}),
@@ -293,6 +315,33 @@ def test_albumentations_gives_its_own_boxes_labels_and_masks(data, node, policy)
     assert 0 < left < sum(len(raw.boxes) for raw in data[1])  # some boxes were cut away, with their labels
 
 
+@pytest.mark.filterwarnings("ignore::sophon.OffloadWarning")  # nothing but Decode can run near storage
+def test_albumentations_gives_its_own_keypoints(data, node):
+    albumentations = pytest.importorskip("albumentations")
+
+    def recipe():
+        points = albumentations.KeypointParams("xy", label_fields=["seen"], remove_invisible=True)
+        return albumentations.Compose(
+            [albumentations.RandomCrop(60, 70), albumentations.HorizontalFlip(p=0.5)], keypoint_params=points
+        )
+
+    joint = Joint(recipe(), {"image": "image", "keypoints": "keypoints", "seen": "visibility", "n": "image_id"})
+    with sophon.DataLoader(node.url, joint, seed=SEED, batch_size=None, policy="1:webp", num_workers=2) as loader:
+        found = list(loader)
+    left = 0
+    for number, raw in enumerate(data[1]):
+        seed = Rng(Key(SEED, 0, number), 1).word() & 0x7FFFFFFF
+        alone = recipe()
+        alone.set_random_state(np.random.default_rng(seed), random.Random(seed))
+        points = raw.keypoints.reshape(-1, 2)
+        theirs = alone(image=np.array(raw.theirs()[0]), keypoints=points, seen=np.full(len(points), 2), n=number)
+        assert found[number].keys() == theirs.keys()
+        for name, part in theirs.items():
+            assert np.array_equal(found[number][name], part), (number, name)
+        left += len(theirs["keypoints"])
+    assert 0 < left < sum(raw.keypoints.size // 2 for raw in data[1])  # some points were cut away
+
+
 class Unsteady(torch.nn.Module):
     """Draws from a generator of its own, which nobody seeds."""
 
@@ -339,3 +388,37 @@ def test_what_does_not_go_with_samples_of_fields_is_refused(data):
             sophon.DataLoader(path, Joint(RECIPE, SAMPLE), **more)
     with pytest.raises(ConfigError, match="expected one of mask"):
         Joint(RECIPE, SAMPLE, {"masks": "polygon"})
+
+
+STEPS = {
+    "distort": v2.RandomPhotometricDistort(),
+    "zoom": v2.RandomZoomOut(fill={tv_tensors.Mask: 255, "others": 7}, side_range=(1.0, 2.0)),
+    "crop by boxes": v2.RandomIoUCrop(),
+    "flip": v2.RandomHorizontalFlip(),
+    "crop": v2.RandomCrop((48, 56), pad_if_needed=True, fill={tv_tensors.Mask: 255, "others": 0}),
+    "resized crop": v2.RandomResizedCrop(50),
+    "resize": v2.RandomShortestSize([40, 60, 90], 120),
+    "some": v2.RandomApply([v2.RandomIoUCrop(), v2.Resize(60)], 0.6),
+    "one": v2.RandomChoice([v2.RandomZoomOut(p=1.0, side_range=(1.0, 1.5)), v2.RandomVerticalFlip(1.0)]),
+    "own": v2.RandomPerspective(),
+    "sanitise": v2.SanitizeBoundingBoxes(),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::sophon.OffloadWarning")
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=3),
+    st.sampled_from(["none", "all", "optimal", "sophon", "fastflow", "cut", "cut", "cut"]),
+    st.sampled_from([0, 2, sophon.Workers(2, kind="processes")]),
+    st.sampled_from(["strict", "relaxed"]),
+    st.data(),
+)
+def test_random_recipes_give_torchvisions_samples(data, node, names, policy, workers, order, more):
+    """At any cut, by any policy, with any workers, in any order."""
+    recipe = v2.Compose([*(STEPS[name] for name in names), *RECIPE.transforms[3:]])
+    pipeline = sophon.RemoteDataset(f"{data[0]}?{OPTIONS}", Joint(recipe, SAMPLE)).pipeline
+    if policy == "cut":
+        policy = str(more.draw(st.sampled_from(sophon.legal_cuts(pipeline))))
+    check(two_epochs(node.url, recipe, policy=policy, num_workers=workers, order=order)[0], recipe, data[1])

@@ -6,7 +6,7 @@ import inspect
 import PIL.Image
 import pytest
 
-from sophon.codec.cut import legal_cuts
+from sophon.codec.cut import RAW, legal_cuts
 from sophon.errors import ConfigError, OpError
 from sophon.pipeline import Key
 from tests.support.joint_table import NOT_CHECKED, REFUSES_TARGETS, SETTINGS
@@ -135,8 +135,9 @@ def _finished(ours, raw, key, cut):
     try:
         return ours.finished(raw, key, cut)
     except OpError as error:
-        # A node then sends the file.
-        return ours.finished(raw, key) if "needs all of the picture" in str(error) else error
+        if cut == RAW or "needs all of the picture" not in str(error):
+            return error
+        return _finished(ours, raw, key, RAW)  # a node then sends the file
 
 
 def _refused(found):

@@ -40,6 +40,16 @@ def test_a_range_of_one_value_gives_torchvisions_bits(name, api):
     assert not different
 
 
+@pytest.mark.parametrize("side", [1.0, 1.3, 2.7, 3.1])
+def test_a_zoom_of_one_factor_gives_torchvisions_sizes(side):
+    transform = v2.RandomZoomOut(side_range=(side, side), p=1.0)
+    for height in range(60, 700, 37):
+        pipeline = Pipeline.from_torchvision(v2.Compose([transform]))
+        ours = pipeline.run(encode(scene(height, 123, seed=1), "png"), Key(0, 0, 0))
+        left, top, right, bottom = transform.make_params([scene(height, 123, seed=1)])["padding"]
+        assert ours.size == (height + left + right, 123 + top + bottom)
+
+
 @pytest.mark.parametrize("settings", JITTERS)
 def test_a_jitter_of_one_scale_gives_torchvisions_sizes(settings):
     transform = v2.ScaleJitter(*settings)

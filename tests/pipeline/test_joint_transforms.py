@@ -39,8 +39,16 @@ STEPS = {
     "RandomAffine": v2.RandomAffine(20, (0.1, 0.2), (0.7, 1.3), (-10, 10, -5, 5)),
     "RandomAffine by kind": v2.RandomAffine(20, fill={tv_tensors.Mask: 255, "others": (1, 2, 3)}),
     "RandomApply": v2.RandomApply([v2.RandomHorizontalFlip(1.0)]),
+    "RandomApply of several": v2.RandomApply(
+        [v2.Compose([v2.RandomIoUCrop(), v2.ColorJitter(0.4)]), v2.Pad(3, fill={tv_tensors.Mask: 9, "others": 1})], 0.7
+    ),
+    "RandomApply of targets": v2.RandomApply([v2.Resize(40), v2.SanitizeBoundingBoxes()]),
     "RandomChannelPermutation": v2.RandomChannelPermutation(),
     "RandomChoice": v2.RandomChoice([v2.RandomHorizontalFlip(1.0), v2.RandomVerticalFlip(1.0)]),
+    "RandomChoice of several": v2.RandomChoice(
+        [v2.Compose([v2.RandomZoomOut(p=1.0), v2.RandomIoUCrop()]), v2.Compose([v2.Resize(30)]), v2.GaussianBlur(3)],
+        [0.6, 0.2, 0.2],
+    ),
     "RandomCrop": v2.RandomCrop((40, 48)),
     "RandomCrop of more": v2.RandomCrop((80, 90), pad_if_needed=True, fill={tv_tensors.Mask: 255, "others": 0}),
     "RandomCrop padded": v2.RandomCrop((50, 60), padding=(1, 2, 3, 4), fill=5),
@@ -48,6 +56,10 @@ STEPS = {
     "RandomGrayscale": v2.RandomGrayscale(0.5),
     "RandomHorizontalFlip": v2.RandomHorizontalFlip(),
     "RandomIoUCrop": v2.RandomIoUCrop(),
+    "RandomIoUCrop of one overlap": v2.RandomIoUCrop(0.2, 0.9, 0.4, 2.5, [0.3, 1.0], 7),
+    "RandomOrder": v2.RandomOrder(
+        [v2.RandomIoUCrop(), v2.Compose([v2.Resize(60), v2.RandomHorizontalFlip()]), v2.RandomZoomOut()]
+    ),
     "RandomPerspective": v2.RandomPerspective(),
     "RandomPhotometricDistort": v2.RandomPhotometricDistort(),
     "RandomPosterize": v2.RandomPosterize(3),
@@ -70,8 +82,8 @@ STEPS = {
     "ToDtype by kind": v2.ToDtype({tv_tensors.Mask: torch.int64, "others": None}),
 }
 OWN = {  # run as they are, with all that follows
-    "ElasticTransform", "Lambda", "RandomApply", "RandomChoice", "RandomIoUCrop", "RandomPerspective",
-    "RandomRotation grown", "RandomZoomOut", "SanitizeBoundingBoxes by a function",
+    "ElasticTransform", "Lambda", "RandomApply of targets", "RandomPerspective", "RandomRotation grown",
+    "SanitizeBoundingBoxes by a function",
 }  # fmt: skip
 
 # Recipes people train with, and tensors first.
@@ -187,6 +199,8 @@ def test_what_can_run_near_storage_is_known():
     raw = raw_sample()
     cuts = {name: Ours(v2.Compose(recipe), raw).pipeline.max_cut for name, recipe in RECIPES.items()}
     assert cuts["segmentation"] == 7  # all of it
-    assert cuts["ssd"] == 2  # decoded and distorted; zooming out makes it larger
+    assert cuts["ssd"] == 8  # all of it, and a window as well, unless contrast is changed
+    for name in ("ssd", "crop first"):
+        assert "0:window" in map(str, legal_cuts(Ours(v2.Compose(RECIPES[name]), raw).pipeline))
     assert cuts["segmentation on tensors"] == 1
     assert "0:window" in map(str, legal_cuts(Ours(v2.Compose(RECIPES["segmentation on tensors"]), raw).pipeline))

@@ -31,6 +31,10 @@ ON_PICTURES = [
     ops.RandomShortestSize(30),
     ops.ScaleJitter((40, 30), (1.0, 1.0)),
     ops.ResizeKeepRatio((30, 40)),
+    ops.RandomIoUCrop(sampler_options=(1.0,)),
+    ops.RandomIoUCrop(sampler_options=(0.0,)),
+    ops.RandomZoomOut(p=0.0),
+    ops.RandomZoomOut(p=1.0),
     ops.RGB(),
     ops.RandomChannelPermutation(),
     ops.RandomPhotometricDistort(p=0.0),
@@ -60,7 +64,7 @@ def test_every_op_on_pictures_or_tensors_is_tried():
 
 @pytest.mark.parametrize("op", ON_PICTURES, ids=lambda op: op.name())
 def test_ops_on_pictures_refuse_anything_else(op):
-    params = op.draw(Rng(Key(0, 0, 0), 0), spec_of(PICTURE))
+    params = op.draw(Rng(Key(0, 0, 0), 0), spec_of(PICTURE).with_objects(np.array([[2.0, 3.0, 35.0, 24.0]])))
     op.apply(PICTURE, params)
     for other in OTHERS:
         with pytest.raises(OpError):

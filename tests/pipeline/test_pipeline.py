@@ -49,6 +49,8 @@ EXAMPLES = [
     ops.RGB(),
     ops.RandomChannelPermutation(),
     ops.RandomPhotometricDistort((0.5, 1.5), (0.6, 1.6), (0.7, 1.7), (-0.2, 0.3), 0.4),
+    ops.RandomIoUCrop(0.2, 0.9, 0.4, 3.0, (0.25, 0.5, 1.0), 30),
+    ops.RandomZoomOut((1, 2, 3), (1.5, 2.5), 0.7),
     ops.ScaleJitter((30, 40), (0.5, 1.5), "bicubic"),
     ops.RandomShortestSize((30, 40), 60, "box"),
     ops.RandomResize(20, 40, "nearest"),
@@ -97,6 +99,7 @@ _UNKNOWN_SIZE = {
     "scale": ops.ScaleJitter((90, 70)),
     "shortest": ops.RandomShortestSize((20, 30, 40)),
     "resize": ops.RandomResize(20, 40),
+    "zoom": ops.RandomZoomOut(7, (1.0, 2.0)),
     "apply": ops.RandomApply((ops.RandomResize(20, 40),), 0.5),
     "choice": ops.RandomChoice((ops.RandomResize(20, 40), ops.RandomRotation((10.0, 80.0), expand=True))),
     "order": ops.RandomOrder((ops.RandomResize(20, 40), ops.RandomRotation((10.0, 80.0), expand=True))),
@@ -199,7 +202,8 @@ def test_normalize_in_one_pass_never_writes_into_a_tensor_that_is_not_its_own():
 def test_an_op_never_changes_its_input(op):
     picture = scene(20, 16)
     before = picture.tobytes()
-    Pipeline([ops.Decode(), op]).run(picture, Key(0, 0, 0), 1)
+    sight = spec_of(picture).with_objects(np.array([[2.0, 3.0, 15.0, 14.0]]))
+    Pipeline([ops.Decode(), op]).run(picture, Key(0, 0, 0, sight), 1)
     assert picture.tobytes() == before
 
 

@@ -68,6 +68,10 @@ def test_every_known_transform_becomes_its_op(lib):
         (lib.TrivialAugmentWide(), ops.TrivialAugmentWide(api=api)),
         (lib.AutoAugment(lib.AutoAugmentPolicy.SVHN), ops.AutoAugment("svhn", api=api)),
         (lib.RandomOrder([lib.Resize(3), lib.RandomInvert()]), ops.RandomOrder((ops.Resize(3), ops.RandomInvert()))),
+        (
+            lib.RandomOrder([lib.Compose([lib.Resize(3), lib.RandomInvert()]), lib.Compose([lib.CenterCrop(2)])]),
+            ops.RandomOrder((ops.RandomApply((ops.Resize(3), ops.RandomInvert()), 1.0), ops.CenterCrop(2))),
+        ),
         (lib.RandomApply([lib.ColorJitter(0.4)], 0.8), ops.RandomApply((ops.ColorJitter(0.4),), 0.8)),
         (
             lib.RandomChoice([lib.CenterCrop(3), lib.Resize((3, 3))]),

@@ -203,3 +203,37 @@ def test_random_choice_and_apply():
     assert abs(counts[2] / DRAWS - 0.75) < 0.03
     applied = [p is not None for p in draws(ops.RandomApply((ops.RandomInvert(),), 0.8), scene(4, 4))]
     assert abs(np.mean(applied) - 0.8) < 0.03
+
+
+def test_random_zoom_out():
+    from torchvision.transforms import v2
+
+    ours = np.array(draws(ops.RandomZoomOut(0, (1.2, 3.0), 1.0), scene(70, 60)))
+    transform = v2.RandomZoomOut(0, (1.2, 3.0), 1.0)
+    theirs = np.array([transform.make_params([scene(70, 60)])["padding"] for _ in range(DRAWS)])
+    for column in range(4):
+        agree(ours[:, column], theirs[:, column])
+    agree(ours[:, 0] + ours[:, 2], theirs[:, 0] + theirs[:, 2])
+
+
+@pytest.mark.parametrize("options", [(0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0), (0.3,)])
+def test_random_iou_crop(options):
+    from torchvision import tv_tensors
+    from torchvision.transforms import v2
+
+    from sophon.pipeline import Key, Rng, spec_of
+
+    picture, count = scene(170, 120), 1200
+    boxes = [[10.0, 20.0, 60.0, 90.0], [100.0, 5.0, 165.0, 30.0], [70.0, 70.0, 90.0, 80.0]]
+    op, transform = ops.RandomIoUCrop(sampler_options=options), v2.RandomIoUCrop(sampler_options=list(options))
+    seen = spec_of(picture).with_objects(np.array(boxes))
+    ours = [op.draw(Rng(Key(1, 0, number), 3), seen) for number in range(count)]
+    named = tv_tensors.BoundingBoxes(torch.tensor(boxes), format="XYXY", canvas_size=(120, 170))
+    theirs = [transform.make_params([picture, named]) for _ in range(count)]
+    agree([box is None for box in ours], [not params for params in theirs])
+    ours = np.array([box for box in ours if box is not None])
+    names = ("top", "left", "height", "width")
+    theirs = np.array([[params[name] for name in names] for params in theirs if params])
+    for column in range(4):
+        agree(ours[:, column], theirs[:, column])
+    agree(ours[:, 2] / ours[:, 3], theirs[:, 2] / theirs[:, 3])

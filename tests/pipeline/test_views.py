@@ -145,7 +145,7 @@ def test_an_error_names_the_view_and_its_step():
         (lambda: ops.Views([ops.CenterCrop]), "did you forget the parentheses"),
         (lambda: ops.Views([[ops.CenterCrop(3), None]]), "leave it out"),
         (lambda: ops.Views([[ops.Views([ops.CenterCrop(3)])]]), "expected no Views inside Views"),
-        (lambda: ops.Views([ops.CenterCrop(3)], "set"), "expected one of list, tuple"),
+        (lambda: ops.Views([ops.CenterCrop(3)], "set"), "expected .list., .tuple., or an arrangement"),
         (lambda: Pipeline([ops.Views([ops.CenterCrop(3)])]), r"begin the pipeline with Decode\(\)"),
         (lambda: _views([ops.CenterCrop(3), ops.Normalize((0.5,), (0.5,))]), "op 1: view 0: Normalize takes a tensor"),
         (lambda: Pipeline([ops.Decode(), ops.Views([[]]), ops.ToTensor()]), "takes an image, but the op before it"),

@@ -123,7 +123,7 @@ def test_a_row_group_is_decoded_once_while_it_fits(tmp_path, monkeypatch):
     monkeypatch.setattr(ParquetStore, "_decode", lambda self, *key: decoded.append(key) or decode(self, *key))
     for _ in range(3):
         assert _all(store) == [picture(i) for i in range(10)]
-    assert decoded == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert decoded == [(0, 0, 0), (0, 1, 0), (1, 0, 0), (1, 1, 0)]  # shard, row group, column
 
 
 def test_row_groups_larger_than_the_cache_are_warned_of(tmp_path, monkeypatch):

@@ -141,12 +141,24 @@ def theirs(recipe: Any, raw: Raw, key: Key, shape: Any = SAMPLE) -> Any:
             sample = seeded(part, sample, Rng(key, position).word())
             continue
         if count == 1 and ops[position].random:
-            drawn = ops[position].draw(Rng(key, position), spec_of(_plain(_picture(sample, shape))))
+            drawn = ops[position].draw(Rng(key, position), _seen(sample, shape))
             sample = oracle.forced(part, sample, drawn)
         else:
             sample = part(sample)
         position += count
     return sample
+
+
+def _seen(sample: Any, shape: Any) -> Any:
+    """Return the spec of a sample's picture, with the boxes that torchvision has by now."""
+    from torchvision import tv_tensors
+    from torchvision.transforms.v2 import functional
+
+    spec = spec_of(_plain(_picture(sample, shape)))
+    for value in torch.utils._pytree.tree_flatten(sample)[0]:
+        if isinstance(value, tv_tensors.BoundingBoxes):
+            return spec.with_objects(functional.convert_bounding_box_format(value, new_format="XYXY").double().numpy())
+    return spec
 
 
 def _ops(parts: list[Any], shape: Any) -> tuple[Any, ...]:

@@ -336,6 +336,47 @@ def _choice(transform: Any, value: Any, drawn: tuple[int, Any]) -> Any:
     return forced(transform.transforms[chosen], value, params)
 
 
+def _sequence(transform: Any, value: Any, drawn: Any) -> Any:
+    """A sequence inside a container is an op of ops, or the one op that it consists of."""
+    parts = list(flat(transform))
+    return forced(parts[0], value, drawn) if len(parts) == 1 else _apply(transform, value, drawn)
+
+
+def _zoom_out(transform: Any, value: Any, drawn: Sequence[int] | None) -> Any:
+    if drawn is None:
+        return _with(transform, p=0.0)(value)
+    return _with(_given(transform, (), {"padding": list(drawn)}), p=1.0)(value)
+
+
+def _iou_crop(transform: Any, value: Any, drawn: Sequence[int] | None) -> Any:
+    """Have torchvision draw the numbers that lead to a crop, and check and mark boxes by itself."""
+    options = transform.options
+    chosen = options.index(max(options) if drawn is None else min(options))
+    assert drawn is not None or options[chosen] >= 1.0
+    numbers = iter(()) if drawn is None else iter(_crop_numbers(transform, value, drawn))
+    with (
+        patch.object(torch, "randint", lambda *_, **__: torch.tensor([chosen])),
+        patch.object(torch, "rand", lambda *_, **__: torch.tensor(next(numbers), dtype=torch.float64)),
+    ):
+        result = transform(value)  # another crop than the first would be a StopIteration
+    assert not [*numbers], "torchvision drew less than it was given"
+    return result
+
+
+def _crop_numbers(transform: Any, value: Any, drawn: Sequence[int]) -> list[list[float]]:
+    from torchvision.transforms.v2._utils import get_bounding_boxes
+
+    top, left, height, width = drawn
+    full_height, full_width = get_bounding_boxes(torch.utils._pytree.tree_flatten(value)[0]).canvas_size
+    low, spread = transform.min_scale, transform.max_scale - transform.min_scale
+    sides = ((width, full_width), (height, full_height))
+    shares = [((side + 0.5) / full - low) / (spread or 1.0) for side, full in sides]
+    places = [
+        (at + 0.5) / (full - side) if full > side else 0.0 for at, (side, full) in zip((left, top), sides, strict=True)
+    ]
+    return [shares, places]
+
+
 _CHANCES = (
     "RandomHorizontalFlip",
     "RandomVerticalFlip",
@@ -368,6 +409,9 @@ _FORCED: dict[str, Callable[[Any, Any, Any], Any]] = {
     "RandomApply": _apply,
     "RandomChoice": _choice,
     "RandomOrder": _order,
+    "Compose": _sequence,
+    "RandomIoUCrop": _iou_crop,
+    "RandomZoomOut": _zoom_out,
     "RandomResizedCropAndInterpolation": _timm_crop,
     "ResizeKeepRatio": _timm_resize,
 }

@@ -148,7 +148,14 @@ ROWS = (
     Row("RandomResize", None, "op own own own", fixed=("14, 15",), drawn=("12, 30",)),
     Row("RandomShortestSize", None, "op own own own", drawn=("[12, 15, 18]", "[12, 40], max_size=30")),
     Row("ScaleJitter", None, "op own own own", drawn=("(20, 20)",)),
-    Row("RandomZoomOut", None, "own own own own", fixed=("p=0.0",), own=("p=1.0", "fill=9, p=0.5")),
+    Row(
+        "RandomZoomOut",
+        None,
+        "op own own own",
+        fixed=("p=0.0",),
+        drawn=("p=1.0", "fill=9, p=0.5", "(1, 2, 255), (1.5, 2.0), p=1.0"),
+        own=("fill={torch.Tensor: 7, PIL.Image.Image: 9}",),
+    ),
     Row("RandomIoUCrop", None, "- - - -", fixed=("",)),
     # Maps of the plane.
     Row(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import sophon
@@ -168,7 +169,31 @@ def _detection() -> Any:
     return sophon.Joint(v2.Compose(steps), ("image", {"boxes": "boxes", "labels": "labels"}))
 
 
-JOINTS: dict[str, Callable[[], Any]] = {"segmentation": _segmentation, "detection": _detection}
+def _ssd(*, is_lite: bool = False) -> Any:
+    """Return torchvision's reference for SSD, or for SSDlite: crops that keep objects, drawn by their boxes."""
+    import torch
+    from torchvision.transforms import v2
+
+    before = [] if is_lite else [v2.RandomPhotometricDistort(), v2.RandomZoomOut(fill=(123, 117, 104))]
+    steps = [
+        *before,
+        v2.RandomIoUCrop(),
+        v2.RandomHorizontalFlip(),
+        v2.ToImage(),
+        v2.ToDtype(torch.float32, scale=True),
+        v2.ConvertBoundingBoxFormat("XYXY"),
+        v2.SanitizeBoundingBoxes(),
+        v2.ToPureTensor(),
+    ]
+    return sophon.Joint(v2.Compose(steps), ("image", {"boxes": "boxes", "labels": "labels"}))
+
+
+JOINTS: dict[str, Callable[[], Any]] = {
+    "segmentation": _segmentation,
+    "detection": _detection,
+    "ssd": _ssd,
+    "ssdlite": partial(_ssd, is_lite=True),
+}
 """Recipes for pictures with masks, and with boxes and labels."""
 
 RECIPES: dict[str, Callable[[], Any]] = {

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sophon.codec import views
+from sophon.codec.boxes import boxes_among, with_sight
 from sophon.codec.codec import AheadCodec, Codec, Payload
 from sophon.codec.table import CODECS, codec_named
 from sophon.codec.targets import mask_box, packed
@@ -99,11 +100,14 @@ def make_payload(pipeline: Pipeline, data: bytes, key: Key, cut: Cut, trace: Tra
 
 def _make_joint(pipeline: Pipeline, codec: Codec, data: bytes, key: Key, cut: Cut, trace: Trace) -> bytes:
     first, *others = unpack(data, 1 + len(pipeline.fields))
+    key = with_sight(pipeline, key, first, (0, 0), boxes_among(pipeline.fields, others))
     made = _make_single(pipeline, codec, bytes(first), key, cut, trace)
-    box = None
-    if 0 not in trace.size:
-        box = mask_box(pipeline, key, trace.size, None if isinstance(codec, AheadCodec) else cut.k)
-    payload = packed(pipeline, others, made, trace.size, box)
+    box, size = None, trace.size
+    if key.sight is not None:  # the trainer needs it to know what was drawn, also of a file that it cannot look into
+        size = key.sight.height, key.sight.width
+    if 0 not in size:
+        box = mask_box(pipeline, key, size, None if isinstance(codec, AheadCodec) else cut.k)
+    payload = packed(pipeline, others, made, size, box)
     trace.coded()
     return payload
 

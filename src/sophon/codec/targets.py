@@ -74,7 +74,7 @@ def taken_apart(pipeline: Pipeline, payload: Payload, is_raw: bool) -> tuple[mem
 
 def mask_box(pipeline: Pipeline, key: Key, size: Size, stop: int | None) -> Box | None:
     """Return the part of masks that the first crop among ops[:stop] needs; None for all of it."""
-    spec = image(*size, 3)
+    spec = image(*size, 3).with_objects(None if key.sight is None else key.sight.objects)
     passed: list[tuple[Op, Spec, Params]] = []
     reach = 0.0  # source pixels to one of the result, of the one resize that there may be
     for position, op in enumerate(pipeline.ops[1:stop], start=1):
@@ -88,7 +88,7 @@ def mask_box(pipeline: Pipeline, key: Key, size: Size, stop: int | None) -> Box 
             return _wider(box, _MARGIN + math.ceil(reach), size)
         if not op.passes:
             return None
-        made = op.made(spec, params)
+        made = op.passed(spec, params)
         if made.shape != spec.shape:
             if reach:
                 return None  # what one resize rounds, the other multiplies

@@ -12,6 +12,7 @@ from sophon.loader.epoch.targets import LABEL, Targets, check_kind
 from sophon.loader.sources.samples import divided
 from sophon.pipeline import Pipeline
 from sophon.pipeline.translation.joint import JointOps, joint_ops
+from sophon.store.fields import BOXES
 
 _IMAGE = "image"
 
@@ -70,6 +71,9 @@ class Joint:
             if kinds[name] == "picture":
                 raise ConfigError(f'sample: say what {name!r} is, as kinds={{"{name}": "mask"}}, or "bytes"')
         recipe = self.ops
+        boxes = [name for name, kind in kinds.items() if kind.partition(":")[0] == BOXES]
+        if pipeline.looks and len(boxes) > 1:
+            raise ConfigError(f"sample: a step draws by the boxes, and there are several: {', '.join(boxes)}")
         targets = Targets(self.sample, fields, kinds, recipe.followers, recipe.form)
         return pipeline.along([(name, kinds[name]) for name in fields]), targets
 

@@ -28,9 +28,10 @@ from sophon.pipeline.code import LIBRARIES, digest, is_altered, label
 from sophon.pipeline.op import Json, Op
 from sophon.pipeline.rng import Rng
 from sophon.pipeline.seeding import seeded
-from sophon.pipeline.spec import CONTAINERS, OBJECT, Kind, Spec, Value, ViewSet
+from sophon.pipeline.spec import OBJECT, Kind, Spec, Value, ViewSet, arranged
 
 OWN_CODE = "your own code"
+_KEYPOINTS = "KeyPoints"  # class of torchvision's, which may not be there
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ class Call(Op):
         """Return what torchvision would give the function where an op gives a value."""
         torch: Any = sys.modules.get("torch")  # loaded by whoever wrote a callable that wants tensors
         if isinstance(value, ViewSet):
-            return CONTAINERS[value.container](map(self.met, value.values))
+            return arranged(value.container, list(map(self.met, value.values)))
         return self.form.tensor(value, torch) if torch is not None and isinstance(value, np.ndarray) else value
 
     def apply(self, value: Value, params: int) -> Value:
@@ -156,15 +157,28 @@ def _on_sample(function: Callable[..., Any], sample: Value) -> Value:
     if is_albumentations(function):
         if not isinstance(sample, dict):
             raise TypeError('albumentations takes its arguments by name: let the sample be a dict with an "image"')
-        return function(**{name: _array(part) for name, part in sample.items()})
+        points = {tuple(part.shape[:2]) for part in sample.values() if type(part).__name__ == _KEYPOINTS}
+        return function(**{name: _array(part, points) for name, part in sample.items()})
     return function(sample)
 
 
-def _array(part: Any) -> Any:
-    """Return a picture or a tensor as an array that may be written to; albumentations knows no others."""
+def _array(part: Any, points: set[tuple[int, ...]]) -> Any:
+    """Return a picture or a tensor as an array that may be written to; albumentations knows no others.
+
+    To albumentations points belong to no objects: those of all objects, and what is said of each point, are one list.
+
+    Args:
+        part: Of a sample.
+        points: Objects and points to an object, of the keypoints in the sample.
+    """
     if isinstance(part, Image.Image):
         return np.array(part)
-    return part.numpy().copy() if hasattr(part, "numpy") else part
+    if not hasattr(part, "numpy"):
+        return part
+    array = part.numpy().copy()
+    if type(part).__name__ == _KEYPOINTS:
+        return array.reshape(-1, array.shape[-1])
+    return array.reshape(-1) if type(part).__name__ == "Tensor" and array.shape in points else array
 
 
 def met(op: Op, value: Value, spec: Spec, *, by_op: bool) -> Value:

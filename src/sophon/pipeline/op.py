@@ -8,7 +8,8 @@ If an op is inconsistent with the following, it is a bug:
 - `output` is what `apply` returns, for every input that `output` accepts; it may say None for a dimension it cannot
   know, and raises `ConfigError` for an input the op can never take.
 - `draw` uses the given `Rng` and the input's spec, never the pixels; so that the parameters of any future epoch can be
-  known before the picture is decoded. An op without randomness does not define it.
+  known before the picture is decoded. An op without randomness does not define it. One that `looks` also uses the
+  boxes of objects in the spec, which whoever draws has put there; those after an op are where `placed` says.
 - `apply` is a pure function of (value, params), gives the same bits on every machine, and never changes its input. On a
   value of another kind than `takes` it raises; no op hands on what it does not know (`Pipeline.run` checks that too).
 - `boxes_needed`, `boxes_before` and `sizes_made` say of many pictures at once what `draw`, `box_needed`, `box_before`
@@ -26,7 +27,7 @@ from typing import Any, ClassVar, TypeAlias
 from sophon.errors import ConfigError
 from sophon.pipeline.part import Box
 from sophon.pipeline.rng import Rng
-from sophon.pipeline.spec import Kind, Spec, Value
+from sophon.pipeline.spec import Kind, Objects, Spec, Value
 from sophon.pipeline.streams import Boxes, Sizes, Streams
 
 Params: TypeAlias = Any
@@ -40,6 +41,7 @@ class Op:
     version: ClassVar[int] = 1
     takes: ClassVar[Kind]
     modes: ClassVar[tuple[str, ...]] = ()  # of pictures that it takes, besides RGB and L
+    still: ClassVar[bool] = False  # every pixel stays in its place, and so does what lies in the picture
 
     @classmethod
     def name(cls) -> str:
@@ -62,6 +64,15 @@ class Op:
     def made(self, spec: Spec, params: Params) -> Spec:  # noqa: ARG002 - part of the contract
         """Return the spec of the result where the parameters are known, which may say more than `output`."""
         return self.output(spec)
+
+    def placed(self, spec: Spec, params: Params) -> Objects | None:  # noqa: ARG002 - part of the contract
+        """Return where the objects of an input lie in the result; None if that is not known."""
+        return spec.objects if self.still else None
+
+    def passed(self, spec: Spec, params: Params) -> Spec:
+        """Return what `made` does, with the objects in their places."""
+        made = self.made(spec, params)
+        return made if spec.objects is None else made.with_objects(self.placed(spec, params))
 
     def apply(self, value: Value, params: Params) -> Value:
         """Return the result for the given parameters."""
@@ -107,9 +118,19 @@ class Op:
         return type(self).box_before is not Op.box_before
 
     @property
+    def places(self) -> bool:
+        """Whether it is known where objects lie after it."""
+        return self.still or type(self).placed is not Op.placed
+
+    @property
     def random(self) -> bool:
         """Whether the result depends on the epoch."""
         return type(self).draw is not Op.draw
+
+    @property
+    def looks(self) -> bool:
+        """Whether it draws by the boxes of objects, too."""
+        return False
 
     @property
     def portable(self) -> bool:

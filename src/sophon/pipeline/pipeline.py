@@ -26,6 +26,7 @@ from sophon.pipeline.spec import ENCODED, Kind, Spec, Value, spec_of
 from sophon.pipeline.trace import Trace
 from sophon.pipeline.translation import ops_from_transform
 
+_BOXES = "boxes"  # kind of field, as in `store.fields`
 _FORMAT = 1  # of the JSON form
 _LONGEST_WORDS = 400  # characters: a recipe of ten ops has half of them
 _MAX_JSON_BYTES = 1 << 16  # a recipe is a few hundred bytes
@@ -89,12 +90,29 @@ class Pipeline:
         return cls(ops_from_transform(transform))
 
     @property
-    def max_cut(self) -> int:
-        """The number of ops, from the first, that can run near storage."""
+    def portable(self) -> int:
+        """The number of ops, from the first, that can be sent to another machine."""
         for position, op in enumerate(self.ops):
             if not op.portable:
                 return position
         return len(self.ops)
+
+    @property
+    def drawable(self) -> int:
+        """The number of ops, from the first, whose parameters a storage node knows: it has no boxes but in a field."""
+        if sum(kind.partition(":")[0] == _BOXES for _, kind in self.fields) == 1:
+            return len(self.ops)
+        return next((position for position, op in enumerate(self.ops) if op.looks), len(self.ops))
+
+    @property
+    def max_cut(self) -> int:
+        """The number of ops, from the first, that can run near storage."""
+        return min(self.portable, self.drawable)
+
+    @property
+    def looks(self) -> bool:
+        """Whether an op draws by the boxes of a sample, which then have to come with the key."""
+        return any(op.looks for op in self.ops)
 
     @property
     def first_call(self) -> int:
@@ -108,7 +126,7 @@ class Pipeline:
     def reach(self) -> int:
         """The number of ops that a storage node is told: those it can run, and those up to the crop."""
         crop = first_crop(self.ops)
-        return self.max_cut if crop is None else max(self.max_cut, crop + 1)
+        return self.portable if crop is None else max(self.portable, crop + 1)
 
     def run(
         self,
@@ -148,7 +166,8 @@ class Pipeline:
                 value = met(self.ops[position], value, spec, by_op=by_op)
                 for at in range(position, after):
                     op = self.ops[at]
-                    drawn.append(op.draw(Rng(key, at), spec) if op.random else None)
+                    seen = self._seen(at, key, spec) if op.looks else spec
+                    drawn.append(op.draw(Rng(key, at), seen) if op.random else None)
                     if at + 1 < after:
                         spec = op.output(spec)
                         between.append(spec.size_bytes)
@@ -167,6 +186,19 @@ class Pipeline:
                 trace.passed(position, after, value, between)
             position = after
         return value
+
+    def _seen(self, position: int, key: Key, spec: Spec) -> Spec:
+        """Return the spec of what an op is given, with the sample's objects where the ops before it put them."""
+        if key.sight is None:
+            return spec
+        seen = key.sight
+        for at, op in enumerate(self.ops[1:position], start=1):
+            seen = op.passed(seen, op.draw(Rng(key, at), seen) if op.random else None)
+        if (seen.height, seen.width) != (spec.height, spec.width):
+            raise OpError(
+                f"a picture of {spec.width}×{spec.height} pixels, where one of {seen.width}×{seen.height} was expected."
+            )
+        return spec.with_objects(seen.objects)
 
     def _fusion(self, position: int, end: int) -> Fused | None:
         """Return the longest fusion that begins at a position and does not reach beyond the end."""

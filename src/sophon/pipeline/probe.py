@@ -21,7 +21,7 @@ from sophon.pipeline.ops.decode import AS_THEY_ARE, Decode
 from sophon.pipeline.ops.picture import INTERPOLATIONS
 from sophon.pipeline.pipeline import Pipeline
 from sophon.pipeline.rng import Key
-from sophon.pipeline.spec import Value, ViewSet
+from sophon.pipeline.spec import Spec, Value, ViewSet, image
 from sophon.version import __version__
 
 _SHAPES = ((0, 0, 90, 61), (40, 20, 101, 110), (60, 10, 93, 190), (100, 100, 128, 118))
@@ -66,10 +66,11 @@ def digests(pipeline: Pipeline) -> list[str]:
 def each_digest(pipeline: Pipeline) -> Iterator[str]:
     """Yield the same one by one, for who wants to know those before an op that takes the whole process down."""
     values: list[Value] = [_picture_for(pipeline)] * _PASSES
-    for k in range(pipeline.max_cut):
+    sight = _sight() if pipeline.looks else None
+    for k in range(pipeline.portable):
         hasher = hashlib.sha256()
         try:
-            values = [pipeline.run(value, Key(0, epoch, 0), k, k + 1) for epoch, value in enumerate(values)]
+            values = [pipeline.run(value, Key(0, epoch, 0, sight), k, k + 1) for epoch, value in enumerate(values)]
         except OpError:
             return
         for value in values:
@@ -77,6 +78,11 @@ def each_digest(pipeline: Pipeline) -> Iterator[str]:
         if k > 0:
             hasher.update(_resampling())
         yield hasher.hexdigest()[:16]
+
+
+def _sight() -> Spec:
+    """Return the size of the built-in picture, with some objects in it."""
+    return image(240, 320, 3).with_objects(np.array([[10.0, 20.0, 90.5, 200.0], [100.0, 60.0, 300.0, 180.25]]))
 
 
 @cache

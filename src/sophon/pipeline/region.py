@@ -27,20 +27,21 @@ def first_crop(ops: Sequence[Op]) -> int | None:
 
 
 def can_crop_early(pipeline: Pipeline, stop: int | None = None) -> bool:
-    """Return whether one of ops[:stop] crops and those between it and Decode let a part pass."""
-    return first_crop(pipeline.ops[:stop]) is not None if stop != 0 else False
+    """Return whether one of ops[:stop] crops, those between it and Decode let a part pass, and all can be drawn for."""
+    crop = first_crop(pipeline.ops[:stop]) if stop != 0 else None
+    return crop is not None and crop < pipeline.drawable
 
 
 def needed_box(pipeline: Pipeline, key: Key, height: int, width: int, stop: int | None = None) -> Box | None:
     """Return the box of a picture of this size that ops[:stop] need in one pass, or None if they need all of it.
 
-    Where they end before the crop, what they give is the whole picture. Random parameters depend on the key and the
-    picture's size alone, so nothing has to be decoded for this.
+    Where they end before the crop, what they give is the whole picture. Random parameters depend on the key, what comes
+    with it and the picture's size alone, so nothing has to be decoded for this.
     """
     decode = pipeline.ops[0]
     if not isinstance(decode, Decode) or first_crop(pipeline.ops) is None:
         return None
-    spec = image(height, width, len(decode.mode))
+    spec = image(height, width, len(decode.mode)).with_objects(None if key.sight is None else key.sight.objects)
     passed: list[tuple[Op, Spec, Params]] = []
     for position, op in enumerate(pipeline.ops[1:stop], start=1):
         params = op.draw(Rng(key, position), spec) if op.random else None
@@ -54,7 +55,7 @@ def needed_box(pipeline: Pipeline, key: Key, height: int, width: int, stop: int 
         if not op.passes:
             return None
         passed.append((op, spec, params))
-        spec = op.made(spec, params)
+        spec = op.passed(spec, params)
     return None
 
 

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from sophon.errors import ConfigError
 from sophon.pipeline import portable
+from sophon.pipeline.spec import Spec
 
 _WORDS = 8  # drawn at once; most ops need one to six
 _LIMIT = 1 << 64
@@ -30,11 +31,16 @@ _VIEW, _STEP = 1 << 40, 1 << 48
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Names one pass of one sample: which run, which epoch, which sample."""
+    """Names one pass of one sample: which run, which epoch, which sample.
+
+    With it may come what some ops look at when they draw: `sight`, the size of the sample's picture as it is decoded,
+    and the boxes of its objects. These belong to the sample, so they are no part of the name.
+    """
 
     seed: int
     epoch: int
     sample: int
+    sight: Spec | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("seed", "epoch", "sample"):
@@ -109,6 +115,10 @@ class Rng:
     def below(self, bound: int) -> int:
         """Return an integer in 0 … bound - 1 (bias below 2**-32 for any picture-sized bound)."""
         return (self.word() * bound) >> 64
+
+    def uniforms(self, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        """Return many floats in [0, 1)."""
+        return (self._draw(count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     def permutation(self, count: int) -> tuple[int, ...]:
         """Return 0 … count - 1 in random order."""

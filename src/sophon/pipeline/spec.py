@@ -17,16 +17,20 @@ kind                  the value at run time                      shape
 
 A dimension that is not known yet is None. Pictures are in mode RGB or L as a rule, by the number of channels; `mode`
 names any other one (`MODES`). Few ops take those: see `Op.modes`. The spec of views has the spec of each in `views`,
-and as its dtype what users see them in: "list" or "tuple".
+and as its dtype what users see them in (`arranged`). Of a picture whose sample has boxes, `objects` says where
+those lie in it, for ops that draw by them (`Op.looks`).
 """
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -37,6 +41,7 @@ from sophon.pipeline.part import Canvas, Part
 
 Value: TypeAlias = Any
 Shape: TypeAlias = tuple[int | None, ...]
+Objects: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.float64]]  # left, top, right, bottom of each
 
 MODES: Final[dict[str, tuple[int, str]]] = {
     "RGB": (3, "uint8"),
@@ -68,7 +73,8 @@ class Kind(Enum):
 class Spec:
     """Kind, shape and dtype of a value.
 
-    Of a picture also its mode, where that is neither RGB nor L; of views the spec of each.
+    Of a picture also its mode, where that is neither RGB nor L, and its objects, where somebody knows them; of views
+    the spec of each.
     """
 
     kind: Kind
@@ -76,6 +82,7 @@ class Spec:
     dtype: str = "uint8"
     mode: str = ""
     views: tuple[Spec, ...] = ()
+    objects: Objects | None = field(default=None, compare=False, repr=False)  # no part of what a value is
 
     @property
     def height(self) -> int:
@@ -104,6 +111,10 @@ class Spec:
         """Whether all dimensions are known, those of all views."""
         return None not in self.shape and all(view.is_sized for view in self.views)
 
+    def with_objects(self, objects: Objects | None) -> Spec:
+        """Return the spec of a picture with these objects in it; None if nobody knows."""
+        return self if objects is self.objects else replace(self, objects=objects)
+
     def _known(self, dimension: int | None) -> int:
         if dimension is None:
             raise ConfigError(
@@ -121,17 +132,13 @@ class Spec:
         return f"{self.kind.value}[{size}] {self.dtype}{mode}" if size else self.kind.value
 
 
-CONTAINERS: Final[dict[str, type]] = {"list": list, "tuple": tuple}
-"""What users see the views of a sample in."""
-
-
 @dataclass(frozen=True, slots=True)
 class ViewSet:
     """The views of one sample on their way through a pipeline.
 
     Args:
         values: One of each view.
-        container: What users see them in: "list" or "tuple".
+        container: What users see them in: see `arranged`.
     """
 
     values: tuple[Value, ...]
@@ -173,3 +180,97 @@ def spec_of(value: Value) -> Spec:  # noqa: PLR0911 - one line per kind
     if torch is not None and isinstance(value, torch.Tensor):
         return Spec(Kind.TENSOR, tuple(value.shape), str(value.dtype).removeprefix("torch."))
     return OBJECT
+
+
+# --- arrangements -----------------------------------------------------------------------------------------------------
+# What users see the views of a sample in, as a text, so that a spec can hold it: "list", "tuple", or JSON for a nest of
+# lists, tuples and dicts, as DINOv2 returns them. There a number stands for a view, […] for a list, {"tuple": […]} for
+# a tuple and {"dict": [[name, …], …]} for a dict.
+
+_PLAIN_ARRANGEMENTS: Final[dict[str, type]] = {"list": list, "tuple": tuple}
+_LONGEST_ARRANGEMENT: Final = 1 << 12
+_DEEPEST_ARRANGEMENT: Final = 6
+_ARRANGEMENT: Final = '"list", "tuple", or an arrangement of views'
+
+
+def arranged(text: str, values: Sequence[Any]) -> Any:
+    """Return views as users see them."""
+    plain = _PLAIN_ARRANGEMENTS.get(text)
+    return _filled(_read_arrangement(text), values) if plain is None else plain(values)
+
+
+def arrangement(shape: Any, count: int) -> str:
+    """Return the text of an arrangement.
+
+    Args:
+        shape: Lists, tuples and dicts with the numbers of views in them.
+        count: Number of views.
+    """
+    if type(shape) in (list, tuple) and list(shape) == list(range(count)):
+        return type(shape).__name__
+    return json.dumps(_to_json(shape))
+
+
+def checked_arrangement(where: str, text: Any, count: int) -> str:
+    """Return the text of an arrangement, which somebody may have sent.
+
+    Raises:
+        ConfigError: It is none, or not one of so many views.
+    """
+    if not isinstance(text, str) or len(text) > _LONGEST_ARRANGEMENT:
+        raise ConfigError(f"{where}: expected {_ARRANGEMENT}, got {text!r:.80}")
+    if text in _PLAIN_ARRANGEMENTS:
+        return text
+    try:
+        used = set(_views_in(_read_arrangement(text)))
+    except (ValueError, RecursionError, TypeError, KeyError) as error:
+        raise ConfigError(f"{where}: expected {_ARRANGEMENT}, got {text!r:.80}") from error
+    if used != set(range(count)):
+        raise ConfigError(f"{where}: expected an arrangement of all of {count} views, got {text!r:.80}")
+    return text
+
+
+def _to_json(shape: Any) -> Any:
+    if isinstance(shape, dict):
+        return {"dict": [[name, _to_json(part)] for name, part in shape.items()]}
+    if isinstance(shape, tuple):
+        return {"tuple": list(map(_to_json, shape))}
+    return list(map(_to_json, shape)) if isinstance(shape, list) else shape
+
+
+@lru_cache(maxsize=64)
+def _read_arrangement(text: str) -> Any:
+    return _from_json(json.loads(text), _DEEPEST_ARRANGEMENT)
+
+
+def _from_json(said: Any, depth: int) -> Any:
+    if type(said) is int:
+        return said
+    if depth == 0:
+        raise ValueError(said)
+    if isinstance(said, list):
+        return [_from_json(part, depth - 1) for part in said]
+    if not isinstance(said, dict) or len(said) != 1:
+        raise ValueError(said)
+    ((kind, parts),) = said.items()
+    if kind == "tuple":
+        return tuple(_from_json(part, depth - 1) for part in parts)
+    if kind != "dict" or not all(isinstance(name, str) for name, _ in parts):
+        raise ValueError(said)
+    return {name: _from_json(part, depth - 1) for name, part in parts}
+
+
+def _views_in(shape: Any) -> Iterator[int]:
+    if isinstance(shape, int):
+        yield shape
+        return
+    for part in shape.values() if isinstance(shape, dict) else shape:
+        yield from _views_in(part)
+
+
+def _filled(shape: Any, values: Sequence[Any]) -> Any:
+    if isinstance(shape, int):
+        return values[shape]
+    if isinstance(shape, dict):
+        return {name: _filled(part, values) for name, part in shape.items()}
+    return type(shape)(_filled(part, values) for part in shape)

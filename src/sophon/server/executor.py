@@ -114,7 +114,7 @@ class Executor:
         if isinstance(message.get("pipeline"), dict):
             pipeline, reason = self._known_part(message["pipeline"], rights.tenant)
             found, problem = ([], "") if pipeline is None else self._probe(pipeline, rights.tenant)
-            answer["max_cut"] = 0 if pipeline is None else pipeline.max_cut
+            answer["max_cut"] = 0 if pipeline is None else pipeline.portable
             answer["digests"] = found
             answer["reason"] = problem or reason
         return answer

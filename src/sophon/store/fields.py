@@ -73,6 +73,18 @@ def fields_from_json(said: Any) -> tuple[Field, ...]:
     return tuple(found)
 
 
+def named_columns(said: str) -> list[str]:
+    """Return the columns that the option `fields` of a table names; none where nothing is said.
+
+    Raises:
+        ConfigError: It is not a list of different names.
+    """
+    names = [part.strip() for part in said.split(",")] if said else []
+    if said and (not all(names) or len(set(names)) < len(names) or not 2 <= len(names) <= MOST_PARTS):
+        raise ConfigError(f"fields: expected the names of different columns, the picture's first, got {said!r:.200}")
+    return names
+
+
 def chosen(fields: tuple[Field, ...], names: Iterable[str]) -> tuple[Field, ...]:
     """Return some of a data set's fields, the first among them always: the pipeline needs it.
 

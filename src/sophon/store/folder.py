@@ -200,9 +200,8 @@ def check_inside(manifest: Manifest) -> None:
 
     What was found by walking through it never does; but a manifest may be a file that somebody else has written.
     """
-    names = [manifest.ids]
-    if "path" in manifest.locations.column_names:
-        names.append(manifest.locations["path"])
+    table = manifest.locations
+    names = [manifest.ids, *(table[name] for name in table.column_names if name == "path" or name.startswith("file/"))]
     for part in (part for column in names for part in parts_of(column)):
         # Byte by byte: a name need not be text.
         leads_out = pc.match_substring_regex(part.cast(pa.large_binary()), _OUTSIDE)

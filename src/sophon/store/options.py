@@ -10,7 +10,8 @@ listing   folders: the listing beside the pictures that is used, by its name; "n
 files     folders and tars: which files are samples, as ``.wav,.flac``; "any" for all
 manifest  object stores: where the manifest lies, if neither beside the data nor in the cache
 index     object stores: where the window index lies, if not beside the data
-fields    tars: what a sample consists of, by the endings of its members, as ``image,seg.png``
+fields    what a sample consists of, as ``image,seg.png``: in tars by the endings of its members; in listings and
+          Parquet files by the columns that name files, or hold their bytes, the picture's first
 images    folders with targets: the folder of the pictures inside of the data set
 masks     folders with targets: the folder of the masks, whose names are those of the pictures
 boxes     folders with targets: COCO's JSON file, or a folder of YOLO's text files or Pascal VOC's XML files

@@ -12,12 +12,12 @@ Limits:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,8 @@ import pyarrow.parquet as pq
 from sophon.artifact import ARROW_ERRORS
 from sophon.errors import StoreError
 from sophon.store.address import Place
+from sophon.store.bundle import head_bytes, pack
+from sophon.store.fields import MASK, PICTURE, Field, named_columns
 from sophon.store.manifest import NO_LABEL, Int64Array, Manifest
 from sophon.store.parquet_schema import Roles, roles_of
 from sophon.store.row_groups import RowGroupCache
@@ -50,24 +52,33 @@ class ParquetStore(ShardStore):
 
     kind = "parquet"
     suffix = ".parquet"
+    options: ClassVar[frozenset[str]] = frozenset({"fields"})
 
     def __init__(self, path: Place, name: str, manifest: Manifest, cache_bytes: int = CACHE_BYTES) -> None:
         super().__init__(path, name, manifest)
         self._files = self._open_files(path, manifest.sources)
         self._cache = RowGroupCache(cache_bytes)
         self._roles: Roles | None = None
+        self._all_names = tuple(field.name for field in manifest.fields)  # those of a narrowed store are fewer
         self._groups, self._rows = (manifest.locations[column].to_numpy() for column in ("group", "row"))
         self._group_bytes = _group_bytes(self._shards, self._groups, manifest.sizes)
+        self._look_up()
 
     @classmethod
-    def scan(cls, path: Path, on_progress: Progress | None = None) -> Manifest:
+    def scan(
+        cls, path: Path, on_progress: Progress | None = None, options: Mapping[str, str] | None = None
+    ) -> Manifest:
         """Return the manifest of one file, of a folder of files in order of their names, or of a pattern.
 
         Pictures are read through once for their sizes, which Parquet does not keep.
         """
         folder, names = find_shards(path, cls.suffix)
         files: list[Shard] = [(partial(_itself, folder / name), str(folder / name)) for name in names]
-        return scan_shards(path, names, shard_sources(folder, names), files, on_progress)
+        fields = tuple(named_columns((options or {}).get("fields", "")))
+        return scan_shards(path, names, shard_sources(folder, names), files, on_progress, fields)
+
+    def _look_up(self) -> None:
+        self._names = tuple(field.name for field in self.manifest.fields)
 
     def _open_files(self, path: Place, sources: pa.Table) -> Shards:
         assert isinstance(path, Path)
@@ -83,27 +94,42 @@ class ParquetStore(ShardStore):
         self._cache.limit_bytes = limit_bytes
 
     def _read(self, index: int) -> bytes:
+        if not self._names:
+            return self._value(index, 0) or b""
+        found = []
+        for name in self._names:
+            value = self._value(index, self._all_names.index(name))
+            if value is None:
+                remedy = "Correct the row, or have on_error say what becomes of such samples."
+                raise self._failure(index, f"field {name!r}: its row has no bytes in that column", remedy)
+            found.append(value)
+        return pack(found)
+
+    def _value(self, index: int, column: int) -> bytes | None:
+        """Return the bytes of a sample in the column of the pictures, or in that of a further field."""
         shard, group, row = int(self._shards[index]), int(self._groups[index]), int(self._rows[index])
         try:
             if self._group_bytes[shard, group] > self.cache_bytes:
-                value = self._one_row(shard, group, row)
+                value = self._one_row(shard, group, row, column)
             else:
-                value = self._cache.get((shard, group), lambda: self._decode(shard, group))[row].as_py()
+                found = self._cache.get((shard, group, column), lambda: self._decode(shard, group, column))
+                value = found[row].as_py()
         except ARROW_ERRORS as error:
             problem = f"row group {group} of its shard {self._files.path(shard)} cannot be read: {describe(error)}"
             raise self._failure(index, problem, "Copy the shard again, or open the data set again.") from error
-        return value if isinstance(value, bytes) else b""
+        return value if isinstance(value, bytes) else None
 
-    def _decode(self, shard: int, group: int) -> pa.ChunkedArray:
+    def _decode(self, shard: int, group: int, column: int) -> pa.ChunkedArray:
         with self._open(shard) as (file, roles):
-            table = file.read_row_group(group, columns=[roles.bytes_path], use_threads=False)
-            return _binary(table[roles.image])
+            name, path = roles.columns[column]
+            return _binary(file.read_row_group(group, columns=[path], use_threads=False)[name])
 
-    def _one_row(self, shard: int, group: int, row: int) -> object:
+    def _one_row(self, shard: int, group: int, row: int, column: int) -> object:
         with self._open(shard) as (file, roles):
-            for batch in file.iter_batches(_STEP, [group], [roles.bytes_path], use_threads=False):
+            name, path = roles.columns[column]
+            for batch in file.iter_batches(_STEP, [group], [path], use_threads=False):
                 if row < len(batch):
-                    return _binary(batch.column(roles.image))[row].as_py()
+                    return _binary(batch.column(name))[row].as_py()
                 row -= len(batch)
         return None
 
@@ -113,7 +139,7 @@ class ParquetStore(ShardStore):
         self._files.check(shard, path.stat())
         with pq.ParquetFile(path, pre_buffer=False) as file:
             if self._roles is None:  # the same in all shards: `scan` refuses them otherwise
-                self._roles = roles_of(file.schema_arrow, f"shard {path}")
+                self._roles = roles_of(file.schema_arrow, f"shard {path}", self._all_names)
             yield file, self._roles
 
     def close(self) -> None:
@@ -137,6 +163,7 @@ class _Shard:
     rows: Int64Array
     labels: Int64Array | None
     columns: pa.Table
+    field_sizes: tuple[Int64Array, ...] = ()
 
 
 Shard: TypeAlias = tuple[Callable[[], Any], str]
@@ -144,7 +171,12 @@ Shard: TypeAlias = tuple[Callable[[], Any], str]
 
 
 def scan_shards(
-    path: Place, names: list[str], sources: pa.Table, files: list[Shard], on_progress: Progress | None = None
+    path: Place,
+    names: list[str],
+    sources: pa.Table,
+    files: list[Shard],
+    on_progress: Progress | None = None,
+    fields: tuple[str, ...] = (),
 ) -> Manifest:
     """Return the manifest of Parquet shards, wherever they lie.
 
@@ -154,6 +186,7 @@ def scan_shards(
         sources: What is known of them.
         files: How to open them, in order.
         on_progress: Called now and then.
+        fields: What a sample consists of, by the names of columns; none for the picture alone.
     """
     shards: list[_Shard] = []
     total = sum(map(_row_count, files))
@@ -164,7 +197,7 @@ def scan_shards(
             on_progress(seen + count, total)
 
     for name, file in zip(names, files, strict=True):
-        shards.append(_scan_shard(file, name, report))
+        shards.append(_scan_shard(file, name, report, fields))
         seen += shards[-1].row_count
     if not any(len(shard.sizes) for shard in shards):
         raise StoreError(
@@ -184,10 +217,10 @@ def _row_count(shard: Shard) -> int:
         raise _unreadable(shard[1], error) from error
 
 
-def _scan_shard(shard: Shard, name: str, on_count: Callable[[int], None]) -> _Shard:
+def _scan_shard(shard: Shard, name: str, on_count: Callable[[int], None], fields: tuple[str, ...]) -> _Shard:
     try:
         with pq.ParquetFile(shard[0](), pre_buffer=False) as file:
-            return _scan_file(file, shard[1], name, on_count)
+            return _scan_file(file, roles_of(file.schema_arrow, f"shard {shard[1]}", fields), name, on_count)
     except ARROW_ERRORS as error:
         raise _unreadable(shard[1], error) from error
 
@@ -198,21 +231,21 @@ def _unreadable(where: str, error: Exception) -> StoreError:
     )
 
 
-def _scan_file(file: pq.ParquetFile, where: str, name: str, on_count: Callable[[int], None]) -> _Shard:
-    roles = roles_of(file.schema_arrow, f"shard {where}")
-    leaves = [leaf for leaf in (roles.bytes_path, roles.name_path) if leaf is not None]
-    sizes, ids, starts = [], [], []
+def _scan_file(file: pq.ParquetFile, roles: Roles, name: str, on_count: Callable[[int], None]) -> _Shard:
+    leaves = [path for _, path in roles.columns] + ([] if roles.name_path is None else [roles.name_path])
+    sizes: list[list[Int64Array]] = [[] for _ in roles.columns]
+    ids, starts = [], []
     count = 0
     for group in range(file.num_row_groups):
         starts.append(count)
         for batch in file.iter_batches(_STEP, [group], leaves, use_threads=False):
-            pictures = batch.column(roles.image)
-            lengths = pc.fill_null(pc.binary_length(_binary(pictures)), -1)
-            sizes.append(lengths.to_numpy().astype(np.int64))
-            ids.append(_ids(pictures, roles, name, count))
+            for column, found in zip((column for column, _ in roles.columns), sizes, strict=True):
+                lengths = pc.fill_null(pc.binary_length(_binary(batch.column(column))), -1)
+                found.append(lengths.to_numpy().astype(np.int64))
+            ids.append(_ids(batch.column(roles.image), roles, name, count))
             count += len(batch)
             on_count(count)
-    all_sizes = np.concatenate([np.empty(0, np.int64), *sizes])
+    all_sizes, *others = (np.concatenate([np.empty(0, np.int64), *found]) for found in sizes)
     kept = all_sizes >= 0
     mask = pa.array(kept)
     group_rows = np.diff([*starts, count])
@@ -229,6 +262,9 @@ def _scan_file(file: pq.ParquetFile, where: str, name: str, on_count: Callable[[
         rows=(np.arange(count) - np.repeat(np.array(starts, np.int64), group_rows))[kept],
         labels=None if labels is None else pc.fill_null(labels.cast(pa.int64()), NO_LABEL).to_numpy()[kept],
         columns=columns.filter(mask).replace_schema_metadata(None) if roles.others else columns,
+        field_sizes=tuple(
+            np.maximum(found[kept], 0) for found in others
+        ),  # one without bytes is an error when it is read
     )
 
 
@@ -267,6 +303,13 @@ def _manifest(path: Place, names: list[str], shards: list[_Shard], sources: pa.T
     if first.label is not None:
         labels = np.concatenate([shard.labels for shard in shards if shard.labels is not None])
     left_out = sum(shard.row_count for shard in shards) - len(sizes)
+    locations: dict[str, Any] = {"shard": numbers, "group": groups, "row": rows}
+    fields: tuple[Field, ...] = ()
+    if first.fields:
+        fields = (Field(first.image, PICTURE), *(Field(name, _kind_of(name)) for name, _ in first.fields))
+        each = [sizes, *map(np.concatenate, zip(*(shard.field_sizes for shard in shards), strict=True))]
+        locations |= {f"bytes/{field.name}": found for field, found in zip(fields, each, strict=True)}
+        sizes = np.sum(each, axis=0) + head_bytes(len(fields))
     return Manifest(
         kind=ParquetStore.kind,
         ids=pa.concat_arrays([shard.ids for shard in shards]),
@@ -274,10 +317,15 @@ def _manifest(path: Place, names: list[str], shards: list[_Shard], sources: pa.T
         labels=labels,
         classes=first.classes,
         columns=columns,
-        locations=pa.table({"shard": numbers, "group": groups, "row": rows}),
+        locations=pa.table(locations),
         sources=sources,
         notes=tuple(_notes(path, left_out, labels, _group_bytes(numbers, groups, sizes))),
+        fields=fields,
     )
+
+
+def _kind_of(name: str) -> str:
+    return MASK if name == MASK else PICTURE
 
 
 def _join(tables: list[pa.Table], counts: list[int]) -> pa.Table:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from sophon.errors import StoreError
 
+IMAGE = "image"  # the first field, whatever its column is called
 _IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "picture")
 _LABEL_NAMES = ("label", "labels", "cls", "class", "class_id", "target", "fine_label", "coarse_label")
 
@@ -24,7 +25,8 @@ class Roles:
         name_path: Where its file name is, or None.
         label: Column of the label, or None.
         classes: Names of the classes, where the file says so.
-        others: All other columns, except those that hold more pictures.
+        others: All other columns, except those that hold more bytes.
+        fields: Further columns of bytes that belong to a sample: the name of each, and where its bytes are.
     """
 
     image: str
@@ -33,6 +35,12 @@ class Roles:
     label: str | None
     classes: tuple[str, ...]
     others: tuple[str, ...]
+    fields: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def columns(self) -> tuple[tuple[str, str], ...]:
+        """The columns of bytes: the picture's, and those of further fields; where the bytes of each are."""
+        return ((self.image, self.bytes_path), *self.fields)
 
     def describe(self) -> str:
         """Return the roles in words."""
@@ -41,16 +49,29 @@ class Roles:
         return f"pictures in {self.bytes_path!r} and {label}"
 
 
-def roles_of(schema: pa.Schema, where: str) -> Roles:
+def roles_of(schema: pa.Schema, where: str, fields: tuple[str, ...] = ()) -> Roles:
     """Return the roles of a file's columns.
 
+    Args:
+        schema: Of the file.
+        where: What to call it.
+        fields: What a sample consists of: the column of the picture, or "image" for the one that is found, and further
+            ones.
+
     Raises:
-        StoreError: There is no column of pictures, or several that could be it.
+        StoreError: There is no column of pictures, or several that could be it; a field is not there.
     """
     if len(set(schema.names)) != len(schema.names):
         raise StoreError(f"{where} has several columns of one name: {', '.join(schema.names)}; rename them")
     pictures = [column for column in schema if _holds_bytes(column.type)]
-    image = _choose(pictures, _IMAGE_NAMES)
+    by_name = {column.name: column for column in pictures}
+    image = by_name.get(fields[0]) if fields else None
+    if image is None and fields[:1] in ((), (IMAGE,)):
+        image = _choose(pictures, _IMAGE_NAMES)
+    for name in fields[1:] if image is not None else fields:
+        if name not in by_name:
+            there_is = ", ".join(by_name) or "none"
+            raise StoreError(f"{where} has no column {name!r} of bytes; there is {there_is}")
     if image is None:
         found = ", ".join(column.name for column in pictures) or "none"
         raise StoreError(
@@ -67,12 +88,17 @@ def roles_of(schema: pa.Schema, where: str) -> Roles:
     is_struct = pa.types.is_struct(image.type)
     return Roles(
         image=image.name,
-        bytes_path=f"{image.name}.bytes" if is_struct else image.name,
+        bytes_path=_bytes_path(image),
         name_path=f"{image.name}.path" if is_struct and _has_path(image.type) else None,
         label=None if label is None else label.name,
         classes=() if label is None else _class_names(features, label.name),
         others=tuple(name for name in schema.names if name not in taken),
+        fields=tuple((name, _bytes_path(by_name[name])) for name in fields[1:]),
     )
+
+
+def _bytes_path(column: pa.Field) -> str:
+    return f"{column.name}.bytes" if pa.types.is_struct(column.type) else str(column.name)
 
 
 def _choose(columns: list[pa.Field], names: tuple[str, ...]) -> pa.Field | None:

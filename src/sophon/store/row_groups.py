@@ -21,7 +21,7 @@ from cachetools import LRUCache
 from sophon.errors import ConfigError
 from sophon.process.renewal import renew_after_fork
 
-Key: TypeAlias = tuple[int, int]
+Key: TypeAlias = tuple[int, ...]
 
 
 class RowGroupCache:

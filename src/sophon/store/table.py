@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from sophon.artifact import ARROW_ERRORS
 from sophon.errors import ConfigError, StoreError
 from sophon.store.address import Place, is_address, parse_address
+from sophon.store.annotations.listed import ListedStore
 from sophon.store.annotations.store import AnnotatedStore
 from sophon.store.cache import ManifestCache
 from sophon.store.folder import IMAGE_SUFFIXES, FolderStore
@@ -34,6 +35,7 @@ STORES: dict[str, type[Store]] = {
     "folder": FolderStore,
     "listing": ListingStore,
     "annotated": AnnotatedStore,
+    "listed": ListedStore,
     "tar": TarStore,
     "parquet": ParquetStore,
 }
@@ -131,6 +133,7 @@ def _manifest(path: Path, options: dict[str, str], cache: ManifestCache, on_prog
 
 _ARTICLES = {
     "annotated": "pictures with targets",
+    "listed": "a listing with fields",
     "tar": "tar shards",
     "parquet": "Parquet files with pictures in them",
 }
@@ -177,12 +180,13 @@ def recognise(path: Path, options: dict[str, str] | None = None) -> str:
             return kind
     if path.is_dir():
         is_annotated = (options or {}).keys() & AnnotatedStore.options
-        return AnnotatedStore.kind if is_annotated else _recognise_folder(path, options or {})
+        kind = AnnotatedStore.kind if is_annotated else _recognise_folder(path, options or {})
+        return ListedStore.kind if kind == ListingStore.kind and "fields" in (options or {}) else kind
     if not path.exists() and not is_pattern(path):
         raise ConfigError(f"there is nothing at {path}; check the spelling, or whether the disk is mounted")
     suffix = path.suffix.lower()
     if path.is_file() and suffix in SUFFIXES and (suffix not in _SHARDS or _is_listing(path)):
-        return ListingStore.kind
+        return ListedStore.kind if "fields" in (options or {}) else ListingStore.kind
     kind = _SHARDS.get(suffix, "")
     if not kind or not (path.is_file() or is_pattern(path)):
         raise ConfigError(

@@ -1,5 +1,6 @@
 """Pictures with masks and boxes beside them: against the files themselves, read by Python's own json and XML."""
 
+import dataclasses
 import functools
 import json
 import os
@@ -8,6 +9,7 @@ import warnings
 from xml.etree import ElementTree
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from sophon.errors import ConfigError, StoreError
@@ -272,3 +274,14 @@ def test_masks_and_boxes_at_once_and_what_is_refused(tmp_path):
             open_store(f"{root}?{options}")
     with pytest.raises(StoreError, match=r"expected YOLO's .txt files or Pascal VOC's .xml files, found none"):
         open_store(f"{root}?images=img&boxes=masks")
+
+
+def test_a_manifest_that_names_a_mask_outside_of_the_data_set_is_refused(tmp_path):
+    root = with_pictures(tmp_path, **{f"masks/{name}.png": b"mask" for name in NAMES})
+    with open_store(f"{root}?images=img&masks=masks") as store:
+        table = store.manifest.locations
+        outside = pa.array([b"../secret.png", *table["file/mask"].to_pylist()[1:]], pa.large_binary())
+        at = table.column_names.index("file/mask")
+        forged = dataclasses.replace(store.manifest, locations=table.set_column(at, "file/mask", outside))
+        with pytest.raises(StoreError, match="outside of the data set"):
+            type(store)(store.path, store.name, forged)

@@ -47,7 +47,11 @@ KINDS = {
         "segmentation", "a crop of 512 × 512 pixels with its mask", "coco", "images=images&masks=masks"
     ),
     "detection": Kind("detection", "640 × 640 pixels at many scales, with boxes", "coco", "images=images&boxes=labels"),
+    "ssd": Kind("ssd", "zoomed out, then crops that keep objects", "coco", "images=images&boxes=labels"),
+    "ssdlite": Kind("ssdlite", "crops that keep objects", "coco", "images=images&boxes=labels"),
 }
+USUAL = ("simclr", "dino", "segmentation", "detection")
+"""Those that are run where nobody says which."""
 
 
 class KindsError(Error):
@@ -56,7 +60,7 @@ class KindsError(Error):
 
 def bench_kinds(
     data: Path,
-    names: Sequence[str] = tuple(KINDS),
+    names: Sequence[str] = USUAL,
     link_bytes_per_s: float = 1.25e6,
     repeats: int = 2,
     storage_cores: float = 1.0,

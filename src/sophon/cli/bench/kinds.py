@@ -14,7 +14,9 @@ from sophon.cli.output import json_option, show
 from sophon.cli.progress import steps_bar
 from sophon.units import format_bytes, format_seconds, parse_bandwidth
 
-_KINDS = ("simclr", "dino", "segmentation", "detection")  # named here, since a server's command line loads no torch
+# Named here, since a server's command line loads no torch.
+_USUAL = ("simclr", "dino", "segmentation", "detection")
+_KINDS = (*_USUAL, "ssd", "ssdlite")
 
 
 @click.command("kinds")
@@ -25,7 +27,7 @@ _KINDS = ("simclr", "dino", "segmentation", "detection")  # named here, since a 
     "names",
     type=click.Choice(_KINDS),
     multiple=True,
-    default=_KINDS,
+    default=_USUAL,
     show_default=True,
     help="Which; may be repeated.",
 )

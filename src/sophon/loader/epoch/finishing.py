@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from sophon.codec.boxes import with_sight
 from sophon.codec.codec import Payload
 from sophon.codec.cut import RAW, finish_payload
 from sophon.codec.targets import taken_apart
@@ -25,7 +26,7 @@ from sophon.pipeline.call import Call
 from sophon.pipeline.ops import Views
 from sophon.pipeline.rng import Rng
 from sophon.pipeline.seeding import seeded
-from sophon.pipeline.spec import CONTAINERS, ViewSet
+from sophon.pipeline.spec import ViewSet, arranged
 from sophon.store.bundle import unpack
 
 _TARGET_POSITION = (1 << 32) + 1  # neither a pipeline's op nor collating draws the same random words
@@ -178,8 +179,10 @@ class Finishing:
         pipeline, own, is_raw = self.pipeline, self.pipeline.first_call, reply.cut == RAW
         payload, size, fields = taken_apart(pipeline, reply.payload, is_raw)
         noted = Trace(len(pipeline)) if trace is None else trace  # of the picture's size, where it is decoded here
-        value = finish_payload(pipeline, payload, key, reply.cut, own, None, noted)
         values = {**reply.columns, **dict(zip(targets.fields, fields, strict=True)), LABEL: reply.label}
+        if pipeline.looks:
+            key = with_sight(pipeline, key, payload, size, targets.boxes(values))
+        value = finish_payload(pipeline, payload, key, reply.cut, own, None, noted)
         size = size if 0 not in size else noted.size
         sample = targets.put_together(pipeline, value, values, key, size, is_raw)
         start_s = time.monotonic()
@@ -228,7 +231,7 @@ class Finishing:
             own = _fit(value)
             return torch.from_numpy(own) if self.output == "torch" else own
         if isinstance(value, ViewSet):
-            return CONTAINERS[value.container](map(self._view, self._last_steps, value.values))
+            return arranged(value.container, list(map(self._view, self._last_steps, value.values)))
         return as_arrays(value) if self.output == "numpy" else value
 
     @property

@@ -17,12 +17,15 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from sophon.codec.boxes import boxes_among, of_field, read_boxes, read_numbers
 from sophon.codec.targets import received_mask
 from sophon.errors import ConfigError, OpError
 from sophon.loader.torch_import import torch
 from sophon.pipeline import Key, Kind, Pipeline, Rng, Value
 from sophon.pipeline.call import Form
-from sophon.pipeline.spec import image
+from sophon.pipeline.op import Op, Params
+from sophon.pipeline.ops import RandomApply, RandomChoice, RandomOrder
+from sophon.pipeline.spec import Spec, image
 from sophon.pipeline.translation.joint import Follower
 from sophon.store.fields import BOX_FORMATS, BOXES, BYTES, KEYPOINTS, LABELS, MASK, TEXT, VALUES
 
@@ -66,6 +69,14 @@ class Targets:
         """Whether samples have different numbers of objects, so that they cannot be stacked."""
         return any(kind.partition(":")[0] in _RAGGED for kind in self.kinds.values())
 
+    def boxes(self, values: Mapping[str, Any]) -> tuple[str, str, Any] | None:
+        """Return name, kind and value of the sample's boxes; None if it has none.
+
+        Args:
+            values: Fields as they came, and columns.
+        """
+        return boxes_among(tuple(self.kinds.items()), [values[name] for name in self.kinds])
+
     def put_together(
         self, pipeline: Pipeline, value: Value, values: Mapping[str, Any], key: Key, size: Size, is_raw: bool
     ) -> Any:
@@ -75,7 +86,7 @@ class Targets:
             pipeline: What is done to pictures.
             value: The picture after those ops.
             values: Fields as they came, columns and the label, by name.
-            key: Which sample, of which epoch.
+            key: Which sample, of which epoch, with what draws may look at.
             size: Of the picture before the first op.
             is_raw: Whether fields came as they are stored.
 
@@ -88,9 +99,7 @@ class Targets:
             try:
                 made[name] = _made(tv_tensors, self.kinds.get(name, ""), found, size, is_raw)
             except OpError as error:
-                raise OpError(
-                    f"field {name!r}: {error.problem}", remedy=error.remedy, sample=int(key.sample)
-                ) from error
+                raise of_field(name, error, key) from error
         sample = _filled(self.sample, made | {"image": _STAND_IN})
         sample = self._followed(pipeline, sample, key, size, tv_tensors)
         picture = self.form.tensor(value, torch) if isinstance(value, np.ndarray) else value
@@ -98,15 +107,23 @@ class Targets:
 
     def _followed(self, pipeline: Pipeline, sample: Any, key: Key, size: Size, tv_tensors: Any) -> Any:
         """Return a sample whose targets have gone where the picture went."""
-        at, spec = 1, image(*size, 3)
+        at, spec = 1, image(*size, 3).with_objects(None if key.sight is None else key.sight.objects)
         for follower in self.followers:
             while at < follower.position:
                 op = pipeline.ops[at]
-                spec = op.made(spec, op.draw(Rng(key, at), spec) if op.random else None)
+                spec = op.passed(spec, op.draw(Rng(key, at), spec) if op.random else None)
                 at += 1
-            drawn = pipeline.ops[at].draw(Rng(key, at), spec) if follower.draws else None
-            sample = _follow(follower, sample, drawn, (spec.height, spec.width), tv_tensors, key)
+            op = pipeline.ops[at] if follower.draws else _NO_OP
+            drawn = op.draw(Rng(key, at), spec)
+            try:
+                sample = _follow(follower, sample, op, drawn, spec, tv_tensors)
+            except Exception as error:
+                told = OpError(f"on the targets: {type(error).__name__}: {str(error).removesuffix('.')}.")
+                raise told.at(type(follower.transform).__name__, follower.position, int(key.sample)) from error
         return sample
+
+
+_NO_OP = Op()  # draws nothing
 
 
 class _StandIn:
@@ -144,32 +161,64 @@ def _without_picture(sample: Any, stand_in: Any) -> Any:
     return sample
 
 
-def _follow(follower: Follower, sample: Any, drawn: Any, size: Size, tv_tensors: Any, key: Key) -> Any:
+def _follow(follower: Follower, sample: Any, op: Op, drawn: Params, spec: Spec, tv_tensors: Any) -> Any:
     """Return a sample whose targets one transform has been applied to.
+
+    Args:
+        follower: The transform.
+        sample: The sample before it.
+        op: What it became.
+        drawn: What the op drew.
+        spec: Of the picture before it.
+        tv_tensors: torchvision's module.
+    """
+    if follower.still:
+        return sample
+    if not follower.inside:
+        return _transformed(follower, sample, drawn, (spec.height, spec.width), tv_tensors)
+    assert isinstance(op, RandomApply | RandomChoice | RandomOrder)
+    for which, params in op.applied(drawn):
+        sample = _follow(follower.inside[which], sample, op.ops[which], params, spec, tv_tensors)
+        spec = op.ops[which].passed(spec, params)
+    return sample
+
+
+def _transformed(follower: Follower, sample: Any, drawn: Params, size: Size, tv_tensors: Any) -> Any:
+    """Return a sample whose targets torchvision has transformed.
 
     torchvision decides what is transformed by the classes of all values, so a picture of one pixel is among them.
     """
     transform = follower.transform
-    name = type(transform).__name__
-    try:
-        params = follower.params(drawn, size)
-        if params is None:
-            return sample
-        small = _small_picture(follower, tv_tensors)
-        whole = _with_picture(sample, small)
-        if follower.whole:
-            return _without_picture(transform(*whole) if isinstance(whole, tuple) else transform(whole), small)
-        tree = torch.utils._pytree
-        flat, shape = tree.tree_flatten(whole)
-        needed = transform._needs_transform_list(flat)
-        done = [
-            transform.transform(value, params) if is_needed and value is not small else value
-            for value, is_needed in zip(flat, needed, strict=True)
-        ]
-        return _without_picture(tree.tree_unflatten(done, shape), small)
-    except Exception as error:
-        told = OpError(f"on the targets: {type(error).__name__}: {str(error).removesuffix('.')}.")
-        raise told.at(name, follower.position, int(key.sample)) from error
+    params = follower.params(drawn, size)
+    if params is None:
+        return sample
+    small = _small_picture(follower, tv_tensors)
+    whole = _with_picture(sample, small)
+    if follower.whole:
+        return _without_picture(transform(*whole) if isinstance(whole, tuple) else transform(whole), small)
+    tree = torch.utils._pytree
+    flat, shape = tree.tree_flatten(whole)
+    needed = transform._needs_transform_list(flat)
+    if follower.marks:
+        transform.check_inputs(flat)  # it refuses samples without boxes, also where it would leave them as they are
+    if follower.marks and params:
+        params["is_within_crop_area"] = _are_within(flat, params, tv_tensors)
+    done = [
+        transform.transform(value, params) if is_needed and value is not small else value
+        for value, is_needed in zip(flat, needed, strict=True)
+    ]
+    return _without_picture(tree.tree_unflatten(done, shape), small)
+
+
+def _are_within(flat: list[Any], crop: Mapping[str, Any], tv_tensors: Any) -> Any:
+    """Return which boxes have their centres in a crop, to torchvision's last bit: it marks the others."""
+    functional = importlib.import_module("torchvision.transforms.v2.functional")
+    boxes = next(value for value in flat if isinstance(value, tv_tensors.BoundingBoxes))
+    plain = boxes.as_subclass(torch.Tensor)
+    found = functional.convert_bounding_box_format(plain, boxes.format, tv_tensors.BoundingBoxFormat.XYXY)
+    x, y = 0.5 * (found[..., 0] + found[..., 2]), 0.5 * (found[..., 1] + found[..., 3])
+    right, bottom = crop["left"] + crop["width"], crop["top"] + crop["height"]
+    return (crop["left"] < x) & (x < right) & (crop["top"] < y) & (y < bottom)
 
 
 def _small_picture(follower: Follower, tv_tensors: Any) -> Any:
@@ -199,13 +248,13 @@ def _made(  # noqa: PLR0911 - one for each kind
     if first == BOXES:
         return _boxes(tv_tensors, rest, found, size)
     if first == KEYPOINTS:
-        points = _numbers(found, "f4", int(rest) * 2).reshape(-1, int(rest), 2)
+        points = read_numbers(found, "f4", int(rest) * 2).reshape(-1, int(rest), 2)
         return tv_tensors.KeyPoints(torch.from_numpy(points), canvas_size=size)
     if first == LABELS:
-        labels = _numbers(found, "i8", int(rest or 1))
+        labels = read_numbers(found, "i8", int(rest or 1))
         return torch.from_numpy(labels.reshape(-1, int(rest)) if rest else labels)
     if first == VALUES:
-        return torch.from_numpy(_numbers(found, "f4", 1))
+        return torch.from_numpy(read_numbers(found, "f4", 1))
     if first == TEXT and isinstance(found, memoryview):
         try:
             return bytes(found).decode()
@@ -215,58 +264,14 @@ def _made(  # noqa: PLR0911 - one for each kind
 
 
 def _boxes(tv_tensors: Any, form: str, found: Any, size: Size) -> Any:
-    boxes = _numbers(found, "f4", 4).reshape(-1, 4)
-    if form == "relative":
-        height, width = size
-        boxes = (boxes.astype(np.float64) * (width, height, width, height)).astype(np.float32)
-        form = "cxcywh"
-    _check_inside(boxes, form, size)
+    boxes, form = read_boxes(form, found, size)
     return tv_tensors.BoundingBoxes(torch.from_numpy(boxes), format=form.upper(), canvas_size=size)
-
-
-def _check_inside(boxes: np.ndarray[Any, np.dtype[np.float32]], form: str, size: Size) -> None:
-    """Raise if a box has no point in common with the picture; what only sticks out is for the recipe to clamp."""
-    if not len(boxes):
-        return
-    a, b, c, d = boxes.astype(np.float64).T
-    left, top, right, bottom = {
-        "xyxy": (a, b, c, d),
-        "xywh": (a, b, a + c, b + d),
-        "cxcywh": (a - c / 2, b - d / 2, a + c / 2, b + d / 2),
-    }[form]
-    outside = (left > size[1]) | (top > size[0]) | (right < 0) | (bottom < 0)
-    if outside.any():
-        which = int(np.flatnonzero(outside)[0])
-        numbers = ", ".join(f"{number:g}" for number in boxes[which])
-        raise OpError(
-            f"box {which} ({form}: {numbers}) lies outside of the picture of {size[1]}×{size[0]} pixels.",
-            remedy="Correct it, or name the format that boxes are written in.",
-        )
 
 
 def _bytes(found: Any) -> memoryview:
     if not isinstance(found, bytes | memoryview):
         raise OpError(f"expected the bytes of a file, got {found!r:.60}.")
     return memoryview(found)
-
-
-def _numbers(found: Any, dtype: str, each: int) -> np.ndarray[Any, Any]:
-    """Return numbers, from bytes or from the value of a column, of which there are a multiple of some number."""
-    if isinstance(found, bytes | memoryview):
-        if len(found) % np.dtype(dtype).itemsize:
-            raise OpError(f"its {len(found)} bytes are no whole numbers of {np.dtype(dtype).itemsize}.")
-        array = np.frombuffer(found, f"<{dtype}").astype(dtype)
-    else:
-        try:
-            array = np.asarray([] if found is None else found, np.float64 if dtype == "f4" else np.int64)
-            array = array.astype(dtype).reshape(-1)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise OpError(f"expected numbers, got {found!r:.60}.") from error
-    if len(array) % each:
-        raise OpError(f"it has {len(array)} numbers, expected {each} for each object.")
-    if dtype == "f4" and not np.isfinite(array).all():
-        raise OpError("it has numbers that are not finite.")
-    return array
 
 
 def size_bytes(sample: Any) -> int:

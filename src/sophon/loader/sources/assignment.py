@@ -166,7 +166,7 @@ def agreed_cut(pipeline: Pipeline, opened: Opened) -> int:
 
 def count_agreed(pipeline: Pipeline, opened: Opened) -> int:
     """Return how many ops, from the first, give the same bits there as here."""
-    if opened.digests == ("here",) * pipeline.max_cut:
+    if opened.digests == ("here",) * pipeline.portable:
         return pipeline.max_cut
     ours, theirs = digests(pipeline), opened.digests
     agreed = 0

@@ -10,6 +10,7 @@ from sophon.pipeline.ops.combined.views import Views
 from sophon.pipeline.ops.crop import CenterCrop, RandomCrop, RandomResizedCrop, RandomResizedCropAndInterpolation
 from sophon.pipeline.ops.crop_or_pad import CenterCropOrPad, RandomCropOrPad
 from sophon.pipeline.ops.decode import Decode
+from sophon.pipeline.ops.detection import RandomIoUCrop, RandomZoomOut
 from sophon.pipeline.ops.distort import RandomChannelPermutation, RandomPhotometricDistort
 from sophon.pipeline.ops.erase import RandomErasing
 from sophon.pipeline.ops.flip import RandomHorizontalFlip, RandomVerticalFlip
@@ -54,6 +55,7 @@ __all__ = [
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomInvert",
+    "RandomIoUCrop",
     "RandomOrder",
     "RandomPhotometricDistort",
     "RandomPosterize",
@@ -64,6 +66,7 @@ __all__ = [
     "RandomShortestSize",
     "RandomSolarize",
     "RandomVerticalFlip",
+    "RandomZoomOut",
     "Resize",
     "ResizeKeepRatio",
     "ScaleJitter",

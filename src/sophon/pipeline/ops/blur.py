@@ -47,6 +47,7 @@ class GaussianBlur(ImageOp):
     """
 
     version: ClassVar[int] = 3
+    still: ClassVar[bool] = True
     kernel_size: int | tuple[int, int]
     sigma: float | tuple[float, float] = (0.1, 2.0)
     api: str = "v1"

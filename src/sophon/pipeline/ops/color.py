@@ -58,6 +58,7 @@ class Grayscale(ImageOp):
         num_output_channels: 1, or 3 for three equal channels.
     """
 
+    still: ClassVar[bool] = True
     num_output_channels: int = 1
 
     def __post_init__(self) -> None:
@@ -80,6 +81,7 @@ class Grayscale(ImageOp):
 class RandomGrayscale(ChanceOp):
     """Turn a picture gray with probability p; the number of channels stays."""
 
+    still: ClassVar[bool] = True
     p: float = 0.1
 
     def _changed(self, picture: Image.Image) -> Image.Image:
@@ -89,6 +91,8 @@ class RandomGrayscale(ChanceOp):
 @dataclass(frozen=True)
 class RGB(ImageOp):
     """Turn a gray picture into one with three equal channels; a coloured one stays as it is."""
+
+    still: ClassVar[bool] = True
 
     def output(self, spec: Spec) -> Spec:
         """Return an image with three channels."""
@@ -113,6 +117,7 @@ class ColorJitter(ImageOp):
     """
 
     version: ClassVar[int] = 2
+    still: ClassVar[bool] = True
 
     brightness: Range = 0.0
     contrast: Range = 0.0

@@ -13,11 +13,19 @@ from sophon.errors import ConfigError, OpError
 from sophon.pipeline import checks
 from sophon.pipeline.op import Params
 from sophon.pipeline.ops.pad import PADDING_MODES, check_border, pad
-from sophon.pipeline.ops.picture import INTERPOLATIONS, ImageOp, check_size, interpolations, not_a_picture
+from sophon.pipeline.ops.picture import (
+    INTERPOLATIONS,
+    ImageOp,
+    check_size,
+    interpolations,
+    moved,
+    not_a_picture,
+    scaled,
+)
 from sophon.pipeline.part import Box, Part, missing
 from sophon.pipeline.pixels import PillowBox, crop_and_resize
 from sophon.pipeline.rng import Rng
-from sophon.pipeline.spec import OTHER_MODES, Spec, image
+from sophon.pipeline.spec import OTHER_MODES, Objects, Spec, image
 from sophon.pipeline.streams import Boxes, Numbers, Sizes, Streams, where, whole
 
 _TOO_SMALL = "Use pad_if_needed=True, a Resize before it, or a smaller crop."
@@ -299,6 +307,12 @@ class RandomResizedCrop(_ResizedCrop):
     def box_needed(self, spec: Spec, params: Box) -> Box | None:  # noqa: ARG002 - part of the contract
         """Return the box to cut out."""
         return params
+
+    def placed(self, spec: Spec, params: Box) -> Objects | None:
+        """Return the objects in the part, resized."""
+        top, left, height, width = params
+        part = image(height, width, spec.channels).with_objects(moved(spec, left, top, width, height))
+        return scaled(part, self.made(spec, params))
 
     def apply(self, value: Image.Image | Part, params: Box) -> Image.Image:
         """Return the part inside the box, resized."""

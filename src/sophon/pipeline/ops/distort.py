@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias
 
 from PIL import Image
@@ -11,10 +11,12 @@ from sophon.errors import OpError
 from sophon.pipeline import checks
 from sophon.pipeline.ops.color import ADJUST
 from sophon.pipeline.ops.picture import ImageOp, merged
+from sophon.pipeline.part import Box, Part, missing
 from sophon.pipeline.rng import Rng
-from sophon.pipeline.spec import Spec
+from sophon.pipeline.spec import Spec, spec_of
 
 Order: TypeAlias = tuple[int, ...]  # which channel of the picture becomes each channel of the result
+Distortion: TypeAlias = tuple[tuple[tuple[int, float], ...], Order | None]
 
 _BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(4)  # in ADJUST
 
@@ -36,6 +38,8 @@ def _draw_order(rng: Rng, spec: Spec) -> Order:
 @dataclass(frozen=True)
 class RandomChannelPermutation(ImageOp):
     """Put a picture's channels in random order."""
+
+    still: ClassVar[bool] = True
 
     def draw(self, rng: Rng, spec: Spec) -> Order:
         """Return the order of the channels."""
@@ -61,6 +65,7 @@ class RandomPhotometricDistort(ImageOp):
     """
 
     version: ClassVar[int] = 2
+    still: ClassVar[bool] = True
 
     brightness: tuple[float, float] = (0.875, 1.125)
     contrast: tuple[float, float] = (0.5, 1.5)
@@ -77,7 +82,7 @@ class RandomPhotometricDistort(ImageOp):
             p=checks.probability(self._where("p"), self.p),
         )
 
-    def draw(self, rng: Rng, spec: Spec) -> tuple[tuple[tuple[int, float], ...], Order | None]:
+    def draw(self, rng: Rng, spec: Spec) -> Distortion:
         """Return the adjustments to make as (which, factor), in order, and the order of the channels if it changes."""
         ranges = (self.brightness, self.contrast, self.saturation, self.hue)
         factors = [rng.uniform32(*limits) if rng.chance(self.p) else None for limits in ranges]
@@ -89,10 +94,19 @@ class RandomPhotometricDistort(ImageOp):
         steps = tuple((which, factor) for which in turns if (factor := factors[which]) is not None)
         return steps, _draw_order(rng, spec) if rng.chance(self.p) else None
 
-    def apply(self, value: Image.Image, params: tuple[tuple[tuple[int, float], ...], Order | None]) -> Image.Image:
+    def box_before(self, box: Box, spec: Spec, params: Distortion) -> Box | None:  # noqa: ARG002
+        """Return the box itself, unless contrast is changed: that is about the mean of the whole picture."""
+        return None if any(which == _CONTRAST for which, _ in params[0]) else box
+
+    def apply(self, value: Image.Image | Part, params: Distortion) -> Image.Image | Part:
         """Return the distorted picture."""
-        steps, order = params
-        value = self._picture(value)
+        if isinstance(value, Part):
+            if self.box_before(value.box, spec_of(value), params) is None:
+                raise missing(None)
+            return replace(value, picture=self._distorted(value.picture, *params))
+        return self._distorted(self._picture(value), *params)
+
+    def _distorted(self, value: Image.Image, steps: tuple[tuple[int, float], ...], order: Order | None) -> Image.Image:
         for which, factor in steps:
             value = ADJUST[which](value, factor)
         return value if order is None else permuted(value, order)

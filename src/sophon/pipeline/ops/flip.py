@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 from PIL import Image
 
 from sophon.pipeline.ops.picture import ChanceOp
 from sophon.pipeline.part import Box, Part
-from sophon.pipeline.spec import OTHER_MODES, Spec
+from sophon.pipeline.spec import OTHER_MODES, Objects, Spec
 from sophon.pipeline.streams import Boxes, Sizes, Streams, where
 
 
@@ -30,6 +31,14 @@ class _RandomFlip(ChanceOp):
     def sizes_made(self, sizes: Sizes) -> Sizes | None:
         """Return the sizes as they were."""
         return sizes
+
+    def placed(self, spec: Spec, params: bool) -> Objects | None:
+        """Return the objects in the mirror."""
+        if spec.objects is None or not params:
+            return spec.objects
+        left, top, right, bottom = spec.objects.T
+        top, left, height, width = self._mirrored((top, left, bottom - top, right - left), spec.height, spec.width)
+        return np.stack([left, top, left + width, top + height], axis=1)
 
     def apply(self, value: Image.Image | Part, params: bool) -> Image.Image | Part:
         """Return the picture, flipped or not."""

@@ -11,8 +11,8 @@ from PIL import Image, ImageOps
 from sophon.errors import ConfigError, OpError
 from sophon.pipeline import checks
 from sophon.pipeline.op import Params
-from sophon.pipeline.ops.picture import ImageOp, check_pixels
-from sophon.pipeline.spec import OTHER_MODES, Spec, image, spec_of
+from sophon.pipeline.ops.picture import ImageOp, check_pixels, moved
+from sophon.pipeline.spec import OTHER_MODES, Objects, Spec, image, spec_of
 
 PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
 
@@ -58,6 +58,12 @@ class Pad(ImageOp):
             channels,
             spec.mode,
         )
+
+    def placed(self, spec: Spec, params: Params) -> Objects | None:
+        """Return the objects inside of the border."""
+        left, top, _, _ = self.sides
+        made = self.made(spec, params)
+        return moved(spec, -left, -top, made.width, made.height)
 
     def apply(self, value: Image.Image, params: Params = None) -> Image.Image:  # noqa: ARG002 - part of the contract
         """Return the padded picture."""

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 from PIL import Image
 
 from sophon.errors import ConfigError, OpError
 from sophon.pipeline import checks
 from sophon.pipeline.op import Op
 from sophon.pipeline.rng import Rng
-from sophon.pipeline.spec import Kind, Spec, Value, image, spec_of
+from sophon.pipeline.spec import Kind, Objects, Spec, Value, image, spec_of
 
 # Twice Pillow's warning level, which is where Pillow itself refuses: 178,956,970 pixels are 0.7 GB once decoded.
 MAX_PIXELS = 178_956_970
@@ -69,6 +70,26 @@ class ChanceOp(ImageOp):
 
     def _changed(self, picture: Image.Image) -> Image.Image:
         raise NotImplementedError
+
+
+def scaled(spec: Spec, made: Spec) -> Objects | None:
+    """Return where the objects of a picture lie after it was resized."""
+    if spec.objects is None:
+        return None
+    across, down = made.width / spec.width, made.height / spec.height
+    placed: Objects = np.multiply(spec.objects, np.array([across, down, across, down]))
+    return placed
+
+
+def moved(spec: Spec, left: int, top: int, width: int, height: int) -> Objects | None:
+    """Return where the objects of a picture lie in another one of some size, whose corner is at a place of the first.
+
+    What sticks out is cut off, as in torchvision's crops and borders.
+    """
+    if spec.objects is None:
+        return None
+    placed: Objects = spec.objects - np.array([left, top, left, top], np.float64)
+    return np.minimum(np.maximum(placed, 0.0), np.array([width, height, width, height], np.float64))
 
 
 def interpolations(where: str, value: Any) -> tuple[str, ...]:

@@ -12,11 +12,11 @@ from PIL import Image
 from sophon.errors import OpError
 from sophon.pipeline import checks
 from sophon.pipeline.op import Params
-from sophon.pipeline.ops.picture import INTERPOLATIONS, ImageOp, check_pixels, interpolations
+from sophon.pipeline.ops.picture import INTERPOLATIONS, ImageOp, check_pixels, interpolations, scaled
 from sophon.pipeline.ops.resize import Resize
 from sophon.pipeline.part import Box, Part
 from sophon.pipeline.rng import Rng
-from sophon.pipeline.spec import Spec, image, spec_of
+from sophon.pipeline.spec import Objects, Spec, image, spec_of
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,10 @@ class _Rescale(ImageOp):
     def made(self, spec: Spec, params: Params) -> Spec:
         """Return an image of the size that was drawn."""
         return self._resize(spec, params).output(spec)
+
+    def placed(self, spec: Spec, params: Params) -> Objects | None:
+        """Return the objects in the new size."""
+        return scaled(spec, self.made(spec, params))
 
     def box_before(self, box: Box, spec: Spec, params: Params) -> Box | None:
         """Return the box of the input that the filter reads."""

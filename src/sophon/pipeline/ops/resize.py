@@ -18,10 +18,10 @@ from PIL import Image
 from sophon.errors import ConfigError
 from sophon.pipeline import checks
 from sophon.pipeline.op import Params
-from sophon.pipeline.ops.picture import INTERPOLATIONS, ImageOp, check_pixels, check_size
+from sophon.pipeline.ops.picture import INTERPOLATIONS, ImageOp, check_pixels, check_size, scaled
 from sophon.pipeline.part import Box, Part
 from sophon.pipeline.pixels import crop_and_resize
-from sophon.pipeline.spec import OTHER_MODES, Spec, image, spec_of
+from sophon.pipeline.spec import OTHER_MODES, Objects, Spec, image, spec_of
 from sophon.pipeline.streams import Boxes, Numbers, Sizes, Streams
 
 # Of Pillow's filters, in pixels of the result. Torch's bicubic filter without antialiasing takes four pixels too.
@@ -72,6 +72,10 @@ class Resize(ImageOp):
         if height is None or width is None:
             return image(None, None, channels, spec.mode)
         return image(*self._target(height, width), channels, spec.mode)
+
+    def placed(self, spec: Spec, params: Params) -> Objects | None:
+        """Return the objects in the new size."""
+        return scaled(spec, self.made(spec, params))
 
     def box_before(self, box: Box, spec: Spec, params: Params) -> Box | None:  # noqa: ARG002 - part of the contract
         """Return the box of the input that the filter reads."""

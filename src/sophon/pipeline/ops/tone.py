@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from PIL import Image, ImageEnhance, ImageOps
 
@@ -30,6 +31,8 @@ def sharpness(picture: Image.Image, factor: float) -> Image.Image:
 class RandomInvert(ChanceOp):
     """Invert all values with probability p."""
 
+    still: ClassVar[bool] = True
+
     def _changed(self, picture: Image.Image) -> Image.Image:
         return invert(picture)
 
@@ -38,6 +41,8 @@ class RandomInvert(ChanceOp):
 class RandomAutocontrast(ChanceOp):
     """Stretch every channel to 0 … 255 with probability p."""
 
+    still: ClassVar[bool] = True
+
     def _changed(self, picture: Image.Image) -> Image.Image:
         return autocontrast(picture)
 
@@ -45,6 +50,8 @@ class RandomAutocontrast(ChanceOp):
 @dataclass(frozen=True)
 class RandomEqualize(ChanceOp):
     """Equalize the histogram with probability p."""
+
+    still: ClassVar[bool] = True
 
     def _changed(self, picture: Image.Image) -> Image.Image:
         return equalize(picture)
@@ -59,6 +66,7 @@ class RandomPosterize(ChanceOp):
         bits: Number of bits kept, 1 … 8.
     """
 
+    still: ClassVar[bool] = True
     bits: int = 8
 
     def __post_init__(self) -> None:
@@ -78,6 +86,7 @@ class RandomSolarize(ChanceOp):
         threshold: 0 … 256.
     """
 
+    still: ClassVar[bool] = True
     threshold: float = 128.0
 
     def __post_init__(self) -> None:
@@ -97,6 +106,7 @@ class RandomAdjustSharpness(ChanceOp):
         sharpness_factor: 0 blurs, 1 changes nothing, 2 sharpens.
     """
 
+    still: ClassVar[bool] = True
     sharpness_factor: float = 1.0
 
     def __post_init__(self) -> None:

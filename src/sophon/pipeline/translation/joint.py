@@ -4,8 +4,11 @@ The picture's part of a transform becomes an op, as in any recipe. The targets' 
 runs on the trainer with the parameters that the op drew: torchvision's v2 keeps the two apart (`make_params` and
 `transform`), so its rules for masks, boxes and keypoints are its own code, and never ours.
 
-From the first transform that has no op, or that draws from the targets (RandomIoUCrop looks at the boxes), all are run
-as they are, on samples that are put together before it.
+A transform that draws by the boxes (RandomIoUCrop) becomes an op that `looks`, where it is known what has become of the
+boxes until then. `RandomApply`, `RandomChoice` and `RandomOrder` become ops of ops, and each step inside is followed if
+it was applied.
+
+From the first transform that has no op all are run as they are, on samples that are put together before it.
 """
 
 from __future__ import annotations
@@ -13,8 +16,10 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
+from sophon.errors import ConfigError
 from sophon.pipeline import ops
 from sophon.pipeline.call import Call, Form, no_step
 from sophon.pipeline.op import Op, Params
@@ -74,23 +79,35 @@ def _to_size(_: Any, size: Any, __: Size) -> TheirParams:
     return {"size": [size] if isinstance(size, int) else tuple(size)}
 
 
+def _zoomed_out(_: Any, sides: tuple[int, ...] | None, __: Size) -> TheirParams | None:
+    return None if sides is None else {"padding": list(sides)}
+
+
+def _iou_crop(_: Any, box: tuple[int, ...] | None, __: Size) -> TheirParams:
+    return {} if box is None else dict(zip(("top", "left", "height", "width"), box, strict=True))
+
+
 _DRAWN: Mapping[str, Callable[[Any, Params, Size], TheirParams | None]] = {
     "RandomAffine": lambda _, m, __: {
         "angle": m.angle, "translate": tuple(m.translate), "scale": m.scale, "shear": tuple(m.shear)
     },
     "RandomCrop": _crop,
     "RandomHorizontalFlip": _flipped,
+    "RandomIoUCrop": _iou_crop,
     "RandomResize": _to_size,
     "RandomResizedCrop": lambda _, box, __: dict(zip(("top", "left", "height", "width"), box, strict=True)),
     "RandomRotation": lambda _, angle, __: {"angle": angle},
     "RandomShortestSize": _to_size,
     "RandomVerticalFlip": _flipped,
+    "RandomZoomOut": _zoomed_out,
     "ScaleJitter": _to_size,
 }  # fmt: skip
 """By class: torchvision's own parameters, given the object, what its op drew, and the picture's size before it."""
 
 
-_MOVING = frozenset({"CenterCrop", "Pad", "Resize", *_DRAWN})  # pixels, and targets with them
+_CONTAINERS = frozenset({"RandomApply", "RandomChoice", "RandomOrder"})
+
+_MOVING = frozenset({"CenterCrop", "Pad", "Resize", *_DRAWN, *_CONTAINERS})  # pixels, and targets with them
 
 
 @dataclass(frozen=True)
@@ -101,11 +118,18 @@ class Follower:
         transform: The user's object.
         position: Of its op in the pipeline, or where that would be.
         met: What the picture is there.
+        inside: Of a container: what each of its transforms does, in the order of the ops inside its op.
     """
 
     transform: Any
     position: int
     met: Met
+    inside: tuple[Follower, ...] = ()
+
+    @property
+    def still(self) -> bool:
+        """Whether targets stay what they are."""
+        return type(self.transform).__name__ in _PICTURE_ONLY
 
     @property
     def whole(self) -> bool:
@@ -113,9 +137,14 @@ class Follower:
         return type(self.transform).__name__ in _TARGETS_ONLY
 
     @property
+    def marks(self) -> bool:
+        """Whether it marks boxes that it leaves behind."""
+        return type(self.transform).__name__ == "RandomIoUCrop"
+
+    @property
     def draws(self) -> bool:
         """Whether its op draws what it does to targets, too."""
-        return type(self.transform).__name__ in _DRAWN
+        return type(self.transform).__name__ in _DRAWN or bool(self.inside)
 
     def params(self, drawn: Params, size: Size) -> TheirParams | None:
         """Return torchvision's parameters, None if the transform is not applied at all.
@@ -163,8 +192,9 @@ def joint_ops(transform: Any, leads: bool = True) -> JointOps:
     for at, part in enumerate(parts):
         try:
             _check_known(part, parts[:at], met, leads)
-            became = _became(part, met)
+            became, inside = _became(part, met)
             then = after(met, became)
+            _check_boxes_known(part, became.ops, steps, parts[:at])
         except NoOp as reason:
             if conversion is None:
                 return _ended(steps, followers, met.form, parts[at:], str(reason))
@@ -172,7 +202,7 @@ def joint_ops(transform: Any, leads: bool = True) -> JointOps:
         if met.is_picture and then.spec.kind is Kind.TENSOR and None in then.spec.shape:
             conversion = at, len(steps), len(followers), met
         if _moves_targets(part):
-            followers.append(Follower(part, len(steps), met))
+            followers.append(Follower(part, len(steps), met, inside))
         steps += became.ops
         met = then
     return JointOps(tuple(steps), tuple(followers), met.form)
@@ -189,7 +219,21 @@ def _check_known(part: Any, before: Sequence[Any], met: Met, leads: bool) -> Non
         raise NoOp("it makes pictures and targets of different sizes, which later steps may refuse")
 
 
-def _became(part: Any, met: Met) -> Became:
+def _check_boxes_known(part: Any, its_ops: Sequence[Op], steps: Sequence[Op], before: Sequence[Any]) -> None:
+    """Raise `NoOp` where a step draws by the boxes, and it is not known what earlier steps made of them."""
+    if not any(op.looks for op in its_ops):
+        return
+    for step in steps[1:]:
+        if not step.places:
+            raise NoOp(origin(part).why(f"draws by the boxes, which are not known after {step.name()}"))
+    for one in before:
+        name = type(one).__name__
+        if name in _TARGETS_ONLY and name != "ConvertBoundingBoxFormat":
+            raise NoOp(origin(part).why(f"draws by the boxes, which {name} may have changed"))
+
+
+def _became(part: Any, met: Met) -> tuple[Became, tuple[Follower, ...]]:
+    """Return what a transform over samples becomes, and of a container what follows the steps inside."""
     if isinstance(part, type) or not callable(part) or isinstance(part, Op):
         raise no_step("a transform over samples", part)
     found = origin(part)
@@ -199,15 +243,73 @@ def _became(part: Any, met: Met) -> Became:
     if name in _TARGETS_ONLY:
         if callable(getattr(part, "labels_getter", None)):
             raise NoOp("it calls a function of yours with the whole sample")
-        return Became()
+        return Became(), ()
+    if name in _CONTAINERS:
+        return _container(part, met)
     if name not in _PICTURE_ONLY | _STEADY | _DRAWN.keys():
         raise NoOp(found.why("has no op for samples with targets"))
     if name == "ToDtype" and isinstance(part.dtype, dict):
-        return _to_dtypes(part, met)
+        return _to_dtypes(part, met), ()
+    if name == "RandomIoUCrop":
+        return _iou_crop_op(part, met), ()
     became = translate(_of_picture(part), met)
     if len(became.ops) > 1:
         raise NoOp(found.why("is more than one op"))
-    return became
+    return became, ()
+
+
+def _iou_crop_op(t: Any, met: Met) -> Became:
+    """Translate a crop that keeps objects; on a picture alone torchvision refuses it, so no other table has it."""
+    try:
+        op = ops.RandomIoUCrop(
+            t.min_scale, t.max_scale, t.min_aspect_ratio, t.max_aspect_ratio, tuple(t.options), t.trials
+        )
+    except (ConfigError, TypeError, ValueError, AttributeError) as reason:  # attributes may hold anything
+        raise NoOp(origin(t).why(f"has no op with this setting ({reason})")) from reason
+    if not met.is_picture:
+        raise NoOp(origin(t).why("has no op on tensors"))
+    return Became([op])
+
+
+def _container(part: Any, met: Met) -> tuple[Became, tuple[Follower, ...]]:
+    """Return an op of ops, one for each step inside."""
+    if not met.is_picture:
+        raise NoOp(origin(part).why("has no op on tensors"))
+    if type(part).__name__ == "RandomApply":
+        steps, followers = _inside(part.transforms, met)
+        return Became([ops.RandomApply(steps, part.p)]), followers
+    branches = [_branch(one, met) for one in part.transforms]
+    steps, followers = tuple(op for op, _ in branches), tuple(follower for _, follower in branches)
+    if type(part).__name__ == "RandomChoice":
+        return Became([ops.RandomChoice(steps, tuple(part.p))]), followers
+    for one in part.transforms:  # any of them may come before it
+        _check_boxes_known(one, steps, [ops.Decode(), *steps], ())
+    return Became([ops.RandomOrder(steps)]), followers
+
+
+def _branch(part: Any, met: Met) -> tuple[Op, Follower]:
+    """Return one of several choices as an op, which may be a sequence, and what follows it."""
+    steps, followers = _inside([part], met)
+    if len(steps) == 1:
+        return steps[0], followers[0]
+    return ops.RandomApply(steps, 1.0), Follower(part, 0, met, followers)
+
+
+def _inside(transforms: Any, met: Met) -> tuple[tuple[Op, ...], tuple[Follower, ...]]:
+    """Return the ops of steps inside a container, one for each, and what follows each."""
+    steps: list[Op] = []
+    followers: list[Follower] = []
+    for part in chain.from_iterable(map(flatten, transforms)):
+        _check_known(part, (), met, leads=True)
+        became, inside = _became(part, met)
+        then = after(met, became)
+        if len(became.ops) != 1 or not then.is_picture:
+            raise NoOp(origin(part).why("stands inside another transform, and is not one op on pictures"))
+        _check_boxes_known(part, became.ops, [ops.Decode(), *steps], ())
+        followers.append(Follower(part, 0, met, inside))
+        steps += became.ops
+        met = then
+    return tuple(steps), tuple(followers)
 
 
 def _to_dtypes(part: Any, met: Met) -> Became:
@@ -234,11 +336,8 @@ def _of_picture(part: Any) -> Any:
     by_name = {
         f"{getattr(kind, '__module__', '')}.{getattr(kind, '__name__', kind)}": fill for kind, fill in fills.items()
     }
-    own = by_name.get("PIL.Image.Image", by_name.get(".others"))
-    if own is None:
-        raise NoOp("no fill for pictures")
     alone = copy.copy(part)
-    alone.fill = own
+    alone.fill = by_name.get("PIL.Image.Image", by_name.get(".others"))  # None is black, as in torchvision
     return alone
 
 

@@ -201,6 +201,7 @@ ON_PICTURES: Rows = {
         tuple(t.brightness), tuple(t.contrast), tuple(t.saturation), tuple(t.hue), t.p
     ),
     "RandomChannelPermutation": lambda *_: ops.RandomChannelPermutation(),
+    "RandomZoomOut": lambda t, _: ops.RandomZoomOut(fill_of(t), tuple(t.side_range), t.p),
     "ScaleJitter": lambda t, _: ops.ScaleJitter(tuple(t.target_size), tuple(t.scale_range), interpolation(t)),
     "RandomShortestSize": lambda t, _: ops.RandomShortestSize(tuple(t.min_size), t.max_size, interpolation(t)),
     "RandomResize": lambda t, _: ops.RandomResize(t.min_size, t.max_size, interpolation(t)),

@@ -6,7 +6,9 @@ seen to do nothing but hand the picture to transforms that the object holds, and
 - Its bytecode uses no global name but a few builtins, stores nothing but local variables, imports nothing, and reads
   attributes of the object alone. So there is nothing that could make the next call another than this one.
 - It is then called once, on a copy of the object that holds stand-ins in the place of transforms, with a stand-in for
-  the picture that refuses to be looked at. The result must be a list or tuple of what the stand-ins returned.
+  the picture that refuses to be looked at. The result must be a list, a tuple or a dict, or a nest of these, of what
+  the stand-ins returned, and the object must hold what it held. What a transform returned may be handed to another
+  one, once: that is one view of two steps. Twice would be two views that share what was drawn.
 
 Everything else stays a step of the user's own.
 """
@@ -22,7 +24,7 @@ from typing import Any, NoReturn
 from sophon.pipeline.call import Call
 from sophon.pipeline.ops import Views
 from sophon.pipeline.ops.combined.views import MOST_VIEWS
-from sophon.pipeline.spec import CONTAINERS
+from sophon.pipeline.spec import arrangement
 
 _BUILTINS = ("range", "len", "list", "tuple", "map", "zip", "enumerate")
 _METHODS = ("append", "extend")  # of lists
@@ -33,7 +35,6 @@ _BARRED = (
     "DELETE_ATTR",
     "STORE_GLOBAL",
     "DELETE_GLOBAL",
-    "STORE_SUBSCR",
     "DELETE_SUBSCR",
     "IMPORT_NAME",
     "IMPORT_FROM",
@@ -116,10 +117,11 @@ class _StandIn:
 
 
 class _View(_StandIn):
-    """What a transform would have returned."""
+    """What transforms would have returned, one after the other."""
 
-    def __init__(self, transform: Any) -> None:
-        self.transform = transform
+    def __init__(self, transforms: list[Any]) -> None:
+        self.transforms = transforms
+        self.is_handed_on = False
 
 
 class _Transform(_StandIn):
@@ -128,10 +130,14 @@ class _Transform(_StandIn):
     def __init__(self, transform: Callable[..., Any], picture: _StandIn, made: list[_View]) -> None:
         self.transform, self.picture, self.made = transform, picture, made
 
-    def __call__(self, picture: Any) -> _View:
-        if picture is not self.picture:
+    def __call__(self, given: Any) -> _View:
+        before = []
+        if type(given) is _View and not given.is_handed_on:
+            given.is_handed_on = True
+            before = given.transforms
+        elif given is not self.picture:
             raise _Looked
-        self.made.append(_View(self.transform))
+        self.made.append(_View([*before, self.transform]))
         return self.made[-1]
 
 
@@ -148,10 +154,30 @@ def _seen(transform: Any, function: FunctionType) -> Found | None:
 
     copied = object.__new__(type(transform))
     copied.__dict__.update({name: stand_in(value) for name, value in vars(transform).items()})
+    before = _held(copied.__dict__)
     result = function(copied, picture)
-    container = next((name for name, kind in CONTAINERS.items() if type(result) is kind), None)
-    if container is None or not 1 <= len(result) <= MOST_VIEWS or len(result) != len(made):
+    views = [view for view in made if not view.is_handed_on]
+    if _held(copied.__dict__) != before or type(result) is _View or not 1 <= len(views) <= MOST_VIEWS:
         return None
-    if any(view is not one for view, one in zip(result, made, strict=True)):
-        return None
-    return [view.transform for view in made], container
+    numbers = {id(view): number for number, view in enumerate(views)}
+    used: set[int] = set()
+    container = arrangement(_shape(result, numbers, used), len(views))
+    return ([view.transforms for view in views], container) if len(used) == len(views) else None
+
+
+def _held(value: Any) -> Any:
+    """Return what something holds, to be compared later."""
+    if type(value) is dict:
+        return {name: _held(part) for name, part in value.items()}
+    return (id(value), [_held(part) for part in value]) if type(value) in (list, tuple) else id(value)
+
+
+def _shape(result: Any, numbers: dict[int, int], used: set[int]) -> Any:
+    """Return a result with the numbers of views in their places; raises for anything else in it."""
+    if type(result) in (list, tuple):
+        return type(result)(_shape(part, numbers, used) for part in result)
+    if type(result) is dict and all(type(name) is str for name in result):
+        return {name: _shape(part, numbers, used) for name, part in result.items()}
+    number = numbers[id(result)]
+    used.add(number)
+    return number

@@ -164,9 +164,13 @@ def _random_apply(t: Any, met: Met) -> Op:
 
 def _random_choice(t: Any, met: Met) -> Op:
     weights = getattr(t, "p", None)
+    return ops.RandomChoice(_branches(t, met), None if weights is None else tuple(weights))
+
+
+def _branches(t: Any, met: Met) -> tuple[Op, ...]:
+    """Return one op for each of the transforms inside another one, of which some may be sequences."""
     branches = [inner([part], met) for part in t.transforms]
-    steps = tuple(branch[0] if len(branch) == 1 else ops.RandomApply(branch, 1.0) for branch in branches)
-    return ops.RandomChoice(steps, None if weights is None else tuple(weights))
+    return tuple(branch[0] if len(branch) == 1 else ops.RandomApply(branch, 1.0) for branch in branches)
 
 
 _ROWS: dict[tuple[str, Kind], Rows] = {
@@ -174,7 +178,7 @@ _ROWS: dict[tuple[str, Kind], Rows] = {
         **torchvision.ON_PICTURES,
         "RandomApply": _random_apply,
         "RandomChoice": _random_choice,
-        "RandomOrder": lambda t, met: ops.RandomOrder(inner(t.transforms, met)),
+        "RandomOrder": lambda t, met: ops.RandomOrder(_branches(t, met)),
     },
     ("torchvision", Kind.TENSOR): torchvision.ON_TENSORS,
     ("timm", Kind.IMAGE): timm.ON_PICTURES,

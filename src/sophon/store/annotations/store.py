@@ -87,6 +87,12 @@ class AnnotatedStore(Store):
             return False
         return len(manifest.sources) > 0
 
+    @property
+    def _root(self) -> Path:
+        """The folder that files are relative to."""
+        assert isinstance(self.path, Path)
+        return self.path
+
     def _look_up(self) -> None:
         manifest = self.manifest
         columns = manifest.locations.column_names
@@ -126,7 +132,7 @@ class AnnotatedStore(Store):
         return self._file(name, self._path(of_field, index), int(of_field["bytes"][index].as_py()), index)
 
     def _path(self, of_field: Mapping[str, Any], index: int) -> str:
-        return f"{self.path}/{decode_name(of_field['file'][index].as_py())}"
+        return f"{self._root}/{decode_name(of_field['file'][index].as_py())}"
 
     def _file(self, name: str, path: str, size: int, index: int) -> bytes:
         try:

@@ -20,6 +20,7 @@ from sophon.errors import ConfigError
 from sophon.store.address import Address
 from sophon.store.bucket.client import Client, Object, client_of
 from sophon.store.bucket.objects import named, sources_of
+from sophon.store.fields import named_columns
 from sophon.store.manifest import Manifest, decode_name
 from sophon.store.parquet import CACHE_BYTES, ParquetStore, Shard, scan_shards
 from sophon.store.parquet_schema import Roles, roles_of
@@ -129,7 +130,7 @@ class BucketParquetStore(ParquetStore):
         with pq.ParquetFile(source, pre_buffer=False, metadata=self._footers.get(shard)) as file:
             self._footers[shard] = file.metadata
             if self._roles is None:
-                self._roles = roles_of(file.schema_arrow, f"shard {self._files.path(shard)}")
+                self._roles = roles_of(file.schema_arrow, f"shard {self._files.path(shard)}", self._all_names)
             yield file, self._roles
 
     @classmethod
@@ -228,7 +229,7 @@ def scan_shard_objects(
         with ThreadPoolExecutor(min(_SCANS, len(objects)), "sophon-scan") as pool:
             manifest = scan_tars(address, names, sources, openers, on_progress, options, pool.map)
         return replace(manifest, kind=BucketTarStore.kind)
-    unfit = sorted(set(options or {}) - {"where"})
+    unfit = sorted(set(options or {}) - {"fields", "where"})
     if unfit:
         raise ConfigError(
             f"{address}: option {unfit[0]!r} is not for Parquet files with pictures in them; leave it out"
@@ -236,5 +237,6 @@ def scan_shard_objects(
     files: list[Shard] = [
         (partial(ObjectFile, client, found), label) for found, label in zip(objects, labels, strict=True)
     ]
-    manifest = scan_shards(address, [name.rpartition("/")[2] for name in names], sources, files, on_progress)
+    fields = tuple(named_columns((options or {}).get("fields", "")))
+    manifest = scan_shards(address, [name.rpartition("/")[2] for name in names], sources, files, on_progress, fields)
     return replace(manifest, kind=BucketParquetStore.kind)

@@ -10,7 +10,7 @@ from sophon.errors import ConfigError
 from sophon.pipeline import checks
 from sophon.pipeline.op import Op, Params
 from sophon.pipeline.rng import Rng
-from sophon.pipeline.spec import Kind, Spec, Value
+from sophon.pipeline.spec import Kind, Objects, Spec, Value
 
 _MAX_OPS = 64
 
@@ -46,6 +46,36 @@ class _Choose(Op):
         """Whether all ops inside can be sent to another machine."""
         return all(op.portable for op in self.ops)
 
+    @property
+    def looks(self) -> bool:
+        """Whether one of the ops inside draws by the boxes of objects."""
+        return any(op.looks for op in self.ops)
+
+    @property
+    def places(self) -> bool:
+        """Whether all ops inside know where objects lie after them."""
+        return all(op.places for op in self.ops)
+
+    def applied(self, params: Params) -> Sequence[tuple[int, Params]]:
+        """Return which of the ops are applied, one after the other, and the parameters of each."""
+        raise NotImplementedError
+
+    def made(self, spec: Spec, params: Params) -> Spec:
+        """Return what the ops make that are applied."""
+        for index, drawn in self.applied(params):
+            spec = self.ops[index].passed(spec, drawn)
+        return spec
+
+    def placed(self, spec: Spec, params: Params) -> Objects | None:
+        """Return where objects lie after the ops that are applied."""
+        return self.made(spec, params).objects
+
+    def apply(self, value: Value, params: Params) -> Value:
+        """Return the value after the ops that are applied."""
+        for index, drawn in self.applied(params):
+            value = self.ops[index].apply(value, drawn)
+        return value
+
 
 @dataclass(frozen=True)
 class RandomApply(_Choose):
@@ -75,22 +105,12 @@ class RandomApply(_Choose):
         drawn = []
         for op in self.ops:
             drawn.append(op.draw(rng, spec))
-            spec = op.made(spec, drawn[-1])
+            spec = op.passed(spec, drawn[-1])
         return tuple(drawn)
 
-    def made(self, spec: Spec, params: tuple[Params, ...] | None) -> Spec:
-        """Return what the ops make one after the other, or the input."""
-        for op, drawn in zip(self.ops, params or (), strict=params is not None):
-            spec = op.made(spec, drawn)
-        return spec
-
-    def apply(self, value: Value, params: tuple[Params, ...] | None) -> Value:
-        """Return the value after all ops, or as it was."""
-        if params is None:
-            return value
-        for op, drawn in zip(self.ops, params, strict=True):
-            value = op.apply(value, drawn)
-        return value
+    def applied(self, params: tuple[Params, ...] | None) -> Sequence[tuple[int, Params]]:
+        """Return all ops, or none."""
+        return () if params is None else tuple(enumerate(params))
 
 
 @dataclass(frozen=True)
@@ -131,15 +151,9 @@ class RandomChoice(_Choose):
             point -= weight
         return chosen, self.ops[chosen].draw(rng, spec)
 
-    def made(self, spec: Spec, params: tuple[int, Params]) -> Spec:
-        """Return what the chosen op makes."""
-        chosen, drawn = params
-        return self.ops[chosen].made(spec, drawn)
-
-    def apply(self, value: Value, params: tuple[int, Params]) -> Value:
-        """Return the value after the chosen op."""
-        chosen, drawn = params
-        return self.ops[chosen].apply(value, drawn)
+    def applied(self, params: tuple[int, Params]) -> Sequence[tuple[int, Params]]:
+        """Return the chosen op."""
+        return (params,)
 
 
 @dataclass(frozen=True)
@@ -166,17 +180,9 @@ class RandomOrder(_Choose):
         for index in rng.permutation(len(self.ops)):
             params = self.ops[index].draw(rng, spec)
             drawn.append((index, params))
-            spec = self.ops[index].made(spec, params)
+            spec = self.ops[index].passed(spec, params)
         return tuple(drawn)
 
-    def made(self, spec: Spec, params: tuple[tuple[int, Params], ...]) -> Spec:
-        """Return what the ops make in the drawn order."""
-        for index, drawn in params:
-            spec = self.ops[index].made(spec, drawn)
-        return spec
-
-    def apply(self, value: Value, params: tuple[tuple[int, Params], ...]) -> Value:
-        """Return the value after all ops."""
-        for index, drawn in params:
-            value = self.ops[index].apply(value, drawn)
-        return value
+    def applied(self, params: tuple[tuple[int, Params], ...]) -> Sequence[tuple[int, Params]]:
+        """Return all ops, in the drawn order."""
+        return params

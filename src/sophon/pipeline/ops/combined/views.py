@@ -21,7 +21,7 @@ from sophon.pipeline.known_failures import known_remedy
 from sophon.pipeline.op import Op, first_crop_of
 from sophon.pipeline.part import Box
 from sophon.pipeline.rng import Rng
-from sophon.pipeline.spec import CONTAINERS, ENCODED, Kind, Spec, Value, ViewSet, spec_of
+from sophon.pipeline.spec import ENCODED, Kind, Spec, Value, ViewSet, checked_arrangement, spec_of
 from sophon.pipeline.streams import Boxes, Sizes, Streams, whole
 
 if TYPE_CHECKING:  # which knows this op
@@ -42,7 +42,8 @@ class Views(Op):
     Args:
         views: For each view an op, a callable, or a list of them. Every view draws for itself, also where two have the
             same steps.
-        container: What users see the views of a sample in: "list" or "tuple".
+        container: What users see the views of a sample in: "list", "tuple", or another arrangement of them, see
+            `sophon.pipeline.spec.arrangement`.
     """
 
     views: tuple[Steps, ...]
@@ -61,7 +62,7 @@ class Views(Op):
             raise ConfigError(f"{where}: expected at most {MOST_VIEWS} views, got {len(self.views)}")
         self._set(
             views=tuple(_steps(where, view) for view in self.views),
-            container=checks.choice(self._where("container"), self.container, list(CONTAINERS)),
+            container=checked_arrangement(self._where("container"), self.container, len(self.views)),
         )
 
     @property

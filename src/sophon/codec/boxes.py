@@ -1,0 +1,132 @@
+"""Boxes and other numbers of a sample, as fields and columns hold them, and what draws may look at of them.
+
+Both ends read boxes by the same code, so that an op that draws by them (`RandomIoUCrop`) draws the same on either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sophon.codec.codec import Payload
+from sophon.errors import OpError
+from sophon.pipeline import Key, Pipeline
+from sophon.pipeline.ops.decode import Decode
+from sophon.pipeline.spec import Objects, image
+from sophon.store.fields import BOXES
+
+Numbers = np.ndarray[Any, np.dtype[Any]]
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+Size = tuple[int, int]  # height, width
+
+
+def with_sight(pipeline: Pipeline, key: Key, data: Payload, size: Size, boxes: tuple[str, str, Any] | None) -> Key:
+    """Return a key with what the ops of a pipeline may look at.
+
+    Args:
+        pipeline: What is done to the sample.
+        key: Which sample, of which epoch.
+        data: The file of its picture, where the size is not known yet.
+        size: Of the picture; (0, 0) if nobody has looked.
+        boxes: Name, kind and value of the sample's boxes; None if it has none.
+
+    Raises:
+        OpError: The boxes are damaged; names the field.
+    """
+    if boxes is None or not pipeline.looks:
+        return key
+    if 0 in size:
+        decode = pipeline.ops[0]
+        assert isinstance(decode, Decode)
+        try:
+            picture = decode.open(bytes(data))
+        except OpError:
+            return key  # whoever decodes it has a better message
+        size = picture.height, picture.width
+    name, kind, found = boxes
+    try:
+        read, form = read_boxes(kind.partition(":")[2], found, size)
+    except OpError as error:
+        raise of_field(name, error, key) from error
+    return replace(key, sight=image(*size, 3).with_objects(corners(read, form)))
+
+
+def boxes_among(fields: Sequence[tuple[str, str]], values: Sequence[Any]) -> tuple[str, str, Any] | None:
+    """Return the first boxes among fields, each of a name and a kind: with both, and their value."""
+    for (name, kind), value in zip(fields, values, strict=True):
+        if kind.partition(":")[0] == BOXES:
+            return name, kind, value
+    return None
+
+
+def of_field(name: str, error: OpError, key: Key) -> OpError:
+    """Return an error that says in which field of which sample it was."""
+    return OpError(f"field {name!r}: {error.problem}", remedy=error.remedy, sample=int(key.sample))
+
+
+def read_boxes(form: str, found: Any, size: Size) -> tuple[Floats, str]:
+    """Return boxes in pixels, and their format.
+
+    Args:
+        form: Of the boxes that were found; those of shares of the picture become boxes about a centre.
+        found: Bytes, or the value of a column.
+        size: Of the picture.
+
+    Raises:
+        OpError: They are no boxes of this picture.
+    """
+    boxes = read_numbers(found, "f4", 4).reshape(-1, 4)
+    if form == "relative":
+        height, width = size
+        boxes = (boxes.astype(np.float64) * (width, height, width, height)).astype(np.float32)
+        form = "cxcywh"
+    _check_inside(boxes, form, size)
+    return boxes, form
+
+
+def corners(boxes: Floats, form: str) -> Objects:
+    """Return left, top, right and bottom of boxes."""
+    a, b, c, d = boxes.astype(np.float64).T
+    sides = {
+        "xyxy": (a, b, c, d),
+        "xywh": (a, b, a + c, b + d),
+        "cxcywh": (a - c / 2, b - d / 2, a + c / 2, b + d / 2),
+    }[form]
+    return np.stack(sides, axis=1)
+
+
+def _check_inside(boxes: Floats, form: str, size: Size) -> None:
+    """Raise if a box has no point in common with the picture; what only sticks out is for the recipe to clamp."""
+    if not len(boxes):
+        return
+    left, top, right, bottom = corners(boxes, form).T
+    outside = (left > size[1]) | (top > size[0]) | (right < 0) | (bottom < 0)
+    if outside.any():
+        which = int(np.flatnonzero(outside)[0])
+        numbers = ", ".join(f"{number:g}" for number in boxes[which])
+        raise OpError(
+            f"box {which} ({form}: {numbers}) lies outside of the picture of {size[1]}×{size[0]} pixels.",
+            remedy="Correct it, or name the format that boxes are written in.",
+        )
+
+
+def read_numbers(found: Any, dtype: str, each: int) -> Numbers:
+    """Return numbers, from bytes or from the value of a column, of which there are a multiple of some number."""
+    if isinstance(found, bytes | memoryview):
+        if len(found) % np.dtype(dtype).itemsize:
+            raise OpError(f"its {len(found)} bytes are no whole numbers of {np.dtype(dtype).itemsize}.")
+        array = np.frombuffer(found, f"<{dtype}").astype(dtype)
+    else:
+        try:
+            array = np.asarray([] if found is None else found, np.float64 if dtype == "f4" else np.int64)
+            array = array.astype(dtype).reshape(-1)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise OpError(f"expected numbers, got {found!r:.60}.") from error
+    if len(array) % each:
+        raise OpError(f"it has {len(array)} numbers, expected {each} for each object.")
+    if dtype == "f4" and not np.isfinite(array).all():
+        raise OpError("it has numbers that are not finite.")
+    return array
