@@ -41,6 +41,7 @@ class Opened:
         has_bands: Whether parts of objects can be read in the place of whole ones.
         protocol: Version of the protocol that both sides speak.
         columns_digest: Digest of the further columns, which the fingerprint does not cover; "" if it is not known.
+        time_s: What the clock showed there when it answered, in seconds since 1970; 0 if it is not known.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Opened:
     has_bands: bool = False
     protocol: int = PROTOCOL
     columns_digest: str = ""
+    time_s: float = 0.0
 
 
 class Fetch(ABC):
