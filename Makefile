@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 PINS := --constraint requirements/pins.txt
 
-.PHONY: demo test test-slow lint check format clean
+.PHONY: demo test test-slow lint check format docs wheel clean
 
 demo: .venv/installed-demo
 	$(BIN)/sophon demo
@@ -44,6 +44,15 @@ format: .venv/installed-test
 	$(PIP) --no-deps --no-build-isolation --editable .
 	$(PIP) --require-hashes --no-deps --upgrade --target .venv/datasets --requirement requirements/hashed-datasets.txt
 	touch .venv/installed-demo $@
+
+# The site in build/docs; a warning is an error, and nothing is fetched from the network.
+docs: .venv/installed-docs
+	PYTHONPATH=.venv/docs $(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs build/docs
+
+# Apart from the tests' packages, as Hugging Face's datasets are; what both need is the tests'.
+.venv/installed-docs: .venv/installed-test requirements/hashed-docs.txt
+	$(PIP) --require-hashes --no-deps --upgrade --target .venv/docs --requirement requirements/hashed-docs.txt
+	touch $@
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -20,7 +20,7 @@ _OPTIONS = (
     click.option(
         "--token-file",
         type=_FILE,
-        help="Who may read what: lines as TOKEN DATASET… or TOKEN *. "
+        help="Who may read what: lines of a token and the data sets that it opens, or '*' for all. "
         f"The variable {TOKENS_VARIABLE} may hold the same text.",
     ),
     click.option("--tls-cert", type=_FILE, help="PEM file of the certificate."),
