@@ -104,6 +104,16 @@ def sentences(before: Epoch, after: Epoch, policy: str, *, measured: bool) -> tu
     return tuple(filter(None, (_wins(before, after, policy, measured=measured), _limits(before, after))))
 
 
+def claim(before: Epoch, after: Epoch, policy: str, *, measured: bool) -> str:
+    """Return what it all comes to, in one sentence of a headline's length."""
+    gain, traffic = ratio(before.epoch_s, after.epoch_s), ratio(before.link_bytes, after.link_bytes)
+    if gain < WORTHWHILE:
+        return "Sending raw files is the best that can be done here"
+    how = f"Sending {times(traffic)} less data" if traffic >= WORTHWHILE else "Moving work to the storage node"
+    verb = "makes" if measured else "would make"
+    return f"{how} {verb} an epoch {times(gain)} shorter (policy {policy})"
+
+
 def _wins(before: Epoch, after: Epoch, policy: str, *, measured: bool) -> str:
     verb = "took" if measured else "would take"
     waits = f"training waits for {part_words(before.bottleneck)}"
