@@ -4,7 +4,7 @@ from setuptools import Extension, setup
 
 SHARED = ["src/sophon/codec/window/_bits.pxd"]
 # `optional`: where no compiler is found the install succeeds. That node does not offer the window codec, resizes
-# pictures by Pillow, and blurs them and makes tensors by NumPy: the same bits, more slowly.
+# pictures by Pillow, blurs them and makes tensors by NumPy, and reads files by `os`: the same bits, more slowly.
 WINDOWS = [
     Extension(f"sophon.codec.window.{name}", [f"src/sophon/codec/window/{name}.pyx"], depends=SHARED, optional=True)
     for name in ("_jpeg", "_progressive")
@@ -13,5 +13,6 @@ PIXELS = [
     Extension(f"sophon.pipeline.{name}", [f"src/sophon/pipeline/{name}.pyx"], optional=True)
     for name in ("_pixels", "_blur")
 ]
+FILES = Extension("sophon.store._files", ["src/sophon/store/_files.pyx"], optional=True)
 
-setup(ext_modules=[*WINDOWS, *PIXELS])
+setup(ext_modules=[*WINDOWS, *PIXELS, FILES])

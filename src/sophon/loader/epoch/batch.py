@@ -10,7 +10,10 @@ import numpy as np
 
 from sophon.loader.epoch.finishing import Finishing, Layout, Made
 from sophon.pipeline import Tensor
+from sophon.process.blocks import Blocks
+from sophon.process.segments import array_in
 
+SMALL_BYTES = 1 << 15  # not worth a segment or a block: a process may map some 65,000 pieces of memory
 EMPTY = object()  # stands for a batch of which nothing is left, since all its samples are bad and skipped
 
 
@@ -37,11 +40,21 @@ class Memory(Protocol):
 
 
 class OwnMemory:
-    """Memory of this process alone."""
+    """Memory of this process alone.
+
+    Args:
+        most_bytes: Bound on what is kept for later.
+    """
+
+    def __init__(self, most_bytes: int = 0) -> None:
+        self._blocks = Blocks(most_bytes)
 
     def array(self, shape: tuple[int, ...], dtype: str) -> tuple[Any, Tensor]:
-        """Return a new array."""
-        return None, np.empty(shape, dtype)
+        """Return an array whose memory nobody else looks at."""
+        size_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        if size_bytes <= SMALL_BYTES:
+            return None, np.empty(shape, dtype)
+        return None, array_in(self._blocks.take(size_bytes), shape, dtype)
 
 
 class Batch:
@@ -158,7 +171,7 @@ class Batch:
         if not kept:
             return EMPTY
         if not all(self._placed[slot] for slot in kept):
-            return finishing.collate([finishing.item(made) for made, _ in self.rows()])
+            return finishing.collate([finishing.item(made, fit=True) for made, _ in self.rows()])
         assert self._array is not None
         whole = len(kept) == len(self._made)
         some = [made for made in (self._made[slot] for slot in kept) if made is not None]

@@ -70,12 +70,13 @@ class Here(Finisher, Finishers):
     Args:
         finishing: What is done to samples.
         collate: The user's own function that makes batches, if any.
+        memory: Where batches lie.
     """
 
     writes_alone = False
 
-    def __init__(self, finishing: Finishing, collate: Collate | None) -> None:
-        self.memory = OwnMemory()
+    def __init__(self, finishing: Finishing, collate: Collate | None, memory: OwnMemory | None = None) -> None:
+        self.memory = memory or OwnMemory()
         self._finishing = finishing
         self._collate = collate
 

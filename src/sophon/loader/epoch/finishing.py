@@ -200,11 +200,17 @@ class Finishing:
             error.add_note(f"in target_transform, called with {label!r}, of sample {key.sample} of {self.url}")
             raise
 
-    def item(self, made: Made) -> Any:
-        """Return a sample as users see it."""
+    def item(self, made: Made, fit: bool = False) -> Any:
+        """Return a sample as users see it.
+
+        Args:
+            made: What was made of it.
+            fit: Copy an array of the user's own step that torch cannot take as it is.
+        """
         if self.targets is not None:
             return as_arrays(made.value) if self.output == "numpy" else made.value
-        parts = [made.value if self.gives_own else self.as_output(made.value)]
+        value = _fit(made.value) if fit and isinstance(made.value, np.ndarray) else made.value
+        parts = [value if self.gives_own else self.as_output(value)]
         if self.has_labels:
             parts.append(made.target)
         if self.columns:
@@ -219,8 +225,7 @@ class Finishing:
     def as_output(self, value: Value) -> Any:
         """Return a value as users want it: arrays as tensors that may be written to, or tensors as arrays."""
         if isinstance(value, np.ndarray):
-            is_fit = value.flags.writeable and min(value.strides, default=0) >= 0  # torch has no steps backwards
-            own = value if is_fit else value.copy()
+            own = _fit(value)
             return torch.from_numpy(own) if self.output == "torch" else own
         if isinstance(value, ViewSet):
             return CONTAINERS[value.container](map(self._view, self._last_steps, value.values))
@@ -255,6 +260,11 @@ class Finishing:
             apart: Any = tuple(targets)
             return torch.utils.data.default_collate(apart)
         return self.collate(targets)
+
+
+def _fit(value: Tensor) -> Tensor:
+    """Return an array that may be written to and has no steps backwards, which torch does not know."""
+    return value if value.flags.writeable and min(value.strides, default=0) >= 0 else value.copy()
 
 
 def _size_bytes(value: Any) -> int:

@@ -16,6 +16,7 @@ import numpy as np
 from sophon.loader.account.bad import BadSamples
 from sophon.loader.account.stats import Stats
 from sophon.loader.epoch import leaving
+from sophon.loader.epoch.batch import OwnMemory
 from sophon.loader.epoch.collate import Collate, pinning
 from sophon.loader.epoch.costs import Costs
 from sophon.loader.epoch.engine import Engine, Hands, Stretch
@@ -145,6 +146,7 @@ class Passes:
         self._replay = replay
         self._watcher = watcher
         self._costs = Costs(len(samples))
+        self._memory = OwnMemory(config.buffer_bytes)
         self._kept: Workers | None = None  # processes that are kept between epochs
         is_relaxed = config.max_delay is not None
         self.log = OrderLog(samples.opened.fingerprint, batching.size) if is_relaxed else None
@@ -245,7 +247,7 @@ class Passes:
         """Return what finishes the samples of a pass."""
         staff, collate = self._staff, self._batching.collate
         if not staff.has_processes:
-            return Here(self._finishing, collate)
+            return Here(self._finishing, collate, self._memory)
         if self._kept is not None and not self._kept.is_busy:
             self._kept.is_busy = True
             return self._kept

@@ -28,7 +28,7 @@ import numpy as np
 from sophon.errors import ConfigError, PayloadError, WorkerError
 from sophon.link.wire import Reply
 from sophon.loader.epoch import child
-from sophon.loader.epoch.batch import Batch, Place
+from sophon.loader.epoch.batch import SMALL_BYTES, Batch, Place
 from sophon.loader.epoch.collate import Collate as CollateFn
 from sophon.loader.epoch.finishers import Finisher, Finishers
 from sophon.loader.epoch.finishing import Finishing, Made
@@ -50,7 +50,6 @@ from sophon.process.segments import Segment, Segments, array_in
 
 _START_S = 120.0  # a spawned process imports torch, on a busy machine; a forked one needs a millisecond
 _END_S = 1.0  # that an idle worker may take to end before it is told by a signal
-_SMALL_BYTES = 1 << 15  # of a batch that is not worth a segment: a process may map some 65,000 pieces of memory
 
 
 class SharedMemory:
@@ -66,7 +65,7 @@ class SharedMemory:
     def array(self, shape: tuple[int, ...], dtype: str) -> tuple[Segment | None, Tensor]:
         """Return an array, and the segment that it lies in unless it is small."""
         size_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        if size_bytes <= _SMALL_BYTES:
+        if size_bytes <= SMALL_BYTES:
             return None, np.empty(shape, dtype)
         segment, memory = self.segments.take(size_bytes)
         return segment, array_in(memory, shape, dtype)
