@@ -58,11 +58,11 @@ class Proxy:
         self._open.clear()
 
     def resume(self) -> None:
-        """Go on."""
+        """Pass data on again."""
         self._open.set()
 
     def close(self) -> None:
-        """End everything."""
+        """Close all connections and stop listening."""
         self._closed = True
         self._open.set()
         with contextlib.suppress(OSError):

@@ -55,7 +55,7 @@ def bench_slow(
     Args:
         seconds: For all of it; at least three epochs of each.
         samples: In the data set.
-        workers: Of each loader.
+        workers: Number of workers of each loader.
         work: "cpu" or "wait".
         on_step: Called with the name of what runs next, its number and how many there are.
 

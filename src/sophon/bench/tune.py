@@ -101,7 +101,7 @@ def bench_tune(
 
     Args:
         seconds: For each workload; at least three epochs of each setting.
-        names: Which of WORKLOADS.
+        names: Some of WORKLOADS.
         on_step: Called with the name of what runs next, its number and how many there are.
 
     Returns:

@@ -28,9 +28,9 @@ _OPTIONS = (
     click.option(
         "--tls-client-ca",
         type=_FILE,
-        help="PEM file of who vouches for trainers: then each needs a certificate (mutual TLS).",
+        help="PEM file of the authority that signs trainers' certificates; each trainer then needs one (mutual TLS).",
     ),
-    click.option("--insecure", is_flag=True, help="Listen on a public address although anybody may read."),
+    click.option("--insecure", is_flag=True, help="Listen on a public address even though anybody may read."),
 )
 
 

@@ -23,7 +23,7 @@ def named_paths(texts: tuple[str, ...], name: str | None, where: str | None) -> 
     Args:
         texts: As given: ``PATH`` or ``NAME=PATH``.
         name: For the only data set, whatever its path.
-        where: Which samples of it.
+        where: Condition that selects samples of it.
 
     Raises:
         ConfigError: Two data sets have one name, or it is not clear what is meant.

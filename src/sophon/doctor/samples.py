@@ -74,7 +74,7 @@ def take(transport: Transport, opened: Opened, pipeline: Pipeline, chosen: list[
         transport: The way to them.
         opened: What is known of the data set.
         pipeline: Only for the form of the request; nothing of it is run.
-        chosen: Which samples.
+        chosen: Indexes of the samples.
         seconds: How long to go on; at least one reply is waited for.
 
     Raises:

@@ -47,7 +47,7 @@ def opened_from(message: dict[str, Any], address: str, trusted: bool = False) ->
 
     Args:
         message: The answer.
-        address: Of the node, for messages.
+        address: Address of the node, for messages.
         trusted: Whether the user trusts it with as many samples as can be had at all.
     """
     read = _Reader(message, address)

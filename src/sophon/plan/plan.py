@@ -40,9 +40,9 @@ class Plan:
         prediction: What an epoch is predicted to take.
         untouched: What it would take with nothing offloaded.
         resources: The resources that were planned with.
-        options: What the policy was told.
-        fingerprints: Of the pipeline and data set.
-        recipe: The pipeline in words; "" where nobody has said.
+        options: Options that the policy was given.
+        fingerprints: Fingerprints of the pipeline and data set.
+        recipe: The pipeline in words; "" if not known.
     """
 
     cut: CutIndex
@@ -186,7 +186,7 @@ def make_plan(
         profile: What every sample costs at every cut.
         resources: What there is to spend.
         policy_name: One of `sophon.plan.policies.POLICIES`.
-        options: What the policy is told.
+        options: Options for the policy.
         order: The samples in the order of the epoch, where it is known: then every stretch of it loads the resources in
             about the same proportion.
     """

@@ -45,7 +45,7 @@ def estimate(
 
     Args:
         recorder: What was learnt.
-        epoch: Whose boxes.
+        epoch: Epoch whose boxes are meant.
         dataset: Fingerprint of the data set.
         provenance: What else to write down of how the profile was made.
 

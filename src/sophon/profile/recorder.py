@@ -38,7 +38,7 @@ class Record:
     """What one sample took at one cut.
 
     Args:
-        sample: Which one.
+        sample: Index of the sample.
         epoch: In which epoch, and so with which box.
         payload_bytes: Bytes on the link.
         encode_s: CPU seconds of the codec near storage.
@@ -73,14 +73,14 @@ class Known:
     """All that was told so far, as `estimate` wants it.
 
     Args:
-        raw_bytes: Of each sample's file; 0 if not known.
+        raw_bytes: Size of each sample's file, in bytes; 0 if not known.
         sizes: Height and width of each picture; 0 if not known.
         areas: Pixels that the epoch in question needs of each; of a picture of the usual size, where that is not known.
         op_s: [samples, ops] trainer CPU seconds measured in that very epoch; NaN if not measured. None: of another one.
         refused: [samples, cuts] true where the sample cannot have the cut.
-        records: By cut.
+        records: Measurements, by cut.
         record_areas: Pixels that the pass of each record needed, by cut.
-        rules: Of an earlier run, by what they predict.
+        rules: Rules of an earlier run, by what they predict.
         ratios: Of an earlier run, storage : trainer by op.
     """
 
@@ -102,7 +102,7 @@ class Recorder:
         pipeline: What is done to the samples; its ops up to `first_call` are what is timed.
         cuts: The columns of the profile, RAW first.
         samples: How many there are.
-        seed: Of the random ops.
+        seed: Seed of the random ops.
     """
 
     def __init__(self, pipeline: Pipeline, cuts: Sequence[Cut], samples: int, seed: int) -> None:
@@ -125,7 +125,7 @@ class Recorder:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Make the lock anew in a forked child."""
+        """Replace the lock in a forked child."""
         self._lock = threading.RLock()
 
     def __len__(self) -> int:
@@ -144,7 +144,7 @@ class Recorder:
         """Note what one sample took at the cut really made.
 
         Args:
-            key: Which sample and epoch.
+            key: Identifies the sample and the epoch.
             cut: The cut.
             payload_bytes: Bytes on the link.
             trace: What the trainer's part took.

@@ -117,7 +117,7 @@ class Bars(Chart):
     """Lying bars with their values written at their ends.
 
     Args:
-        unit: Of the values, a name in `FORMATS`.
+        unit: Unit of the values, a name in `FORMATS`.
         bars: From top to bottom.
         what: What the bars are, such as ``measured``.
         beside: What the diamonds are, such as ``predicted``; becomes empty where no bar has one.
@@ -168,8 +168,8 @@ class Lines(Chart):
 
     Args:
         x: What the axis below says.
-        x_unit: Of x, a name in `FORMATS`.
-        y_unit: Of y.
+        x_unit: Unit of x, a name in `FORMATS`.
+        y_unit: Unit of y.
         lines: In the order of the legend.
         ticks: Names of x = 0, 1, … where these are no numbers.
         log_x: On a logarithmic axis.
@@ -218,7 +218,7 @@ class Stacks(Chart):
 
     Args:
         x: What the axis below says.
-        x_unit: Of the edges.
+        x_unit: Unit of the edges.
         y: What is counted.
         edges: Borders of the bins, one more than there are bins.
         layers: From bottom to top.
@@ -266,7 +266,7 @@ class Spans(Chart):
 
     Args:
         x: What the axis below says.
-        x_unit: Of starts and ends.
+        x_unit: Unit of starts and ends.
         rows: Name of the row, its stretches from left to right.
         log_x: On a logarithmic axis.
     """

@@ -138,7 +138,7 @@ def plan_sections(plan: Plan, profile: Profile) -> tuple[Section, ...]:
 
 
 def policy_sections(profile: Profile, resources: Resources, found: dict[str, Prediction]) -> tuple[Section, ...]:
-    """Return all policies beside each other, here and elsewhere."""
+    """Return all policies side by side, here and elsewhere."""
     thinned = outlook.thin(profile)
     return (
         Section("Policies against each other", f"Predicted for {given(resources)}.", outlook.policy_bars(found)),

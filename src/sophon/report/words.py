@@ -72,7 +72,7 @@ def cores(count: float, where: str) -> str:
 
 
 def given(resources: Resources) -> str:
-    """Return what there is to spend, in words; a consumer that nobody knows is left out."""
+    """Return what there is to spend, in words; an unknown consumer is left out."""
     shown = []
     for resource in resources.rows():
         own = f" of {resources.nodes[resource.part].name}" if resource.part is not None else ""

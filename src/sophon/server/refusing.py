@@ -29,12 +29,12 @@ class Refusing(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         raise NotImplementedError
 
     def list_flights(self, context: flight.ServerCallContext, *_: Any) -> NoReturn:
-        """Refuse."""
+        """Refuse the call: this node does not offer it."""
         self._rights(context)
         _no_such("ListFlights")
 
     def get_flight_info(self, context: flight.ServerCallContext, *_: Any) -> NoReturn:
-        """Refuse."""
+        """Refuse the call: this node does not offer it."""
         self._rights(context)
         _no_such("GetFlightInfo")
 
@@ -43,12 +43,12 @@ class Refusing(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         return flight.SchemaResult(pa.schema([]))
 
     def do_put(self, context: flight.ServerCallContext, *_: Any) -> NoReturn:
-        """Refuse."""
+        """Refuse the call: this node does not offer it."""
         self._rights(context)
         _no_such("DoPut")
 
     def do_exchange(self, context: flight.ServerCallContext, *_: Any) -> NoReturn:
-        """Refuse."""
+        """Refuse the call: this node does not offer it."""
         self._rights(context)
         _no_such("DoExchange")
 

@@ -54,7 +54,7 @@ class Run:
 
     Args:
         batch: Their replies.
-        size_bytes: Of their payloads.
+        size_bytes: Size of their payloads, in bytes.
         room: Where their payloads lie.
     """
 
@@ -83,7 +83,7 @@ class _Space:
     """The space for a payload, which is held in place of the file that it is made of.
 
     Args:
-        seat: Of the request.
+        seat: Seat of the request.
         file_bytes: What is held for the file.
         more_bytes: What is sent along with the payload.
     """

@@ -76,7 +76,7 @@ def scan_shard(
     Args:
         shard: The shard.
         on_count: Called now and then with the number of pictures found so far.
-        endings: Of the members that are samples, best first where one key has several; "" for any.
+        endings: Endings of the members that are samples, best first where one key has several; "" for any.
         others: Endings of the members that are further fields of the samples.
 
     Raises:

@@ -33,8 +33,8 @@ class Scenario:
         shape: Who shapes the link: auto, tbf or server.
         batch_size: Samples in a batch.
         workers: Threads of the loader that finish samples.
-        seed: Of order and boxes.
-        epoch: Which epoch is run, always the same, so that boxes are equal.
+        seed: Seed of order and boxes.
+        epoch: Epoch that is run, always the same one, so that boxes are equal.
         automatic: Also run a loader that measures and plans for itself.
         keep: Folder to leave profiles and plans in; None to throw them away.
     """

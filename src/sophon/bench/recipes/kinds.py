@@ -66,11 +66,11 @@ def bench_kinds(
 
     Args:
         data: Folder of photos, or one that holds ``openimages/`` and ``coco/``.
-        names: Which of KINDS.
+        names: Some of KINDS.
         link_bytes_per_s: Rate of the link, slow enough for it to be what an epoch waits for; else a plan saves CPU, and
             may send more bytes for that.
         repeats: Epochs that are counted, after the one that measures.
-        storage_cores: Near storage.
+        storage_cores: Number of cores near storage.
         on_step: Told what runs next.
 
     Raises:

@@ -99,7 +99,7 @@ class Server(_Process):
         host: Address to listen on.
         limit_bytes_per_s: The server's own limit, where no kernel shapes the link.
         enter: What to put before the command so that it runs in its node.
-        cpus: To run on; None for any.
+        cpus: CPUs to run on; None for any.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Trainer(_Process):
 
     Args:
         enter: What to put before the command so that it runs in its node.
-        cpus: To run on; None for any.
+        cpus: CPUs to run on; None for any.
         environment: Variables to set, beside those of this process.
     """
 

@@ -35,10 +35,10 @@ _TITLES = {
 @data_option
 @click.option(
     "--like", type=click.Choice(list(_LIKE)), default="openimages", show_default=True,
-    help="Data set that made-up photos are like.",
+    help="Data set that generated photos resemble.",
 )  # fmt: skip
 @click.option(
-    "--count", default=128, show_default=True, type=click.IntRange(32, 100_000), help="How many photos to make up."
+    "--count", default=128, show_default=True, type=click.IntRange(32, 100_000), help="Number of photos to generate."
 )
 @click.option(
     "--link", default="60mbit", show_default=True, metavar="BANDWIDTH", callback=parsed(parse_bandwidth),

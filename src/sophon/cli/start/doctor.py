@@ -25,7 +25,11 @@ _INDENT = "      "
     help="Recipe to try: JSON of a pipeline, or code as train.py:transform. By default the ImageNet recipe.",
 )  # fmt: skip
 @click.option(
-    "--samples", default=64, show_default=True, type=click.IntRange(1), help="Samples of each place to look at."
+    "--samples",
+    default=64,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Number of samples to look at in each place.",
 )
 @click.option(
     "--seconds", default=3.0, show_default=True, type=click.FloatRange(0.1), help="How long to measure a link."
@@ -34,7 +38,7 @@ _INDENT = "      "
     "--patience", default=10.0, show_default=True, type=click.FloatRange(0.1),
     help="Seconds that one step of the recipe may take.",
 )  # fmt: skip
-@click.option("--strict", is_flag=True, help="Fail on advice, too.")
+@click.option("--strict", is_flag=True, help="Also exit with 1 if something could be better.")
 @json_option
 def doctor(
     *,

@@ -53,7 +53,7 @@ class Stretch:
 
     Args:
         order: Samples in the order they are wanted.
-        epoch: Which epoch.
+        epoch: Number of the epoch.
         batch_size: Samples in a batch.
         workers: Threads that finish samples; 0 for none.
         sizes: Samples in each batch, where they differ.
@@ -86,7 +86,7 @@ class Hands:
     Args:
         samples: Where samples come from.
         finishing: What is done to them.
-        finishers: Who does it.
+        finishers: What finishes samples.
         mending: What becomes of bad ones.
         stats: Where to count.
         costs: How long finishing each sample takes.
@@ -110,7 +110,7 @@ class Engine:
     """Runs one epoch.
 
     Args:
-        hands: Who does what.
+        hands: What carries out each kind of work.
         stretch: What is to be done.
         config: Bounds and times.
     """

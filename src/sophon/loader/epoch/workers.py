@@ -72,7 +72,7 @@ class SharedMemory:
 
 
 class Workers(Finishers):
-    """Some worker processes.
+    """The worker processes of a loader.
 
     Args:
         count: How many.

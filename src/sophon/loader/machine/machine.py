@@ -5,7 +5,7 @@ Flight drive it in production, a seeded simulator with virtual time in tests.
 
 The samples of an epoch stand in a row; their *positions* are 0 … count - 1. Batches have *places* 0 … count - 1 in the
 same way, and every `batch_size` of them are a batch. In strict order the sample at a position gets the place of that
-number. In relaxed order it gets the first free place when it is finished, so that slow samples hold up no others.
+number. In relaxed order it gets the first free place when it is finished, so that slow samples do not hold up others.
 A position goes through these states, and back only along the one arrow::
 
     (to come) ──▶ wanted ──ask──▶ asked ──reply──▶ received ──finished──▶ finished ──placed──▶ put ──taken──▶ (released)

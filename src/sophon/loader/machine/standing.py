@@ -165,7 +165,7 @@ class Standings:
         """Record that a node has failed, or is silent: it is left alone for a while.
 
         Args:
-            number: Which source.
+            number: Number of the source.
             sent_s: When the request was sent that has failed: all that were under way fail together, and count once.
             now_s: The time.
         """

@@ -56,7 +56,7 @@ from sophon.profile.table import Profile
 from sophon.profile.verdict import Verdict
 
 _CANNOT = ("op_failed", "crash", "cpu_limit")  # why a smaller cut was made that will be made again
-_OWN_WEIGHT = 0.02  # of the newest sample in the mean of what own steps take: it follows about fifty
+_OWN_WEIGHT = 0.02  # of the newest sample on average of what own steps take: it follows about fifty
 _UNMEASURED_LINK = 1e9  # bytes per second, where not one stretch of a second was seen
 
 
@@ -66,8 +66,8 @@ class PlanSettings:
 
     Args:
         policy: Which of `sophon.plan.policies.POLICIES`.
-        options: What the policy is told.
-        share: Of the samples that are cut in the first epoch, to learn what codecs cost.
+        options: Options for the policy.
+        share: Share of the samples that are cut in the first epoch, to learn what codecs cost.
         profile: Where the profile is kept; None for the user's cache folder.
         keep: Whether it is kept, and used again by the next run.
     """
@@ -133,7 +133,7 @@ class Planner:
         return self._settings.policy
 
     def renew(self) -> None:
-        """Make the lock anew in a forked child."""
+        """Replace the lock in a forked child."""
         self._lock = threading.RLock()  # as in `stats`
 
     # --- an epoch -----------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class Planner:
         """Give the samples of an epoch their cuts.
 
         Args:
-            epoch: Which one.
+            epoch: Number of the epoch.
             ranks: How many share it.
             row: The samples that come to this one, in order; None if that is not known.
         """

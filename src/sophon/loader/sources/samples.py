@@ -54,7 +54,7 @@ class Samples:
         sources: Where they are.
         opened: What is known of the data set.
         pipeline: What is done to them.
-        seed: Of all randomness.
+        seed: Seed of all randomness.
         brought: Names of the further columns and fields to bring along.
         url: What to call the sources in messages.
         deadline_s: How long nothing may come before an error is raised.
@@ -98,7 +98,7 @@ class Samples:
         """Return the request for some samples of an epoch, each with its cut.
 
         Args:
-            epoch: Which one.
+            epoch: Number of the epoch.
             samples: Their indexes.
             keys: What random ops know them by, if that is not their index.
         """

@@ -57,7 +57,7 @@ def walk(
     """List all objects below a prefix.
 
     Args:
-        client: Of the bucket.
+        client: Client of the bucket.
         prefix: With a slash at its end, or "" for the whole bucket.
         known: Folders that were listed earlier, wholly or in part: what is known of them is not listed again.
         first_level: What lies right below the prefix, if that is known.

@@ -43,7 +43,7 @@ class Listing:
         label: Name of the column that holds the labels, if there is one.
         first_row: The number of the first row, as people count.
         counts_lines: Whether that is its line in the file.
-        size_bytes: Of the file, before it was read.
+        size_bytes: Size of the file, in bytes, before it was read.
         mtime_ns: Its time, before it was read.
         ctime_ns: The time that nobody can set, from the same look at it.
     """

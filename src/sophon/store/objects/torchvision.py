@@ -25,7 +25,8 @@ def files_of_torchvision(data: Any) -> FileSet:
     """Return the files of a data set of torchvision's.
 
     Raises:
-        ConfigError: It does not consist of picture files, or does more than is known here; says what to try.
+        ConfigError: It does not consist of picture files, or does more than is known here; the message says what to
+            try.
     """
     name = type(data).__name__
     title = f"torchvision's {name}"
