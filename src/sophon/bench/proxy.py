@@ -18,7 +18,7 @@ class Proxy:
     """Passes bytes on to a port of this machine, until told otherwise.
 
     Args:
-        port: Where to.
+        port: Port to pass connections on to.
     """
 
     def __init__(self, port: int) -> None:

@@ -55,15 +55,15 @@ def _files() -> Finding:
 def _cache_folder() -> Iterator[Finding]:
     folder = user_folder()
     if folder is None:
-        remedy = "Set XDG_CACHE_HOME to a folder of your own; else data sets are listed anew in each run."
+        remedy = "Set XDG_CACHE_HOME to a folder of your own; else data sets are listed again in each run."
         yield Finding(_ABOUT, "cache", ADVICE, "there is no cache folder: this user has no home", remedy)
         return
-    elsewhere = "Set XDG_CACHE_HOME to a folder that you can write to; else data sets are listed anew in each run."
+    elsewhere = "Set XDG_CACHE_HOME to a folder that you can write to; else data sets are listed again in each run."
     try:
         make_private(folder)
         problem = not_private(folder)
         if problem is not None:
-            remedy = "Until then it is not used, and data sets are listed anew in each run."
+            remedy = "Until then it is not used, and data sets are listed again in each run."
             yield Finding(_ABOUT, "cache", ADVICE, f"the cache folder is not safe: {problem}", remedy)
             return
         _try_writing(folder)

@@ -57,7 +57,7 @@ class Place:
         try:
             taken = take(self._transport, self.opened, pipeline, chosen, seconds)
         except Error as error:
-            text = f"samples cannot be had: {error}"
+            text = f"samples cannot be read: {error}"
             yield Finding(self.address, "samples", FAULT, text, "Look at the log of the node.")
             return
         self.files = taken.files

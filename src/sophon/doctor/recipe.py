@@ -43,7 +43,7 @@ def load_recipe(text: str) -> Pipeline:
         text: The path of a JSON file, or where a recipe lies in code: ``train.py:transform``, ``package.module:name``.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: It names no recipe.
     """
     from sophon.loader.objects import as_pipeline  # takes a moment, and is needed for code alone
 

@@ -48,7 +48,7 @@ def opened_from(message: dict[str, Any], address: str, trusted: bool = False) ->
     Args:
         message: The answer.
         address: Address of the node, for messages.
-        trusted: Whether the user trusts it with as many samples as can be had at all.
+        trusted: Whether the user trusts it, so that the largest data sets are accepted.
     """
     read = _Reader(message, address)
     remedy = "" if trusted else ", or more from a node of your own with Credentials(trusted=True)"

@@ -44,7 +44,7 @@ def frontier(
     *,
     rate: str = FIGURE_4_RATE,
 ) -> tuple[Point, ...]:
-    """Return one point for every amount of a resource, planned anew for each.
+    """Return one point for every amount of a resource, with a plan of its own for each.
 
     Args:
         profile: What every sample costs at every route.

@@ -82,7 +82,9 @@ class Plan:
         """
         relayed = [self.routes[column] for column in np.unique(self.cut) if not self.routes[column].is_direct]
         if relayed:
-            raise ConfigError(f"the plan has samples take the route {relayed[0]}, and there is no relay; plan anew.")
+            raise ConfigError(
+                f"the plan has samples take the route {relayed[0]}, and there is no relay; make a new plan."
+            )
         return tuple(route.arrival for route in self.routes)
 
     def counts(self) -> dict[Route, int]:
@@ -100,7 +102,7 @@ class Plan:
         recipe: str = "",
     ) -> None:
         """Raise `ArtifactError` when the plan is of another job, with both shown; `recipe` is the pipeline in words."""
-        remedy = "Plan this job anew from its own profile."
+        remedy = "Make a new plan for this job from its own profile."
         expected = {"pipeline": pipeline, "dataset": dataset}
         words = {"pipeline": (self.recipe, recipe)}
         artifact.require_fingerprints("the plan", self.fingerprints, expected, remedy, words)

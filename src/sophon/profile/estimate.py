@@ -204,7 +204,7 @@ class _Estimate:
         return self._rows_by_cut[cut]
 
     def _storage_to_trainer(self) -> FloatTable:
-        """Return for each op how many times as long it takes near storage; one, where nobody has told."""
+        """Return for each op how many times as long it takes near storage; one where that is not known."""
         ops = len(self._op_rules)
         there_s, here_s = np.zeros(ops), np.zeros(ops)
         for cut in self._cuts:

@@ -31,7 +31,7 @@ class Measure:
     is_optional: bool = False
 
     def format(self, amount: float) -> str:
-        """Return an amount for people."""
+        """Return an amount as text."""
         return _FORMATS[self.unit](amount)
 
 

@@ -39,7 +39,7 @@ class Record:
 
     Args:
         sample: Index of the sample.
-        epoch: In which epoch, and so with which box.
+        epoch: Epoch in which it passed, which decides its box.
         payload_bytes: Bytes on the link.
         encode_s: CPU seconds of the codec near storage.
         decode_s: CPU seconds of the codec at the trainer.

@@ -197,7 +197,7 @@ class Profile:
             "the profile",
             self.fingerprints,
             {"pipeline": pipeline, "dataset": dataset},
-            "Profile this job anew, or give the profile that was made with it.",
+            "Profile this job again, or give the profile that was made with it.",
             {"pipeline": (self.recipe, recipe)},
         )
 

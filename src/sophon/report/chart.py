@@ -41,7 +41,7 @@ FORMATS: dict[str, Callable[[float], str]] = {
 
 
 def show(value: float | None, unit: str) -> str:
-    """Return a number for people; one that is missing or never ends is a word."""
+    """Return a number as text; a missing or infinite one becomes a word."""
     if value is None or math.isnan(value):
         return MISSING
     return "never ends" if math.isinf(value) else FORMATS[unit](value)
@@ -118,7 +118,7 @@ class Bars(Chart):
 
     Args:
         unit: Unit of the values, a name in `FORMATS`.
-        bars: From top to bottom.
+        bars: The bars, from top to bottom.
         what: What the bars are, such as ``measured``.
         beside: What the diamonds are, such as ``predicted``; becomes empty where no bar has one.
     """
@@ -170,10 +170,10 @@ class Lines(Chart):
         x: What the axis below says.
         x_unit: Unit of x, a name in `FORMATS`.
         y_unit: Unit of y.
-        lines: In the order of the legend.
+        lines: The lines, in the order of the legend.
         ticks: Names of x = 0, 1, … where these are no numbers.
-        log_x: On a logarithmic axis.
-        log_y: On a logarithmic axis.
+        log_x: Whether the x axis is logarithmic.
+        log_y: Whether the y axis is logarithmic.
         mark: An x to be marked, with its name.
     """
 
@@ -221,8 +221,8 @@ class Stacks(Chart):
         x_unit: Unit of the edges.
         y: What is counted.
         edges: Borders of the bins, one more than there are bins.
-        layers: From bottom to top.
-        log_x: On a logarithmic axis.
+        layers: The layers, from bottom to top.
+        log_x: Whether the x axis is logarithmic.
     """
 
     x: str
@@ -268,7 +268,7 @@ class Spans(Chart):
         x: What the axis below says.
         x_unit: Unit of starts and ends.
         rows: Name of the row, its stretches from left to right.
-        log_x: On a logarithmic axis.
+        log_x: Whether the x axis is logarithmic.
     """
 
     x: str

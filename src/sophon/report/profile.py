@@ -144,7 +144,7 @@ def policy_sections(profile: Profile, resources: Resources, found: dict[str, Pre
         Section("Policies against each other", f"Predicted for {given(resources)}.", outlook.policy_bars(found)),
         Section(
             "What if",
-            "Every point is planned anew: what more cores or a faster link would buy.",
+            "Every point has a plan of its own: what more cores or a faster link would buy.",
             (*outlook.cores_charts(thinned, resources), *outlook.link_charts(thinned, resources)),
         ),
     )

@@ -95,7 +95,7 @@ def ratio(before: float, after: float) -> float:
 
 
 def times(value: float) -> str:
-    """Return a factor for people, such as ``2.3×``."""
+    """Return a factor as text, such as ``2.3×``."""
     return f"{value:.2g}×" if value < 9.95 else f"{value:.0f}×"
 
 

@@ -58,7 +58,7 @@ class ServerConfig:
         modules: Python modules to import; they register ops and stores.
         indexes: Files of window indexes, which child processes open too.
         metrics_host: Address for health and metrics, which anybody who can reach it may read.
-        debug: Whether trainers are told tracebacks and paths of this machine.
+        debug: Whether tracebacks and paths of this machine are sent to trainers.
         prices: What object stores charge.
     """
 

@@ -80,7 +80,7 @@ def scan_shard(
         others: Endings of the members that are further fields of the samples.
 
     Raises:
-        StoreError: The shard cannot be read; names it and says what to try.
+        StoreError: The shard cannot be read; the message names it and says what to try.
     """
     read_at, size, name = shard
     try:

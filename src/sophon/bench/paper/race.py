@@ -69,7 +69,7 @@ class Race:
             storage_cores: Number of cores near storage.
             policies: Policies to run; by default those of the scenario.
             repeats: How often; by default as the scenario says.
-            automatic: Also a loader that measures its first epoch and plans for itself, as users get it.
+            automatic: Whether to also run a loader that measures its first epoch and plans for itself, as users get it.
         """
         scenario = self._scenario
         policies, repeats = policies or scenario.policies, repeats or scenario.repeats

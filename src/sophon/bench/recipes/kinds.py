@@ -29,7 +29,7 @@ class Kind:
 
     Args:
         recipe: Name of its recipe, see `presets`.
-        about: What it is, for people.
+        about: What it is, in words.
         folder: Which folder of the data it is for, if there is one of this name.
         options: What follows the path of photos with targets (`targets`); "" for photos alone.
     """

@@ -95,7 +95,7 @@ class Server(_Process):
 
     Args:
         datasets: Paths by name.
-        cores: For ops.
+        cores: Number of cores for ops.
         host: Address to listen on.
         limit_bytes_per_s: The server's own limit, where no kernel shapes the link.
         enter: What to put before the command so that it runs in its node.
@@ -176,7 +176,7 @@ class Trainer(_Process):
         return self
 
     def do(self, what: str, on_step: Callable[[int, int], None] | None = None, **arguments: Any) -> Any:
-        """Have one thing done and return its result.
+        """Run one command there and return its result.
 
         Raises:
             RigError: It failed there, or the process is gone.

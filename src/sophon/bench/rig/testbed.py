@@ -84,7 +84,7 @@ class Testbed:
 
         Args:
             datasets: Paths by name.
-            cores: For ops.
+            cores: Number of cores for ops.
             node: Which storage node it runs on.
         """
         storage = None if self._link is None else self._link.storages[node]

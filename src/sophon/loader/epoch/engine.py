@@ -88,7 +88,7 @@ class Hands:
         finishing: What is done to them.
         finishers: What finishes samples.
         mending: What becomes of bad ones.
-        stats: Where to count.
+        stats: Counts to add to.
         costs: How long finishing each sample takes.
         planner: Learns from every sample and may change cuts during the epoch; None where cuts are fixed.
         tuner: Decides how many threads there are, instead of the stretch's number, unless that is 0.

@@ -60,7 +60,7 @@ class Finishers(ABC):
         """End what runs elsewhere.
 
         Args:
-            wait: Until it has ended.
+            wait: Whether to wait until it has ended.
         """
 
 

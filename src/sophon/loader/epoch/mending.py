@@ -20,7 +20,7 @@ class Mending:
     Args:
         samples: Where they come from.
         bad: What to do with bad ones, and the record of them.
-        stats: Where to count.
+        stats: Counts to add to.
     """
 
     samples: Samples

@@ -113,7 +113,7 @@ class Passes:
         batching: How they become batches.
         config: Bounds and times.
         staff: What finishes the samples.
-        stats: Where to count.
+        stats: Counts to add to.
         planner: Chooses the cuts; None where they are fixed.
         tuner: Decides how many workers there are; None where that is fixed.
         replay: A recorded order to keep to, if any.

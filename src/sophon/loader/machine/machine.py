@@ -78,7 +78,7 @@ class MachineConfig:
         max_requests: Requests under way at once.
         request_samples: Samples in one request.
         request_bytes: Expected bytes of the payloads in one request.
-        first_pause_s: Before the first retry; doubles with each further one.
+        first_pause_s: Pause before the first retry; doubles with each further one.
         longest_pause_s: The longest pause before a retry.
         max_delay: How many batches late a sample may come in relaxed order; None for strict order.
         nodes: How many storage nodes there are.

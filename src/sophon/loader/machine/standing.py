@@ -54,7 +54,7 @@ class Standings:
     Args:
         count: How many nodes there are.
         has_fallback: Whether there is a path to fall back on.
-        first_pause_s: Before the first retry; doubles with each further one.
+        first_pause_s: Pause before the first retry; doubles with each further one.
         longest_pause_s: The longest pause before a retry.
         now_s: The time at the start.
         seed: Seed of the jitter of pauses, so that many trainers do not retry in step.

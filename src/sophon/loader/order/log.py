@@ -56,7 +56,7 @@ class _Epoch:
     """One epoch in a log, or a part of one.
 
     Args:
-        count: How many samples.
+        count: Number of samples.
         order_crc: Checksum of the rank's row in strict order.
         steps: Differences between neighbouring positions, less one, which are mostly 0; compressed.
         begun: Samples of the global order that were used up where the row begins.

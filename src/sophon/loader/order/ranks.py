@@ -48,8 +48,8 @@ def find_rank(rank: int | None = None, size: int | None = None) -> Rank:
     when an epoch begins, and not when a loader is made.
 
     Args:
-        rank: As the user said; None to find out.
-        size: As the user said; None to find out.
+        rank: Rank given by the user; None to find out.
+        size: Number of ranks given by the user; None to find out.
     """
     if (rank is None) != (size is None):
         raise ConfigError("rank and size go together; give both, or neither to have them found")

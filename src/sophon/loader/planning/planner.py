@@ -202,7 +202,7 @@ class Planner:
         """Return what there is to spend for all ranks together, as far as this one's clocks have seen its part.
 
         Args:
-            lately: In the last seconds, and not in the epoch on the whole.
+            lately: Whether to look at the last seconds rather than the whole epoch.
         """
         ranks, before = self._ranks, self._resources
         samples, loop_s = self._begin

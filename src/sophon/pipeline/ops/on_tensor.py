@@ -38,7 +38,7 @@ class OnTensor(Op):
         geometry: The op on pictures that moves pixels as this step does, and draws its parameters; None if every pixel
             stays where it is.
         dtype: Data type of the tensor that the step gives.
-        name_of: Name of the transform, for people.
+        name_of: Name of the transform, for display.
         code: Tells transforms with other settings apart.
         transform: The transform itself; None on a storage node.
     """

@@ -28,7 +28,7 @@ class Piece:
 
     Args:
         folder: Where they lie, as a prefix of their names.
-        objects: In the order of their names, after those of earlier pieces.
+        objects: Objects in the order of their names, after those of earlier pieces.
         last: Name of the last one so far; "" if there is none.
         is_done: Whether these are the last ones of the folder.
     """
@@ -58,7 +58,7 @@ def walk(
 
     Args:
         client: Client of the bucket.
-        prefix: With a slash at its end, or "" for the whole bucket.
+        prefix: Prefix with a slash at its end, or "" for the whole bucket.
         known: Folders that were listed earlier, wholly or in part: what is known of them is not listed again.
         first_level: What lies right below the prefix, if that is known.
         on_folders: Called with all folders that are listed on their own.

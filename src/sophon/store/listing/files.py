@@ -29,7 +29,7 @@ class Files:
 
     Args:
         paths: Relative to the root, one per row that is taken.
-        sizes: In bytes.
+        sizes: Sizes of the files, in bytes.
         rows: Which rows of the listing these are.
         folders: All folders that hold one of them, relative to the root, with their mtimes and ctimes.
         elsewhere: How many rows name files outside of the folder, or files that are not there; only where the listing

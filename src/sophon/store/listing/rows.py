@@ -91,7 +91,7 @@ def read_listing(file: Path, path: str | None = None, label: str | None = None) 
         raise StoreError(f"cannot read {file}: {describe(error)}. Check that it may be read.") from error
     except ARROW_ERRORS as error:
         raise StoreError(
-            f"{file} is not a readable listing: {describe(error)}. Correct that line, or save it anew."
+            f"{file} is not a readable listing: {describe(error)}. Correct that line, or save it again."
         ) from error
     names = table.column_names
     repeated = sorted({name for name in names if names.count(name) > 1})
