@@ -18,6 +18,7 @@ exclude_patterns = ["figures/*.py"]
 html_theme = "furo"
 html_title = f"sophon {release}"
 html_copy_source = False
+html_show_copyright = False
 html_theme_options = {
     "light_css_variables": {"font-stack": "system-ui, sans-serif"},  # nothing is fetched from elsewhere
     "footer_icons": [],
@@ -80,7 +81,7 @@ def _api() -> str:
     functions = [name for name, value in found.items() if callable(value) and name not in classes]
     first = ["DataLoader", "RemoteDataset", "Pipeline"]
     parts = [
-        ("What one begins with", "autoclass", first),
+        ("The essentials", "autoclass", first),
         ("Settings and results", "autoclass", [name for name in classes if name not in (*first, *errors)]),
         ("Functions", "autofunction", functions),
         ("Errors and warnings", "autoexception", errors),
