@@ -62,9 +62,12 @@ wheel: .venv/installed-wheel
 	PATH="$(CURDIR)/.venv/wheel/bin:$$PATH" PYTHONPATH=.venv/wheel $(BIN)/python -m auditwheel repair --strip --wheel-dir dist build/wheel/*.whl
 	mv build/wheel/*.tar.gz dist/
 
-# In an environment of its own, without a compiler: from the wheel to the end of the demo.
+# In an environment of its own, without a compiler: from the wheel to the end of the demo. Then tests of ops and codecs with
+# the package of the wheel in the place of this folder's.
 check-wheel: wheel
 	$(BIN)/python -m pytest -m slow tests/test_wheel.py
+	$(PIP) --no-deps --upgrade --target build/wheel-site dist/*.whl
+	PYTHONPATH=build/wheel-site $(BIN)/python -m pytest -m "not slow" --numprocesses 2 tests/codec tests/pipeline tests/store
 
 .venv/installed-wheel: .venv/installed-test requirements/hashed-wheel.txt
 	$(PIP) --require-hashes --no-deps --upgrade --target .venv/wheel --requirement requirements/hashed-wheel.txt

@@ -1,12 +1,22 @@
 """A visit to the doctor, as a person sees it."""
 
+from pathlib import Path
+
 from click.testing import CliRunner
 
+import sophon
 from sophon.cli.main import cli
 from sophon.doctor.finding import LEVELS
+from sophon.doctor.installation import EXTENSIONS
 from sophon.doctor.samples import spread
 from sophon.doctor.visit import Visit
 from tests.support.servers import make_images
+
+
+def test_it_knows_every_extension_of_the_package():
+    source = Path(sophon.__file__).parent
+    built = {".".join(("sophon", *path.relative_to(source).with_suffix("").parts)) for path in source.rglob("*.pyx")}
+    assert set(EXTENSIONS) == built
 
 
 def test_samples_are_spread_over_a_data_set():

@@ -16,11 +16,12 @@ _ABOUT: Final = "installation"
 _PACKAGE: Final = "sophon-loader"
 _NEEDED: Final = re.compile(r"([A-Za-z0-9_.-]+)\s*>=\s*([0-9.]+)$")
 # Extension, and what is missing without it.
-_EXTENSIONS: Final = {
+EXTENSIONS: Final = {
     "sophon.codec.window._jpeg": "no `window` codec, which saves most of the bytes of JPEG files",
     "sophon.codec.window._progressive": "progressive JPEG files cross the link whole",
     "sophon.pipeline._pixels": "pictures are resized more slowly",
     "sophon.pipeline._blur": "pictures are blurred more slowly",
+    "sophon.store._files": "many small files are read more slowly",
 }
 _REBUILD: Final = (
     f"Install a wheel of {_PACKAGE}, or a C compiler and then `pip install --force-reinstall --no-cache-dir "
@@ -83,7 +84,7 @@ def _pillow() -> Iterator[Finding]:
 
 def _extensions() -> Iterator[Finding]:
     missing = 0
-    for name, loss in _EXTENSIONS.items():
+    for name, loss in EXTENSIONS.items():
         try:
             importlib.import_module(name)
         except ImportError as error:
@@ -91,7 +92,7 @@ def _extensions() -> Iterator[Finding]:
             text = f"the compiled extension {name.rpartition('.')[2]} is missing ({error}): {loss}"
             yield Finding(_ABOUT, "extensions", ADVICE, text, _REBUILD)
     if not missing:
-        yield Finding(_ABOUT, "extensions", FINE, f"all {len(_EXTENSIONS)} compiled extensions are here")
+        yield Finding(_ABOUT, "extensions", FINE, f"all {len(EXTENSIONS)} compiled extensions are here")
 
 
 def _codecs() -> Iterator[Finding]:
