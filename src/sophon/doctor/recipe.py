@@ -20,7 +20,7 @@ from sophon.codec.table import offered
 from sophon.codec.window.refusal import NotWindowable
 from sophon.doctor.finding import ADVICE, FAULT, FINE, Finding
 from sophon.errors import ConfigError, Error
-from sophon.pipeline import Key, Pipeline, ops
+from sophon.pipeline import Call, Key, Pipeline, ops
 from sophon.pipeline.pipeline import in_words, title
 from sophon.units import format_bytes
 
@@ -58,7 +58,13 @@ def load_recipe(text: str) -> Pipeline:
         found = getattr(module, name)
     except Exception as error:  # somebody's code may raise anything
         raise ConfigError(f"{text}: {type(error).__name__}: {error}; give FILE.py:NAME of a recipe") from error
-    return as_pipeline(found)
+    return _on_pictures(as_pipeline(found))
+
+
+def _on_pictures(pipeline: Pipeline) -> Pipeline:
+    """Return the steps that take a picture alone; those over whole samples are tried when a loader opens."""
+    joint = (place for place, op in enumerate(pipeline.ops) if isinstance(op, Call) and op.is_joint)
+    return pipeline.prefix(next(joint, len(pipeline)))
 
 
 def _from_file(path: Path) -> Any:
