@@ -108,7 +108,7 @@ def test_a_plan_over_unknown_cuts_is_refused(tmp_path):
         replace(plan, routes=(Cut(0, "raw"),))
     object.__setattr__(plan, "routes", (Cut(0, "raw"),))
     plan.save(tmp_path / "plan.parquet")
-    with pytest.raises(ArtifactError, match="its header is no plan's"):
+    with pytest.raises(ArtifactError, match="its header is not that of a plan"):
         Plan.load(tmp_path / "plan.parquet")
 
 

@@ -70,7 +70,7 @@ def _on_pictures(pipeline: Pipeline) -> Pipeline:
 def _from_file(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"{path} is no Python file")
+        raise ConfigError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(path.stem, module)  # what the recipe is made of may want to be found again
     spec.loader.exec_module(module)

@@ -114,7 +114,7 @@ def _token_of(text: str) -> str:
         )
     found = lines[0][0] if lines else ""
     if found.startswith("sha256:"):
-        raise ConfigError("token: the node's file has only the SHA-256 of this token; give the token that it is of")
+        raise ConfigError("token: the node's file has only the SHA-256 of this token; give the token itself")
     return found
 
 

@@ -172,7 +172,7 @@ class Plan:
                     recipe=str(said.get("recipe", "")),
                 )
             except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-                raise ArtifactError(f"{path}: its header is no plan's ({error}); plan again.") from error
+                raise ArtifactError(f"{path}: its header is not that of a plan ({error}); plan again.") from error
 
 
 def make_plan(

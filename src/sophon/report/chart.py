@@ -171,7 +171,7 @@ class Lines(Chart):
         x_unit: Unit of x, a name in `FORMATS`.
         y_unit: Unit of y.
         lines: The lines, in the order of the legend.
-        ticks: Names of x = 0, 1, … where these are no numbers.
+        ticks: Names of x = 0, 1, … where these are not numbers.
         log_x: Whether the x axis is logarithmic.
         log_y: Whether the y axis is logarithmic.
         mark: An x to be marked, with its name.

@@ -199,7 +199,7 @@ class _Members:
             self._txt.append(self._text(member))
 
     def _rank(self, extension: bytes) -> int | None:
-        """Return how well a member stands for its key, 0 for best; None if it is no sample."""
+        """Return how well a member stands for its key, 0 for best; None if it is not a sample."""
         if extension in self._endings:
             return self._endings[extension]
         if b"" in self._endings:

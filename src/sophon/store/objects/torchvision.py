@@ -34,7 +34,7 @@ def files_of_torchvision(data: Any) -> FileSet:
     if not str(getattr(getter, "__module__", "")).startswith(_HOME):
         raise ConfigError(f"{name} has a __getitem__ of its own, and may do anything there; {_OWN}")
     if hasattr(data, "video_clips"):
-        raise ConfigError(f"{title} consists of clips of videos, which are no files; {_OWN}")
+        raise ConfigError(f"{title} consists of clips of videos, which are not files; {_OWN}")
     paths, targets = _paths(data, title)
     labels, others = labels_of(targets)
     classes = getattr(data, "classes", ())
