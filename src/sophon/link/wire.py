@@ -330,7 +330,7 @@ def raw_batch(
 
 
 def _bare(name: str, count: int) -> pa.Array:
-    """Return what stands in a column for samples that are sent as they are, and of which nothing else is to be said."""
+    """Return the values of a column for samples that are sent as they are and have nothing else to report."""
     return _bare_columns().column(name).slice(0, count)
 
 

@@ -150,7 +150,7 @@ class Call(Op):
 
 
 def _on_sample(function: Callable[..., Any], sample: Value) -> Value:
-    """Call a function with a sample: the parts of a tuple one by one, those of a dict by name if that is its way."""
+    """Call a function with a sample: the parts of a tuple one by one, those of a dict by name if it takes them so."""
     if isinstance(sample, tuple):
         return function(*sample)
     if is_albumentations(function):

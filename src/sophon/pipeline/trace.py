@@ -18,7 +18,7 @@ from sophon.pipeline.spec import Value, ViewSet
 
 
 class Trace:
-    """The clock beside one run.
+    """What one run took, op by op.
 
     Args:
         ops: Ops in the pipeline.

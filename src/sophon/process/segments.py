@@ -199,7 +199,7 @@ class Segments:
         return gone
 
     def close(self) -> None:
-        """Keep nothing any more."""
+        """Stop keeping memory for reuse."""
         with self._lock:
             self._is_closed = True
             for segment in self._free:

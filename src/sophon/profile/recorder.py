@@ -231,7 +231,7 @@ class Recorder:
         return rules, ratios
 
     def known(self, epoch: int) -> Known:
-        """Return a copy of all that was told, with the boxes of an epoch."""
+        """Return a copy of everything recorded, with the boxes of an epoch."""
         with self._lock:
             this_epoch = self._op_s_epoch == epoch
             known = Known(

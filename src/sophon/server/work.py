@@ -252,7 +252,7 @@ class Work:
     # --- starting reads -----------------------------------------------------------------------------------------------
 
     def _start_runs(self, left: deque[int], run_bytes: Callable[[int], float]) -> None:
-        """Have raw samples read, a run with each job, as far ahead as is worth it."""
+        """Queue reads of raw samples, one run per job, as far ahead as is worthwhile."""
         while left and self._raw_under_way <= self._reading.at_once:
             most_bytes = run_bytes(sum(self._sizes[position] for position in left))
             run = [left.popleft()]

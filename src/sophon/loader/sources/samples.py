@@ -249,7 +249,7 @@ class _Samples(Errand):
 
 
 def _in_threads(driver: Driver, count: int) -> Iterator[tuple[int, Reply]]:
-    """Yield replies that threads fetch, so that somebody else can be asked while one of them waits."""
+    """Yield replies that threads fetch, so that another source can be asked while one of them waits."""
     arrived: queue.SimpleQueue[tuple[int, Reply] | BaseException | None] = queue.SimpleQueue()
 
     def work() -> None:
