@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 PINS := --constraint requirements/pins.txt
 
-.PHONY: demo test test-slow lint check format clean
+.PHONY: demo test test-slow lint check format docs wheel check-wheel clean
 
 demo: .venv/installed-demo
 	$(BIN)/sophon demo
@@ -44,6 +44,34 @@ format: .venv/installed-test
 	$(PIP) --no-deps --no-build-isolation --editable .
 	$(PIP) --require-hashes --no-deps --upgrade --target .venv/datasets --requirement requirements/hashed-datasets.txt
 	touch .venv/installed-demo $@
+
+# The site in build/docs; a warning is an error, and nothing is fetched from the network.
+docs: .venv/installed-docs
+	PYTHONPATH=.venv/docs $(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs build/docs
+
+# Apart from the tests' packages, as Hugging Face's datasets are; what both need is the tests'.
+.venv/installed-docs: .venv/installed-test requirements/hashed-docs.txt
+	$(PIP) --require-hashes --no-deps --upgrade --target .venv/docs --requirement requirements/hashed-docs.txt
+	touch $@
+
+# dist/: an sdist, and a wheel with the extensions in it that runs on any Linux with a C library as old as its name says.
+# The plain wheel is built from the sdist, so that nothing is missing there.
+wheel: .venv/installed-wheel
+	rm -rf build/wheel dist && mkdir -p build/wheel
+	PYTHONPATH=.venv/wheel $(BIN)/python -m build --no-isolation --outdir build/wheel .
+	PATH="$(CURDIR)/.venv/wheel/bin:$$PATH" PYTHONPATH=.venv/wheel $(BIN)/python -m auditwheel repair --strip --wheel-dir dist build/wheel/*.whl
+	mv build/wheel/*.tar.gz dist/
+
+# In an environment of its own, without a compiler: from the wheel to the end of the demo. Then tests of ops and codecs with
+# the package of the wheel in the place of this folder's.
+check-wheel: wheel
+	$(BIN)/python -m pytest -m slow tests/test_wheel.py
+	$(PIP) --no-deps --upgrade --target build/wheel-site dist/*.whl
+	PYTHONPATH=build/wheel-site $(BIN)/python -m pytest -m "not slow" --numprocesses 2 tests/codec tests/pipeline tests/store
+
+.venv/installed-wheel: .venv/installed-test requirements/hashed-wheel.txt
+	$(PIP) --require-hashes --no-deps --upgrade --target .venv/wheel --requirement requirements/hashed-wheel.txt
+	touch $@
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

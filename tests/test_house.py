@@ -21,7 +21,7 @@ FLOORS = [
     {"plan"},
     {"link"},
     {"server", "loader"},
-    {"report", "bench"},
+    {"report", "doctor", "bench"},
     {"cli"},
     {"__main__"},
 ]

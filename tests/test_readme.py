@@ -39,7 +39,7 @@ def test_every_link_to_a_file_leads_to_one(page):
 
 def test_every_page_is_linked_from_the_readme():
     named = set(re.findall(r"\]\(docs/([\w-]+)\.md", README))
-    assert named == {page.stem for page in PAGES if page.parent.name == "docs"}
+    assert named == {page.stem for page in PAGES if page.parent == ROOT / "docs"}
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))

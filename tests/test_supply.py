@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sophon.version import __version__
+
 REPOSITORY = Path(__file__).parents[1]
 PIN = re.compile(r"([A-Za-z0-9_.-]+)==([0-9][A-Za-z0-9.]*)")
 LEFT_OUT = {"torch"}  # requirements/hash.py says why
@@ -32,7 +34,7 @@ def _hashed(more=""):
     return found
 
 
-@pytest.mark.parametrize("more", ["", "-datasets"])
+@pytest.mark.parametrize("more", ["", "-datasets", "-docs", "-wheel"])
 def test_every_pin_is_hashed(more):
     pins = {name: version for name, version in _pins(more).items() if name not in LEFT_OUT}
     assert _hashed(more) == pins, "pins.txt has changed: run python requirements/hash.py INDEX_URL"
@@ -43,3 +45,10 @@ def test_all_that_the_project_asks_for_is_pinned():
     extras = project["project"]["optional-dependencies"]
     wanted = [*project["build-system"]["requires"], *project["project"]["dependencies"], *extras["test"]]
     assert {_name(text) for text in wanted} <= set(_pins())
+
+
+def test_the_version_is_said_in_one_place_and_cited():
+    cited = (REPOSITORY / "CITATION.cff").read_text()
+    assert re.search(r"^version: (.+)$", cited, re.MULTILINE)[1] == __version__
+    changes = (REPOSITORY / "CHANGELOG.md").read_text()
+    assert re.search(r"^## (?!Unreleased)(\S+)", changes, re.MULTILINE)[1] == __version__

@@ -195,7 +195,7 @@ TOKENS = {
     "two tokens": (lambda p: p.remote(p.url, credentials=Credentials("a\nb")), "give one of them"),
     "a hash for a token": (
         lambda p: p.remote(p.url, credentials=Credentials("sha256:00")),
-        "give the token that it is of",
+        "give the token itself",
     ),
     "a token file that is not there": (
         lambda p: _serve(p, "--token-file", "nowhere"),

@@ -291,7 +291,7 @@ def require_fingerprints(
         found: The fingerprints that it carries.
         expected: Those of the present job; a name whose value is None is not compared.
         remedy: What to do about it, as a full sentence.
-        words: What each name stands for there and here, for people; "" where nobody has said.
+        words: What each name stands for there and here, in words; "" if not known.
     """
     for name, value in expected.items():
         if value is not None and found.get(name) != value:

@@ -96,21 +96,21 @@ def _scaled(value: float, step: int, units: tuple[str, ...]) -> str:
 
 
 def format_bytes(value: float) -> str:
-    """Return bytes for people, such as ``109.6 KB``."""
+    """Return bytes as text, such as ``109.6 KB``."""
     if not math.isfinite(value):
         return "∞"
     return _scaled(value, 1000, ("B", "KB", "MB", "GB", "TB", "PB"))
 
 
 def format_bandwidth(bytes_per_s: float) -> str:
-    """Return a bandwidth for people, such as ``500 Mbit/s``."""
+    """Return a bandwidth as text, such as ``500 Mbit/s``."""
     if not math.isfinite(bytes_per_s):
         return "∞"
     return _scaled(bytes_per_s * _BITS_PER_BYTE, 1000, ("bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"))
 
 
 def format_seconds(value: float) -> str:
-    """Return a time for people, such as ``20 ms``, ``41.2 s`` or ``2.5 h``."""
+    """Return a time as text, such as ``20 ms``, ``41.2 s`` or ``2.5 h``."""
     if not math.isfinite(value):
         return "∞"
     if value >= 2 * _SECONDS["h"]:
@@ -124,7 +124,7 @@ def format_seconds(value: float) -> str:
 
 
 def format_rate(per_s: float) -> str:
-    """Return events per second for people, such as ``1,200/s``."""
+    """Return events per second as text, such as ``1,200/s``."""
     if not math.isfinite(per_s):
         return "∞"
     return f"{per_s:,.0f}/s" if per_s >= 100 else f"{per_s:.3g}/s"

@@ -88,7 +88,9 @@ def test_without_storage_cores_a_plan_that_needs_them_can_still_be_saved(tmp_pat
 def test_a_plan_of_another_job_is_refused_with_both_fingerprints():
     plan = make_plan(PROFILE, RESOURCES, "none")
     plan.require(pipeline="p", dataset="d", samples=300)
-    with pytest.raises(ArtifactError, match=r"another pipeline: it carries 'p', this job has 'q'. Plan this job anew"):
+    with pytest.raises(
+        ArtifactError, match=r"another pipeline: it carries 'p', this job has 'q'. Make a new plan for this job"
+    ):
         plan.require(pipeline="q")
     with pytest.raises(ArtifactError, match="for 300 samples, this job has 299"):
         plan.require(samples=299)
@@ -106,7 +108,7 @@ def test_a_plan_over_unknown_cuts_is_refused(tmp_path):
         replace(plan, routes=(Cut(0, "raw"),))
     object.__setattr__(plan, "routes", (Cut(0, "raw"),))
     plan.save(tmp_path / "plan.parquet")
-    with pytest.raises(ArtifactError, match="its header is no plan's"):
+    with pytest.raises(ArtifactError, match="its header is not that of a plan"):
         Plan.load(tmp_path / "plan.parquet")
 
 

@@ -142,7 +142,7 @@ def test_a_profile_of_another_job_is_refused_with_both_fingerprints():
     profile = profile_of(*ONE, pipeline="aaa", dataset="ddd")
     profile.require(pipeline="aaa", dataset="ddd")
     with pytest.raises(
-        ArtifactError, match=r"another dataset: it carries 'ddd', this job has 'eee'. Profile this job anew"
+        ArtifactError, match=r"another dataset: it carries 'ddd', this job has 'eee'. Profile this job again"
     ):
         profile.require(pipeline="aaa", dataset="eee")
     with pytest.raises(ArtifactError, match="another pipeline: it carries 'aaa', this job has 'bbb'"):

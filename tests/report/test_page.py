@@ -168,3 +168,18 @@ def test_a_browser_shows_every_picture_and_complains_of_nothing(kind, profile, p
             grounds.add(tab.ask("getComputedStyle(document.body).backgroundColor"))
         assert len(grounds) == 2  # light and dark differ
         assert tab.complaints == []
+
+
+def test_a_figure_without_a_neighbour_shows_its_numbers_beside_it(text):
+    for section in re.findall(r'<div class="figures">(.*?)</div>\n</section>', text, re.DOTALL):
+        opened = [" open" in tag for tag in re.findall(r"<details[^>]*>", section)]
+        assert opened == [place == len(opened) - 1 and len(opened) % 2 == 1 for place in range(len(opened))]
+    assert "<details open>" in text
+
+
+def test_the_headline_is_one_sentence_and_says_when_a_run_cannot_be_trusted():
+    good, bad = full_result("photos"), full_result("photos") | {"identical": False}
+    assert re.search(
+        r"<h1>Sending .* less data makes an epoch .* shorter \(policy optimal\)</h1>", page(paper_facts(good))
+    )
+    assert "<h1>The policies fed the model different bits: do not trust this run</h1>" in page(paper_facts(bad))

@@ -1,4 +1,6 @@
-from sophon.report.words import Epoch, sentences, times
+import pytest
+
+from sophon.report.words import Epoch, claim, sentences, times
 
 
 def test_a_gain_is_told_with_what_binds_before_and_after_and_where_it_ends():
@@ -34,3 +36,16 @@ def test_work_that_moves_without_saving_bytes_is_told_as_such():
 
 def test_factors_have_two_digits():
     assert [times(value) for value in (0.17, 1.0, 2.345, 9.96, 123.4)] == ["0.17×", "1×", "2.3×", "10×", "123×"]
+
+
+@pytest.mark.parametrize(
+    ("after", "measured", "expected"),
+    [
+        (Epoch(2.0, 25.0, "link"), True, "Sending 4× less data makes an epoch 5× shorter (policy optimal)"),
+        (Epoch(5.0, 50.0, "link"), False, "Sending 2× less data would make an epoch 2× shorter (policy optimal)"),
+        (Epoch(5.0, 100.0, "link"), True, "Moving work to the storage node makes an epoch 2× shorter (policy optimal)"),
+        (Epoch(10.1, 25.0, "link"), True, "Sending raw files is the best that can be done here"),
+    ],
+)
+def test_a_report_comes_to_one_plain_sentence(after, measured, expected):
+    assert claim(Epoch(10.0, 100.0, "link"), after, "optimal", measured=measured) == expected

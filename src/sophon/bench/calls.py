@@ -54,7 +54,7 @@ def bench_calls(
         folder: Images, in class folders or not.
         step_s: CPU seconds of the user's own step.
         workers: Worker processes of each loader.
-        rounds: Epochs of each that count.
+        rounds: Number of timed epochs of each.
         on_step: Called with the name of what runs next, its number and how many there are.
 
     Returns:

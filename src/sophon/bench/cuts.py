@@ -66,7 +66,7 @@ def measure_cuts(
 
     Args:
         samples: Files to run on.
-        epoch: Which random boxes.
+        epoch: Epoch whose random boxes are used.
         seed: Likewise.
         on_sample: Called with the number of samples done and their count.
     """

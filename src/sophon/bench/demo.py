@@ -38,14 +38,14 @@ OnBatch = Callable[[str, int, int, str], None]
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """What is run.
+    """What the demo runs.
 
     Args:
         folder: The images, in class folders.
         work: Where the profile is kept.
         link_bytes_per_s: Speed of the link.
         epochs: Epochs per policy.
-        policies: Which ones, none first.
+        policies: Names of the policies, `none` first.
         data: What the images are, in words.
         like: Which data set of the paper they are like.
     """

@@ -19,7 +19,7 @@ OnStep = Callable[[str, int, int], None]
 
 
 def nothing(name: str, number: int, count: int) -> None:
-    """Report to nobody."""
+    """Ignore progress."""
 
 
 _MIN_ROUNDS = 3

@@ -34,7 +34,7 @@ def bench_isolation(
     Args:
         folder: Images.
         seconds: About how long for each cut; at least three rounds.
-        cores: For ops.
+        cores: Number of cores for ops.
         on_step: Called with the name of what runs next, its number and how many there are.
 
     Returns:

@@ -36,7 +36,7 @@ def bench_link(seconds: float, folder: Path | None = None, on_step: OnStep | Non
     """Fetch raw samples on one connection, in turns with a bare socket, and count CPU on both sides.
 
     Args:
-        seconds: For all of it.
+        seconds: Time for the whole measurement.
         folder: Images to fetch; 1,000 files of 100 KB if left out.
         on_step: Called with the name of what runs next, its number and how many there are.
 

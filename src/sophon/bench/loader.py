@@ -33,7 +33,7 @@ def bench_loader(folder: Path, seconds: float, on_step: OnStep | None = None) ->
 
     Args:
         folder: Images, in class folders or not.
-        seconds: For all of it; at least three epochs of each.
+        seconds: Time for the whole measurement; at least three epochs of each.
         on_step: Called with the name of what runs next, its number and how many there are.
 
     Returns:

@@ -65,7 +65,7 @@ def bench_ops(samples: Samples, seconds: float, on_step: OnStep | None = None) -
 
     Args:
         samples: Files to run on.
-        seconds: For all of it.
+        seconds: Time for the whole measurement.
         on_step: Called with the name of what is timed next, its number and how many there are.
 
     Returns:

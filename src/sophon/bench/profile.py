@@ -37,7 +37,7 @@ def bench_profile(
     Args:
         folder: Images.
         seconds: About how long; at least three rounds.
-        share: Of the samples that are sent in various codecs.
+        share: Share of the samples that are sent in various codecs.
         on_step: Called with the name of what runs next, its number and how many there are.
 
     Returns:

@@ -18,7 +18,7 @@ class Proxy:
     """Passes bytes on to a port of this machine, until told otherwise.
 
     Args:
-        port: Where to.
+        port: Port to pass connections on to.
     """
 
     def __init__(self, port: int) -> None:
@@ -58,11 +58,11 @@ class Proxy:
         self._open.clear()
 
     def resume(self) -> None:
-        """Go on."""
+        """Pass data on again."""
         self._open.set()
 
     def close(self) -> None:
-        """End everything."""
+        """Close all connections and stop listening."""
         self._closed = True
         self._open.set()
         with contextlib.suppress(OSError):

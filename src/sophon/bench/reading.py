@@ -34,7 +34,7 @@ def bench_reading(samples: int = SAMPLES, workers: int = 2, on_step: OnStep | No
 
     Args:
         samples: In the data set.
-        workers: Of the loader.
+        workers: Number of workers of the loader.
         on_step: Called with the name of what runs next, its number and how many there are.
 
     Returns:

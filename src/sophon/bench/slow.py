@@ -53,9 +53,9 @@ def bench_slow(
     """Measure samples per second of torch's loader and ours on a heavy-tailed workload.
 
     Args:
-        seconds: For all of it; at least three epochs of each.
+        seconds: Time for the whole measurement; at least three epochs of each.
         samples: In the data set.
-        workers: Of each loader.
+        workers: Number of workers of each loader.
         work: "cpu" or "wait".
         on_step: Called with the name of what runs next, its number and how many there are.
 

@@ -58,7 +58,7 @@ class Moment:
     Args:
         seconds: Since the beginning.
         rss_bytes: Memory of this process.
-        files: That it had open.
+        files: Number of files that it had open.
         samples: Delivered so far.
         faults: Survived so far.
     """
@@ -72,7 +72,7 @@ class Moment:
 
 @dataclass
 class Report:
-    """What happened.
+    """What happened during the soak.
 
     Args:
         samples: Delivered, by all trainers.
@@ -105,7 +105,7 @@ def bench_soak(minutes: float, seed: int = 0, on_step: OnStep | None = None) -> 
 
     Args:
         minutes: How long.
-        seed: Of the faults and of the trainers.
+        seed: Seed of the faults and of the trainers.
         on_step: Told the last fault, seconds passed and seconds in all.
 
     Returns:

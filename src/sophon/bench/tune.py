@@ -41,7 +41,7 @@ class Workload:
     """What is to be loaded, and by whom.
 
     Args:
-        samples: How many.
+        samples: Number of samples.
         finish_s: CPU seconds to finish one.
         read_s: Seconds that reading one takes, waiting.
         consumer_s: Seconds that the consumer takes for a batch.
@@ -100,8 +100,8 @@ def bench_tune(
     """Measure samples per second of a loader that tunes itself and of fixed settings.
 
     Args:
-        seconds: For each workload; at least three epochs of each setting.
-        names: Which of WORKLOADS.
+        seconds: Time for each workload; at least three epochs of each setting.
+        names: Some of WORKLOADS.
         on_step: Called with the name of what runs next, its number and how many there are.
 
     Returns:

@@ -104,7 +104,7 @@ class _Blur:
     """Blurs slabs in place, with room that is used again: pages that come and go hold up all threads of a process.
 
     Args:
-        shape: Of the largest slab.
+        shape: Shape of the largest slab.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:

@@ -275,7 +275,7 @@ def node_ms(data: bytes, sample: int, cuts: list[Cut]) -> list[list[float]]:
 def payload_bytes(data: bytes, sample: int, cuts: list[Cut]) -> list[list[int]]:
     """Return, for each epoch, the bytes of a sample's payload at each cut; where a cut is refused, those of the file.
 
-    The ops run once for all cuts, and what comes before the first random one once for all epochs.
+    The ops run once and for all cuts, and what comes before the first random one once and for all epochs.
     """
     codecs = [codec_named(cut.codec) for cut in cuts]
     first_random = next(k for k, op in enumerate(RECIPE.ops) if op.random)

@@ -20,7 +20,7 @@ _OPTIONS = (
     click.option(
         "--token-file",
         type=_FILE,
-        help="Who may read what: lines as TOKEN DATASET… or TOKEN *. "
+        help="Who may read what: lines of a token and the data sets that it opens, or '*' for all. "
         f"The variable {TOKENS_VARIABLE} may hold the same text.",
     ),
     click.option("--tls-cert", type=_FILE, help="PEM file of the certificate."),
@@ -28,9 +28,9 @@ _OPTIONS = (
     click.option(
         "--tls-client-ca",
         type=_FILE,
-        help="PEM file of who vouches for trainers: then each needs a certificate (mutual TLS).",
+        help="PEM file of the authority that signs trainers' certificates; each trainer then needs one (mutual TLS).",
     ),
-    click.option("--insecure", is_flag=True, help="Listen on a public address although anybody may read."),
+    click.option("--insecure", is_flag=True, help="Listen on a public address even though anybody may read."),
 )
 
 

@@ -20,7 +20,7 @@ from sophon.units import format_bytes, format_seconds
 
 @click.group()
 def cache() -> None:
-    """List or clear what is kept from one run to the next.
+    """List or clear the cache folder.
 
     Lists of samples, window indexes, measured costs and results of the first ops: all of it can be made again. The
     user's folder is bounded by SOPHON_CACHE_BYTES, 20 GB by default; what was not used for the longest time goes first.
@@ -31,7 +31,7 @@ def cache() -> None:
 @cache_option
 @json_option
 def list_command(cache_dir: Path | None, json_target: str | None) -> None:
-    """List what is kept, the latest used first."""
+    """List cached entries, the most recently used first."""
     base = _folder(cache_dir)
     rows = [_row(entry) for entry in entries(base)]
     bound = most_bytes() if cache_dir is None else None
@@ -46,14 +46,14 @@ def list_command(cache_dir: Path | None, json_target: str | None) -> None:
     default=0.0,
     type=click.FloatRange(0),
     metavar="DAYS",
-    help="Only what was not used for so many days.",
+    help="Only entries that were not used for so many days.",
 )
 @cache_option
 @json_option
 def clear(kinds: tuple[str, ...], days: float, cache_dir: Path | None, json_target: str | None) -> None:
-    """Remove what is kept: everything, or the KINDS that are named.
+    """Remove cached entries: all of them, or the given KINDS.
 
-    What a running process uses stays.
+    Entries that a running process uses are kept.
     """
     base = _folder(cache_dir)
     chosen = [entry for entry in unused(base, days) if not kinds or entry.kind in kinds]

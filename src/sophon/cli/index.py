@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     "--digests",
     type=click.Path(path_type=Path, dir_okay=False),
     callback=new_file,
-    help="Also write the digests of all files there, by which trainers can check what nodes send.",
+    help="Also write the digests of all files to this file, so that trainers can check what nodes send.",
 )
 @json_option
 def index(
@@ -57,7 +57,7 @@ def index(
     before, and have the same size and time, are not read again.
 
     PATH may be the address of an object store, such as s3://bucket/train: the index is then written beside the data,
-    and only the rows that a crop needs are read. Indexing that was interrupted goes on.
+    and only the rows that a crop needs are read. An interrupted run continues where it stopped.
     """
     from sophon.codec.window import available
     from sophon.codec.window.sidecar import place_to_write, write_sidecar  # Arrow takes a moment to load

@@ -23,7 +23,7 @@ _OPTIONS = (
     ("child_bytes", "--max-child-memory", "SIZE", "4GiB", "Memory of a child process, in which ops run."),
     ("requests", "--max-requests", "N", "256", "Requests answered at once."),
     ("in_flight_bytes", "--max-in-flight", "SIZE", "1GiB", "Bytes read and not sent yet, of all requests."),
-    ("reads", "--max-reads", "N", "64", "Reads of one data set at once; fewer are used where they are quick."),
+    ("reads", "--max-reads", "N", "64", "Concurrent reads of one data set; fewer are used where reads are quick."),
     ("read_bytes", "--max-read-bytes", "SIZE", "256MiB", "Bytes of one data set that are being read at once."),
 )
 _PARSERS: dict[str, Callable[[str], float]] = {"SIZE": parse_bytes, "TIME": parse_seconds}

@@ -5,48 +5,72 @@ Exit codes: 0 if all went well, 2 for wrong use, 1 for what failed, 130 for Ctrl
 
 from __future__ import annotations
 
+import importlib
 import sys
+from typing import Any, ClassVar
 
 import click
 
-from sophon.cli.bench.bench import bench
-from sophon.cli.cache import cache
-from sophon.cli.demo import demo
-from sophon.cli.index import index
 from sophon.cli.logs import INTERRUPTED, shown
-from sophon.cli.manifest import manifest_command
-from sophon.cli.plan import plan
-from sophon.cli.probe import probe_command
-from sophon.cli.profile import profile_command
-from sophon.cli.report import report
-from sophon.cli.serve import serve
-from sophon.cli.synth import synth
 from sophon.errors import AccessError, ConfigError, Error
 from sophon.version import __version__
 
 _FAILED, _WRONG_USE = 1, 2
+_WELCOME = """\
+sophon moves preprocessing next to the data, sample by sample, without changing one bit.
+
+  See what it wins       sophon demo
+  Try your own images    sophon demo --data DIR
+  Check what you have    sophon doctor [URL|PATH]
+  Serve a data set       sophon serve PATH
+  Train from there       sophon.DataLoader("grpc://HOST:7077/NAME", transform, batch_size=256)
+
+All commands: sophon --help
+"""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class Commands(click.Group):
+    """Commands that are loaded when they are used: `sophon doctor` must run where others cannot be imported."""
+
+    _PLACES: ClassVar = {
+        "bench": "sophon.cli.bench.bench:bench",
+        "cache": "sophon.cli.cache:cache",
+        "completion": "sophon.cli.start.completion:completion",
+        "demo": "sophon.cli.start.demo:demo",
+        "doctor": "sophon.cli.start.doctor:doctor",
+        "index": "sophon.cli.index:index",
+        "manifest": "sophon.cli.manifest:manifest_command",
+        "plan": "sophon.cli.plan:plan",
+        "probe": "sophon.cli.probe:probe_command",
+        "profile": "sophon.cli.profile:profile_command",
+        "report": "sophon.cli.report:report",
+        "serve": "sophon.cli.serve:serve",
+        "synth": "sophon.cli.synth:synth",
+    }
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the names of all commands."""
+        return sorted({*self._PLACES, *self.commands})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
+        """Return a command, which is imported if it is not yet."""
+        if cmd_name not in self.commands and cmd_name in self._PLACES:
+            module, _, name = self._PLACES[cmd_name].partition(":")
+            found: Any = getattr(importlib.import_module(module), name)
+            self.commands[cmd_name] = found
+        return self.commands.get(cmd_name)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True)
 @click.version_option(__version__, prog_name="sophon")
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """Move preprocessing next to the data, sample by sample, without changing one bit.
 
-    `sophon demo` shows what that wins, in a minute or two. `sophon COMMAND --help` says more of a command.
+    `sophon demo` shows what that wins, in a minute or two. `sophon COMMAND --help` tells more about a command.
     """
-
-
-cli.add_command(serve)
-cli.add_command(index)
-cli.add_command(manifest_command)
-cli.add_command(synth)
-cli.add_command(probe_command)
-cli.add_command(profile_command)
-cli.add_command(plan)
-cli.add_command(report)
-cli.add_command(cache)
-cli.add_command(bench)
-cli.add_command(demo)
+    if ctx.invoked_subcommand is None:
+        click.echo(_WELCOME, nl=False)
 
 
 def main() -> None:
@@ -67,6 +91,9 @@ def _run() -> int:
     except Error as error:
         click.echo(f"sophon: {error}", err=True)
         return _WRONG_USE if isinstance(error, ConfigError | AccessError) else _FAILED
+    except ImportError as error:
+        click.echo(f"sophon: {error}; `sophon doctor` says what this installation lacks", err=True)
+        return _FAILED
 
 
 if __name__ == "__main__":

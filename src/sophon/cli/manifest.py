@@ -1,4 +1,4 @@
-"""`sophon manifest`: list a data set in an object store, once for all."""
+"""`sophon manifest`: list a data set in an object store, once and for all."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def manifest_command(
 ) -> None:
     """List the objects of a data set into a manifest.
 
-    ADDRESS is such as s3://bucket/train. Whoever opens it from then on lists nothing. A listing that was interrupted
-    goes on where it was. Objects that are added later are not seen until this is run again.
+    ADDRESS is, for example, s3://bucket/train. Opening it then needs no listing. An interrupted run continues
+    where it stopped. Objects that are added later are not seen until this is run again.
     """
     from sophon.store.address import is_address, parse_address
     from sophon.store.bucket.exchange import beside, write_manifest

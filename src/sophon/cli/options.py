@@ -38,7 +38,7 @@ def seconds_option(default: float, each: str = "") -> Callable[[_Command], _Comm
 
 def data_option(command: _Command) -> _Command:
     """Add ``--data``."""
-    text = "Folder of images; made-up photos if left out."
+    text = "Folder of images; synthetic photos if left out."
     return click.option("--data", type=click.Path(exists=True, path_type=Path), help=text)(command)
 
 

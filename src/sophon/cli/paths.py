@@ -21,9 +21,9 @@ def named_paths(texts: tuple[str, ...], name: str | None, where: str | None) -> 
     Shards that differ in their numbers alone are one data set: the shell has written out a pattern.
 
     Args:
-        texts: As given: ``PATH`` or ``NAME=PATH``.
-        name: For the only data set, whatever its path.
-        where: Which samples of it.
+        texts: Arguments as given: ``PATH`` or ``NAME=PATH``.
+        name: Name for the only data set, whatever its path.
+        where: Condition that selects samples of it.
 
     Raises:
         ConfigError: Two data sets have one name, or it is not clear what is meant.

@@ -25,7 +25,7 @@ def _parse_cores(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise ConfigError(f"{text!r} is no list of numbers of cores; write one such as 0,1,2,4.") from None
+        raise ConfigError(f"{text!r} is not a list of numbers of cores; write one such as 0,1,2,4.") from None
 
 
 @click.command("plan")
@@ -36,11 +36,13 @@ def _parse_cores(text: str) -> tuple[float, ...]:
     type=click.Choice(list(POLICIES)),
     default=DEFAULT_POLICY,
     show_default=True,
-    help="Policy that decides.",
+    help="Policy to plan with.",
 )
 @click.option("--compare", is_flag=True, help="Show every policy, and what other numbers of storage cores would do.")
 @click.option(
-    "--resize-k", type=int, help="How many ops `resize` runs near storage; by default those that make one size."
+    "--resize-k",
+    type=int,
+    help="Number of ops that `resize` runs near storage; by default up to the one that gives all pictures one size.",
 )
 @click.option("--allow-lossy", is_flag=True, help="Let `optimal` choose codecs that change the tensors.")
 @click.option(

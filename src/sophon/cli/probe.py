@@ -24,7 +24,7 @@ from sophon.units import parse_rate
     default=60.0,
     show_default=True,
     type=click.FloatRange(0.1),
-    help="How long to measure at most; what is done by then counts.",
+    help="Longest time to measure; what is done by then counts.",
 )
 @click.option("--batch-size", default=64, show_default=True, type=click.IntRange(1), help="Samples in a batch.")
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(1), help="Threads that preprocess.")
@@ -33,7 +33,7 @@ from sophon.units import parse_rate
     metavar="RATE",
     callback=parsed(parse_rate),
     default=None,
-    help="Samples that training takes, such as 1200/s, since there is no training step here to measure.",
+    help="Samples per second that training takes, such as 1200/s, since there is no training step to measure here.",
 )
 @json_option
 def probe_command(

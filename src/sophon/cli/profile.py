@@ -28,7 +28,7 @@ def profile_command(*, path: Path, pipeline_file: Path, out: Path, seed: int, ep
     """Measure what every sample costs at every cut.
 
     All samples of PATH are run through the pipeline on one core of this machine. A loader with policy "optimal" does
-    the like by itself, in its first epoch. This is for questions beforehand: give the profile to `sophon plan` or
+    the same by itself, in its first epoch. Use this to ask questions beforehand, with `sophon plan` or
     `sophon report`.
     """
     from sophon.profile.columns import cuts_to_profile

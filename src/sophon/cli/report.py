@@ -40,7 +40,7 @@ def report(
     """Show a result, a profile or a plan: words, a table, figures.
 
     RESULT is what `sophon demo` or `sophon bench paper --json` wrote. A PROFILE is shown with plans for the link and
-    cores that its loader found; where nobody measured them, for 500mbit, 2 storage and 8 trainer cores.
+    cores that its loader measured, or else for 500mbit, 2 storage cores and 8 trainer cores.
     """
     from sophon.report.profile import ASSUMED
     from sophon.report.reading import read_source

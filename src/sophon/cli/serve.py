@@ -28,8 +28,10 @@ LOG = logging.getLogger("sophon.server")
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="[NAME=]PATH…")
-@click.option("--name", help="Name of the data set, where there is one PATH; by default the last part of PATH.")
-@click.option("--where", help="Which samples, where there is one PATH, such as \"split = 'train' and width >= 64\".")
+@click.option("--name", help="Name of the data set if there is one PATH; by default the last part of PATH.")
+@click.option(
+    "--where", help="Condition that selects samples if there is one PATH, such as \"split = 'train' and width >= 64\"."
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port",
@@ -43,13 +45,13 @@ LOG = logging.getLogger("sophon.server")
     default=float(os.cpu_count() or 1),
     show_default="all",
     type=click.FloatRange(0, 4096),
-    help="CPU cores for ops, such as 1.5; 0 for none. Reading and sending come on top, and first.",
+    help="CPU cores for ops, such as 1.5; 0 for none. Reading and sending are not counted, and come first.",
 )
 @click.option(
     "--limit",
     metavar="BANDWIDTH",
     callback=parsed(parse_bandwidth),
-    help="Most to send, such as 500mbit or 40MB/s; no limit if left out.",
+    help="Highest rate to send at, such as 500mbit or 40MB/s; no limit if left out.",
 )
 @click.option(
     "--patience",
@@ -64,7 +66,7 @@ LOG = logging.getLogger("sophon.server")
     type=click.Choice(["process", "thread"]),
     default="process",
     show_default=True,
-    help="Where ops run: in child processes, which may crash alone, or in threads of the server, which cost less.",
+    help="Where ops run: in child processes, whose crashes do no harm, or in threads of the server, which cost less.",
 )
 @click.option(
     "--import",
@@ -87,7 +89,10 @@ LOG = logging.getLogger("sophon.server")
     help="HTTP port for /health and /metrics; 0 for any free one, no HTTP if left out.",
 )
 @click.option(
-    "--metrics-host", default="127.0.0.1", show_default=True, help="Address of that port; whoever reaches it may read."
+    "--metrics-host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address of that port; anybody who can reach it may read.",
 )
 @click.option(
     "--ready-file",
@@ -97,7 +102,7 @@ LOG = logging.getLogger("sophon.server")
 @click.option(
     "--debug",
     is_flag=True,
-    help="Tell trainers tracebacks and paths of this machine with every error; else the log has them.",
+    help="Send tracebacks and paths of this machine to trainers with every error, instead of only logging them.",
 )
 @click.option(
     "--egress-per-gb",

@@ -15,16 +15,16 @@ from sophon.cli.progress import steps_bar
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option(
-    "--like", default="imagenet", show_default=True, metavar="|".join(KINDS), help="Data set that the photos are like."
+    "--like", default="imagenet", show_default=True, metavar="|".join(KINDS), help="Data set that the photos resemble."
 )
-@click.option("--count", default=256, show_default=True, help="How many photos.")
+@click.option("--count", default=256, show_default=True, help="Number of photos.")
 @click.option("--seed", default=0, show_default=True, help="Another seed gives other photos.")
 @click.option("--classes", default=10, show_default=True, help="Class folders to spread them over; 0 for none.")
 @click.option("--force", is_flag=True, help="Write even if DIR holds other files; those are left alone.")
 def synth(folder: Path, like: str, count: int, seed: int, classes: int, force: bool) -> None:
-    """Fill DIR with made-up photos that are as large as real ones.
+    """Fill DIR with synthetic photos as large as real ones.
 
-    They weigh and compress like those of ImageNet or OpenImages.
+    They have the sizes and compress like those of ImageNet or OpenImages.
     """
     with steps_bar("preparing") as report:
         written = write_photos(

@@ -24,6 +24,7 @@ _MOST_NAMES = 1024  # columns, codecs or ops
 _MOST_CORES = 1 << 16
 _MOST_TEXT = 1024
 _MOST_OPS = 64
+_MOST_TIME = 1 << 40  # seconds since 1970: tens of thousands of years
 
 
 def parse_answer(data: bytes, trusted: bool = False) -> dict[str, Any]:
@@ -46,8 +47,8 @@ def opened_from(message: dict[str, Any], address: str, trusted: bool = False) ->
 
     Args:
         message: The answer.
-        address: Of the node, for messages.
-        trusted: Whether the user trusts it with as many samples as can be had at all.
+        address: Address of the node, for messages.
+        trusted: Whether the user trusts it, so that the largest data sets are accepted.
     """
     read = _Reader(message, address)
     remedy = "" if trusted else ", or more from a node of your own with Credentials(trusted=True)"
@@ -69,6 +70,7 @@ def opened_from(message: dict[str, Any], address: str, trusted: bool = False) ->
         codecs=tuple(name for name in codecs if name.partition(":")[0] in _FAMILIES),
         fields=read.fields("fields"),
         columns_digest=read.text("columns_digest", default=""),
+        time_s=read.number("time_s", 0.0, _MOST_TIME, default=0.0),
     )
 
 
@@ -97,8 +99,8 @@ class _Reader:
             raise self._wrong(name, value, f"an integer in {least} … {most:,}{remedy}")
         return value
 
-    def number(self, name: str, least: float, most: float) -> float:
-        value = self._value(name, _MISSING)
+    def number(self, name: str, least: float, most: float, default: Any = _MISSING) -> float:
+        value = self._value(name, default)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not math.isfinite(value) or not least <= value <= most:
             raise self._wrong(name, value, f"a number in {least:g} … {most:,}")

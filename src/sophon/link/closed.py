@@ -40,7 +40,7 @@ class Room:
 
     Args:
         rows: How many payloads.
-        size_bytes: Of all of them.
+        size_bytes: Size of all of them, in bytes.
 
     Attributes:
         payloads: Where the payloads lie, side by side from its start.
@@ -82,7 +82,7 @@ class _Parts(io.RawIOBase):
         return True
 
     def write(self, part: Any) -> int:
-        """Keep one part."""
+        """Append one part of the message."""
         self.found.append(part if isinstance(part, pa.Buffer) else pa.py_buffer(part))
         return len(part)
 

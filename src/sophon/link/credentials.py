@@ -38,8 +38,8 @@ class Credentials:
             authorities that the system trusts.
         tls_cert: PEM file with this trainer's certificate, for mutual TLS; SOPHON_TLS_CERT by default.
         tls_key: PEM file with the key of that certificate; SOPHON_TLS_KEY by default.
-        trusted: Whether the node is your own, so that what it says of itself is believed: data sets of up to
-            268,435,456 samples, and not 16,777,216 at most.
+        trusted: Whether the node is your own, so that it is believed about its size: data sets of up to
+            268,435,456 samples instead of 16,777,216.
     """
 
     __slots__ = ("_files", "_token", "trusted")
@@ -114,7 +114,7 @@ def _token_of(text: str) -> str:
         )
     found = lines[0][0] if lines else ""
     if found.startswith("sha256:"):
-        raise ConfigError("token: the node's file has only the SHA-256 of this token; give the token that it is of")
+        raise ConfigError("token: the node's file has only the SHA-256 of this token; give the token itself")
     return found
 
 
@@ -143,7 +143,7 @@ def certificate_problem(message: str) -> str | None:
 
 
 def plain_reason(message: str) -> str | None:
-    """Return in plain words why nothing can be reached there, if gRPC's message says so; None otherwise."""
+    """Return in plain words why the node cannot be reached, if gRPC's message says so; None otherwise."""
     for sign, words in _REASONS.items():
         if sign in message:
             return words

@@ -59,7 +59,7 @@ def grpc_is_usable() -> bool:
 
 
 def abandon(connection: object) -> None:
-    """Keep a connection of the parent for ever: closing it in the child would hang."""
+    """Keep a connection of the parent forever: closing it in the child would hang."""
     _state.abandoned.append(connection)
 
 

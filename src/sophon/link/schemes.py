@@ -31,7 +31,7 @@ def open_address(address: str, credentials: Credentials | None = None, deadline_
     """Return the transport to an address.
 
     Args:
-        address: Of the data set, with a scheme.
+        address: Address of the data set, with a scheme.
         credentials: What to show to the other side.
         deadline_s: Deadline of the caller, within which any failure is noticed.
 

@@ -1,7 +1,7 @@
 """What a node tells of its errors: what happened and what to try, but nothing of its own insides.
 
 Tracebacks and absolute paths show how a machine is set up. They stay there, in its log, unless it was started with
-``--debug``. Ids of samples are relative to their data set and are told: people look for them.
+``--debug``. Ids of samples are relative to their data set and are sent: people look for them.
 """
 
 from __future__ import annotations

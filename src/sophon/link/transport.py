@@ -41,6 +41,7 @@ class Opened:
         has_bands: Whether parts of objects can be read in the place of whole ones.
         protocol: Version of the protocol that both sides speak.
         columns_digest: Digest of the further columns, which the fingerprint does not cover; "" if it is not known.
+        time_s: What the clock showed there when it answered, in seconds since 1970; 0 if it is not known.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Opened:
     has_bands: bool = False
     protocol: int = PROTOCOL
     columns_digest: str = ""
+    time_s: float = 0.0
 
 
 class Fetch(ABC):
@@ -107,7 +109,7 @@ class Transport(ABC):
         """Ask for samples; iterating fails after the timeout, even if the other side is silent."""
 
     def file_sizes(self, samples: int, fields: tuple[str, ...] = ()) -> NDArray[np.int64] | None:  # noqa: ARG002
-        """Return the bytes of every sample's file; None where nobody can say.
+        """Return the bytes of every sample's file; None if not known.
 
         Args:
             samples: How many there are.
@@ -116,10 +118,10 @@ class Transport(ABC):
         return None
 
     def listing(self, opened: Opened) -> Listing | None:  # noqa: ARG002 - others need it
-        """Return the ids, sizes and labels of all samples; None where nobody can say.
+        """Return the ids, sizes and labels of all samples; None if not known.
 
         Args:
-            opened: What was told when the data set was opened.
+            opened: What the node said when the data set was opened.
         """
         return None
 

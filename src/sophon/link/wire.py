@@ -314,7 +314,7 @@ def raw_batch(
     """Return samples that are sent as they are as one record batch, without a copy or an object for each of them.
 
     Args:
-        positions: Of the samples in the request.
+        positions: Positions of the samples in the request.
         ends: Where each sample ends in the data; they lie side by side, from 0.
         data: The bytes of all of them.
         labels: Their labels, if they have any.
@@ -330,7 +330,7 @@ def raw_batch(
 
 
 def _bare(name: str, count: int) -> pa.Array:
-    """Return what stands in a column for samples that are sent as they are, and of which nothing else is to be said."""
+    """Return the values of a column for samples that are sent as they are and have nothing else to report."""
     return _bare_columns().column(name).slice(0, count)
 
 

@@ -211,7 +211,7 @@ def workers_kind(workers: Workers, told: TorchArguments, own_code: str) -> str:
     """Return whether workers are threads or processes; raise if that kind cannot be.
 
     Args:
-        workers: As the user said.
+        workers: Setting given by the user.
         told: Torch's arguments.
         own_code: What the loader runs of the user's own, in words; "" for nothing.
     """
@@ -248,7 +248,7 @@ def tuner_for(kind: str, max_requests: int | None, requests: int, buffer_bytes: 
 
     Args:
         kind: "threads" or "processes".
-        max_requests: As the user said, a number that stays; None to find one.
+        max_requests: Fixed number given by the user; None to find one.
         requests: Number of requests to begin with.
         buffer_bytes: Bound on bytes ahead.
     """

@@ -50,27 +50,27 @@ class RemoteDataset(Dataset[Any]):
 
     An item is (value, label), or the value alone where the data set has no labels; with `columns` a dict of them
     follows. Random ops depend on (seed, epoch, index): call `set_epoch` before each epoch, or use
-    `sophon.EpochSampler`, which tells the epoch with every index.
+    `sophon.EpochSampler`, which passes the epoch along with every index.
 
     Args:
         url: Address of the data set, a list of addresses of nodes that hold copies or parts of it, a path for local
-            mode, a transport, a data set of torchvision's or Hugging Face's that consists of files, or
+            mode, a transport, a torchvision or Hugging Face data set that consists of files, or
             `from_dataset(…)` of one's own.
         pipeline: A `Pipeline`, a list of ops, or a torchvision transform; by default the transform of the data set.
-        seed: Of all randomness.
+        seed: Seed of all randomness.
         policy: "none", "all", "resize" or a cut such as "2:webp" for all samples; a plan: a `Plan`, the `Path` of one,
             or one cut per sample; or "optimal", "sophon" or "fastflow", which measure in the first epoch and plan for
             those that follow, all worker processes together. These have to be told of each epoch, by `set_epoch` or
             by an `EpochSampler`.
-            `Planning(…)` says more: where a profile is kept, whether lossy codecs are allowed.
-        on_error: What becomes of a sample that cannot be had: "raise" its error, "substitute" the next good one of the
-            data set, or "skip" it, which makes its batch smaller; `OnError(…)` to say how many may be bad.
-        output: "torch" tensors, or "numpy" arrays, which need no torch; `Output(…)` to bring further columns along.
-        target_transform: Applied to labels; seeded for each sample, as your own steps are, and run where they are run.
+            See `Planning` for more: where a profile is kept, whether lossy codecs are allowed.
+        on_error: What to do with a sample that cannot be loaded: "raise" its error, "substitute" the next good one of
+            the data set, or "skip" it, which makes its batch smaller; `OnError(…)` to limit how many may be bad.
+        output: "torch" tensors, or "numpy" arrays, which need no torch; `Output(…)` to include further columns.
+        target_transform: Applied to labels; seeded for each sample and run in the same place as your own steps.
         credentials: What to show to the storage node; from the environment by default.
         faults: What to do when nodes are late or away. With `hedge`, requests are sent by threads.
-        cache: Keep what the ops before the first random one give, and run them once: True, a cut such as "1:webp", or
-            `Cache(…)` to say where and how much.
+        cache: Keep the results of the ops before the first random one, and run those ops once: True, a cut such as
+            "1:webp", or `Cache(…)` to choose where and how much.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class RemoteDataset(Dataset[Any]):
 
     @property
     def said_policy(self) -> str:
-        """What was said of cuts; those that samples have at the moment may be a loader's plan."""
+        """The policy as it was given; the cuts in use may come from a loader's plan."""
         return repr(self._said["policy"])
 
     def with_sources(self, sources: Sources) -> RemoteDataset:
@@ -232,10 +232,10 @@ class RemoteDataset(Dataset[Any]):
         return int(self._epoch[0])
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch comes next; worker processes learn of it too.
+        """Set which epoch comes next, for worker processes too.
 
         Raises:
-            ConfigError: A step of the recipe was changed that does not see it any more.
+            ConfigError: A step of the recipe was changed after it was translated, so that the change has no effect.
         """
         check_unchanged(self._recipe, self.pipeline)
         self._epoch[0] = Key(0, epoch, 0).epoch
@@ -245,7 +245,7 @@ class RemoteDataset(Dataset[Any]):
 
     @property
     def stats(self) -> Stats:
-        """What was counted of samples that were got from here, by all of torch's workers; `DataLoader` counts apart."""
+        """Counts for samples loaded through this object, by all of torch's workers; a `DataLoader` has its own."""
         return self._planning.stats
 
     @property
@@ -255,13 +255,13 @@ class RemoteDataset(Dataset[Any]):
 
     @property
     def title(self) -> str:
-        """Its address, its name where the address does not end in it, and how many samples it has."""
+        """Its address, its name if the address does not end in it, and its number of samples."""
         name = "" if self.url.endswith(f"/{self.opened.name}") else f" ({self.opened.name})"
         return f"{self.url!r}{name}, {len(self):,} {'sample' if len(self) == 1 else 'samples'}"
 
     @property
     def cuts_in_words(self) -> str:
-        """Which cuts samples have: the policy, the plan or the cache that says so."""
+        """What decides the cuts of samples, in words: a policy, a plan or a cache."""
         cuts = self.samples.assignment.cuts
         if self.measures is not None:
             return f"policy={self.measures!r}"
@@ -352,7 +352,7 @@ def joined(datasets: Sequence[RemoteDataset]) -> RemoteDataset:
     """Return several data sets as one, the samples of the first before those of the second.
 
     Raises:
-        ConfigError: They differ in more than their samples; says in what.
+        ConfigError: They differ in more than their samples; the message says in what.
     """
     first, deadline_s = datasets[0], datasets[0].faults.deadline_s
     for other in datasets[1:]:

@@ -80,50 +80,50 @@ class DataLoader:
 
     Args:
         data: Address ``grpc://host:port/dataset``, a list of addresses of nodes that hold copies or parts of a data
-            set, a path, a data set of torchvision's or Hugging Face's that consists of files, `from_dataset(…)` of
+            set, a path, a torchvision or Hugging Face data set that consists of files, `from_dataset(…)` of
             one's own, a `RemoteDataset`, or a `Subset` or `ConcatDataset` of torch's of any of these.
         pipeline: A `Pipeline`, a list of ops that begins with `Decode`, or a transform of torchvision, timm or
             albumentations, or a callable, that takes a picture; not with a `RemoteDataset`, which has its own, nor with
             an object that has a transform.
         positional: Torch's further arguments, after a data set.
         batch_size: Samples in a batch; None for single samples, which are not collated.
-        shuffle: In random order, another one each epoch.
-        sampler: Decides the order instead, as with torch: for this rank alone. It needs a length.
+        shuffle: Whether samples come in random order, a different one in each epoch.
+        sampler: Decides the order instead, as in torch: for this rank alone. It must have a length.
         batch_sampler: Decides the batches instead.
-        num_workers: Threads or processes that finish samples; 0 does it in the thread that iterates; "auto" follows the
-            measured bottleneck: workers, requests under way and bytes read ahead. `Workers(…)` says more. By default
-            "auto" with a storage node, and 0 without one.
-        collate_fn: Makes a batch from a list of samples; by default as torch does. It may draw from the global
+        num_workers: Number of threads or processes that finish samples; 0 means the thread that iterates; "auto"
+            follows the measured bottleneck: workers, requests under way and bytes read ahead. See `Workers` for more.
+            By default "auto" with a storage node, and 0 without one.
+        collate_fn: Makes a batch from a list of samples; by default torch's. It may draw from the global
             generators of Python, NumPy and torch, as CutMix and MixUp do: they are seeded for each batch from the seed,
-            the epoch and the batch's place in it, and put back afterwards.
-        pin_memory: Copy batches into pinned memory, if there is an accelerator.
-        drop_last: Leave out a last batch that is smaller.
-        timeout: Seconds that the next batch may take to come; 0 for as long as it takes.
+            the epoch and the batch's place in it, and restored afterwards.
+        pin_memory: Whether to copy batches into pinned memory, if there is an accelerator.
+        drop_last: Whether to leave out a last batch that is smaller.
+        timeout: How many seconds to wait for the next batch; 0 to wait as long as it takes.
         worker_init_fn: Called in each worker process with its number when it starts.
         multiprocessing_context: How processes are started: "fork" where there is one, "spawn" or "forkserver". It also
             asks for processes where threads would do.
-        generator: Gives the seed, if none is given.
-        prefetch_factor: The most batches per worker that are made ahead; by default only bytes are bounded.
+        generator: Supplies the seed, if `seed` is not given.
+        prefetch_factor: Largest number of batches that are made ahead per worker; by default only bytes are bounded.
         persistent_workers: Keep processes between epochs. Otherwise those of the next epoch are forked when it begins,
             and see your objects as they are then.
-        pin_memory_device: Of pinned memory; there is only the current accelerator's.
+        pin_memory_device: Device of the pinned memory; only the current accelerator is supported.
         in_order: False is ``order="relaxed"``.
-        seed: Of the order and of all random ops; 0 by default.
+        seed: Seed of the order and of all random ops; 0 by default.
         policy: "optimal", "sophon" or "fastflow" measure in the first epoch and plan for those that follow; "none",
             "all", "resize" and a cut such as "2:webp" are the same for all samples; a `Plan`, the `Path` of one, or one
             cut per sample is a plan. By default "optimal", where the data lie behind a storage node. `Planning(…)` says
             more: where a profile is kept, whether lossy codecs are allowed.
         order: "strict" for batches that are the same in every run; "relaxed", or `Relaxed(max_delay)`, for batches of
-            what is finished first, so that slow samples hold up no others (`loader.log` records the order);
+            what is finished first, so that slow samples do not hold up others (`loader.log` records the order);
             `Replay(log)` for the batches of a recorded run.
-        on_error: What becomes of a sample that cannot be had: "raise" its error, "substitute" the next good one of the
-            data set, or "skip" it, which makes its batch smaller; `OnError(…)` to say how many may be bad.
-        output: "torch" tensors, or "numpy" arrays, which need no torch; `Output(…)` to bring further columns along.
-        target_transform: Applied to labels; seeded for each sample, as your own steps are, and run where they are run.
+        on_error: What to do with a sample that cannot be loaded: "raise" its error, "substitute" the next good one of
+            the data set, or "skip" it, which makes its batch smaller; `OnError(…)` to limit how many may be bad.
+        output: "torch" tensors, or "numpy" arrays, which need no torch; `Output(…)` to include further columns.
+        target_transform: Applied to labels; seeded for each sample and run in the same place as your own steps.
         credentials: What to show to the storage node; from the environment by default.
         faults: What to do when nodes are late or away: `Faults(deadline_s=…, hedge=…, fallback=…)`.
-        cache: Keep what the ops before the first random one give, and run them once: True, a cut such as "1:webp", or
-            `Cache(…)` to say where and how much. Instead of a policy.
+        cache: Keep the results of the ops before the first random one, and run those ops once: True, a cut such as
+            "1:webp", or `Cache(…)` to choose where and how much. Takes the place of a policy.
         ranks: Which of several training processes this is, `Ranks(…)`; by default as torch.distributed or the launcher
             says when an epoch begins.
     """
@@ -345,14 +345,14 @@ class DataLoader:
 
     @property
     def resources(self) -> Resources | None:
-        """What the loader's own clocks say of link, storage node, trainer and consumer."""
+        """What the loader has measured of the link, the storage node, the trainer and the consumer."""
         return None if self._planner is None else self._planner.resources()
 
     @property
     def verdict(self) -> Verdict | None:
-        """What holds this training back, from the loader's own clocks; None until an epoch was measured.
+        """What holds this training back, as measured by the loader; None until an epoch has been measured.
 
-        Where the loader plans, it is of an epoch without offloading; otherwise of what was run so far.
+        For a loader that plans, it describes an epoch without offloading; otherwise, what has run so far.
         """
         if self._planner is not None:
             return self._planner.verdict()
@@ -360,7 +360,7 @@ class DataLoader:
 
     @property
     def revisions(self) -> int:
-        """How often a plan was made anew in the middle of an epoch."""
+        """How often the plan was replaced in the middle of an epoch."""
         return 0 if self._planner is None else self._planner.revisions
 
     @property
@@ -375,7 +375,7 @@ class DataLoader:
 
     @property
     def usual_batch(self) -> int:
-        """Samples in a batch; about so many where a batch sampler decides."""
+        """Number of samples in a batch; an estimate where a batch sampler decides."""
         return self._batching.size
 
     @property
@@ -396,13 +396,13 @@ class DataLoader:
 
     @property
     def bad_samples(self) -> BadSamples:
-        """The samples that could not be had so far, with the reasons; `bad_samples.save(path)` writes them down."""
+        """The samples that could not be loaded so far, with reasons; `bad_samples.save(path)` writes them to a file."""
         return self.dataset.bad_samples
 
     def set_epoch(self, epoch: int) -> None:
-        """Go on with this epoch; otherwise every pass is the next one, from 0.
+        """Continue with this epoch; otherwise every pass is the next one, starting from 0.
 
-        The epoch in which a state was loaded goes on where it was left; any other one begins at its beginning.
+        The epoch in which a state was loaded continues where it was left; any other starts at its beginning.
         """
         at_least("epoch", epoch, 0)
         self._place.set_epoch(epoch)
@@ -417,7 +417,7 @@ class DataLoader:
         return self._state(*self._place.at).to_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a state was taken, also with another number of workers or ranks, or another batch size.
+        """Continue where a state was taken, even with another number of workers or ranks, or another batch size.
 
         Raises:
             ArtifactError: It belongs to another data set, pipeline, seed or shuffling; or it was taken in the middle of
@@ -481,7 +481,7 @@ class DataLoader:
         """Iterate over the next epoch and show a bar with its progress, its speed and how long it waited.
 
         Args:
-            description: What stands beside the bar; by default the epoch.
+            description: Text beside the bar; by default the epoch.
             console: A `rich.console.Console` to show it on; by default the error stream.
         """
         batches = iter(self)
@@ -498,7 +498,7 @@ class DataLoader:
         return shown
 
     def close(self) -> None:
-        """End all that belongs to this loader: an epoch under way, worker processes, connections, open files."""
+        """Close everything that belongs to this loader: a running epoch, worker processes, connections, open files."""
         self._is_closed = True
         self._running.stop()
         self._passes.close()
@@ -559,7 +559,7 @@ class DataLoader:
         if ranks.size > 1:
             raise BudgetError(
                 f"all samples of a batch are bad; to leave it out would make rank {ranks.rank} take "
-                f"fewer steps than the others, which would wait for ever. Use on_error='substitute'."
+                f"fewer steps than the others, which would wait forever. Use on_error='substitute'."
             )
 
     def _warn_of_smaller_cuts(self, samples: int, smaller: int) -> None:

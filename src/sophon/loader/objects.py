@@ -36,7 +36,7 @@ class Given:
 
     Args:
         source: An address, a path, or a transport.
-        pipeline: What is done to a sample; None if nobody has said.
+        pipeline: What is done to a sample; None if not known.
         target_transform: What is done to a target.
     """
 
@@ -68,7 +68,7 @@ def given(data: Any, pipeline: Any, target_transform: Callable[[Any], Any] | Non
 
     Raises:
         ConfigError: The object cannot be represented, has a transform while a pipeline is given too, or gives other
-            pictures or targets than its files do; says what to try.
+            pictures or targets than its files do; the message says what to try.
     """
     if isinstance(data, str | os.PathLike | Transport | Sources | list | tuple):
         return Given(data, pipeline, target_transform)

@@ -38,7 +38,7 @@ class Faults:
         hedge: Ask a second time for what is late, at another node if there is one: after so many seconds of silence, or
             True to learn from the others how long that is.
         fallback: Path of the same files, which are read directly while no storage node answers.
-        verify: How to find out whether nodes send what they should, for nodes that are not your own; costs some CPU.
+        verify: How to check that nodes send what they should, for nodes that are not your own; costs some CPU.
     """
 
     deadline_s: float = MachineConfig.deadline_s
@@ -83,7 +83,7 @@ class Planning:
 
 @dataclass(frozen=True)
 class OnError:
-    """What becomes of a sample that cannot be had.
+    """What to do with a sample that cannot be loaded.
 
     Args:
         action: "raise" its error, "substitute" the next good one of the data set, or "skip" it, which makes its batch
@@ -105,7 +105,7 @@ class Output:
 
     Args:
         kind: "torch" tensors, or "numpy" arrays, which need no torch.
-        columns: Further columns and fields of the data set to bring along, as a dict; "id" is the sample's id, and a
+        columns: Further columns and fields of the data set to include, as a dict; "id" is the sample's id, and a
             field comes as bytes.
     """
 
@@ -122,7 +122,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Workers:
-    """Who finishes samples at the trainer, and how far ahead of the training loop; given as `num_workers`.
+    """How samples are finished at the trainer, and how far ahead of the training loop; given as `num_workers`.
 
     Args:
         number: How many; 0 finishes samples in the thread that iterates; "auto" follows the measured bottleneck:
@@ -160,7 +160,7 @@ class Ranks:
     for a loader that one rank uses alone, such as for validation.
 
     Args:
-        rank: Which one, from 0.
+        rank: Number of this rank, from 0.
         size: How many there are.
         uneven: What to do if samples cannot be shared evenly: "pad" with some from the beginning of the order, as
             torch's DistributedSampler does, "drop" the last ones, or "raise".
@@ -183,7 +183,7 @@ class Ranks:
             self.found()
 
     def found(self) -> Rank:
-        """Return which process this is, as is known now."""
+        """Return which process this is, as far as is known now."""
         if self.group is not None:
             return rank_in(self.group)
         return find_rank(self.rank, self.size)
@@ -191,11 +191,11 @@ class Ranks:
 
 @dataclass(frozen=True)
 class Told:
-    """What a data set was told, in the form of the objects above.
+    """The settings of a data set, in full.
 
     Args:
         planning: How cuts are chosen.
-        on_error: What becomes of bad samples.
+        on_error: What to do with bad samples.
         output: What batches are made of.
         faults: What to do when nodes are late or away.
     """
@@ -207,7 +207,7 @@ class Told:
 
     @classmethod
     def of(cls, policy: Any, on_error: Any, output: Any, faults: Any) -> Told:
-        """Return what users may say in short, in full."""
+        """Return the full settings for what users may give in short form."""
         if faults is not None and not isinstance(faults, Faults):
             raise ConfigError(f"faults: expected Faults(deadline_s=…, hedge=…, fallback=…), got {faults!r}")
         return cls(

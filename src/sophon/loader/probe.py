@@ -47,8 +47,8 @@ def probe(
         loader: What feeds the training; it is not advanced.
         step: Called with one batch, as in training; the batch holds random numbers. None if there is none to measure.
         batches: How many batches each run takes.
-        seconds: How long all runs may take together; one that is not through by then counts with what it has done, at
-            least one batch or request.
+        seconds: How long all runs may take together; a run that is not finished by then counts with what it has
+            done, at least one batch or request.
         on_step: Called with what runs, how many of its batches are done, and how many there are.
     """
     if batches < 1:

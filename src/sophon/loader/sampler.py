@@ -23,8 +23,8 @@ class Pass:
     """The samples of one pass.
 
     Args:
-        epoch: Which epoch.
-        samples: In the order they are wanted.
+        epoch: Number of the epoch.
+        samples: Indexes of the samples, in the order they are wanted.
         positions: Position of each in the order of the whole epoch, over all ranks.
     """
 
@@ -65,7 +65,7 @@ class EpochSampler(Sampler[Any]):
 
     Args:
         dataset: The data set; only its length matters for the order.
-        shuffle: In random order, or in the order of the data set.
+        shuffle: Whether the order is random, or that of the data set.
         seed: Seed of that order.
         ranks: Which of several training processes this is, and what to do if samples cannot be shared evenly. By
             default it gets all samples, since Lightning and Accelerate divide what a sampler gives by themselves.
@@ -95,7 +95,7 @@ class EpochSampler(Sampler[Any]):
         return self.place.next_epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Go on with this epoch; in the middle of it, if that is where a state was loaded."""
+        """Continue with this epoch, from the middle if a state was loaded there."""
         self.place.set_epoch(epoch)
 
     def __len__(self) -> int:
@@ -139,7 +139,7 @@ class EpochSampler(Sampler[Any]):
         return self._state(epoch, cursor, turns).to_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a state was taken, also with another number of workers or ranks, or another batch size."""
+        """Continue where a state was taken, even with another number of workers or ranks, or another batch size."""
         saved = State.from_dict(state)
         saved.require(self._state(saved.epoch, saved.cursor))
         turns = None if saved.turns is None else Turns.from_dict(saved.turns, saved.cursor, self.ranks)

@@ -62,9 +62,9 @@ class Call(Op):
 
     Args:
         function: What to call with the value.
-        reason: Why it stays on the trainer, for people.
+        reason: Why it stays on the trainer, in words.
         form: What it expects where an op gives an array.
-        is_joint: Whether it is given a whole sample, picture and targets, and not the picture alone.
+        is_joint: Whether it is given a whole sample, picture and targets, rather than the picture alone.
     """
 
     function: Callable[..., Any]
@@ -80,12 +80,12 @@ class Call(Op):
 
     @property
     def is_own(self) -> bool:
-        """Always: nobody knows what it draws from."""
+        """Always true: what it draws from cannot be known."""
         return True
 
     @property
     def title(self) -> str:
-        """The name of the callable, for people."""
+        """The name of the callable, as shown to users."""
         library, _, name = self._label.partition(".")
         if self.is_of_library:
             return of_library(library, name.rpartition(".")[2])
@@ -102,7 +102,7 @@ class Call(Op):
 
     @property
     def may_look_at_metadata(self) -> bool:
-        """Whether it may depend on more than pixels: own code may, also inside of other people's containers."""
+        """Whether it may depend on more than pixels: own code may, even inside a library's container."""
         return not self.is_of_library or hasattr(self.function, "transforms")
 
     @property
@@ -151,7 +151,7 @@ class Call(Op):
 
 
 def _on_sample(function: Callable[..., Any], sample: Value) -> Value:
-    """Call a function with a sample: the parts of a tuple one by one, those of a dict by name if that is its way."""
+    """Call a function with a sample: the parts of a tuple one by one, those of a dict by name if it takes them so."""
     if isinstance(sample, tuple):
         return function(*sample)
     if is_albumentations(function):
@@ -187,7 +187,7 @@ def met(op: Op, value: Value, spec: Spec, *, by_op: bool) -> Value:
     Args:
         op: What is to be run.
         value: What there is.
-        spec: Of the value.
+        spec: Spec of the value.
         by_op: Whether the step before it is an op, and gives what it declares.
     """
     if isinstance(op, Call):
@@ -250,6 +250,6 @@ def reseed(function: Callable[..., Any], seed: int) -> None:
 
 
 def of_library(library: str, name: str) -> str:
-    """Return the name of somebody's class, for people: "timm's RandAugment"."""
+    """Return a readable name for a library's class, such as "timm's RandAugment"."""
     whose = f"{library}'" if library.endswith("s") else f"{library}'s"
     return f"{whose} {name}"

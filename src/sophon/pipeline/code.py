@@ -1,4 +1,4 @@
-"""A digest of somebody's callable: of its source and of all settings that can be reached from it.
+"""A digest of a user's callable: of its source and of all settings that can be reached from it.
 
 Fingerprints are made of it, so that a state or a profile of one recipe is not taken for that of another. It is the same
 in every run and on every machine: nothing goes into it that has an address, a hash order or the state of a generator.

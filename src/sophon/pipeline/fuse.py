@@ -1,4 +1,4 @@
-"""Ops that stand beside each other and can be done in one pass, with the same bits.
+"""Ops that stand side by side and can be done in one pass, with the same bits.
 
 - ToTensor and Normalize: the tensor between them is nobody else's, so it need not be copied. The result may be written
   where the caller wants it, for example into its place in a batch.

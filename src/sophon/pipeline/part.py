@@ -39,8 +39,8 @@ class Part:
         picture: The piece.
         top: Row of the whole at which it begins.
         left: Column of the whole at which it begins.
-        height: Of the whole.
-        width: Of the whole.
+        height: Height of the whole.
+        width: Width of the whole.
     """
 
     picture: Image.Image
@@ -70,7 +70,7 @@ class Canvas:
     """A picture or tensor of the full size, of which only a box is true.
 
     Args:
-        value: Of the full size.
+        value: Picture or tensor of the full size.
         box: Where it has the values that the whole would have.
     """
 

@@ -1,4 +1,4 @@
-"""Run somebody's own code with Python's, NumPy's and torch's global generators seeded, and put them back afterwards.
+"""Run user code with Python's, NumPy's and torch's global generators seeded, and restore them afterwards.
 
 Concurrency: the global generators are shared by all threads of a process, so whoever seeds them holds one lock until
 they are put back. A thread that draws from them without that lock meanwhile gets numbers of the seeded stream: run such
@@ -20,7 +20,7 @@ import numpy as np
 
 
 class _Turn:
-    """The lock under which seeded code takes turns; made anew in a forked child, where its holder does not exist."""
+    """The lock under which seeded code takes turns; replaced in a forked child, where its holder does not exist."""
 
     def __init__(self) -> None:
         self.renew()

@@ -34,10 +34,10 @@ class Streams:
     """The streams of one op on many passes.
 
     Args:
-        seed: Of the run.
+        seed: Seed of the run.
         epochs: One for all, or one for each sample.
         position: Index of the op in its pipeline.
-        samples: Which ones.
+        samples: Indexes of the samples.
     """
 
     def __init__(self, seed: int, epochs: int | NDArray[Any], position: int, samples: NDArray[Any]) -> None:

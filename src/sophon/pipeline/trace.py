@@ -18,7 +18,7 @@ from sophon.pipeline.spec import Value, ViewSet
 
 
 class Trace:
-    """The clock beside one run.
+    """What one run took, op by op.
 
     Args:
         ops: Ops in the pipeline.
@@ -28,7 +28,7 @@ class Trace:
         op_s: CPU seconds of each op, by the thread's clock.
         op_bytes: Bytes of what each op gave.
         size: Height and width of the decoded picture, (0, 0) if there was none.
-        windowable: Whether a part of the file could be decoded on its own; None if nobody looked.
+        windowable: Whether a part of the file could be decoded on its own; None if that was not tried.
         own_s: Seconds of the steps that only the trainer can run; they may wait as well as compute.
     """
 

@@ -20,7 +20,7 @@ class Point:
     """One answer to "what if there were so much of a resource".
 
     Args:
-        rate: Which resource, by the name of its rate.
+        rate: Name of the resource's rate.
         amount: How much of it.
         prediction: What an epoch takes then; infinite when the policy needs what is not there.
     """
@@ -44,15 +44,15 @@ def frontier(
     *,
     rate: str = FIGURE_4_RATE,
 ) -> tuple[Point, ...]:
-    """Return one point for every amount of a resource, planned anew for each.
+    """Return one point for every amount of a resource, with a plan of its own for each.
 
     Args:
         profile: What every sample costs at every route.
         resources: Everything else.
         amounts: How much of it to ask about.
         policy_name: One of `sophon.plan.policies.POLICIES`.
-        options: What the policy is told.
-        rate: Which resource, by the name of its rate.
+        options: Options for the policy.
+        rate: Name of the resource's rate.
     """
     choose = policy(policy_name)
     points = []

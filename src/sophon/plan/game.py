@@ -34,7 +34,7 @@ class Solution:
         plans: Indices of the plans in the best mixture, at most as many as there are resources.
         shares: The share of each, summing to 1.
         value: The largest of the mixed times.
-        weights: On resources, not negative and summing to 1, that make the smallest weighted plan largest.
+        weights: Weights of resources, not negative and summing to 1, that make the smallest weighted plan largest.
         basis: Where to begin when plans have been added: a plan's index, or -1 - r for the slack of resource r.
     """
 

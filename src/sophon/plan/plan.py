@@ -40,9 +40,9 @@ class Plan:
         prediction: What an epoch is predicted to take.
         untouched: What it would take with nothing offloaded.
         resources: The resources that were planned with.
-        options: What the policy was told.
-        fingerprints: Of the pipeline and data set.
-        recipe: The pipeline in words; "" where nobody has said.
+        options: Options that the policy was given.
+        fingerprints: Fingerprints of the pipeline and data set.
+        recipe: The pipeline in words; "" if not known.
     """
 
     cut: CutIndex
@@ -82,7 +82,9 @@ class Plan:
         """
         relayed = [self.routes[column] for column in np.unique(self.cut) if not self.routes[column].is_direct]
         if relayed:
-            raise ConfigError(f"the plan has samples take the route {relayed[0]}, and there is no relay; plan anew.")
+            raise ConfigError(
+                f"the plan has samples take the route {relayed[0]}, and there is no relay; make a new plan."
+            )
         return tuple(route.arrival for route in self.routes)
 
     def counts(self) -> dict[Route, int]:
@@ -100,7 +102,7 @@ class Plan:
         recipe: str = "",
     ) -> None:
         """Raise `ArtifactError` when the plan is of another job, with both shown; `recipe` is the pipeline in words."""
-        remedy = "Plan this job anew from its own profile."
+        remedy = "Make a new plan for this job from its own profile."
         expected = {"pipeline": pipeline, "dataset": dataset}
         words = {"pipeline": (self.recipe, recipe)}
         artifact.require_fingerprints("the plan", self.fingerprints, expected, remedy, words)
@@ -170,7 +172,7 @@ class Plan:
                     recipe=str(said.get("recipe", "")),
                 )
             except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-                raise ArtifactError(f"{path}: its header is no plan's ({error}); plan again.") from error
+                raise ArtifactError(f"{path}: its header is not that of a plan ({error}); plan again.") from error
 
 
 def make_plan(
@@ -186,7 +188,7 @@ def make_plan(
         profile: What every sample costs at every cut.
         resources: What there is to spend.
         policy_name: One of `sophon.plan.policies.POLICIES`.
-        options: What the policy is told.
+        options: Options for the policy.
         order: The samples in the order of the epoch, where it is known: then every stretch of it loads the resources in
             about the same proportion.
     """

@@ -29,7 +29,7 @@ class Use:
     """One way in which a sample spends a resource.
 
     Args:
-        measure: Of the profile, or `SAMPLES`.
+        measure: Measure of the profile, or `SAMPLES`.
         factor: Name of the overhead that says how much of the resource one unit of the measure takes; 1 if empty.
     """
 
@@ -42,19 +42,19 @@ class Kind:
     """One row of the table of resources.
 
     Args:
-        name: Short: in predictions and as the bottleneck.
+        name: Short name, for predictions and bottlenecks.
         rate: Name of its rate, with the unit.
         uses: What of a sample spends it.
         amount: Name of what is spent of it in an epoch, with the unit; empty if it is not worth telling.
-        amount_words: The same for people.
+        amount_words: The same in words.
         words: What binds when it does, in a sentence.
-        busy_words: Of the seconds that it is busy.
-        option: On the command line.
+        busy_words: Words for the seconds that it is busy.
+        option: Name of the option on the command line.
         metavar: What the option takes; empty for a number.
         parse: Reads the option.
-        help: Of the option.
+        help: Help text of the option.
         remedy: What to give where the number makes no sense.
-        show: The rate for people.
+        show: Formats the rate.
         is_of_node: Whether every node has its own; else the trainer has it.
         is_required: Whether a job must say it; else it is infinite when not known.
         may_be_zero: Whether there may be none of it: then nothing that spends it can be chosen.
@@ -150,7 +150,7 @@ KINDS = (
         option="--consumer",
         metavar="RATE",
         parse=parse_rate,
-        help="Samples that training takes, such as 1200/s; as many as come if left out.",
+        help="Samples per second that training takes, such as 1200/s; unlimited if left out.",
         remedy="give the samples per second that training takes, more than zero (--consumer 1200/s), or leave it out "
         "when unknown",
         show=lambda rate: f"consumer {format_rate(rate)}",
@@ -203,8 +203,8 @@ class Node:
     """The rates of one storage node, which only the samples of its part use.
 
     Args:
-        name: For people.
-        rates: By the name of the rate; of kinds that a node has.
+        name: Name to show.
+        rates: Rates by name, of the kinds that a node has.
     """
 
     name: str
@@ -226,7 +226,7 @@ class Resource:
 
     Args:
         kind: The row of the table.
-        rate: In the kind's unit.
+        rate: How much there is of it, in the kind's unit.
         part: Number of the part whose samples spend it; None for all samples.
         label: Short name: the kind's, with the node's where it is one node's own.
     """
@@ -294,7 +294,7 @@ class Resources:
                     yield Resource(kind, node.rates[kind.rate], part, f"{kind.name} of {node.name}")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the resources as a JSON object; what is not known is null, and left out where nobody must know it."""
+        """Return the resources as a JSON object; what is not known is null, or left out if it is optional."""
         said: dict[str, Any] = {}
         for kind, rate in zip(KINDS, self.rates, strict=True):
             if kind.is_required or math.isfinite(rate) or kind.name == "consumer":

@@ -249,7 +249,7 @@ def polish(costs: Costs, cut: CutIndex, floor_s: float) -> CutIndex:
         for spent in costs.thrift(after):
             best &= spent == spent.min(where=best, initial=np.inf)
         sample, place = divmod(int(best.argmax()), len(costs.columns))
-        # A change must be worth more than the rounding of the sums, or two plans could take turns for ever.
+        # A change must be worth more than the rounding of the sums, or two plans could take turns forever.
         old = np.array(rank_of(costs, times, floor_s))
         new = np.array(rank_of(costs, after[sample, place], floor_s))
         better = old - new > 1e-12 * np.maximum(np.abs(old), 1e-300)

@@ -61,7 +61,7 @@ def level(costs: Costs, cut: CutIndex, prices: Vector, order: NDArray[np.integer
     Args:
         costs: The samples.
         cut: A plan that is best on the whole.
-        prices: On the resources, under which it is.
+        prices: Prices of the resources under which it is the best.
         order: The samples in the order of the epoch.
         length: Samples in a stretch.
     """

@@ -46,7 +46,7 @@ class Blocks:
         return np.asarray(_Loan(self, memory))[:size_bytes]
 
     def give_back(self, memory: Bytes) -> None:
-        """Keep memory that nobody looks at any more, if it is of use."""
+        """Keep memory that is no longer in use, if it may be used again."""
         if len(memory) == self._size_bytes and (len(self._free) + 1) * len(memory) <= self._most_bytes:
             self._free.append(memory)
 

@@ -52,7 +52,7 @@ class Entry:
     Args:
         kind: One of `KINDS`.
         path: The file or folder.
-        about: What it is of; "" if nobody has said.
+        about: What it belongs to; "" if not known.
         size_bytes: How large it is.
         used_s: When it was last used, as `time.time()` says.
     """

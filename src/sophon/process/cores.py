@@ -14,7 +14,7 @@ def cores_here() -> int:
 
 
 def quota_here(cgroup: Path = Path("/proc/self/cgroup"), root: Path = _CGROUPS) -> float | None:
-    """Return how many cores the kernel lets this process have in the mean, by a cgroup's quota; None without one.
+    """Return how many cores the kernel lets this process have on average, by a cgroup's quota; None without one.
 
     Args:
         cgroup: Says which cgroups the process is in.

@@ -15,7 +15,7 @@ class Crew:
     """As many threads as are wanted at the moment.
 
     Args:
-        name: Of the threads, which are numbered.
+        name: Name of the threads, which are numbered.
         work: What each of them does. It asks `is_done` between two pieces of work.
         wanted: Returns how many there are to be.
         on_crash: Told of the error that ended a thread.

@@ -25,7 +25,7 @@ class LineClosedError(Exception):
 
 
 class Line:
-    """One end.
+    """One end of a line between two processes.
 
     Args:
         end: The socket.

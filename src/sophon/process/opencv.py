@@ -1,7 +1,7 @@
 """OpenCV and fork: in a child it works without its pool of threads.
 
 Those threads stay with the parent, and one of them may hold the pool's lock at the moment of the fork; then the child
-waits for it at its next call, for ever (3 of 3,000 forks on a busy machine). Without the pool nothing is slower there:
+waits for it at its next call, forever (3 of 3,000 forks on a busy machine). Without the pool nothing is slower there:
 the thread that calls would do all the work anyway. People who know tell OpenCV so in a `worker_init_fn`.
 
 Limits: OpenCV's own pool, which its wheels have; builds with OpenMP or TBB are left as they are.

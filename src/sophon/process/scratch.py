@@ -4,7 +4,7 @@ A folder is locked by the process that uses it. A process that is killed cannot 
 back its lock, so the next one that makes such a folder removes it.
 
 Concurrency: any number of processes. A folder is locked before it is used, and one that somebody else has taken for
-left behind in that moment is made anew.
+left behind in that moment is made again.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class Segments:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Make the lock anew in a forked child."""
+        """Replace the lock in a forked child."""
         self._lock = threading.RLock()  # reentrant: the garbage collector may free an array while we hold it
 
     def take(self, size_bytes: int) -> tuple[Segment, Bytes]:
@@ -199,7 +199,7 @@ class Segments:
         return gone
 
     def close(self) -> None:
-        """Keep nothing any more."""
+        """Stop keeping memory for reuse."""
         with self._lock:
             self._is_closed = True
             for segment in self._free:

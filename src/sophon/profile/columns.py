@@ -32,7 +32,7 @@ def cuts_to_profile(
         pipeline: What is to be divided.
         codecs: Which codecs there are on both sides.
         max_k: How many ops can run near storage; by default all that are portable.
-        allow_lossy: Also codecs that change the value.
+        allow_lossy: Whether to include codecs that change the value.
     """
     most = pipeline.max_cut if max_k is None else min(max_k, pipeline.max_cut)
     wanted = [

@@ -50,7 +50,7 @@ def estimate(
 
     Args:
         recorder: What was learnt.
-        epoch: Whose boxes.
+        epoch: Epoch whose boxes are meant.
         dataset: Fingerprint of the data set.
         provenance: What else to write down of how the profile was made.
         is_early: From the first few records: cuts that were not tried cannot be had.
@@ -211,7 +211,7 @@ class _Estimate:
         return self._rows_by_cut[cut]
 
     def _storage_to_trainer(self) -> FloatTable:
-        """Return for each op how many times as long it takes near storage; one, where nobody has told."""
+        """Return for each op how many times as long it takes near storage; one where that is not known."""
         ops = len(self._op_rules)
         there_s, here_s = np.zeros(ops), np.zeros(ops)
         for cut in self._cuts:

@@ -69,8 +69,8 @@ def explore(
         pipeline: What is divided.
         cuts: The columns.
         samples: How many there are.
-        share: Of the samples that are cut.
-        seed: Which ones.
+        share: Share of the samples that are cut.
+        seed: Decides which ones are cut.
         among: Those that will pass here, where others pass at other ranks; by default all.
         ranks: How many share those in a way that is not known here, each of which has to learn from its part.
     """

@@ -21,7 +21,7 @@ class Kind:
     """What is known of the samples of one kind.
 
     Args:
-        name: Of the kind of field.
+        name: Name of the kind of field.
         features: What costs are predicted from: logarithms of these.
         priors: Slopes of a cost in the features until measurements say better, by what is predicted.
     """

@@ -37,8 +37,8 @@ def measure(
     Args:
         store: The samples.
         pipeline: What is done to them.
-        seed: Of the random ops.
-        epoch: Of the random ops.
+        seed: Seed of the random ops.
+        epoch: Epoch of the random ops.
         cuts: Which cuts; by default those that a plan may want.
         on_step: Called after every sample, for a progress bar.
     """

@@ -17,10 +17,10 @@ class Measure:
     """One table of a profile.
 
     Args:
-        name: Of the table and its columns in a file.
+        name: Name of the table and its columns in a file.
         unit: ``bytes`` or ``seconds`` (of CPU).
         where: Where it is spent, in words.
-        title: Of a column in a report.
+        title: Title of a column in a report.
         is_optional: Whether a profile may do without; see the resource that is spent by it for what is assumed then.
     """
 
@@ -31,7 +31,7 @@ class Measure:
     is_optional: bool = False
 
     def format(self, amount: float) -> str:
-        """Return an amount for people."""
+        """Return an amount as text."""
         return _FORMATS[self.unit](amount)
 
 

@@ -43,7 +43,7 @@ class Fit:
         error: Mean of |predicted − measured| / measured, each sample predicted from the others; None where there are
             too few of them to tell.
         centre: Mean of each feature.
-        slopes: Of each feature.
+        slopes: Slopes of each feature.
         level: Logarithm of the prediction at the centre.
         least: No prediction is below it.
         most: No prediction is above it.
@@ -61,7 +61,7 @@ class Fit:
         """Return the predicted cost of each row.
 
         Args:
-            features: Of the rows.
+            features: Features of the rows.
             out: Where to write them; a new array if left out.
             add: Add them to what is there instead.
         """

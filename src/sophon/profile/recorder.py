@@ -39,8 +39,8 @@ class Record:
     """What one sample took at one cut.
 
     Args:
-        sample: Which one.
-        epoch: In which epoch, and so with which box.
+        sample: Index of the sample.
+        epoch: Epoch in which it passed, which decides its box.
         payload_bytes: Bytes on the link.
         encode_s: CPU seconds of the codec near storage.
         decode_s: CPU seconds of the codec at the trainer.
@@ -74,14 +74,14 @@ class Known:
     """All that was told so far, as `estimate` wants it.
 
     Args:
-        raw_bytes: Of each sample's file; 0 if not known.
+        raw_bytes: Size of each sample's file, in bytes; 0 if not known.
         sizes: Height and width of each picture; 0 if not known.
         areas: Pixels that the epoch in question needs of each; of a picture of the usual size, where that is not known.
         op_s: [samples, ops] trainer CPU seconds measured in that very epoch; NaN if not measured. None: of another one.
         refused: [samples, cuts] true where the sample cannot have the cut.
-        records: By cut.
+        records: Measurements, by cut.
         record_areas: Pixels that the pass of each record needed, by cut.
-        rules: Of an earlier run, by what they predict.
+        rules: Rules of an earlier run, by what they predict.
         ratios: Of an earlier run, storage : trainer by op.
     """
 
@@ -103,7 +103,7 @@ class Recorder:
         pipeline: What is done to the samples; its ops up to `first_call` are what is timed.
         cuts: The columns of the profile, RAW first.
         samples: How many there are.
-        seed: Of the random ops.
+        seed: Seed of the random ops.
 
     Attributes:
         is_hasty: Whether plans are made of few records. Then the first ones of each cut are not believed, in which
@@ -131,7 +131,7 @@ class Recorder:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Make the lock anew in a forked child."""
+        """Replace the lock in a forked child."""
         self._lock = threading.RLock()
 
     def __len__(self) -> int:
@@ -150,7 +150,7 @@ class Recorder:
         """Note what one sample took at the cut really made.
 
         Args:
-            key: Which sample and epoch.
+            key: Identifies the sample and the epoch.
             cut: The cut.
             payload_bytes: Bytes on the link.
             trace: What the trainer's part took.
@@ -237,7 +237,7 @@ class Recorder:
         return rules, ratios
 
     def known(self, epoch: int) -> Known:
-        """Return a copy of all that was told, with the boxes of an epoch."""
+        """Return a copy of everything recorded, with the boxes of an epoch."""
         with self._lock:
             this_epoch = self._op_s_epoch == epoch
             known = Known(

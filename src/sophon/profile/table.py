@@ -71,8 +71,8 @@ class Profile:
         measured: [samples, routes] true where measured, false where predicted; None when all is measured.
         quality: How good the predictions are, one per route; empty when all is measured.
         provenance: How the profile was made: a JSON object.
-        sizes: [samples, 2] height and width of each picture, 0 where not known; None where nobody looked.
-        resize_k: How many ops make pictures of one size; None where none do, or nobody has said.
+        sizes: [samples, 2] height and width of each picture, 0 where not known; None if that was not measured.
+        resize_k: How many ops make pictures of one size; None if none do, or if that is not known.
         more: Tables of optional measures, by name.
         parts: Number of the part that each sample is in, and so of the node that has it; None if there is one part.
     """
@@ -182,7 +182,7 @@ class Profile:
 
     @property
     def recipe(self) -> str:
-        """The pipeline in words; "" where nobody has said."""
+        """The pipeline in words; "" if not known."""
         return str(self.provenance.get("recipe", ""))
 
     def require(self, *, pipeline: str | None = None, dataset: str | None = None, recipe: str = "") -> None:
@@ -197,7 +197,7 @@ class Profile:
             "the profile",
             self.fingerprints,
             {"pipeline": pipeline, "dataset": dataset},
-            "Profile this job anew, or give the profile that was made with it.",
+            "Profile this job again, or give the profile that was made with it.",
             {"pipeline": (self.recipe, recipe)},
         )
 

@@ -41,7 +41,7 @@ FORMATS: dict[str, Callable[[float], str]] = {
 
 
 def show(value: float | None, unit: str) -> str:
-    """Return a number for people; one that is missing or never ends is a word."""
+    """Return a number as text; a missing or infinite one becomes a word."""
     if value is None or math.isnan(value):
         return MISSING
     return "never ends" if math.isinf(value) else FORMATS[unit](value)
@@ -117,8 +117,8 @@ class Bars(Chart):
     """Lying bars with their values written at their ends.
 
     Args:
-        unit: Of the values, a name in `FORMATS`.
-        bars: From top to bottom.
+        unit: Unit of the values, a name in `FORMATS`.
+        bars: The bars, from top to bottom.
         what: What the bars are, such as ``measured``.
         beside: What the diamonds are, such as ``predicted``; becomes empty where no bar has one.
     """
@@ -168,12 +168,12 @@ class Lines(Chart):
 
     Args:
         x: What the axis below says.
-        x_unit: Of x, a name in `FORMATS`.
-        y_unit: Of y.
-        lines: In the order of the legend.
-        ticks: Names of x = 0, 1, … where these are no numbers.
-        log_x: On a logarithmic axis.
-        log_y: On a logarithmic axis.
+        x_unit: Unit of x, a name in `FORMATS`.
+        y_unit: Unit of y.
+        lines: The lines, in the order of the legend.
+        ticks: Names of x = 0, 1, … where these are not numbers.
+        log_x: Whether the x axis is logarithmic.
+        log_y: Whether the y axis is logarithmic.
         mark: An x to be marked, with its name.
     """
 
@@ -218,11 +218,11 @@ class Stacks(Chart):
 
     Args:
         x: What the axis below says.
-        x_unit: Of the edges.
+        x_unit: Unit of the edges.
         y: What is counted.
         edges: Borders of the bins, one more than there are bins.
-        layers: From bottom to top.
-        log_x: On a logarithmic axis.
+        layers: The layers, from bottom to top.
+        log_x: Whether the x axis is logarithmic.
     """
 
     x: str
@@ -266,9 +266,9 @@ class Spans(Chart):
 
     Args:
         x: What the axis below says.
-        x_unit: Of starts and ends.
+        x_unit: Unit of starts and ends.
         rows: Name of the row, its stretches from left to right.
-        log_x: On a logarithmic axis.
+        log_x: Whether the x axis is logarithmic.
     """
 
     x: str

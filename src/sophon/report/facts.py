@@ -45,13 +45,14 @@ class Facts:
     """All of a report.
 
     Args:
-        title: Of the page.
+        title: What kind of report it is.
         subject: What was measured or planned, in one line.
         words: Plain sentences: what binds, what is won, when it would not be.
         headlines: A few large numbers.
         summary: The table; columns that no row has anything in are left out.
         sections: The figures.
         remarks: What is left out and why, and how figures were got.
+        claim: What the report comes to, in one plain sentence; "" if there is nothing to claim.
     """
 
     title: str
@@ -61,6 +62,7 @@ class Facts:
     summary: Table
     sections: tuple[Section, ...]
     remarks: tuple[str, ...] = ()
+    claim: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "summary", self.summary.without_empty_columns())

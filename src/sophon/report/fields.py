@@ -62,5 +62,5 @@ def rows(row: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise ArtifactError(f"{key} is no list of objects; make the file again.")
+        raise ArtifactError(f"{key} is not a list of objects; make the file again.")
     return value

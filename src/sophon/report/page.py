@@ -35,7 +35,7 @@ def _text(words: str) -> str:
 
 def page(facts: Facts) -> str:
     """Return the page."""
-    title = _text(facts.title)
+    title, claim = _text(facts.title), _text(facts.claim or facts.title)
     sections = "\n".join(_section(section) for section in facts.sections)
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -53,8 +53,8 @@ def page(facts: Facts) -> str:
 <body>
 <main>
 <header>
-<p class="brand">sophon report</p>
-<h1>{title}</h1>
+<p class="brand">sophon report{f" · {title}" if facts.claim else ""}</p>
+<h1>{claim}</h1>
 <p class="subject">{_text(facts.subject)}</p>
 </header>
 <section class="lead" aria-label="In plain words">
@@ -99,7 +99,9 @@ def _headlines(facts: Facts) -> str:
 
 
 def _section(section: Section) -> str:
-    charts = "\n".join(_figure(chart) for chart in section.charts)
+    # A last figure without a neighbour has the whole width, and its numbers beside it: else half of that were empty.
+    alone = len(section.charts) - 1 if len(section.charts) % 2 else None
+    charts = "\n".join(_figure(chart, is_alone=place == alone) for place, chart in enumerate(section.charts))
     return f"""<section>
 <h2>{_text(section.title)}</h2>
 <p class="intro">{_text(section.intro)}</p>
@@ -109,7 +111,7 @@ def _section(section: Section) -> str:
 </section>"""
 
 
-def _figure(chart: Chart) -> str:
+def _figure(chart: Chart, *, is_alone: bool) -> str:
     wide = svg.inline(draw.svg(chart, draw.WIDE), "wide")
     narrow = svg.inline(draw.svg(chart, draw.NARROW), "narrow")
     alt = _text(f"{chart.title}. {chart.caption} The numbers are in the table below.")
@@ -117,7 +119,7 @@ def _figure(chart: Chart) -> str:
 <h3>{_text(chart.title)}</h3>
 <div class="picture" role="img" aria-label="{alt}">{wide}{narrow}</div>
 <figcaption>{_text(chart.caption)}</figcaption>
-<details><summary>The numbers</summary>
+<details{" open" if is_alone else ""}><summary>The numbers</summary>
 {_table(chart.table(), chart.title)}
 </details>
 </figure>"""

@@ -14,7 +14,7 @@ from sophon.report.chart import Bar, Bars, Chart, Span, Spans, Table, show
 from sophon.report.facts import Facts, Headline, Section
 from sophon.report.fields import number, numbers, part, parts, rows, text
 from sophon.report.palette import bottleneck_tint, policy_tint
-from sophon.report.words import PART, Epoch, ratio, sentences, times
+from sophon.report.words import PART, Epoch, claim, ratio, sentences, times
 from sophon.units import format_bandwidth, format_bytes, format_rate
 
 _Rows = dict[str, dict[str, Any]]
@@ -58,7 +58,20 @@ def paper_facts(result: Mapping[str, Any]) -> Facts:
         summary=_summary(policies, before, published),
         sections=tuple(section for section in wanted if section is not None and section.charts),
         remarks=_remarks(result, policies),
+        claim=_claim(result, policies, before, best),
     )
+
+
+def _claim(result: Mapping[str, Any], policies: _Rows, before: str, best: str) -> str:
+    if not _is_identical(result, policies):
+        return "The policies fed the model different bits: do not trust this run"
+    if best == before:
+        return ""
+    return claim(_epoch(policies[before]), _epoch(policies[best]), best, measured=True)
+
+
+def _is_identical(result: Mapping[str, Any], policies: _Rows) -> bool:
+    return result.get("identical") is not False and len({text(row, "sha256") for row in policies.values()}) <= 1
 
 
 def _policies(result: Mapping[str, Any]) -> _Rows:
@@ -99,7 +112,7 @@ def _bits(result: Mapping[str, Any], policies: _Rows) -> str:
     prints = {text(row, "sha256") for row in policies.values()}
     if prints == {""} and result.get("identical") is None:
         return "Whether all policies fed the model the same bits was not recorded."
-    if result.get("identical") is False or len(prints) > 1:
+    if not _is_identical(result, policies):
         return "The policies did NOT feed the model the same bits: do not trust this run."
     return f"All {len(policies)} policies fed the model identical bits."
 

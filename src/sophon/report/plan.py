@@ -1,4 +1,4 @@
-"""Facts of a plan: what it does, what it wins, and with its profile, with whom."""
+"""Facts of a plan: what it does, what it wins, and, with its profile, which samples it treats how."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sophon.report import outlook
 from sophon.report.chart import Table, show
 from sophon.report.facts import Facts, Headline, Section
 from sophon.report.profile import busy_bars, cut_bars, plan_sections, policy_sections, profile_remarks, sample_sections
-from sophon.report.words import Epoch, given, part_words, ratio, sentences, times
+from sophon.report.words import Epoch, claim, given, part_words, ratio, sentences, times
 
 
 def plan_facts(plan: Plan, profile: Profile | None = None) -> Facts:
@@ -53,6 +53,7 @@ def plan_facts(plan: Plan, profile: Profile | None = None) -> Facts:
         summary=_table(plan),
         sections=sections,
         remarks=tuple(remarks),
+        claim=claim(Epoch.of(before), Epoch.of(after), plan.policy, measured=False),
     )
 
 

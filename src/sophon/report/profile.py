@@ -21,7 +21,7 @@ from sophon.report import figures, outlook
 from sophon.report.chart import Bar, Bars, Chart, Layer, Line, Lines, Stacks, Table, show
 from sophon.report.facts import Facts, Headline, Section
 from sophon.report.palette import cut_tints
-from sophon.report.words import Epoch, cut_label, given, most_words, ratio, sentences, times
+from sophon.report.words import Epoch, claim, cut_label, given, most_words, ratio, sentences, times
 from sophon.units import format_bytes, parse_bandwidth
 
 _BINS = 28
@@ -79,6 +79,7 @@ def profile_facts(profile: Profile, resources: Resources | None = None) -> Facts
             *policy_sections(profile, resources, found),
         ),
         remarks=(*remarks, *profile_remarks(profile)),
+        claim=claim(Epoch.of(plan.untouched), Epoch.of(plan.prediction), plan.policy, measured=False),
     )
 
 
@@ -109,7 +110,7 @@ def cuts_table(profile: Profile) -> Table:
             )
         )
     spent = [measure_named(name).title for name in profile.measures]
-    header = ("cut", "what crosses the link", *spent, "samples that can")
+    header = ("cut", "what crosses the link", *spent, "share of samples")
     return Table(header, tuple(rows), names=2)
 
 
@@ -126,10 +127,10 @@ def sample_sections(profile: Profile) -> tuple[Section, ...]:
 
 
 def plan_sections(plan: Plan, profile: Profile) -> tuple[Section, ...]:
-    """Return what a plan does with whom."""
+    """Return what a plan does with which samples."""
     return (
         Section(
-            "What the plan does with whom",
+            "What the plan does with which samples",
             f"The policy {plan.policy}: {plan.reason}.",
             (cut_bars(plan), busy_bars(plan), _cuts_by_size(plan, profile)),
         ),
@@ -137,13 +138,13 @@ def plan_sections(plan: Plan, profile: Profile) -> tuple[Section, ...]:
 
 
 def policy_sections(profile: Profile, resources: Resources, found: dict[str, Prediction]) -> tuple[Section, ...]:
-    """Return all policies beside each other, here and elsewhere."""
+    """Return all policies side by side, here and elsewhere."""
     thinned = outlook.thin(profile)
     return (
         Section("Policies against each other", f"Predicted for {given(resources)}.", outlook.policy_bars(found)),
         Section(
             "What if",
-            "Every point is planned anew: what more cores or a faster link would buy.",
+            "Every point has a plan of its own: what more cores or a faster link would buy.",
             (*outlook.cores_charts(thinned, resources), *outlook.link_charts(thinned, resources)),
         ),
     )

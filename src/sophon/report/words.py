@@ -72,7 +72,7 @@ def cores(count: float, where: str) -> str:
 
 
 def given(resources: Resources) -> str:
-    """Return what there is to spend, in words; a consumer that nobody knows is left out."""
+    """Return what there is to spend, in words; an unknown consumer is left out."""
     shown = []
     for resource in resources.rows():
         own = f" of {resources.nodes[resource.part].name}" if resource.part is not None else ""
@@ -95,13 +95,23 @@ def ratio(before: float, after: float) -> float:
 
 
 def times(value: float) -> str:
-    """Return a factor for people, such as ``2.3×``."""
+    """Return a factor as text, such as ``2.3×``."""
     return f"{value:.2g}×" if value < 9.95 else f"{value:.0f}×"
 
 
 def sentences(before: Epoch, after: Epoch, policy: str, *, measured: bool) -> tuple[str, ...]:
     """Return two or three sentences about a policy beside doing nothing."""
     return tuple(filter(None, (_wins(before, after, policy, measured=measured), _limits(before, after))))
+
+
+def claim(before: Epoch, after: Epoch, policy: str, *, measured: bool) -> str:
+    """Return what it all comes to, in one sentence of a headline's length."""
+    gain, traffic = ratio(before.epoch_s, after.epoch_s), ratio(before.link_bytes, after.link_bytes)
+    if gain < WORTHWHILE:
+        return "Sending raw files is the best that can be done here"
+    how = f"Sending {times(traffic)} less data" if traffic >= WORTHWHILE else "Moving work to the storage node"
+    verb = "makes" if measured else "would make"
+    return f"{how} {verb} an epoch {times(gain)} shorter (policy {policy})"
 
 
 def _wins(before: Epoch, after: Epoch, policy: str, *, measured: bool) -> str:

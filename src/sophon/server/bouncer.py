@@ -81,7 +81,7 @@ class Bouncer:
                 self._known.pop(next(iter(self._known)))
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop watching connections."""
         self._over.set()
         if self._thread is not None:
             self._thread.join(2.0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import CancelledError
@@ -110,6 +111,7 @@ class Executor:
             "protocols": list(PROTOCOLS),
             "columns_digest": store.manifest.columns_digest,
             "versions": versions(),
+            "time_s": time.time(),
         }
         if isinstance(message.get("pipeline"), dict):
             pipeline, reason = self._known_part(message["pipeline"], rights.tenant)

@@ -88,9 +88,9 @@ class Threads(Maker):
         trace: Trace | None = None,
         claim: Claim = anything,
     ) -> Payload:
-        """Run here."""
+        """Run the op in this process."""
         return claimed(make_payload(pipeline, data, key, cut, trace), claim)
 
     def probe(self, slot: Slot, pipeline: Pipeline) -> tuple[list[str], str]:  # noqa: ARG002 - part of the contract
-        """Run here."""
+        """Run the op in this process."""
         return digests(pipeline), ""

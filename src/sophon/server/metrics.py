@@ -123,4 +123,4 @@ class _Handler(WSGIRequestHandler):
             super().handle()
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing: a scrape every few seconds is not news."""
+        """Log nothing: a scrape every few seconds is not news."""

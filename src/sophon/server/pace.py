@@ -29,8 +29,8 @@ class Pace:
     """How many bytes to put into one record batch for one trainer.
 
     Attributes:
-        batch_bytes: In a batch of samples that ops have worked on.
-        run_bytes: In a batch of samples that are sent as they are; see `run`.
+        batch_bytes: Bytes in a batch of samples that ops have worked on.
+        run_bytes: Bytes in a batch of samples that are sent as they are; see `run`.
     """
 
     def __init__(self) -> None:

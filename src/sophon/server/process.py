@@ -58,7 +58,7 @@ class ServerConfig:
         modules: Python modules to import; they register ops and stores.
         indexes: Files of window indexes, which child processes open too.
         metrics_host: Address for health and metrics, which anybody who can reach it may read.
-        debug: Whether trainers are told tracebacks and paths of this machine.
+        debug: Whether tracebacks and paths of this machine are sent to trainers.
         prices: What object stores charge.
     """
 
@@ -153,7 +153,7 @@ def _drain(steps: Sequence[Callable[[], None]], signals: StopSignals, most_s: fl
     while drain.is_alive() and time.monotonic() < end_s:
         signals.listen(_LISTEN_S)
     if drain.is_alive():
-        # A trainer that does not read its replies would keep us for ever. The stacks show what else may be the matter.
+        # A trainer that does not read its replies would keep us forever. The stacks show what else may be the matter.
         sys.stderr.write(f"sophon: requests are still under way after {most_s:g} s and are broken off:\n")
         faulthandler.dump_traceback(all_threads=True)
         os._exit(1)

@@ -29,12 +29,12 @@ class Refusing(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         raise NotImplementedError
 
     def list_flights(self, context: flight.ServerCallContext, *_: Any) -> NoReturn:
-        """Refuse."""
+        """Refuse the call: this node does not offer it."""
         self._rights(context)
         _no_such("ListFlights")
 
     def get_flight_info(self, context: flight.ServerCallContext, *_: Any) -> NoReturn:
-        """Refuse."""
+        """Refuse the call: this node does not offer it."""
         self._rights(context)
         _no_such("GetFlightInfo")
 
@@ -43,12 +43,12 @@ class Refusing(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         return flight.SchemaResult(pa.schema([]))
 
     def do_put(self, context: flight.ServerCallContext, *_: Any) -> NoReturn:
-        """Refuse."""
+        """Refuse the call: this node does not offer it."""
         self._rights(context)
         _no_such("DoPut")
 
     def do_exchange(self, context: flight.ServerCallContext, *_: Any) -> NoReturn:
-        """Refuse."""
+        """Refuse the call: this node does not offer it."""
         self._rights(context)
         _no_such("DoExchange")
 
@@ -76,7 +76,7 @@ class typed_errors:  # noqa: N801 - reads as a statement
             # No cause, so that nothing but the text and what `link.telling` allows is sent.
             raise _flight_error(error)(told_text(error), extra_info=error_to_json(error).encode()) from None
         _LOG.error("a request failed", exc_info=error)
-        raise flight.FlightServerError("an error in this node, which its log shows; report it") from None
+        raise flight.FlightServerError("an error in this node, shown in its log; please report it") from None
 
 
 def _flight_error(error: Error) -> Any:

@@ -62,7 +62,7 @@ class Seats:
 
         Args:
             size_bytes: How many.
-            tenant: Whose.
+            tenant: Number of the tenant.
             is_certain: Whether to add them even if there is no space.
         """
         with self._lock:

@@ -54,7 +54,7 @@ class Run:
 
     Args:
         batch: Their replies.
-        size_bytes: Of their payloads.
+        size_bytes: Size of their payloads, in bytes.
         room: Where their payloads lie.
     """
 
@@ -83,7 +83,7 @@ class _Space:
     """The space for a payload, which is held in place of the file that it is made of.
 
     Args:
-        seat: Of the request.
+        seat: Seat of the request.
         file_bytes: What is held for the file.
         more_bytes: What is sent along with the payload.
     """
@@ -252,7 +252,7 @@ class Work:
     # --- starting reads -----------------------------------------------------------------------------------------------
 
     def _start_runs(self, left: deque[int], run_bytes: Callable[[int], float]) -> None:
-        """Have raw samples read, a run with each job, as far ahead as is worth it."""
+        """Queue reads of raw samples, one run per job, as far ahead as is worthwhile."""
         while left and self._raw_under_way <= self._reading.at_once:
             most_bytes = run_bytes(sum(self._sizes[position] for position in left))
             run = [left.popleft()]

@@ -39,7 +39,7 @@ class Digests:
     """The digests and labels of all samples of a data set.
 
     Args:
-        fingerprint: Of the data set.
+        fingerprint: Fingerprint of the data set.
         halves: Two numbers for each sample.
         labels: Label of each sample, -1 where it has none.
     """

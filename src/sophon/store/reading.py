@@ -40,7 +40,7 @@ _LATEST = 16  # reads that are looked back at
 _LEAST_AT_ONCE = 2  # one is read while what the other has read is sent
 _RUN_S = 0.02  # that a job may take where it reads several samples: lanes take turns between jobs
 _IDLE_S = 0.2  # that a thread waits for the next read: a loader needs a few ms between two requests
-_WEIGHT = 0.2  # of the newest job in the mean of what a read takes
+_WEIGHT = 0.2  # of the newest job on average of what a read takes
 
 Job = Callable[[], Callable[[], None] | None]
 """Reads, and returns what passes on the result, if that is left to do; neither may raise."""
@@ -239,7 +239,7 @@ class Reading:
             if not self._open and not self._lingers:
                 return None
             self._idle += 1
-            # Not for ever, so that nothing depends on every wake-up reaching the right thread.
+            # Not forever, so that nothing depends on every wake-up reaching the right thread.
             is_woken = self._wanted.wait(_IDLE_S)
             self._idle -= 1
             if not is_woken and not self._lanes:
@@ -302,7 +302,7 @@ class Lane:
         Args:
             job: Reads; see `Job`.
             samples: How many samples it reads.
-            size_bytes: Of these samples.
+            size_bytes: Size of these samples, in bytes.
         """
         if not self._is_open:
             self._is_open = True

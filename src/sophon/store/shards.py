@@ -190,7 +190,7 @@ class _File:
 
     def __init__(self, path: Path) -> None:
         self.fd = -1
-        # O_NONBLOCK, so as not to wait for ever if somebody has put a pipe in the place of a shard.
+        # O_NONBLOCK, so as not to wait forever if somebody has put a pipe in the place of a shard.
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
     def __del__(self) -> None:

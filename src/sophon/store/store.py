@@ -78,7 +78,7 @@ class Store(ABC):
             index: Position in the manifest, 0 … len - 1.
 
         Raises:
-            StoreError: There is no such sample, or it cannot be read; names it and says what to try.
+            StoreError: There is no such sample, or it cannot be read; the message names it and says what to try.
         """
         index = self._checked(index)
         data = self._read(index)

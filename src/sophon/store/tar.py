@@ -120,7 +120,7 @@ def scan_tars(
 
     Args:
         path: What was opened.
-        names: Of the shards, in order.
+        names: Names of the shards, in order.
         sources: What is known of them.
         shards: How to read them, in order.
         on_progress: Called now and then.

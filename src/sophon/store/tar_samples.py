@@ -76,11 +76,11 @@ def scan_shard(
     Args:
         shard: The shard.
         on_count: Called now and then with the number of pictures found so far.
-        endings: Of the members that are samples, best first where one key has several; "" for any.
+        endings: Endings of the members that are samples, best first where one key has several; "" for any.
         others: Endings of the members that are further fields of the samples.
 
     Raises:
-        StoreError: The shard cannot be read; names it and says what to try.
+        StoreError: The shard cannot be read; the message names it and says what to try.
     """
     read_at, size, name = shard
     try:
@@ -199,7 +199,7 @@ class _Members:
             self._txt.append(self._text(member))
 
     def _rank(self, extension: bytes) -> int | None:
-        """Return how well a member stands for its key, 0 for best; None if it is no sample."""
+        """Return how well a member stands for its key, 0 for best; None if it is not a sample."""
         if extension in self._endings:
             return self._endings[extension]
         if b"" in self._endings:

@@ -72,7 +72,7 @@ def test_a_plan_or_profile_for_another_pipeline_says_which(images, tmp_path):
     plan.save(saved)
     both = r"another pipeline: it carries Decode, CenterCrop\(size=\(16, 16\)\), ToTensor, this job has Decode, Random"
     for given in (plan, saved):
-        with pytest.raises(ArtifactError, match=f"the plan belongs to {both}.*Plan this job anew"):
+        with pytest.raises(ArtifactError, match=f"the plan belongs to {both}.*Make a new plan for this job"):
             sophon.DataLoader(images, RECIPE, policy=given)
     assert len(sophon.DataLoader(images, other, policy=saved)) == COUNT
     profile.save(tmp_path / "profile.parquet")

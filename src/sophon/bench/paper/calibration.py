@@ -1,4 +1,4 @@
-"""From a profile that was measured in peace to what samples cost on the rig.
+"""From a profile that was measured while nothing else ran to what samples cost on the rig.
 
 On the rig a core has more to do than ops: TCP, Flight and the interpreter take part of it, caches are cold where
 samples come one at a time, and under a quota a process is stopped and started. So a few samples are fetched there at
@@ -60,8 +60,8 @@ def calibrated(
         profile: Measured in peace.
         trainer: Asks and finishes.
         server: Answers.
-        url: Of the data set.
-        seed: Of the boxes.
+        url: Address of the data set.
+        seed: Seed of the boxes.
         epoch: Likewise.
         storage: Whether the server has any core for ops.
     """

@@ -29,7 +29,7 @@ class PaperData:
         words: What it is.
         like: The data set of the paper that it is compared with.
         folder: Where its files are.
-        samples: How many.
+        samples: Number of samples.
         mean_file_bytes: Mean size.
         made_up: Photos made from nothing.
     """

@@ -52,7 +52,7 @@ def figure_1a(data: PaperData, seed: int, epoch: int) -> dict[str, Any]:
 
 
 def figure_1b(profiles: Mapping[str, Profile]) -> dict[str, Any]:
-    """Share of samples by the op after which they have least bytes."""
+    """Share of samples by the op after which they are smallest."""
     datasets = {}
     for like, profile in profiles.items():
         raw = profile.raw_columns()

@@ -38,10 +38,10 @@ class Race:
     Args:
         testbed: Where it runs.
         scenario: What is run.
-        data: On which files.
-        profile: Of these files, measured in peace.
+        data: The files.
+        profile: Profile of these files, measured while nothing else ran.
         work: Folder for plans.
-        on_step: Told what comes next, once per epoch.
+        on_step: Called with what comes next, once per epoch.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class Race:
         """Return the policies' results, and what goes with all of them.
 
         Args:
-            storage_cores: Near storage.
-            policies: Which; by default those of the scenario.
+            storage_cores: Number of cores near storage.
+            policies: Policies to run; by default those of the scenario.
             repeats: How often; by default as the scenario says.
-            automatic: Also a loader that measures its first epoch and plans for itself, as users get it.
+            automatic: Whether to also run a loader that measures its first epoch and plans for itself, as users get it.
         """
         scenario = self._scenario
         policies, repeats = policies or scenario.policies, repeats or scenario.repeats

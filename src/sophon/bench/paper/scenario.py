@@ -25,7 +25,8 @@ class Scenario:
         like: Which data set of the paper to compare with and to make up.
         count: Samples in an epoch; None for as many as make epochs long enough to measure.
         link_bytes_per_s: Rate of the link.
-        storage_cores: Near storage; one at most, since a whole core is all that the rig gives to the server.
+        storage_cores: Number of cores near storage; one at most, since a whole core is all that the rig gives to the
+            server.
         consumer_samples_per_s: Speed of the stand-in accelerator; None for a small network on the trainer's CPU.
         repeats: Timed epochs of each policy.
         figures: Which of the paper's figures to make, too.
@@ -33,9 +34,9 @@ class Scenario:
         shape: Who shapes the link: auto, tbf or server.
         batch_size: Samples in a batch.
         workers: Threads of the loader that finish samples.
-        seed: Of order and boxes.
-        epoch: Which epoch is run, always the same, so that boxes are equal.
-        automatic: Also run a loader that measures and plans for itself.
+        seed: Seed of order and boxes.
+        epoch: Epoch that is run, always the same one, so that boxes are equal.
+        automatic: Whether to also run a loader that measures and plans for itself.
         keep: Folder to leave profiles and plans in; None to throw them away.
     """
 

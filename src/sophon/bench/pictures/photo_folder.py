@@ -70,9 +70,9 @@ def write_photos(
     Photos of an earlier run in the same folder are removed first; other files are never touched.
 
     Args:
-        folder: Where to; it is made if it does not exist.
+        folder: Folder to write to; it is made if it does not exist.
         like: Which data set to resemble.
-        count: How many photos.
+        count: Number of photos.
         seed: Another seed gives other photos.
         classes: Class folders to spread the photos over; 0 for none.
         on_progress: Called with (done, count) after each photo.

@@ -37,7 +37,7 @@ def bench_parts(
         data: Folder of photos.
         nodes: How many it is divided among.
         link_bytes_per_s: Rate of each link.
-        rounds: Epochs of each that count.
+        rounds: Number of timed epochs of each.
         shape: Who holds the rate; see `open_testbed`.
         on_step: Told what runs next.
 

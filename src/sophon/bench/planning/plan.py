@@ -67,8 +67,8 @@ def synthetic(samples: int, seed: int = _SEED, parts: int = 1) -> Profile:
 
     Args:
         samples: How many samples.
-        seed: Of the generator; the same seed gives the same profile.
-        parts: Over how many nodes they are spread, in turn.
+        seed: Seed of the generator; the same seed gives the same profile.
+        parts: Number of nodes they are spread over, in turn.
     """
     tables = [np.empty((samples, len(CUTS)), np.float32, order="F") for _ in range(3)]
     rng = np.random.Generator(np.random.Philox(seed))

@@ -39,7 +39,7 @@ def bench_ranks(
         counts: How many ranks; what comes first is what the others are compared with.
         link_bytes_per_s: Rate of the link.
         epochs: Planned epochs, after the one that measures.
-        storage_cores: Near storage.
+        storage_cores: Number of cores near storage.
         on_step: Told what runs next.
 
     Returns:

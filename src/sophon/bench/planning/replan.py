@@ -49,7 +49,7 @@ def kept_profile(samples: int, seed: int = _SEED) -> Profile:
     """Return a made-up profile as a loader keeps it.
 
     Args:
-        samples: How many.
+        samples: Number of samples.
         seed: The same gives the same profile.
     """
     rng = np.random.default_rng(seed)

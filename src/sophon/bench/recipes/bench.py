@@ -32,10 +32,10 @@ def bench_recipes(
 
     Args:
         data: Folder of photos.
-        names: Which of RECIPES.
+        names: Some of RECIPES.
         link_bytes_per_s: Rate of the link.
         repeats: Epochs of each, in turns.
-        storage_cores: Near storage.
+        storage_cores: Number of cores near storage.
         on_step: Told what runs next.
     """
     for name in names:

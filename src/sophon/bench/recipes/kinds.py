@@ -29,7 +29,7 @@ class Kind:
 
     Args:
         recipe: Name of its recipe, see `presets`.
-        about: What it is, for people.
+        about: What it is, in words.
         folder: Which folder of the data it is for, if there is one of this name.
         options: What follows the path of photos with targets (`targets`); "" for photos alone.
     """
@@ -70,11 +70,11 @@ def bench_kinds(
 
     Args:
         data: Folder of photos, or one that holds ``openimages/`` and ``coco/``.
-        names: Which of KINDS.
+        names: Some of KINDS.
         link_bytes_per_s: Rate of the link, slow enough for it to be what an epoch waits for; else a plan saves CPU, and
             may send more bytes for that.
         repeats: Epochs that are counted, after the one that measures.
-        storage_cores: Near storage.
+        storage_cores: Number of cores near storage.
         on_step: Told what runs next.
 
     Raises:

@@ -45,7 +45,7 @@ def receive(host: str, port: int, seconds: float) -> float:
     """Return bytes per second of payload.
 
     Raises:
-        ConnectionError: The sender has ended first, or sends nothing.
+        ConnectionError: The sender ended early, or sent nothing.
     """
     with socket.socket() as connection:
         _enlarge(connection, _RECEIVING, socket.SO_RCVBUF)

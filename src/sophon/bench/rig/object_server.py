@@ -44,7 +44,7 @@ class ObjectServer:
     Args:
         kind: "seaweedfs" or "rclone".
         folder: Where it keeps its objects.
-        ports: Of the server: the first one speaks S3.
+        ports: Ports of the server: the first one speaks S3.
         process: The program.
     """
 
@@ -97,7 +97,7 @@ class ObjectServer:
                 time.sleep(0.1)
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the server."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()

@@ -95,11 +95,11 @@ class Server(_Process):
 
     Args:
         datasets: Paths by name.
-        cores: For ops.
+        cores: Number of cores for ops.
         host: Address to listen on.
         limit_bytes_per_s: The server's own limit, where no kernel shapes the link.
         enter: What to put before the command so that it runs in its node.
-        cpus: To run on; None for any.
+        cpus: CPUs to run on; None for any.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Trainer(_Process):
 
     Args:
         enter: What to put before the command so that it runs in its node.
-        cpus: To run on; None for any.
+        cpus: CPUs to run on; None for any.
         environment: Variables to set, beside those of this process.
     """
 
@@ -176,7 +176,7 @@ class Trainer(_Process):
         return self
 
     def do(self, what: str, on_step: Callable[[int, int], None] | None = None, **arguments: Any) -> Any:
-        """Have one thing done and return its result.
+        """Run one command there and return its result.
 
         Raises:
             RigError: It failed there, or the process is gone.

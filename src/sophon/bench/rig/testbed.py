@@ -33,7 +33,7 @@ class RigFacts:
         shaped_by: "tbf": the kernel, on a veth pair; "server": `sophon serve --limit`, on loopback.
         link_bytes_per_s: The rate that was asked for.
         goodput_bytes_per_s: What a TCP connection carries of it.
-        congestion_control: Of TCP where data is sent; None if unknown.
+        congestion_control: Congestion control of TCP where data is sent; None if unknown.
         pinned: CPUs of server and trainer; None if they run anywhere.
         quota: What holds fractions of a core; None: the server's own budget alone.
     """
@@ -84,7 +84,7 @@ class Testbed:
 
         Args:
             datasets: Paths by name.
-            cores: For ops.
+            cores: Number of cores for ops.
             node: Which storage node it runs on.
         """
         storage = None if self._link is None else self._link.storages[node]

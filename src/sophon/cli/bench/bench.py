@@ -30,7 +30,7 @@ from sophon.cli.bench.window import bench_window_command
 
 @click.group()
 def bench() -> None:
-    """Measure on this machine, beside what it is compared with."""
+    """Measure on this machine, side by side with the alternative."""
 
 
 bench.add_command(bench_calls_command)

@@ -16,10 +16,16 @@ from sophon.cli.progress import steps_bar
 
 @click.command("calls")
 @data_option
-@click.option("--count", default=256, show_default=True, type=click.IntRange(2), help="How many photos to make up.")
-@click.option("--step-ms", default=10.0, show_default=True, type=click.FloatRange(0), help="CPU of the own step.")
+@click.option("--count", default=256, show_default=True, type=click.IntRange(2), help="Number of photos to generate.")
+@click.option(
+    "--step-ms",
+    default=10.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="CPU time of that step, in milliseconds.",
+)
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(1), help="Worker processes.")
-@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="Epochs of each that count.")
+@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="Number of timed epochs of each.")
 @json_option
 def bench_calls_command(
     data: Path | None, count: int, step_ms: float, workers: int, rounds: int, json_target: str | None

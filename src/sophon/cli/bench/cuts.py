@@ -26,7 +26,7 @@ _LIKE = {"imagenet": "ImageNet", "openimages": "OpenImages"}
     default=48,
     show_default=True,
     type=click.IntRange(1, 10_000),
-    help="At most how many images per data set.",
+    help="Largest number of images per data set.",
 )
 def bench_cuts(data: Path | None, count: int) -> None:
     """Bytes, CPU time and bits of every cut of the ImageNet recipe."""

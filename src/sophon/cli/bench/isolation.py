@@ -16,7 +16,7 @@ from sophon.cli.progress import steps_bar
 
 @click.command("isolation")
 @data_option
-@click.option("--count", default=200, show_default=True, type=click.IntRange(2), help="How many photos to make up.")
+@click.option("--count", default=200, show_default=True, type=click.IntRange(2), help="Number of photos to generate.")
 @click.option("--cores", default=1.0, show_default=True, type=click.FloatRange(0.1), help="Cores for ops.")
 @seconds_option(10.0, "cut")
 @json_option

@@ -21,7 +21,7 @@ _KINDS = (*_USUAL, "ssd", "ssdlite")
 
 @click.command("kinds")
 @data_option
-@click.option("--count", default=160, show_default=True, type=click.IntRange(2), help="How many photos to make up.")
+@click.option("--count", default=160, show_default=True, type=click.IntRange(2), help="Number of photos to generate.")
 @click.option(
     "--kind",
     "names",
@@ -29,11 +29,13 @@ _KINDS = (*_USUAL, "ssd", "ssdlite")
     multiple=True,
     default=_USUAL,
     show_default=True,
-    help="Which; may be repeated.",
+    help="Name of the one to run; may be repeated.",
 )
 @click.option("--link", default="10mbit", show_default=True, callback=parsed(parse_bandwidth), help="Rate of the link.")
-@click.option("--cores", default=1.0, show_default=True, type=click.FloatRange(0.1), help="Cores near storage.")
-@click.option("--repeats", default=2, show_default=True, type=click.IntRange(1), help="Epochs that are counted.")
+@click.option(
+    "--cores", default=1.0, show_default=True, type=click.FloatRange(0.1), help="Number of cores near storage."
+)
+@click.option("--repeats", default=2, show_default=True, type=click.IntRange(1), help="Number of timed epochs.")
 @json_option
 def bench_kinds_command(
     data: Path | None,

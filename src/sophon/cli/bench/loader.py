@@ -16,7 +16,7 @@ from sophon.cli.progress import steps_bar
 
 @click.command("loader")
 @data_option
-@click.option("--count", default=512, show_default=True, type=click.IntRange(2), help="How many photos to make up.")
+@click.option("--count", default=512, show_default=True, type=click.IntRange(2), help="Number of photos to generate.")
 @seconds_option(60.0)
 @json_option
 def bench_loader_command(data: Path | None, count: int, seconds: float, json_target: str | None) -> None:

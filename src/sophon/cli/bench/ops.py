@@ -16,7 +16,9 @@ from sophon.cli.progress import steps_bar
 
 @click.command("ops")
 @data_option
-@click.option("--count", default=48, show_default=True, type=click.IntRange(2, 10_000), help="At most how many images.")
+@click.option(
+    "--count", default=48, show_default=True, type=click.IntRange(2, 10_000), help="Largest number of images."
+)
 @seconds_option(30.0)
 @json_option
 def bench_ops_command(data: Path | None, count: int, seconds: float, json_target: str | None) -> None:

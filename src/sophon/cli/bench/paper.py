@@ -24,14 +24,14 @@ _FIGURES = "1a,1b,1c,1d,3,4"
 @click.option(
     "--data",
     type=click.Path(exists=True, path_type=Path),
-    help="Folder of images, or one that holds openimages/ and imagenet/; made-up photos if left out.",
+    help="Folder of images, or one that holds openimages/ and imagenet/; synthetic photos if left out.",
 )
 @click.option(
     "--like",
     type=click.Choice(["openimages", "imagenet"]),
     default="openimages",
     show_default=True,
-    help="Data set of the paper to compare with, and that made-up photos are like.",
+    help="Data set of the paper to compare with, and to generate photos like.",
 )
 @click.option("--count", type=click.IntRange(min=2), help="Samples in an epoch; enough for a few seconds if left out.")
 @click.option(
@@ -70,9 +70,9 @@ _FIGURES = "1a,1b,1c,1d,3,4"
     type=click.Choice(["auto", "tbf", "server"]),
     default="auto",
     show_default=True,
-    help="Who holds the rate: the kernel on a veth pair (root), or the server itself on loopback.",
+    help="What limits the rate: the kernel on a veth pair (root), or the server itself on loopback.",
 )
-@click.option("--automatic", is_flag=True, help="Also a loader that measures its first epoch and plans for itself.")
+@click.option("--automatic", is_flag=True, help="Also run a loader that measures its first epoch and plans for itself.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Folder to leave profiles and plans in.")
 @json_option
 def bench_paper_command(

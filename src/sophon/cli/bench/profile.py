@@ -16,18 +16,18 @@ from sophon.cli.progress import steps_bar
 
 @click.command("profile")
 @data_option
-@click.option("--count", default=1500, show_default=True, type=click.IntRange(2), help="How many photos to make up.")
+@click.option("--count", default=1500, show_default=True, type=click.IntRange(2), help="Number of photos to generate.")
 @click.option(
     "--share",
     default=0.05,
     show_default=True,
     type=click.FloatRange(0, 1),
-    help="Share of the samples that are sent in codecs, to measure these.",
+    help="Share of the samples that are sent in each codec, to measure it.",
 )
 @seconds_option(60.0)
 @json_option
 def bench_profile_command(data: Path | None, count: int, share: float, seconds: float, json_target: str | None) -> None:
-    """What measuring the first epoch costs, where nothing hides it."""
+    """What measuring the first epoch costs at worst."""
     from sophon.bench.profile import bench_profile
 
     with steps_bar("profile") as report, photo_folder(data, count, report) as folder:

@@ -14,7 +14,7 @@ from sophon.units import format_seconds
 
 
 @click.command("reading")
-@click.option("--samples", default=1_000, show_default=True, type=click.IntRange(50), help="How many samples.")
+@click.option("--samples", default=1_000, show_default=True, type=click.IntRange(50), help="Number of samples.")
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(0), help="Workers of the loader.")
 @json_option
 def bench_reading_command(samples: int, workers: int, json_target: str | None) -> None:

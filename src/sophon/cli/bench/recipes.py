@@ -18,7 +18,7 @@ from sophon.units import format_bytes, format_seconds, parse_bandwidth
 
 @click.command("recipes")
 @data_option
-@click.option("--count", default=200, show_default=True, type=click.IntRange(2), help="How many photos to make up.")
+@click.option("--count", default=200, show_default=True, type=click.IntRange(2), help="Number of photos to generate.")
 @click.option(
     "--recipe",
     "names",
@@ -26,10 +26,12 @@ from sophon.units import format_bytes, format_seconds, parse_bandwidth
     multiple=True,
     default=tuple(RECIPES),
     show_default=True,
-    help="Which; may be repeated.",
+    help="Name of the one to run; may be repeated.",
 )
 @click.option("--link", default="40mbit", show_default=True, callback=parsed(parse_bandwidth), help="Rate of the link.")
-@click.option("--cores", default=1.0, show_default=True, type=click.FloatRange(0.1), help="Cores near storage.")
+@click.option(
+    "--cores", default=1.0, show_default=True, type=click.FloatRange(0.1), help="Number of cores near storage."
+)
 @click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Epochs of each, in turns.")
 @json_option
 def bench_recipes_command(

@@ -1,4 +1,4 @@
-"""``sophon bench slow``: what samples that take long cost, beside torch's loader."""
+"""``sophon bench slow``: what slow samples cost, beside torch's loader."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sophon.cli.progress import steps_bar
 
 
 @click.command("slow")
-@click.option("--samples", default=240, show_default=True, type=click.IntRange(40), help="How many samples.")
+@click.option("--samples", default=240, show_default=True, type=click.IntRange(40), help="Number of samples.")
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(1), help="Workers of each loader.")
 @click.option(
     "--work",

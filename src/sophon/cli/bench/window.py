@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     type=click.Choice(list(KINDS)),
     default="imagenet",
     show_default=True,
-    help="Data set that made-up photos are like.",
+    help="Data set that generated photos resemble.",
 )
-@click.option("--count", default=256, show_default=True, type=click.IntRange(2), help="At most how many images.")
+@click.option("--count", default=256, show_default=True, type=click.IntRange(2), help="Largest number of images.")
 @seconds_option(30.0)
 @json_option
 def bench_window_command(data: Path | None, like: str, count: int, seconds: float, json_target: str | None) -> None:

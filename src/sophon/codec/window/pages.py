@@ -99,7 +99,7 @@ class Pages:
 
     Args:
         read_at: Returns bytes of it, from an offset on.
-        size: Of all of it.
+        size: Size of the whole.
         where: What to call it.
         cache: File in which pages that were fetched are kept; None if they need not be.
 

@@ -23,7 +23,7 @@ class Spent:
     """What one pass took.
 
     Args:
-        epoch: Which epoch.
+        epoch: Number of the epoch.
         wall_s: Seconds from asking for its first batch to its end.
         stats: What was counted in it.
         batches: Number of batches handed out.
@@ -47,7 +47,7 @@ class Setup:
         kind: "threads" or "processes".
         cores: Number of cores this process may use.
         is_remote: Whether samples come from a storage node.
-        bad: Number of samples that could not be had so far.
+        bad: Number of samples that could not be loaded so far.
         on_error: What is done with them.
         cuts_by: What chooses the cuts: the loader's "planner", a "plan" from a file, one "policy" for all samples, a
             "cache" of the first ops; or "nothing", where no op can run near storage.

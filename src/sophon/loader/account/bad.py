@@ -1,4 +1,4 @@
-"""Bad samples: what becomes of a sample that cannot be had, and the record of those that could not.
+"""Bad samples: what to do with a sample that cannot be loaded, and the record of those.
 
 A sample is bad if it cannot be read or an op fails on it. Trouble with the link, the server or a setting is no sample's
 fault, and is raised whatever the policy.
@@ -40,7 +40,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class BadSample:
-    """One sample that could not be had.
+    """One sample that could not be loaded.
 
     Args:
         sample: Its index in the data set.
@@ -50,7 +50,7 @@ class BadSample:
         error: Type of the error.
         message: Its text.
         where: "storage" if it happened near the data, else "trainer".
-        traceback: Where in the code, as text.
+        traceback: The traceback, as text.
         times: How often it failed.
     """
 
@@ -69,7 +69,7 @@ RowOf = Callable[[int, Exception], BadSample]
 
 
 class BadSamples:
-    """What to do with bad samples, and which there were: one row per sample, however often it failed.
+    """What to do with bad samples, and a record of them: one row per sample, however often it failed.
 
     Args:
         policy: "raise", "substitute" or "skip".
@@ -92,7 +92,7 @@ class BadSamples:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Make the lock anew in a forked child."""
+        """Replace the lock in a forked child."""
         self._lock = threading.RLock()
 
     def __len__(self) -> int:
@@ -152,7 +152,7 @@ class BadSamples:
         raise BudgetError(f"all {count:,} samples are bad; the first: {error}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the record as JSON lines, whole or not at all: a line that says what it is, then one per sample."""
+        """Write the record as JSON lines, all of it or nothing: a header line, then one line per sample."""
         target = Path(path)
         lines = [json.dumps({"format": _FORMAT, "policy": self.policy, "budget": self.budget})]
         lines += [json.dumps(asdict(row)) for row in sorted(self, key=lambda row: row.sample)]

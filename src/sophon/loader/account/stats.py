@@ -22,7 +22,7 @@ class Stats:
         cuts: Samples by the cut really made.
         smaller_cuts: Samples for which storage did less than it was asked to.
         cached: Samples whose first steps were read from the trainer's own disk.
-        fallback: Samples read from the path to fall back on, since no node answered.
+        fallback: Samples read from the fallback path, since no node answered.
         retries: Requests that failed and were tried again.
         hedges: Second requests for samples that were late.
         waited_s: Seconds that the consumer waited for batches.
@@ -34,8 +34,8 @@ class Stats:
         storage_cpu_s: CPU seconds that the storage node says it has spent.
         reads: Samples that were read from a store, by the node or here.
         read_bytes: Bytes of these samples.
-        read_s: Seconds that the reads took, summed over those at once.
-        reading_s: Seconds for which a request had nothing to give because the store was waited for, summed over them.
+        read_s: Seconds that the reads took, summed over concurrent ones.
+        reading_s: Seconds for which requests had nothing to send because they waited for the store, summed over them.
         sources: Samples by the address of the node or path that they came from.
         source_bytes: Bytes of payload by that address.
     """
@@ -67,12 +67,12 @@ class Stats:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Make the lock anew in a forked child."""
+        """Replace the lock in a forked child."""
         # Reentrant: the garbage collector may close a dropped iterator in a thread that holds this lock.
         self._lock = threading.RLock()
 
     def received(self, reply: Reply, asked: Cut, is_fallback: bool = False, source: str = "") -> None:
-        """Count a reply, and who it came from."""
+        """Count a reply, and where it came from."""
         with self._lock:
             self.samples += 1
             self.cached += reply.is_cached
@@ -101,7 +101,7 @@ class Stats:
                     setattr(self, name, getattr(self, name) + value)
 
     def clear(self) -> None:
-        """Begin to count anew."""
+        """Reset all counts."""
         with self._lock:
             for name, value in vars(Stats()).items():
                 if not name.startswith("_"):

@@ -71,7 +71,7 @@ class Batch:
         hands_on: Whether the user's own function is given the samples: then an array of the user's stays what it is.
 
     Attributes:
-        errors: Of the slots whose samples cannot be had.
+        errors: Errors of the slots whose samples cannot be had.
         result: What users see, once it is made.
         failure: Why it could not be made: an error of the user's own function, say.
         is_over: Whether nothing is left to be done but to hand it out.

@@ -70,7 +70,7 @@ def run(line: Line, work: Work) -> None:
     """Do what the loader says until it hangs up.
 
     Args:
-        line: To the loader.
+        line: Line to the loader.
         work: What this process is for.
     """
     gc.freeze()  # what the parent had is not ours to free: its connections would wait for threads that are not here

@@ -53,7 +53,7 @@ class Stretch:
 
     Args:
         order: Samples in the order they are wanted.
-        epoch: Which epoch.
+        epoch: Number of the epoch.
         batch_size: Samples in a batch.
         workers: Threads that finish samples; 0 for none.
         sizes: Samples in each batch, where they differ.
@@ -86,9 +86,9 @@ class Hands:
     Args:
         samples: Where samples come from.
         finishing: What is done to them.
-        finishers: Who does it.
+        finishers: What finishes samples.
         mending: What becomes of bad ones.
-        stats: Where to count.
+        stats: Counts to add to.
         costs: How long finishing each sample takes.
         planner: Learns from every sample and may change cuts during the epoch; None where cuts are fixed.
         tuner: Decides how many threads there are, instead of the stretch's number, unless that is 0.
@@ -110,7 +110,7 @@ class Engine:
     """Runs one epoch.
 
     Args:
-        hands: Who does what.
+        hands: What carries out each kind of work.
         stretch: What is to be done.
         config: Bounds and times.
     """

@@ -21,7 +21,7 @@ class Finisher(ABC):
 
         Args:
             reply: What came for it.
-            key: Which sample, of which epoch.
+            key: Identifies the sample and the epoch.
             place: Its place in the batch, if it is known.
             wants_trace: Whether to note what each op takes.
 
@@ -60,7 +60,7 @@ class Finishers(ABC):
         """End what runs elsewhere.
 
         Args:
-            wait: Until it has ended.
+            wait: Whether to wait until it has ended.
         """
 
 

@@ -4,7 +4,7 @@ Dropped ones are closed by the garbage collector. It may run at any allocation, 
 the epoch's threads need: the loader's counts, say. So an epoch that is closed by it tells its threads to end, and does
 not wait until they have.
 
-At its end the interpreter stops threads wherever they are. One that holds a lock then would hold it for ever, and
+At its end the interpreter stops threads wherever they are. One that holds a lock then would hold it forever, and
 whatever frees the iterator would wait for it. So all that runs is closed before (`tests/loader/epoch/test_exit.py`).
 """
 

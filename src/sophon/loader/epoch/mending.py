@@ -20,7 +20,7 @@ class Mending:
     Args:
         samples: Where they come from.
         bad: What to do with bad ones, and the record of them.
-        stats: Where to count.
+        stats: Counts to add to.
     """
 
     samples: Samples
@@ -58,7 +58,7 @@ class Mending:
         return int(key.sample) % len(self.samples)
 
     def named(self, error: Exception, sample: int) -> Exception:
-        """Return the error of a sample with the name of its file, if it is an op's of this trainer."""
+        """Return the error of a sample, with the name of its file if an op on this trainer raised it."""
         if isinstance(error, OpError) and remote_traceback(error) is None:
             return self.samples.named(error, sample)
         return error

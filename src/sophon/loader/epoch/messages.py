@@ -46,7 +46,7 @@ class Finish:
     """Finish a sample, whose payload is the body. The file, if one comes along, is the segment's.
 
     Args:
-        key: Which sample, of which epoch.
+        key: Identifies the sample and the epoch.
         cut: What was done to it near storage.
         label: Its label.
         spot: Where to write the result, if that is known.
@@ -70,7 +70,7 @@ class Collate:
 
     Args:
         key: What tells the batch from all others.
-        spots: Of the samples that lie in shared memory; None for those in the parcel.
+        spots: Places of the samples that lie in shared memory; None for those in the parcel.
         rest: Parcel of a list: for each sample its value, if it has no spot, its target and its columns.
         gone: Segments that are not needed any more.
     """

@@ -42,7 +42,7 @@ class Parcel:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the value, about."""
+        """Approximate size of the value."""
         return len(self.text) + sum(self.sizes)
 
     def open(self) -> Any:

@@ -41,8 +41,8 @@ class Batching:
 
     Args:
         sampling: Which samples there are, in which order.
-        size: Samples in a batch; about so many where a batch sampler decides.
-        drop_last: Leave out a last batch that is smaller.
+        size: Number of samples in a batch; an estimate where a batch sampler decides.
+        drop_last: Whether to leave out a last batch that is smaller.
         collate: The user's own function, if any.
         pin: Copy batches into pinned memory.
         timeout_s: How long the next batch may take to come; infinite for as long as it takes.
@@ -62,7 +62,7 @@ class Batching:
 
 @dataclass(frozen=True)
 class Staff:
-    """Who finishes samples.
+    """What finishes samples.
 
     Args:
         workers: How many threads or processes; 0 for the thread that iterates.
@@ -91,7 +91,7 @@ class Start:
     """Where a pass begins.
 
     Args:
-        epoch: Which epoch.
+        epoch: Number of the epoch.
         cursor: How many samples of it are done, by all ranks together.
         ranks: Which of several training processes this is.
         turns: Which samples of this rank left out of turn; None in strict order.
@@ -112,8 +112,8 @@ class Passes:
         bad: What becomes of bad ones.
         batching: How they become batches.
         config: Bounds and times.
-        staff: Who finishes them.
-        stats: Where to count.
+        staff: What finishes the samples.
+        stats: Counts to add to.
         planner: Chooses the cuts; None where they are fixed.
         tuner: Decides how many workers there are; None where that is fixed.
         replay: A recorded order to keep to, if any.

@@ -1,8 +1,8 @@
 """One epoch for several consumers in one process: a thread per accelerator, say.
 
 Concurrency: any number of threads may draw from it. One of them at a time waits for the next batch and takes it, the
-others stand in line behind it; what a thread does with its batch holds up no other. `close` may be called from any
-thread and wakes those that wait.
+others stand in line behind it; what a thread does with its batch does not hold up the others. `close` may be called
+from any thread and wakes those that wait.
 """
 
 from __future__ import annotations

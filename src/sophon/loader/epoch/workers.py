@@ -72,7 +72,7 @@ class SharedMemory:
 
 
 class Workers(Finishers):
-    """Some worker processes.
+    """The worker processes of a loader.
 
     Args:
         count: How many.
@@ -336,7 +336,8 @@ def context_for(method: Any) -> BaseContext:
     """Return how processes are started.
 
     Args:
-        method: As users say it: a name, a context of `multiprocessing`, or None for "fork" where there is one.
+        method: Start method as users give it: a name, a context of `multiprocessing`, or None for "fork" where there is
+            one.
     """
     if multiprocessing.current_process().daemon:
         raise ConfigError(

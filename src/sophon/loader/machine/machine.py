@@ -5,7 +5,7 @@ Flight drive it in production, a seeded simulator with virtual time in tests.
 
 The samples of an epoch stand in a row; their *positions* are 0 … count - 1. Batches have *places* 0 … count - 1 in the
 same way, and every `batch_size` of them are a batch. In strict order the sample at a position gets the place of that
-number. In relaxed order it gets the first free place when it is finished, so that slow samples hold up no others.
+number. In relaxed order it gets the first free place when it is finished, so that slow samples do not hold up others.
 A position goes through these states, and back only along the one arrow::
 
     (to come) ──▶ wanted ──ask──▶ asked ──reply──▶ received ──finished──▶ finished ──placed──▶ put ──taken──▶ (released)
@@ -79,7 +79,7 @@ class MachineConfig:
         max_requests: Requests under way at once.
         request_samples: Samples in one request.
         request_bytes: Expected bytes of the payloads in one request.
-        first_pause_s: Before the first retry; doubles with each further one.
+        first_pause_s: Pause before the first retry; doubles with each further one.
         longest_pause_s: The longest pause before a retry.
         max_delay: How many batches late a sample may come in relaxed order; None for strict order.
         nodes: How many storage nodes there are.

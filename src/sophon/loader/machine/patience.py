@@ -50,7 +50,7 @@ class Patience:
 
     @property
     def limit_s(self) -> float:
-        """How long a request may be silent; infinite if it may be silent for ever."""
+        """How long a request may be silent; infinite if it may be silent forever."""
         if self._limit_s is None:
             self._limit_s = self._learned_s()
         return self._limit_s

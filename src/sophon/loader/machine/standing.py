@@ -54,7 +54,7 @@ class Standings:
     Args:
         count: How many nodes there are.
         has_fallback: Whether there is a path to fall back on.
-        first_pause_s: Before the first retry; doubles with each further one.
+        first_pause_s: Pause before the first retry; doubles with each further one.
         longest_pause_s: The longest pause before a retry.
         now_s: The time at the start.
         seed: Seed of the jitter of pauses, so that many trainers do not retry in step.
@@ -165,7 +165,7 @@ class Standings:
         """Record that a node has failed, or is silent: it is left alone for a while.
 
         Args:
-            number: Which source.
+            number: Number of the source.
             sent_s: When the request was sent that has failed: all that were under way fail together, and count once.
             now_s: The time.
         """

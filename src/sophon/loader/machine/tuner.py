@@ -10,7 +10,7 @@ next. It asks no clock, so that it can be tested.
 - It waits while the buffer is full: the engine tells at once (`deepen`), and the bound doubles, up to `buffer_bytes`.
 - It does not wait, and for a while more than half of the bound has always been finished and ready: half of the bound
   would have been enough, and is the bound from then on, but never less than at the start. A bound that has to grow
-  again is kept four times as long, so that it does not go up and down for ever.
+  again is kept four times as long, so that it does not go up and down forever.
 
 A trial that does not pay is taken back, and the same one is not made again until the world has changed.
 """

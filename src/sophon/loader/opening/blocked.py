@@ -16,18 +16,25 @@ _CONVERSIONS = ("ToImage", "ToTensor", "PILToTensor")
 
 def warn_if_blocked(pipeline: Pipeline) -> None:
     """Warn if files have to cross the link whole: only Decode can run elsewhere, and no window can be cut."""
+    blocked = why_blocked(pipeline)
+    if blocked is not None:
+        problem, remedy = blocked
+        text = f"{problem}. {remedy} policy='none' says that this is intended."
+        warnings.warn(text, OffloadWarning, stacklevel=levels_to_user())
+
+
+def why_blocked(pipeline: Pipeline) -> tuple[str, str] | None:
+    """Return why files have to cross the link whole, and what to write instead; None if they need not."""
     blocking = pipeline.max_cut
     if blocking > 1 or blocking == len(pipeline) or any(map(looks_ahead, legal_cuts(pipeline))):
-        return
+        return None
     op = pipeline.ops[blocking]
     reason = f" ({op.reason})" if isinstance(op, Call) else ""
-    warnings.warn(
+    problem = (
         f"nothing that saves much can be done near storage, and whole files cross the link: step {blocking}, "
-        f"{title(op)}, runs on the trainer only{reason}, and so does what follows it. {_remedy(op, blocking)} "
-        "policy='none' says that this is intended.",
-        OffloadWarning,
-        stacklevel=levels_to_user(),
+        f"{title(op)}, runs on the trainer only{reason}, and so does what follows it"
     )
+    return problem, _remedy(op, blocking)
 
 
 def _remedy(op: Op, position: int) -> str:

@@ -110,7 +110,7 @@ class Trial:
         end_s: When to stop trying further keys, by the monotonic clock.
 
     Attributes:
-        reached: Under how many keys the first callable was given a value.
+        reached: Number of keys under which the first callable was given a value.
         differing: Positions of callables that gave two results for one value and key.
         errors: By position, the first error of a step.
     """

@@ -41,7 +41,7 @@ class Relaxed:
     """Fill batches with what is finished first.
 
     Args:
-        max_delay: How many batches later than in strict order a sample may come.
+        max_delay: By how many batches a sample may be later than in strict order.
     """
 
     max_delay: int = DEFAULT_MAX_DELAY
@@ -56,7 +56,7 @@ class _Epoch:
     """One epoch in a log, or a part of one.
 
     Args:
-        count: How many samples.
+        count: Number of samples.
         order_crc: Checksum of the rank's row in strict order.
         steps: Differences between neighbouring positions, less one, which are mostly 0; compressed.
         begun: Samples of the global order that were used up where the row begins.
@@ -99,10 +99,10 @@ class OrderLog:
         """Record an epoch, or the rest of one; what was recorded before that rest is kept.
 
         Args:
-            epoch: Which epoch.
+            epoch: Number of the epoch.
             order: The rank's samples in strict order.
             positions: Positions in that order, in the sequence in which they were put into batches that were handed
-                out; fewer than all of them if the epoch was left half-way.
+                out; fewer than all of them if the epoch was left halfway.
             begun: Samples of the global order that were used up where `order` begins.
             start: Samples of `order` that were handed out before.
         """
@@ -117,7 +117,7 @@ class OrderLog:
         """Return the samples of an epoch as they were in it; what it left out follows, in strict order.
 
         Args:
-            epoch: Which epoch.
+            epoch: Number of the epoch.
             order: The rank's samples in strict order.
         """
         replayed: Order = order[self.left(epoch, order, Turns(Rank(), 0))]
@@ -138,7 +138,7 @@ class OrderLog:
         """Return the positions that are left of an epoch, as they were in it; what it left out follows in strict order.
 
         Args:
-            epoch: Which epoch.
+            epoch: Number of the epoch.
             order: The rank's samples in strict order.
             turns: How far it has come.
         """

@@ -26,7 +26,7 @@ class Rank:
     """One of several training processes that share an epoch.
 
     Args:
-        rank: Which one, from 0.
+        rank: Number of this rank, from 0.
         size: How many there are.
     """
 
@@ -48,8 +48,8 @@ def find_rank(rank: int | None = None, size: int | None = None) -> Rank:
     when an epoch begins, and not when a loader is made.
 
     Args:
-        rank: As the user said; None to find out.
-        size: As the user said; None to find out.
+        rank: Rank given by the user; None to find out.
+        size: Number of ranks given by the user; None to find out.
     """
     if (rank is None) != (size is None):
         raise ConfigError("rank and size go together; give both, or neither to have them found")
@@ -80,7 +80,7 @@ def rank_in(group: Any) -> Rank:
         raise RankError("group: torch.distributed is not initialised; call init_process_group before the first epoch")
     rank = torch.distributed.get_rank(group)
     if rank < 0:
-        raise ConfigError("group: this process is no member of it; give the data-parallel group that it belongs to")
+        raise ConfigError("group: this process is not a member of it; give the data-parallel group that it belongs to")
     return Rank(rank, torch.distributed.get_world_size(group))
 
 
@@ -116,7 +116,7 @@ def each(count: int, ranks: Rank, uneven: str) -> int:
     if over and uneven == "raise":
         raise ConfigError(
             f"{count:,} samples cannot be shared evenly by {ranks.size} ranks, and ranks that make unequal steps wait "
-            'for each other for ever; Ranks(uneven="pad") repeats a few samples, uneven="drop" leaves a few out'
+            'for each other forever; Ranks(uneven="pad") repeats a few samples, uneven="drop" leaves a few out'
         )
     return count // ranks.size if uneven == "drop" else -(-count // ranks.size)
 
@@ -129,7 +129,7 @@ def positions(count: int, cursor: int, ranks: Rank, uneven: str) -> Order:
     Args:
         count: Samples in the epoch.
         cursor: How many of them are used up.
-        ranks: Whose share.
+        ranks: Rank whose share is meant.
         uneven: See `each`.
     """
     whole = each(max(count - cursor, 0), ranks, uneven) * ranks.size
@@ -142,7 +142,7 @@ def share(order: Order, cursor: int, ranks: Rank, uneven: str) -> Order:
     Args:
         order: The global order.
         cursor: How many of it are used up.
-        ranks: Whose share.
+        ranks: Rank whose share is meant.
         uneven: See `each`.
     """
     mine = positions(len(order), cursor, ranks, uneven)

@@ -33,7 +33,7 @@ class Row:
     """The samples of one rank, from where a pass begins to the end of the epoch.
 
     Args:
-        samples: Which, in order.
+        samples: Indexes of the samples, in order.
         positions: Position of each in the order of the whole epoch, over all ranks.
         sizes: Samples in each batch, where a batch sampler decides that.
         keys: What random ops know each of them by; None if that is its index.
@@ -61,9 +61,9 @@ class Sampling(ABC):
         """Return what is left of an epoch for one rank.
 
         Args:
-            epoch: Which one.
+            epoch: Number of the epoch.
             cursor: How many samples of it are used up, by all ranks that share it.
-            rank: Whose.
+            rank: Rank that asks.
         """
 
     @abstractmethod
@@ -97,8 +97,8 @@ class OwnOrder(Sampling):
 
     Args:
         count: Samples in the data set.
-        seed: Of the order.
-        shuffle: In random order, another one each epoch.
+        seed: Seed of the order.
+        shuffle: Whether samples come in random order, a different one in each epoch.
         uneven: What to do if ranks cannot share them evenly.
         indices: The samples that take part; None for all.
     """
@@ -141,7 +141,7 @@ class ToldOrder(Sampling):
         sampler: Gives indexes into the data set, or lists of them.
         gives_batches: Whether it is a batch sampler.
         count: Samples in the data set.
-        seed: Of the run.
+        seed: Seed of the run.
         indices: The samples that its indexes mean; None for those of the data set.
     """
 

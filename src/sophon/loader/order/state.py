@@ -29,8 +29,8 @@ class State:
     """A place in a run.
 
     Args:
-        seed: Of the order and of all random ops.
-        epoch: Which epoch.
+        seed: Seed of the order and of all random ops.
+        epoch: Number of the epoch.
         cursor: How many samples of the epoch's global order are used up, by all ranks together.
         samples: Number of samples in the data set.
         shuffle: Whether the order is a random one.
@@ -119,7 +119,7 @@ class Place:
         return self.at[1]
 
     def set_epoch(self, epoch: int) -> None:
-        """Go on with this epoch; in the middle of it, if that is where a state was loaded."""
+        """Continue with this epoch, from the middle if a state was loaded there."""
         self.next_epoch, self._before = epoch, None
         if not (self.is_ahead and self.epoch == epoch):
             self.at, self.is_ahead = (epoch, 0, None), True

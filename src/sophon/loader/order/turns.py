@@ -92,8 +92,8 @@ class Turns:
 
         Args:
             saved: What `to_dict` gave.
-            cursor: Of the state that it was saved in.
-            ranks: Who we are.
+            cursor: Cursor of the state that it was saved in.
+            ranks: Rank of this process.
 
         Raises:
             ArtifactError: It is another rank's, or damaged.

@@ -34,7 +34,7 @@ class Asked:
         self._warned = False
 
     def forget(self) -> None:
-        """Another epoch begins."""
+        """Forget what was asked for: another epoch begins."""
         self._view()[:] = 0
         self._again[0] = 0
 

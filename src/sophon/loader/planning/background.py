@@ -1,4 +1,4 @@
-"""One job at a time in a thread of its own, which nobody has to wait for.
+"""One job at a time in a thread of its own, without anybody waiting for it.
 
 Concurrency: may be told by any thread, and by the garbage collector in any of them: to abandon a job takes no lock. A
 job looks now and then whether it is still wanted, and puts its result in place only if it is. Its thread is no daemon,
@@ -18,7 +18,7 @@ _numbers = itertools.count()
 
 
 class Job:
-    """What is done in the background.
+    """A job that runs in the background.
 
     Args:
         run: Called with the job, which it asks whether it is still wanted.

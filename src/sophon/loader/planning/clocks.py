@@ -112,7 +112,7 @@ class LinkClock:
         self._usual = (part * size_bytes, part * seconds)
 
     def hope(self) -> None:
-        """Believe that a node which was slow has a quarter more for us, for nobody sees it while it is not asked."""
+        """Assume that a node which was slow has become a quarter faster, since nobody notices while it is not asked."""
         for _ in range(len(self._storage)):
             cpu_s, seconds = self._storage.popleft()
             self._storage.append((1.25 * cpu_s, seconds))
@@ -134,9 +134,9 @@ class LinkClock:
         """Note a reply.
 
         Args:
-            request: To which request.
-            size_bytes: Of its payload.
-            cpu_s: That the storage node spent on it.
+            request: Number of the request.
+            size_bytes: Size of its payload, in bytes.
+            cpu_s: CPU seconds that the storage node spent on it.
             computing_s: How long that stream waited for ops, since it began.
             now_s: The time.
             reading_s: How long that stream waited for the store, since it began.

@@ -70,8 +70,8 @@ class PlanSettings:
 
     Args:
         policy: Which of `sophon.plan.policies.POLICIES`.
-        options: What the policy is told.
-        share: Of the samples that are cut in the first epoch, to learn what codecs cost.
+        options: Options for the policy.
+        share: Share of the samples that are cut in the first epoch, to learn what codecs cost.
         profile: Where the profile is kept; None for the user's cache folder.
         keep: Whether it is kept, and used again by the next run.
     """
@@ -139,7 +139,7 @@ class Planner:
         return self._settings.policy
 
     def renew(self) -> None:
-        """Make the lock anew in a forked child."""
+        """Replace the lock in a forked child."""
         self._lock = threading.RLock()  # as in `stats`
 
     @property
@@ -159,7 +159,7 @@ class Planner:
         """Give the samples of an epoch their cuts.
 
         Args:
-            epoch: Which one.
+            epoch: Number of the epoch.
             ranks: How many share it.
             row: The samples that come to this one, in order; None if that is not known.
             left: Places in the row that are still to come; None for all.
@@ -234,7 +234,7 @@ class Planner:
         """Return what there is to spend for all ranks together, as far as this one's clocks have seen its part.
 
         Args:
-            lately: In the last seconds, and not in the epoch on the whole.
+            lately: Whether to look at the last seconds rather than the whole epoch.
         """
         ranks, before = self._ranks, self._resources
         samples, loop_s = self._begin

@@ -42,7 +42,7 @@ class SharedPlanning:
     """Plans for a data set, and keeps its account.
 
     Args:
-        samples: Whose cuts are planned.
+        samples: Samples whose cuts are planned.
         policy: One of `MEASURED`; None where cuts are fixed.
         allow_lossy: Whether a plan may use codecs that change the tensors.
     """

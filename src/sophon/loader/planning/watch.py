@@ -38,7 +38,7 @@ class Watch:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Make the lock anew in a forked child."""
+        """Replace the lock in a forked child."""
         self._lock = threading.RLock()  # as in `stats`
 
     def began(self, request: int) -> None:

@@ -154,7 +154,7 @@ def agreed_cut(pipeline: Pipeline, opened: Opened) -> int:
     agreed = count_agreed(pipeline, opened)
     if agreed < pipeline.max_cut:
         op = pipeline.ops[agreed].name()
-        reason = opened.reason or f"the built-in picture comes out otherwise there ({_differences(opened)})"
+        reason = opened.reason or f"the built-in picture comes out otherwise there ({differences(opened)})"
         warnings.warn(
             f"{op} and what follows it stay on the trainer: {reason}. "
             "Install the same versions on trainer and storage node to offload them.",
@@ -180,7 +180,8 @@ def count_agreed(pipeline: Pipeline, opened: Opened) -> int:
     return min(agreed, pipeline.max_cut)
 
 
-def _differences(opened: Opened) -> str:
+def differences(opened: Opened) -> str:
+    """Return which versions differ there and here, in words; all of them if none does."""
     here = versions()
     found = [f"{name} {opened.versions.get(name)} there, {here[name]} here" for name in here]
     different = [text for text, name in zip(found, here, strict=True) if opened.versions.get(name) != here[name]]

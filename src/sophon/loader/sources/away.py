@@ -40,7 +40,7 @@ class _Absence:
     was_said: bool = False
 
     def line(self, name: str, now_s: float, deadline_s: float) -> str | None:
-        """Return what is to be said now, if anything."""
+        """Return the line to report now, if any."""
         away_s = now_s - self.since_s
         if away_s < self.next_s:
             return None
@@ -75,12 +75,12 @@ class Absences:
         return Absences, (self._names, self._deadline_s)  # another process has connections of its own
 
     def failed(self, source: int, error: Error, since_s: float) -> None:
-        """A request has failed.
+        """Note that a request has failed.
 
         Args:
-            source: Whom it was sent to.
+            source: Number of the source that it was sent to.
             error: What happened.
-            since_s: When something was last heard in it, or it was sent.
+            since_s: When something was last received for it, or when it was sent.
         """
         with self._lock:
             absence = self._away.setdefault(source, _Absence(since_s))
@@ -104,7 +104,7 @@ class Absences:
 
     @contextmanager
     def opening(self) -> Iterator[None]:
-        """Say how it goes while a data set is opened, also while a try is under way."""
+        """Report progress while a data set is opened, even during an attempt."""
         opening = _Opening(self, *_users_line())
         opening.start()
         try:
@@ -116,7 +116,7 @@ class Absences:
             raise opening.raised
 
     def opening_line(self, since_s: float, said: _Absence) -> str | None:
-        """Return what is to be said of a data set that no source has opened yet."""
+        """Return the line about a data set that no source has opened yet."""
         with self._lock:
             said.since_s = since_s
             said.tries = sum(absence.tries for absence in self._away.values())
@@ -152,7 +152,7 @@ class _Opening(threading.Thread):
                     return
 
     def end(self) -> None:
-        """Say nothing more."""
+        """Stop reporting absences."""
         self._ended.set()
 
 

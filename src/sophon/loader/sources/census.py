@@ -62,14 +62,14 @@ class Census:
         """Return what the data set is, how it is divided, and the nodes that hold each part.
 
         Args:
-            opened: What the first node has told.
+            opened: What the first node said.
 
         Returns:
             None for the division where all nodes hold copies.
 
         Raises:
             ConfigError: What nodes and fallback hold does not fit together.
-            UnavailableError: A node does not answer that may hold samples of its own.
+            UnavailableError: A node that may hold samples of its own does not answer.
         """
         self._open_all()
         absent = [node.address for node in self._nodes if node.opened is None]

@@ -58,7 +58,7 @@ class Driver:
         self.renew()
 
     def renew(self) -> None:
-        """Start anew in a forked child: threads and requests stayed with the parent, one maybe with the lock."""
+        """Start over in a forked child: threads and requests stayed with the parent, one perhaps holding the lock."""
         # Reentrant, since an abandoned iterator may be closed by the garbage collector in any thread, at any moment.
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)  # the machine may have something to ask or to hand out

@@ -81,7 +81,7 @@ class PrefixCache:
         folder: Where they lie.
         cut: What they are.
         max_bytes: How many bytes they may have together.
-        about: Of which data set and ops they are, for people.
+        about: The data set and ops that they belong to, in words.
     """
 
     def __init__(self, folder: Path, cut: Cut, max_bytes: int, about: str = "") -> None:
@@ -122,7 +122,7 @@ class PrefixCache:
         return Reply(0, self.cut, memoryview(data)[end:], label, columns=found, is_cached=True)
 
     def put(self, sample: int, reply: Reply) -> None:
-        """Keep the reply of a sample if there is room; a disk that fails is no reason to stop a training."""
+        """Keep the reply of a sample if there is room; a failing disk is no reason to stop training."""
         header = json.dumps({"label": reply.label, "columns": reply.columns}).encode()
         body = struct.pack("<I", len(header)) + header + bytes(reply.payload)
         data = _MAGIC + struct.pack("<I", zlib.crc32(body)) + body
@@ -161,10 +161,10 @@ class PrefixCache:
 
 @dataclass(frozen=True)
 class Cache:
-    """Where what the first ops give is kept, and how much of it.
+    """Where the results of the first ops are kept, and how many.
 
     Args:
-        cut: What is kept, such as "1:webp"; True for what is given just before the first random op.
+        cut: What is kept, such as "1:webp"; True for the results just before the first random op.
         folder: Where; None for the user's cache folder.
         most_bytes: How many bytes may be kept of one data set and these ops.
     """
@@ -186,12 +186,12 @@ def cache_for(
     """Return the cache of a job; other data, fields, columns, ops or software have another one.
 
     Args:
-        pipeline: Whose first ops.
+        pipeline: Pipeline whose first ops are meant.
         opened: What is known of the data set.
         cut: What is kept.
         settings: Where, and how much.
         fields: Names of the fields that are kept besides the first.
-        checked: How what nodes send is checked; what was kept without that is not used with it.
+        checked: How replies of nodes are checked; entries that were kept unchecked are not used when checking.
         columns: Names of the columns that are kept beside them.
     """
     base = user_folder() if settings.folder is None else Path(settings.folder)
@@ -224,7 +224,7 @@ class CachedTransport(Transport):
     Args:
         inner: Where samples come from that are not in the cache.
         cache: What is kept.
-        pipeline: Whose first ops.
+        pipeline: Pipeline whose first ops are meant.
         asks: The cut to ask for: the cache's own, or raw files where the other side would give other bits.
     """
 

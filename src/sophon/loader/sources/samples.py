@@ -54,7 +54,7 @@ class Samples:
         sources: Where they are.
         opened: What is known of the data set.
         pipeline: What is done to them.
-        seed: Of all randomness.
+        seed: Seed of all randomness.
         brought: Names of the further columns and fields to bring along.
         url: What to call the sources in messages.
         deadline_s: How long nothing may come before an error is raised.
@@ -98,7 +98,7 @@ class Samples:
         """Return the request for some samples of an epoch, each with its cut.
 
         Args:
-            epoch: Which one.
+            epoch: Number of the epoch.
             samples: Their indexes.
             keys: What random ops know them by, if that is not their index.
         """
@@ -249,7 +249,7 @@ class _Samples(Errand):
 
 
 def _in_threads(driver: Driver, count: int) -> Iterator[tuple[int, Reply]]:
-    """Yield replies that threads fetch, so that somebody else can be asked while one of them waits."""
+    """Yield replies that threads fetch, so that another source can be asked while one of them waits."""
     arrived: queue.SimpleQueue[tuple[int, Reply] | BaseException | None] = queue.SimpleQueue()
 
     def work() -> None:

@@ -64,9 +64,9 @@ def transport_to(address: str, credentials: Credentials | None = None, deadline_
     """Return the transport to an address with a scheme of the table `SCHEMES`, to an object store or to a path.
 
     Args:
-        address: Of the data set.
+        address: Address of the data set.
         credentials: What to show to the node.
-        deadline_s: Of whoever uses it; nothing takes longer to be noticed.
+        deadline_s: Deadline of whoever uses it; nothing takes longer to be noticed.
     """
     if scheme_of(address) is None or is_address(address):
         return open_path(address)

@@ -31,7 +31,7 @@ _SHARES = {"sampled": (1 / 32, 1 / 1024), "all": (1.0, 1.0)}  # of files, and of
 
 @dataclass(frozen=True)
 class Verify:
-    """How what nodes send is checked.
+    """How replies of nodes are checked.
 
     Args:
         digests: File of digests, made by ``sophon index --digests FILE`` where the data are trusted.
@@ -53,7 +53,7 @@ class VerifiedTransport(Transport):
     Args:
         inner: Where samples come from.
         digests: What their files should be.
-        samples: Which are checked.
+        samples: Which samples are checked.
         pipeline: What is done to them.
     """
 
@@ -149,5 +149,5 @@ class _VerifiedFetch(Fetch):
         return self._fetch.heard_s
 
     def cancel(self) -> None:
-        """Stop."""
+        """Cancel the fetch."""
         self._fetch.cancel()

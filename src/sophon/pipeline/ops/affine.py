@@ -174,7 +174,7 @@ class RandomAffine(ImageOp):
         interpolation: "nearest", "bilinear" or "bicubic".
         fill: Colour outside the picture: one number or one per channel.
         center: (x, y) to turn about; by default the middle.
-        api: "v1" or "v2" of torchvision, which round the coefficients otherwise.
+        api: "v1" or "v2" of torchvision, which round the coefficients differently.
     """
 
     version: ClassVar[int] = 3

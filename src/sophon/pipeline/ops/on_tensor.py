@@ -37,8 +37,8 @@ class OnTensor(Op):
     Args:
         geometry: The op on pictures that moves pixels as this step does, and draws its parameters; None if every pixel
             stays where it is.
-        dtype: Of the tensor that the step gives.
-        name_of: Name of the transform, for people.
+        dtype: Data type of the tensor that the step gives.
+        name_of: Name of the transform, for display.
         code: Tells transforms with other settings apart.
         transform: The transform itself; None on a storage node.
     """

@@ -178,7 +178,7 @@ class Normalize(Op):
         return self.finish(tensor)
 
     def finish(self, centred: Tensor) -> Tensor:
-        """Divide in place."""
+        """Divide the tensor in place."""
         centred /= self._column(self.std)
         return centred
 

@@ -59,7 +59,7 @@ class Origin:
     is_v2: bool = False
 
     def why(self, reason: str = "has no op") -> str:
-        """Return why something of this class stays on the trainer, for people."""
+        """Return why something of this class stays on the trainer, in words."""
         if not self.library or self.name in _WRAPPERS:
             return OWN_CODE
         return f"{of_library(self.library, self.name)} {reason}"

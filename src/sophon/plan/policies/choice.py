@@ -47,7 +47,7 @@ class Choice:
         cut: Column of the profile per sample.
         reason: Why, in one sentence.
         bound_s: No plan at all takes fewer seconds; None when the policy does not know.
-        prices: On the resources, under which the choice is best; None where it goes by something else.
+        prices: Prices of the resources under which the choice is best; None if it was made otherwise.
         rivals_s: No other policy's plan takes fewer seconds, where there are prices.
     """
 

@@ -67,7 +67,7 @@ class Crashes:
         """Return whether a child would probably crash.
 
         Args:
-            tenant: Whose work it is.
+            tenant: Tenant whose work it is.
             work: Pipeline and cut.
             sample: Data set and sample.
         """

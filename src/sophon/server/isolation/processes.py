@@ -171,7 +171,7 @@ class _Spares:
         return started
 
     def instead(self) -> _Started:
-        """Return a process in the place of one that crashed: the one in reserve, if it lives; and start another."""
+        """Return a replacement for a process that crashed: the one in reserve if it is alive; and start another."""
         with self._lock:
             found, self._reserve = self._reserve, None
             if not self._is_closed:

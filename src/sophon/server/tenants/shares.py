@@ -31,7 +31,7 @@ class Turn:
     """A task that has begun.
 
     Args:
-        share: Of its tenant.
+        share: Share of its tenant.
         slot: Where it runs.
         since_s: When it began, or went on.
         ran_s: How long it ran before it was held.

@@ -23,7 +23,7 @@ def read_coco(path: Path, names: list[str]) -> tuple[list[int], Found]:
 
     Args:
         path: The file.
-        names: Of the pictures, relative to their folder.
+        names: Names of the pictures, relative to their folder.
 
     Raises:
         StoreError: It is no such file.

@@ -30,7 +30,7 @@ def read_yolo(stems: list[str], files: Mapping[str, Path]) -> Found:
     """Return what text files say of pictures.
 
     Args:
-        stems: Of the pictures' names.
+        stems: Stems of the pictures' names.
         files: The text files by stem.
     """
     found = Found((Field("boxes", f"{BOXES}:relative"), Field("labels", LABELS)))

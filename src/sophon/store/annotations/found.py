@@ -64,7 +64,7 @@ def integers(numbers: Sequence[Any], what: str) -> bytes:
     """Return numbers as int64.
 
     Raises:
-        Broken: One of them is no integer.
+        Broken: One of them is not an integer.
     """
     for number in numbers:
         if isinstance(number, bool) or not isinstance(number, int) or not -(2**63) <= number < 2**63:

@@ -50,11 +50,13 @@ def read_inventory(place: str, prefix: str, bucket: str, on_progress: Progress |
         names = [str(file["key"]) for file in meta["files"]]
         columns = [name.strip() for name in str(meta["fileSchema"]).split(",")]
     except (ValueError, KeyError, TypeError, OSError) as error:
-        raise StoreError(f"{place} is no manifest of an S3 Inventory ({type(error).__name__}); check it") from error
+        raise StoreError(
+            f"{place} is not the manifest of an S3 Inventory ({type(error).__name__}); check it"
+        ) from error
     if source != bucket:
         raise ConfigError(f"{place} is an inventory of the bucket {source!r:.80}, not of {bucket!r}")
     if kind not in ("csv", "parquet"):
-        raise ConfigError(f"{place}: an inventory in {kind!r:.20}; have it written as CSV or Parquet")
+        raise ConfigError(f"{place}: an inventory in {kind!r:.20}; configure it as CSV or Parquet")
     found: list[Object] = []
     for name in names:
         try:

@@ -45,7 +45,7 @@ class Journal:
         self._file = path.open("ab")
 
     def add(self, piece: Piece) -> None:
-        """Keep a piece."""
+        """Append a piece of the listing."""
         meta = {"folder": piece.folder, "last": piece.last, "is_done": piece.is_done}
         columns = zip(*piece.objects, strict=True) if piece.objects else [[]] * len(_SCHEMA)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]

@@ -1,6 +1,6 @@
 """obstore, the library that speaks to object stores: found when it is needed, and loaded anew after a fork.
 
-Its threads do not exist in a forked child, where every call would wait for them for ever. So a child whose parent has
+Its threads do not exist in a forked child, where every call would wait for them forever. So a child whose parent has
 used the library loads a second copy of it, from memory: another file to the dynamic linker, with threads and
 connections of its own. Forked children of a process that has not used it yet need no copy.
 

@@ -36,8 +36,8 @@ def listing_manifest(
     """Return the manifest of the objects that a listing names, relative to where it lies.
 
     Args:
-        client: Of the bucket.
-        address: Of the listing.
+        client: Client of the bucket.
+        address: Address of the listing.
         existing: Objects below its folder by name; None where the server cannot list them: then each is asked for.
         options: What followed the address.
         folder_labels: Manifest of the folder without the listing, whose classes count if the listing has none.

@@ -32,7 +32,7 @@ class Pace:
         self.renew()
 
     def renew(self) -> None:
-        """Begin anew in a forked child."""
+        """Start over in a forked child."""
         self._free = threading.Condition(threading.Lock())
         self._limit = float(self.most)
         self._halved_s = 0.0

@@ -28,7 +28,7 @@ class Piece:
 
     Args:
         folder: Where they lie, as a prefix of their names.
-        objects: In the order of their names, after those of earlier pieces.
+        objects: Objects in the order of their names, after those of earlier pieces.
         last: Name of the last one so far; "" if there is none.
         is_done: Whether these are the last ones of the folder.
     """
@@ -57,8 +57,8 @@ def walk(
     """List all objects below a prefix.
 
     Args:
-        client: Of the bucket.
-        prefix: With a slash at its end, or "" for the whole bucket.
+        client: Client of the bucket.
+        prefix: Prefix with a slash at its end, or "" for the whole bucket.
         known: Folders that were listed earlier, wholly or in part: what is known of them is not listed again.
         first_level: What lies right below the prefix, if that is known.
         on_folders: Called with all folders that are listed on their own.

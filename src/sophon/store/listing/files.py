@@ -29,7 +29,7 @@ class Files:
 
     Args:
         paths: Relative to the root, one per row that is taken.
-        sizes: In bytes.
+        sizes: Sizes of the files, in bytes.
         rows: Which rows of the listing these are.
         folders: All folders that hold one of them, relative to the root, with their mtimes and ctimes.
         elsewhere: How many rows name files outside of the folder, or files that are not there; only where the listing
@@ -78,8 +78,8 @@ def find_files(
 
     Args:
         listing: Where the paths are from.
-        paths: Of all rows.
-        rows: Which ones are wanted.
+        paths: Paths of all rows.
+        rows: Rows that are wanted.
         root: The folder that the paths are relative to, and that holds all files.
         on_progress: Called now and then.
 
@@ -113,8 +113,8 @@ def find_files_of(
 
     Args:
         listing: Where the paths are from: relative to it, or to the folder, or a name without its ending.
-        paths: Of all rows.
-        rows: Which ones are wanted.
+        paths: Paths of all rows.
+        rows: Rows that are wanted.
         root: The folder.
         existing: The files in it by path, with their sizes.
 

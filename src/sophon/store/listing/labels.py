@@ -71,7 +71,7 @@ def _exceeds(column: pa.ChunkedArray) -> bool:
 
 
 def _holds_several(name: str, values: list[str]) -> bool:
-    """Return whether texts are made of parts that come back in others, so that there are fewer parts than texts."""
+    """Return whether texts share their parts, so that there are fewer different parts than texts."""
     for separator in (*_SEPARATORS, *((" ",) if name.lower() in _PLURAL else ())):
         if any(separator in value for value in values):
             parts = {part.strip() for value in values for part in value.split(separator)}

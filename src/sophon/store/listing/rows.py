@@ -43,7 +43,7 @@ class Listing:
         label: Name of the column that holds the labels, if there is one.
         first_row: The number of the first row, as people count.
         counts_lines: Whether that is its line in the file.
-        size_bytes: Of the file, before it was read.
+        size_bytes: Size of the file, in bytes, before it was read.
         mtime_ns: Its time, before it was read.
         ctime_ns: The time that nobody can set, from the same look at it.
     """
@@ -91,7 +91,7 @@ def read_listing(file: Path, path: str | None = None, label: str | None = None) 
         raise StoreError(f"cannot read {file}: {describe(error)}. Check that it may be read.") from error
     except ARROW_ERRORS as error:
         raise StoreError(
-            f"{file} is not a readable listing: {describe(error)}. Correct that line, or save it anew."
+            f"{file} is not a readable listing: {describe(error)}. Correct that line, or save it again."
         ) from error
     names = table.column_names
     repeated = sorted({name for name in names if names.count(name) > 1})

@@ -69,7 +69,7 @@ def matches(condition: str, table: pa.Table) -> Mask:
     """Return which rows of a table a condition holds for.
 
     Args:
-        condition: In the language above.
+        condition: Condition in the language above.
         table: Columns by name.
 
     Raises:

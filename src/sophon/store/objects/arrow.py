@@ -15,7 +15,7 @@ from sophon.store.store import Progress, Store, describe
 
 
 class ArrowStore(Store):
-    """Samples in the rows of a table that somebody else has opened.
+    """Samples in the rows of a table that is already open.
 
     Args:
         path: The file of the table, or "memory".

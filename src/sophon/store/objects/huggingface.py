@@ -34,7 +34,8 @@ def files_of_huggingface(data: Any, picture: str | None = None, label: str | Non
         label: The column of labels; found by its feature or name.
 
     Raises:
-        ConfigError: It has several splits or no index, or it is not clear which column is meant; says what to try.
+        ConfigError: It has several splits or no index, or it is not clear which column is meant; the message says what
+            to try.
         StoreError: A row has no picture.
     """
     kind = type(data).__name__

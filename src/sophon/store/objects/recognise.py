@@ -14,10 +14,10 @@ from sophon.store.objects.torchvision import files_of_torchvision, is_torchvisio
 
 
 def files_of(data: Any) -> FileSet | None:
-    """Return the files of a data set of torchvision's or Hugging Face's, or of a torch Subset of one; None of others.
+    """Return the files of a torchvision or Hugging Face data set, or of a torch Subset of one; None for any other.
 
     Raises:
-        ConfigError: It is such a data set, and it cannot be represented; says why.
+        ConfigError: It is such a data set but cannot be represented; the message says why.
     """
     if isinstance(data, FileSet):
         return data
@@ -45,17 +45,17 @@ def from_dataset(
     The first, the middle and the last sample are compared with what the object gives, when it is used.
 
     Args:
-        data: The data set: anything with a length. One of torchvision's or Hugging Face's may be given alone.
-        path: Where sample i lies: a function of i, a list, or the name of an attribute that is a list; of Hugging
-            Face's the column of pictures.
-        target: The target of sample i before target_transform, in the same ways; None if samples have none.
+        data: The data set: anything with a length. A torchvision or Hugging Face data set needs no other argument.
+        path: Where sample i lies: a function of i, a list, or the name of an attribute that is a list; for Hugging
+            Face, the column of pictures.
+        target: The target of sample i before target_transform, given in the same ways; None if samples have none.
         transform: What is done to the picture; by default the object's attribute `transform`.
         target_transform: What is done to the target; by default the object's attribute of that name.
         decode: The mode in which the object opens its pictures; see `ops.Decode`.
         check: Whether to compare; turn it off where a sample of the object is not (picture, target).
 
     Raises:
-        ConfigError: It cannot be represented; says why.
+        ConfigError: It cannot be represented; the message says why.
         StoreError: A file does not exist.
     """
     if is_huggingface(data):

@@ -25,7 +25,8 @@ def files_of_torchvision(data: Any) -> FileSet:
     """Return the files of a data set of torchvision's.
 
     Raises:
-        ConfigError: It does not consist of picture files, or does more than is known here; says what to try.
+        ConfigError: It does not consist of picture files, or does more than is known here; the message says what to
+            try.
     """
     name = type(data).__name__
     title = f"torchvision's {name}"
@@ -33,7 +34,7 @@ def files_of_torchvision(data: Any) -> FileSet:
     if not str(getattr(getter, "__module__", "")).startswith(_HOME):
         raise ConfigError(f"{name} has a __getitem__ of its own, and may do anything there; {_OWN}")
     if hasattr(data, "video_clips"):
-        raise ConfigError(f"{title} consists of clips of videos, which are no files; {_OWN}")
+        raise ConfigError(f"{title} consists of clips of videos, which are not files; {_OWN}")
     paths, targets = _paths(data, title)
     labels, others = labels_of(targets)
     classes = getattr(data, "classes", ())

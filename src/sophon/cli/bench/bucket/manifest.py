@@ -13,7 +13,9 @@ from sophon.units import format_bytes, format_seconds
 
 
 @click.command("manifest")
-@click.option("--rows", default=1_000_000, show_default=True, type=click.IntRange(1000), help="Made-up samples.")
+@click.option(
+    "--rows", default=1_000_000, show_default=True, type=click.IntRange(1000), help="Number of synthetic samples."
+)
 @click.option("--objects", default=0, show_default=True, type=click.IntRange(0), help="Objects to list on a server.")
 @json_option
 def bench_manifest_command(rows: int, objects: int, json_target: str | None) -> None:

@@ -17,18 +17,20 @@ from sophon.units import format_seconds, parse_bandwidth
 
 @click.command("parts")
 @data_option
-@click.option("--count", default=300, show_default=True, type=click.IntRange(2), help="How many photos to make up.")
-@click.option("--nodes", default=2, show_default=True, type=click.IntRange(2, 8), help="How many nodes share them.")
+@click.option("--count", default=300, show_default=True, type=click.IntRange(2), help="Number of photos to generate.")
+@click.option(
+    "--nodes", default=2, show_default=True, type=click.IntRange(2, 8), help="Number of nodes that share them."
+)
 @click.option(
     "--link", default="20mbit", show_default=True, callback=parsed(parse_bandwidth), help="Rate of each link."
 )
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Epochs of each that count.")
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Number of timed epochs of each.")
 @click.option(
     "--shape",
     default="auto",
     show_default=True,
     type=click.Choice(["auto", "tbf", "server"]),
-    help="Who holds the rate: the kernel (tbf) or the servers.",
+    help="What limits the rate: the kernel (tbf) or the servers.",
 )
 @json_option
 def bench_parts_command(

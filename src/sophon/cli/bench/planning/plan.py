@@ -21,7 +21,7 @@ from sophon.units import format_bytes, format_seconds
     multiple=True,
     default=SAMPLES,
     show_default=True,
-    help="How many samples; may be repeated.",
+    help="Number of samples; may be repeated.",
 )
 @click.option(
     "--policy",

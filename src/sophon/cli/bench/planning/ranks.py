@@ -17,7 +17,7 @@ from sophon.units import format_bytes, format_seconds, parse_bandwidth
 
 @click.command("ranks")
 @data_option
-@click.option("--count", default=1000, show_default=True, type=click.IntRange(2), help="How many photos to make up.")
+@click.option("--count", default=1000, show_default=True, type=click.IntRange(2), help="Number of photos to generate.")
 @click.option(
     "--ranks",
     "counts",
@@ -25,11 +25,15 @@ from sophon.units import format_bytes, format_seconds, parse_bandwidth
     multiple=True,
     default=(1, 2, 4),
     show_default=True,
-    help="How many training processes; may be repeated. The others are compared with the first.",
+    help="Number of training processes; may be repeated. The others are compared with the first.",
 )
 @click.option("--link", default="40mbit", show_default=True, callback=parsed(parse_bandwidth), help="Rate of the link.")
-@click.option("--cores", default=1.0, show_default=True, type=click.FloatRange(0.1), help="Cores near storage.")
-@click.option("--epochs", default=2, show_default=True, type=click.IntRange(1), help="Planned epochs of each.")
+@click.option(
+    "--cores", default=1.0, show_default=True, type=click.FloatRange(0.1), help="Number of cores near storage."
+)
+@click.option(
+    "--epochs", default=2, show_default=True, type=click.IntRange(1), help="Number of planned epochs of each."
+)
 @json_option
 def bench_ranks_command(
     data: Path | None,

@@ -19,7 +19,7 @@ from sophon.units import format_bytes, format_seconds
     multiple=True,
     default=(1_281_167,),
     show_default=True,
-    help="How many samples; may be repeated.",
+    help="Number of samples; may be repeated.",
 )
 @json_option
 def bench_replan_command(samples: tuple[int, ...], json_target: str | None) -> None:

@@ -222,7 +222,7 @@ class _Run:
         return op.title if isinstance(op, Call) else op.name()
 
     def run(self, value: Value, rng: Rng | None, view: int) -> Value:
-        """Return what all steps make of a value, with the chances of a view."""
+        """Return what all steps make of a value, with the random draws of a view."""
         while self._at < len(self._steps):
             first, fused = self._at, next(iter(self._fusions.get(self._at, ())), None)
             span = 1 if fused is None else fused.span

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -34,10 +35,10 @@ _TITLES = {
 @data_option
 @click.option(
     "--like", type=click.Choice(list(_LIKE)), default="openimages", show_default=True,
-    help="Data set that made-up photos are like.",
+    help="Data set that generated photos resemble.",
 )  # fmt: skip
 @click.option(
-    "--count", default=128, show_default=True, type=click.IntRange(32, 100_000), help="How many photos to make up."
+    "--count", default=128, show_default=True, type=click.IntRange(32, 100_000), help="Number of photos to generate."
 )
 @click.option(
     "--link", default="60mbit", show_default=True, metavar="BANDWIDTH", callback=parsed(parse_bandwidth),
@@ -79,6 +80,7 @@ def demo(*, data: Path | None, like: str, count: int, link: float, epochs: int, 
         sys.exit(1)
     console.print(_sentence(result), highlight=False, soft_wrap=True)
     console.print(f"The whole story: {page}", highlight=False, soft_wrap=True)
+    console.print(_next(data), highlight=False, markup=False, soft_wrap=True)
 
 
 def _make_photos(folder: Path, like: str, count: int) -> Path:
@@ -146,6 +148,19 @@ def _sentence(result: dict[str, Any]) -> str:
         f"optimal moved {gains['traffic']:.1f}× less data and finished {gains['time']:.1f}× sooner than sending raw "
         "files; all policies fed the model identical bits, and all models ended the same."
     )
+
+
+def _next(data: Path | None) -> str:
+    """Return what to do now, with the user's own folder if there is one."""
+    place = "DIR" if data is None else shlex.quote(str(data))
+    tried = [("your own images", "sophon demo --data DIR")] if data is None else []
+    steps = [
+        *tried,
+        ("check them", f"sophon doctor {place}"),
+        ("serve them", f"sophon serve {place} --name train"),
+        ("train", 'sophon.DataLoader("grpc://127.0.0.1:7077/train", transform, batch_size=256)'),
+    ]
+    return "Next:\n" + "\n".join(f"  {title:<17}{command}" for title, command in steps)
 
 
 def _report(result: dict[str, Any], out: Path) -> Path:

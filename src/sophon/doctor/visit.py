@@ -1,0 +1,57 @@
+"""One visit to the doctor: this installation and machine, then each place, then the pipeline."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sophon.doctor.finding import FAULT, Finding
+from sophon.doctor.installation import examine_installation
+from sophon.doctor.machine import examine_machine
+
+
+@dataclass(frozen=True)
+class Visit:
+    """What is examined, and how thoroughly.
+
+    Args:
+        places: Addresses of nodes and paths of data sets.
+        recipe: Names the pipeline, see `doctor.recipe.load_recipe`; None for the recipe of ImageNet.
+        samples: Number of samples of each place that are looked at.
+        seconds: How long the speed of a link is measured.
+        patience_s: How long a step of the pipeline may take.
+    """
+
+    places: Sequence[str] = ()
+    recipe: str | None = None
+    samples: int = 64
+    seconds: float = 3.0
+    patience_s: float = 10.0
+
+    def examine(self) -> Iterator[Finding]:
+        """Yield findings as they are made; a fault that hides what lies behind it ends its chapter, not the visit."""
+        yield from examine_installation()
+        yield from examine_machine()
+        if not self.places and self.recipe is None:
+            return
+        try:
+            # Not before the installation was looked at: what is missing there could not be imported.
+            from sophon.doctor.places import Place, examine_copies
+            from sophon.doctor.recipe import default_recipe, examine_recipe, load_recipe
+        except ImportError as error:
+            yield Finding("installation", "packages", FAULT, f"sophon cannot be loaded: {error}", "Reinstall it.")
+            return
+        pipeline = default_recipe() if self.recipe is None else load_recipe(self.recipe)
+        with contextlib.ExitStack() as stack:
+            places = [stack.enter_context(contextlib.closing(Place(address))) for address in self.places]
+            for place in places:
+                yield from place.examine(pipeline, self.samples, self.seconds)
+            yield from examine_copies({place.address: place.opened for place in places if place.opened is not None})
+            files = next((place.files for place in places if place.files), {})
+            works = True
+            for finding in examine_recipe(pipeline, files, self.patience_s):
+                works &= finding.level != FAULT
+                yield finding
+            for place in places if works else ():  # else a step would hang here, too, or differ by itself
+                yield from place.compare(pipeline)
