@@ -7,7 +7,7 @@ Request (the ticket of a Flight DoGet)::
 
     {"protocol": 2, "dataset": "train", "dataset_fingerprint": "…" | "", "pipeline": {…}, "seed": 0, "epoch": 3,
      "samples": [17, 4, …], "cuts": ["0:raw", "2:webp"], "cut_of": [0, 1, …], "in_order": true, "patience_s": 5.0,
-     "columns": ["id"], "fields": ["seg.png"], "closed": true}
+     "columns": ["id"], "fields": ["seg.png"], "closed": true, "columns_digest": "…"}
 
 The payload of a sample is that of its first field, the one that the pipeline is for. Where further `fields` are asked
 for it is a bundle (`sophon.store.bundle`): a payload for each of them, one after another, each in a codec of its kind.
@@ -130,6 +130,7 @@ class Request:
         fields: Names of the fields to send besides the first.
         protocol: Version of the protocol that both sides speak.
         is_closed: Whether record batches come in envelopes, which the trainer looks at first (`closed`).
+        columns_digest: Digest that the trainer expects of the further columns; empty to accept any values.
     """
 
     dataset: str
@@ -146,6 +147,7 @@ class Request:
     fields: tuple[str, ...] = ()
     protocol: int = PROTOCOL
     is_closed: bool = False
+    columns_digest: str = ""
 
     def key(self, position: int) -> Key:
         """Return what the random ops of a sample depend on."""
@@ -170,7 +172,7 @@ class Request:
             "columns": self.columns,
         }
         if self.protocol >= _WITH_FIELDS:
-            message |= {"fields": self.fields, "closed": self.is_closed}
+            message |= {"fields": self.fields, "closed": self.is_closed, "columns_digest": self.columns_digest}
         elif self.fields:
             raise ConfigError(f"fields: {self.fields[0]!r} cannot be asked for: {_OLD_NODE}")
         return json.dumps(message, separators=(",", ":")).encode()
@@ -211,6 +213,7 @@ class Request:
             fields=_strings(message, "fields", MOST_PARTS) if protocol >= _WITH_FIELDS else (),
             protocol=protocol,
             is_closed=protocol >= _WITH_FIELDS and message.get("closed") is True,
+            columns_digest=_string(message, "columns_digest") if "columns_digest" in message else "",
         )
 
 

@@ -185,6 +185,11 @@ class Executor:
                 f"data set {request.dataset} is {found} here, but the trainer started with "
                 f"{request.dataset_fingerprint}; the files have changed: start the run anew"
             )
+        if request.columns_digest not in ("", store.manifest.columns_digest):
+            raise ConfigError(
+                f"data set {request.dataset} has other values in its columns here than the trainer started with; the "
+                "files have changed: start the run anew"
+            )
         unknown = [name for name in request.columns if name != "id" and name not in store.manifest.columns.column_names]
         if unknown:
             raise ConfigError(f"data set {request.dataset} has no column {unknown[0]!r}")

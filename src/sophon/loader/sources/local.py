@@ -104,6 +104,10 @@ class LocalTransport(Transport):
 
     def fetch(self, request: Request, timeout_s: float) -> Fetch:  # noqa: ARG002 - reading files is not timed
         """Read samples, and make the cut that was asked for."""
+        if request.columns_digest not in ("", self.store.manifest.columns_digest):
+            raise ConfigError(
+                f"{self.address} has other values in its columns than the node; they must be of the same version"
+            )
         return _LocalFetch(self._narrowed(request.fields), self.reading, request)
 
     def _narrowed(self, fields: tuple[str, ...]) -> Store:

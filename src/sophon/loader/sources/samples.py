@@ -111,6 +111,7 @@ class Samples:
             samples=tuple(samples),
             cuts=self.assignment.of(samples),
             columns=self.columns,
+            columns_digest=self.opened.columns_digest if set(self.columns) - {"id"} else "",
             fields=self.fields,
             keys=() if tuple(keys) == tuple(samples) else tuple(keys),
         )

@@ -66,6 +66,7 @@ class Source(Transport):
         if self._holding is not None:
             own, its = self._holding.own_of(request.samples), opened.fingerprint
             fitted = replace(fitted, dataset_fingerprint=its, samples=own, keys=request.keys or request.samples)
+            fitted = replace(fitted, columns_digest=opened.columns_digest if request.columns_digest else "")
         return _PiecesFetch(self._inner, fitted, opened.max_samples, timeout_s, self._labels)
 
     @property

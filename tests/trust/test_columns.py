@@ -1,0 +1,59 @@
+"""A node that comes back with other values in its columns is found out, and so is a copy of the data with others."""
+
+import pytest
+
+import sophon
+from tests.support.servers import RECIPE, make_images, serve
+
+COUNT = 24
+
+
+def _listing(folder, note):
+    files = sorted(path.relative_to(folder) for path in folder.rglob("*.*") if path.suffix != ".csv")
+    rows = [f"{path},{number % 3},{note}{number:02d}" for number, path in enumerate(files)]
+    (folder / "rows.csv").write_text("path,label,note\n" + "\n".join(rows) + "\n")
+    return folder / "rows.csv"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return make_images(tmp_path / "train", COUNT)
+
+
+def _loader(url, columns, **faults):
+    told = {"batch_size": 2, "num_workers": 1, "shuffle": True, "seed": 0, "policy": "none", "prefetch_factor": 1}
+    output, faults = sophon.Output(columns=columns), sophon.Faults(deadline_s=20, **faults)
+    return sophon.DataLoader(url, RECIPE, output=output, faults=faults, **told)
+
+
+def _restarted(folder, columns):
+    """Return the columns that come of an epoch in whose middle the node is replaced by one with other values."""
+    with serve(_listing(folder, "a")) as server:
+        batches = iter(_loader(server.url, columns))
+        seen = [next(batches)]
+    with serve(_listing(folder, "b"), port=server.port):
+        seen += batches
+    return [note for batch in seen for note in batch[-1].get("note", ())]
+
+
+def test_a_node_that_comes_back_with_other_values_is_refused(folder):
+    with pytest.raises(sophon.ConfigError, match="other values in its columns.*start the run anew"):
+        _restarted(folder, ("note",))
+
+
+def test_values_that_nobody_asked_for_may_change(folder):
+    assert _restarted(folder, ("id",)) == []
+
+
+@pytest.mark.slow
+def test_a_fallback_with_other_values_is_refused(folder, tmp_path):
+    copy = make_images(tmp_path / "copy", COUNT)
+    path = _listing(copy, "b")
+    with serve(_listing(folder, "a")) as server:
+        batches = iter(_loader(server.url, ("note",), fallback=str(path)))
+        seen = [next(batches)]
+        assert seen[0][-1]["note"][0].startswith("a")
+        server.stop()
+        with pytest.raises(sophon.Error):
+            seen += batches
+    assert {note[0] for batch in seen for note in batch[-1]["note"]} == {"a"}
