@@ -37,7 +37,7 @@ def _restarted(folder, columns):
 
 
 def test_a_node_that_comes_back_with_other_values_is_refused(folder):
-    with pytest.raises(sophon.ConfigError, match="other values in its columns.*start the run anew"):
+    with pytest.raises(sophon.ConfigError, match=r"other values in its columns.*start the run anew"):
         _restarted(folder, ("note",))
 
 
@@ -57,3 +57,12 @@ def test_a_fallback_with_other_values_is_refused(folder, tmp_path):
         with pytest.raises(sophon.Error):
             seen += batches
     assert {note[0] for batch in seen for note in batch[-1]["note"]} == {"a"}
+
+
+def test_values_of_several_kinds_are_an_error_that_names_their_column(folder):
+    path = _listing(folder, "")
+    rows = path.read_text().splitlines()
+    rows[3] = rows[3].rsplit(",", 1)[0] + ","
+    path.write_text("\n".join(rows) + "\n")
+    with pytest.raises(sophon.ConfigError, match=r"column 'note' of .* cannot be made a batch"):
+        list(_loader(str(path), ("note",)))

@@ -179,5 +179,5 @@ class Batch:
         if finishing.has_labels:
             parts.append(finishing.collate_targets([made.target for made in some]))
         if finishing.columns:
-            parts.append(finishing.collate([made.columns for made in some]))
+            parts.append(finishing.collate_columns([made.columns for made in some]))
         return parts if len(parts) > 1 else parts[0]

@@ -16,7 +16,7 @@ from sophon.codec.boxes import with_sight
 from sophon.codec.codec import Payload
 from sophon.codec.cut import RAW, finish_payload
 from sophon.codec.targets import taken_apart
-from sophon.errors import ProtocolError
+from sophon.errors import ConfigError, ProtocolError
 from sophon.link.wire import Reply
 from sophon.loader.epoch.collate import as_arrays, numpy_collate
 from sophon.loader.epoch.targets import LABEL, Targets, collated, size_bytes
@@ -253,6 +253,18 @@ class Finishing:
         if self.output == "numpy":
             return numpy_collate(items)
         return torch.utils.data.default_collate(items)
+
+    def collate_columns(self, rows: list[dict[str, Any]]) -> Any:
+        """Make a batch of the further columns of samples."""
+        try:
+            return self.collate(rows)
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            kinds = {name: sorted({type(row[name]).__name__ for row in rows}) for name in rows[0]}
+            odd = [name for name, found in kinds.items() if len(found) > 1 or "NoneType" in found] or list(kinds)
+            raise ConfigError(
+                f"column {odd[0]!r} of {self.url} has values that cannot be made a batch ({', '.join(kinds[odd[0]])}: "
+                f"{error}); leave it out, or make batches of it with a collate_fn"
+            ) from error
 
     def collate_targets(self, targets: list[Any]) -> Any:
         """Make a batch of targets."""
