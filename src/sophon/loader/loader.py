@@ -110,9 +110,10 @@ class DataLoader:
         in_order: False is ``order="relaxed"``.
         seed: Seed of the order and of all random ops; 0 by default.
         policy: "optimal" measures and plans from the first samples on; "sophon" and "fastflow" measure in the first
-            epoch and plan for those that follow; "none", "all", "resize" and a cut such as "2:webp" are the same for all samples; a `Plan`, the `Path` of one, or one
-            cut per sample is a plan. By default "optimal", where the data lie behind a storage node. `Planning(…)` says
-            more: where a profile is kept, whether lossy codecs are allowed.
+            epoch and plan for those that follow; "none", "all", "resize" and a cut such as "2:webp" are the same for
+            all samples; a `Plan`, the `Path` of one, or one cut per sample is a plan. By default "optimal", where the
+            data lie behind a storage node. `Planning(…)` says more: where a profile is kept, whether lossy codecs are
+            allowed.
         order: "strict" for batches that are the same in every run; "relaxed", or `Relaxed(max_delay)`, for batches of
             what is finished first, so that slow samples do not hold up others (`loader.log` records the order);
             `Replay(log)` for the batches of a recorded run.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import CancelledError
@@ -30,6 +29,7 @@ from sophon.pipeline import Kind, Pipeline, Spec
 from sophon.pipeline.ops.decode import Decode
 from sophon.pipeline.probe import versions
 from sophon.pipeline.registry import MOST_OPS, MOST_STEPS, check_bounds
+from sophon.process.wall_clock import date_s
 from sophon.server.access import EVERYTHING, Rights
 from sophon.server.budget import CpuBudget
 from sophon.server.isolation.crashes import Crashes
@@ -111,7 +111,7 @@ class Executor:
             "protocols": list(PROTOCOLS),
             "columns_digest": store.manifest.columns_digest,
             "versions": versions(),
-            "time_s": time.time(),
+            "time_s": date_s(),
         }
         if isinstance(message.get("pipeline"), dict):
             pipeline, reason = self._known_part(message["pipeline"], rights.tenant)

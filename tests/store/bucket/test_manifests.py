@@ -194,7 +194,7 @@ def test_wrong_manifests_and_inventories_are_refused(address, tmp_path):
         ({"fileFormat": "ORC"}, "as CSV or Parquet"),
         ({"fileSchema": "Bucket, Key, Size"}, "cannot be read"),
         ({"fileSchema": "Bucket, Key, Size, A, B, C, D"}, "without etag"),
-        ({"files": 3}, "no manifest of an S3 Inventory"),
+        ({"files": 3}, "is not the manifest of an S3 Inventory"),
     ):
         inventory.write_text(json.dumps(meta | change))
         with pytest.raises((ConfigError, StoreError), match=problem):
