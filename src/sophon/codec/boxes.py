@@ -22,6 +22,8 @@ Numbers = np.ndarray[Any, np.dtype[Any]]
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Size = tuple[int, int]  # height, width
 
+_MOST_BOXES = 100_000  # in one picture; more is a damaged file, or a node that keeps a trainer busy
+
 
 def with_sight(pipeline: Pipeline, key: Key, data: Payload, size: Size, boxes: tuple[str, str, Any] | None) -> Key:
     """Return a key with what the ops of a pipeline may look at.
@@ -79,6 +81,8 @@ def read_boxes(form: str, found: Any, size: Size) -> tuple[Floats, str]:
         OpError: They are no boxes of this picture.
     """
     boxes = read_numbers(found, "f4", 4).reshape(-1, 4)
+    if len(boxes) > _MOST_BOXES:
+        raise OpError(f"{len(boxes):,} boxes in one picture, more than {_MOST_BOXES:,}", remedy="Check the file.")
     if form == "relative":
         height, width = size
         boxes = (boxes.astype(np.float64) * (width, height, width, height)).astype(np.float32)

@@ -27,6 +27,7 @@ from sophon.codec.codec import Payload
 from sophon.errors import OpError, PayloadError
 from sophon.pipeline import Box, Key, Pipeline, Rng
 from sophon.pipeline.op import Op, Params
+from sophon.pipeline.ops.decode import Decode
 from sophon.pipeline.spec import Spec, image
 from sophon.store.bundle import pack, unpack
 from sophon.store.fields import MASK
@@ -69,6 +70,9 @@ def taken_apart(pipeline: Pipeline, payload: Payload, is_raw: bool) -> tuple[mem
     if len(size) != _SIZE.size:
         raise PayloadError(f"expected the size of a picture, got {len(size)} bytes")
     height, width = _SIZE.unpack(size)
+    decode = pipeline.ops[0]
+    if isinstance(decode, Decode) and height * width > decode.max_pixels:  # masks of that size would be made
+        raise PayloadError(f"a picture of {height:,} × {width:,} pixels, more than the {decode.max_pixels:,} allowed")
     return first, (height, width), others
 
 

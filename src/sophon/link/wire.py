@@ -7,7 +7,8 @@ Request (the ticket of a Flight DoGet)::
 
     {"protocol": 2, "dataset": "train", "dataset_fingerprint": "…" | "", "pipeline": {…}, "seed": 0, "epoch": 3,
      "samples": [17, 4, …], "cuts": ["0:raw", "2:webp"], "cut_of": [0, 1, …], "in_order": true, "patience_s": 5.0,
-     "columns": ["id"], "fields": ["seg.png"], "closed": true, "columns_digest": "…"}
+     "columns": ["id"], "fields": ["seg.png"], "closed": true, "columns_digest": "…",
+     "versions": "…"}
 
 The payload of a sample is that of its first field, the one that the pipeline is for. Where further `fields` are asked
 for it is a bundle (`sophon.store.bundle`): a payload for each of them, one after another, each in a codec of its kind.
@@ -131,6 +132,7 @@ class Request:
         protocol: Version of the protocol that both sides speak.
         is_closed: Whether record batches come in envelopes, which the trainer looks at first (`closed`).
         columns_digest: Digest that the trainer expects of the further columns; empty to accept any values.
+        versions: Digest of the versions that the node had when its bits were compared; empty to accept any.
     """
 
     dataset: str
@@ -148,6 +150,7 @@ class Request:
     protocol: int = PROTOCOL
     is_closed: bool = False
     columns_digest: str = ""
+    versions: str = ""
 
     def key(self, position: int) -> Key:
         """Return what the random ops of a sample depend on."""
@@ -172,7 +175,8 @@ class Request:
             "columns": self.columns,
         }
         if self.protocol >= _WITH_FIELDS:
-            message |= {"fields": self.fields, "closed": self.is_closed, "columns_digest": self.columns_digest}
+            message |= {"fields": self.fields, "closed": self.is_closed}
+            message |= {"columns_digest": self.columns_digest, "versions": self.versions}
         elif self.fields:
             raise ConfigError(f"fields: {self.fields[0]!r} cannot be asked for: {_OLD_NODE}")
         return json.dumps(message, separators=(",", ":")).encode()
@@ -214,6 +218,7 @@ class Request:
             protocol=protocol,
             is_closed=protocol >= _WITH_FIELDS and message.get("closed") is True,
             columns_digest=_string(message, "columns_digest") if "columns_digest" in message else "",
+            versions=_string(message, "versions") if "versions" in message else "",
         )
 
 
@@ -385,6 +390,9 @@ def _full_replies(batch: pa.RecordBatch, views: Iterator[memoryview], request: R
         cut = _parse_cut(cuts[row])
         if problem is None and cut not in (request.cuts[position], RAW):
             raise ProtocolError(f"asked for {request.cuts[position]} or less, got {cut}")
+        op_s = found["op_s"][row]
+        if len(op_s) > len(request.pipeline.get("ops", ())):
+            raise ProtocolError(f"got the times of {len(op_s):,} ops, of which the pipeline has fewer")
         yield Reply(
             position=position,
             cut=cut,
@@ -394,7 +402,7 @@ def _full_replies(batch: pa.RecordBatch, views: Iterator[memoryview], request: R
             error=None if problem is None else error_from_json(problem),
             columns=_columns(columns[row], request, is_whole=problem is None),
             reason=found["reason"][row],
-            op_s=tuple(_number(seconds) for seconds in found["op_s"][row]),
+            op_s=tuple(map(_number, op_s)),
             raw_bytes=max(found["raw_bytes"][row], 0),
             size=(max(found["height"][row], 0), max(found["width"][row], 0)),
         )

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import resources
 
@@ -110,6 +111,11 @@ def bits_of(value: Value) -> bytes:
         return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
     array = np.ascontiguousarray(value)
     return f"{array.dtype}{array.shape}".encode() + array.tobytes()
+
+
+def digest_of(found: Mapping[str, str]) -> str:
+    """Return 32 hex digits over some versions."""
+    return hashlib.sha256(json.dumps(dict(found), sort_keys=True).encode()).hexdigest()[:32]
 
 
 def versions() -> dict[str, str]:

@@ -27,7 +27,7 @@ from sophon.link.listing import piece_of
 from sophon.link.wire import PROTOCOLS, Reply, Request
 from sophon.pipeline import Kind, Pipeline, Spec
 from sophon.pipeline.ops.decode import Decode
-from sophon.pipeline.probe import versions
+from sophon.pipeline.probe import digest_of, versions
 from sophon.pipeline.registry import MOST_OPS, MOST_STEPS, check_bounds
 from sophon.process.wall_clock import date_s
 from sophon.server.access import EVERYTHING, Rights
@@ -73,6 +73,7 @@ class Executor:
         maker: Maker | None = None,
     ) -> None:
         self._stores = dict(stores)
+        self._versions = digest_of(versions())
         self._budget = budget
         self._patience_s = patience_s
         self.limits = limits or Limits()
@@ -184,6 +185,12 @@ class Executor:
             raise ConfigError(
                 f"data set {request.dataset} is {found} here, but the trainer started with "
                 f"{request.dataset_fingerprint}; the files have changed: start the run anew"
+            )
+        if request.versions not in ("", self._versions):
+            here = ", ".join(map(" ".join, versions().items()))
+            raise ConfigError(
+                f"this node was started anew with other libraries ({here}), whose "
+                "results were not compared with the trainer's: start the run anew"
             )
         if request.columns_digest not in ("", store.manifest.columns_digest):
             raise ConfigError(
@@ -304,7 +311,7 @@ def _within(pipeline: Pipeline, limits: Limits, reason: str) -> tuple[Pipeline |
             break
     first = pipeline.ops[0]
     if isinstance(first, Decode) and first.max_pixels > limits.pixels:
-        pipeline = Pipeline([replace(first, max_pixels=limits.pixels), *pipeline.ops[1:]])
+        pipeline = Pipeline([replace(first, max_pixels=limits.pixels), *pipeline.ops[1:]], pipeline.fields)
     return pipeline, reason
 
 

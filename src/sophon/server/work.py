@@ -25,13 +25,14 @@ import numpy as np
 import pyarrow as pa
 
 from sophon.codec.codec import Payload
-from sophon.codec.cut import RAW, Cut, check_cut
+from sophon.codec.cut import RAW, Cut, check_cut, looks_ahead
 from sophon.codec.window.bands import bands_of
 from sophon.codec.window.windowed import Windowed
 from sophon.errors import ConfigError, Error, RetryableError, StoreError
 from sophon.link.closed import Room
 from sophon.link.wire import Reply, Request, StreamClock, raw_batch
 from sophon.pipeline import Pipeline, Trace
+from sophon.pipeline.region import can_crop_early
 from sophon.server.maker import ChildLost, NoSpace
 from sophon.server.seats import Seat
 from sophon.server.tenants.slot import Slot
@@ -393,7 +394,10 @@ class Work:
     def _window(self, position: int) -> Windowed | None:
         """Return a window read from an object store by its index, if that is less than the whole object."""
         bands, request = bands_of(self._store), self._request
+        cut = request.cuts[position]
         if bands is None or request.fields or self._pipeline is None:
+            return None
+        if not looks_ahead(cut) and not can_crop_early(self._pipeline, cut.k):  # it sends what lies beside the crop too
             return None
         window = bands.window(request.samples[position], self._pipeline, request.key(position))
         if window is not None:

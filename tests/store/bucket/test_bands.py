@@ -207,3 +207,19 @@ def test_bands_of_all_kinds_give_the_same_bits(request, use, tmp_path, name, kin
         with serve(address, options=("--cache-dir", str(tmp_path / "cache"))) as node:
             for policy in ("0:window", "1:raw", "2:webp", "all", "optimal"):
                 assert epochs(node.url, policy, 0) == expected, policy
+
+
+def test_a_node_makes_cuts_before_the_crop_of_whole_objects(tmp_path, seaweedfs, use):
+    use(seaweedfs)
+    root = tmp_path / "data" / "class_0"
+    root.mkdir(parents=True)
+    for number in range(4):
+        (root / f"{number}.jpg").write_bytes(encode(scene(300, 420, seed=number), "jpeg 4:2:0"))
+    address = upload(seaweedfs, root.parent, tmp_path.name)
+    write_index(open_store(address))
+    expected = digest(sophon.DataLoader(root.parent, RECIPE, batch_size=2, seed=1))
+    with serve(address) as server:
+        for asked in ("0:zstd", "1:raw", "1:zstd", "1:webp", "2:webp"):
+            loader = sophon.DataLoader(server.url, RECIPE, batch_size=2, seed=1, policy=asked)
+            assert digest(loader) == expected
+            assert dict(loader.stats.to_dict()["cuts"]) == {asked: 4}, "not the file instead"

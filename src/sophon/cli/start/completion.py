@@ -14,13 +14,13 @@ SHELLS = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, *, shell: str) -> None:
-    r"""Print the script that completes `sophon` in a shell.
+    """Print the script that completes `sophon` in a shell.
 
     \b
     bash   sophon completion bash > ~/.local/share/bash-completion/completions/sophon
     zsh    sophon completion zsh > "${fpath[1]}/_sophon"
     fish   sophon completion fish > ~/.config/fish/completions/sophon.fish
-    """
+    """  # noqa: D301 - click's own mark
     kind = get_completion_class(shell)
     if kind is None:
         raise ConfigError(f"this release of click completes nothing in {shell}; take one of 8.3 or newer")

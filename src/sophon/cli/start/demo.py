@@ -72,14 +72,13 @@ def demo(*, data: Path | None, like: str, count: int, link: float, epochs: int, 
         settings = DemoSettings(folder, Path(work), link, epochs, data=words, like=like)
         with _bars() as shown:
             result = run_demo(settings, shown.update)
-    (out / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     console.print(_table(result))
-    page = _report(result, out)
+    page = _written(result, out)
     if not result["identical"]:
         console.print("[bold red]The policies did not feed the model the same bits. Please report this.")
         sys.exit(1)
     console.print(_sentence(result), highlight=False, soft_wrap=True)
-    console.print(f"The whole story: {page}", highlight=False, soft_wrap=True)
+    console.print(page, highlight=False, markup=False, soft_wrap=True)
     console.print(_next(data), highlight=False, markup=False, soft_wrap=True)
 
 
@@ -163,10 +162,16 @@ def _next(data: Path | None) -> str:
     return "Next:\n" + "\n".join(f"  {title:<17}{command}" for title, command in steps)
 
 
-def _report(result: dict[str, Any], out: Path) -> Path:
+def _written(result: dict[str, Any], out: Path) -> str:
+    """Write down the result and the page about it; return what to say of it. The result was shown: nothing is lost."""
     from sophon.report.write import facts_of, write_report
 
     try:
-        return write_report(facts_of(result), out)
-    except ImportError as error:
-        raise ConfigError(f'the report needs matplotlib ({error}); pip install "sophon-loader[report]"') from error
+        (out / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        return f"The whole story: {write_report(facts_of(result), out)}"
+    except (ImportError, ConfigError) as error:
+        return f"There is no page about it: {error}"
+    except OSError as error:
+        return (
+            f"There is no page about it: {out} cannot be written to ({error.strerror}); give another folder with --out"
+        )

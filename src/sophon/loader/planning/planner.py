@@ -213,6 +213,7 @@ class Planner:
     def end(self) -> None:
         """Take stock after an epoch."""
         self._background.abandon()
+        self._early = None  # what was not tried in it can still be predicted, and be wanted by the next one
         if not self._is_ready:
             return
         self._resources = self.resources()

@@ -15,7 +15,7 @@ from sophon.errors import ConfigError
 from sophon.link.transport import Opened
 from sophon.pipeline import Pipeline
 from sophon.pipeline.pipeline import in_words
-from sophon.pipeline.probe import digests, versions
+from sophon.pipeline.probe import digest_of, digests, versions
 from sophon.plan.plan import Plan
 from sophon.plan.policies import POLICIES
 from sophon.profile.columns import resize_k
@@ -178,6 +178,11 @@ def count_agreed(pipeline: Pipeline, opened: Opened) -> int:
         # Ops that fail on the built-in picture cannot be compared; the same versions must do.
         agreed = opened.max_cut
     return min(agreed, pipeline.max_cut)
+
+
+def versions_for(cuts: Sequence[Cut], opened: Opened) -> str:
+    """Return the digest of the versions that a node must still have to make some cuts; "" if none depends on them."""
+    return digest_of(opened.versions) if opened.versions and any(cut.k > 0 for cut in cuts) else ""
 
 
 def differences(opened: Opened) -> str:

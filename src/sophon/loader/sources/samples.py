@@ -18,7 +18,7 @@ from sophon.link.transport import Fetch, Opened
 from sophon.link.wire import Reply, Request
 from sophon.loader.account.stats import Stats
 from sophon.loader.machine.machine import Ask
-from sophon.loader.sources.assignment import Assignment, within
+from sophon.loader.sources.assignment import Assignment, versions_for, within
 from sophon.loader.sources.driver import Driver, Errand
 from sophon.loader.sources.sources import Row, Sources, explain
 from sophon.pipeline import Pipeline
@@ -102,6 +102,7 @@ class Samples:
             samples: Their indexes.
             keys: What random ops know them by, if that is not their index.
         """
+        cuts = self.assignment.of(samples)
         return Request(
             dataset=self.opened.name,
             dataset_fingerprint=self.opened.fingerprint,
@@ -109,7 +110,8 @@ class Samples:
             seed=self.seed,
             epoch=epoch,
             samples=tuple(samples),
-            cuts=self.assignment.of(samples),
+            cuts=cuts,
+            versions=versions_for(cuts, self.opened),
             columns=self.columns,
             columns_digest=self.opened.columns_digest if set(self.columns) - {"id"} else "",
             fields=self.fields,

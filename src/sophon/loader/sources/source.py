@@ -21,7 +21,7 @@ from sophon.errors import ConfigError, Error, RetryableError, StoreError, remote
 from sophon.link.listing import Listing
 from sophon.link.transport import Fetch, Opened, Transport
 from sophon.link.wire import Reply, Request, StreamClock
-from sophon.loader.sources.assignment import count_agreed
+from sophon.loader.sources.assignment import count_agreed, versions_for
 from sophon.loader.sources.union import Holding
 from sophon.pipeline import Pipeline
 
@@ -62,7 +62,8 @@ class Source(Transport):
         if any(cut.k > 0 for cut in cuts):
             most = self._agreed(opened)
             cuts = tuple(cut if cut.k <= most else RAW for cut in cuts)
-        fitted = replace(request, dataset=opened.name, cuts=cuts)
+        versions = versions_for(cuts, opened)
+        fitted = replace(request, dataset=opened.name, cuts=cuts, versions=versions)
         if self._holding is not None:
             own, its = self._holding.own_of(request.samples), opened.fingerprint
             fitted = replace(fitted, dataset_fingerprint=its, samples=own, keys=request.keys or request.samples)
