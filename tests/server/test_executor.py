@@ -212,8 +212,9 @@ def test_digests_tell_pipelines_apart_and_stop_where_an_op_cannot_be_probed():
 
 @pytest.mark.parametrize("in_order", [True, False])
 def test_what_nobody_waits_for_any_more_is_not_worked_on(make, in_order):
-    executor, go = make(), threading.Event()
-    blocker = executor._budget.submit(lambda _: go.wait(HANG_S), 1000)
+    executor, go, has_begun = make(), threading.Event(), threading.Event()
+    blocker = executor._budget.submit(lambda _: (has_begun.set(), go.wait(HANG_S)), 1000)
+    assert has_begun.wait(HANG_S)
     replies = executor.replies(_request(in_order=in_order)).pulse(lambda: 0.01)
     assert next(replies) is None  # all nine are queued behind the blocker
     replies.close()  # as Flight does when a trainer cancels or goes away
