@@ -47,10 +47,16 @@ def bench_first(
             runs: dict[str, list[dict[str, Any]]] = {"none": [], "first": [], "second": []}
             with testbed.server({_NAME: folder}, storage_cores) as server:
                 for seed in range(repeats):
-                    told: dict[str, Any] = {"url": server.url(_NAME), "batch_size": _BATCH, "workers": 2, "seed": seed}
+                    told: dict[str, Any] = {
+                        "url": server.url(_NAME),
+                        "plan": None,
+                        "batch_size": _BATCH,
+                        "workers": 2,
+                        "seed": seed,
+                    }
                     do = testbed.trainer.do
-                    samples = do("open_job", name="none", policy="none", **told)
-                    do("open_job", name="job", policy="optimal", **told)
+                    samples = do("open", name="none", policy="none", **told)
+                    do("open", name="job", policy="optimal", **told)
                     for what, loader, epoch in (("none", "none", 0), ("first", "job", 0), ("second", "job", 1)):
                         on_step(f"{name}: {what}", next(steps), count)
                         runs[what].append(_epoch(testbed, do, loader, epoch, consumer_per_s))

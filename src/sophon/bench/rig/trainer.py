@@ -53,19 +53,17 @@ class Trainer:
         torch.set_num_threads(1)
         return "hello"
 
-    def open(self, name: str, url: str, plan: str | None, batch_size: int, workers: int, seed: int) -> int:
-        """Make a loader with the cuts of a plan, or one that plans for itself; return how many samples there are."""
-        policy = Planning("optimal", profile=False) if plan is None else Planning(Path(plan))
-        self._loaders[name] = DataLoader(
-            url, RECIPE, batch_size=batch_size, shuffle=True, num_workers=workers, seed=seed, policy=policy
-        )
-        return len(self._loaders[name].dataset)
+    def open(
+        self, name: str, url: str, plan: str | None, batch_size: int, workers: int, seed: int, policy: str = "optimal"
+    ) -> int:
+        """Make a loader with the cuts of a plan, or one of a policy that knows of no job before it.
 
-    def open_job(self, name: str, url: str, policy: str, batch_size: int, workers: int, seed: int) -> int:
-        """Make a loader of the paper's recipe that knows of no job before it; return how many samples there are."""
-        told = Planning(policy, profile=False)
+        Returns:
+            How many samples there are.
+        """
+        planning = Planning(policy, profile=False) if plan is None else Planning(Path(plan))
         self._loaders[name] = DataLoader(
-            url, RECIPE, batch_size=batch_size, shuffle=True, num_workers=workers, seed=seed, policy=told
+            url, RECIPE, batch_size=batch_size, shuffle=True, num_workers=workers, seed=seed, policy=planning
         )
         return len(self._loaders[name].dataset)
 
