@@ -27,11 +27,11 @@ from sophon.bench.pictures.samples import Samples
 from sophon.codec import RAW, Cut, codec_named, make_payload
 from sophon.codec.codec import AheadCodec
 from sophon.codec.window import available, parse
-from sophon.codec.window.codec import WindowCodec
+from sophon.codec.window.codec import JpegWindow
 from sophon.codec.window.indexes import Indexes
 from sophon.codec.window.refusal import NotWindowable
 from sophon.errors import ConfigError, OpError
-from sophon.pipeline import Key, needed_box
+from sophon.pipeline import Box, Key, needed_box
 from sophon.profile.columns import cuts_to_profile
 
 EPOCHS = 5
@@ -50,7 +50,7 @@ class _Pass:
 
     data: bytes
     key: Key
-    box: tuple[int, int, int, int]
+    box: Box
     payload: bytes
     index_bytes: int = 0
 
@@ -113,7 +113,7 @@ def bench_window(samples: Samples, seconds: float, on_step: OnStep | None = None
         raise ConfigError("the window extension was not built here; install a C compiler and sophon again")
     report = on_step or nothing
     indexes = Indexes(max_bytes=1 << 40)
-    walking, indexed = WindowCodec(Indexes(max_bytes=0)), WindowCodec(indexes)
+    walking, indexed = JpegWindow(Indexes(max_bytes=0)), JpegWindow(indexes)
     passes: list[_Pass] = []
     progressive: list[_Pass] = []
     for sample, data in enumerate(samples.files):
@@ -154,7 +154,7 @@ def bench_window(samples: Samples, seconds: float, on_step: OnStep | None = None
     )
 
 
-def _pass(sample: int, data: bytes, codec: WindowCodec, indexes: Indexes) -> _Pass | None:
+def _pass(sample: int, data: bytes, codec: JpegWindow, indexes: Indexes) -> _Pass | None:
     """Return a sample with its window, or None if there is none."""
     try:
         header = parse(data)
@@ -191,7 +191,7 @@ def _in_a_row(work: Callable[[_Pass], object]) -> Callable[[list[_Pass]], None]:
     return run
 
 
-def _by_pillow(data: bytes, box: tuple[int, int, int, int]) -> Image.Image:
+def _by_pillow(data: bytes, box: Box) -> Image.Image:
     """Decode, crop and resize as torchvision does."""
     top, left, height, width = box
     picture = Image.open(io.BytesIO(data)).convert("RGB")

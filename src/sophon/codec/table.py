@@ -10,8 +10,7 @@ from sophon.codec.codec import Codec
 from sophon.codec.jpeg import Jpeg
 from sophon.codec.raw import Raw
 from sophon.codec.webp import Webp
-from sophon.codec.window import jpeg as window
-from sophon.codec.window.codec import WindowCodec
+from sophon.codec.windows import Window, available
 from sophon.codec.zstd import Zstd
 from sophon.errors import ConfigError
 
@@ -22,11 +21,11 @@ CODECS: dict[str, Callable[..., Codec]] = {
     "jxl1": partial(jxl.Jxl, 1),
     "jxl3": partial(jxl.Jxl, 3),
     "jpeg": Jpeg,
-    "window": WindowCodec,
+    "window": Window,
 }
 
 # What a codec needs besides the package itself: an extension that a machine without a compiler does not have, an extra.
-_NEEDS: dict[str, Callable[[], bool]] = {"window": window.available, "jxl1": jxl.available, "jxl3": jxl.available}
+_NEEDS: dict[str, Callable[[], bool]] = {"window": available, "jxl1": jxl.available, "jxl3": jxl.available}
 
 
 def offered() -> list[str]:

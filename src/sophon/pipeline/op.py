@@ -10,6 +10,8 @@ If an op is inconsistent with the following, it is a bug:
 - `draw` uses the given `Rng` and the input's spec, never the pixels; so that the parameters of any future epoch can be
   known before the picture is decoded. An op without randomness does not define it. One that `looks` also uses the
   boxes of objects in the spec, which whoever draws has put there; those after an op are where `placed` says.
+- The first op of a pipeline is a `Decoder`, one for each kind of data: pictures, sound, volumes. What it gives has
+  axes, and a box is an interval on each of them (`part.Box`).
 - `apply` is a pure function of (value, params), gives the same bits on every machine, and never changes its input. On a
   value of another kind than `takes` it raises; no op hands on what it does not know (`Pipeline.run` checks that too).
 - `boxes_needed`, `boxes_before` and `sizes_made` say of many pictures at once what `draw`, `box_needed`, `box_before`
@@ -27,7 +29,7 @@ from typing import Any, ClassVar, TypeAlias
 from sophon.errors import ConfigError
 from sophon.pipeline.part import Box
 from sophon.pipeline.rng import Rng
-from sophon.pipeline.spec import Kind, Objects, Spec, Value
+from sophon.pipeline.spec import SIGNALS, Kind, Objects, Spec, Value
 from sophon.pipeline.streams import Boxes, Sizes, Streams
 
 Params: TypeAlias = Any
@@ -169,6 +171,31 @@ class Op:
             )
 
 
+@dataclasses.dataclass(frozen=True)
+class Decoder(Op):
+    """The op that a pipeline begins with: from the bytes of a file to a value with axes."""
+
+    takes: ClassVar[Kind] = Kind.ENCODED
+    data: ClassVar[str]  # kind of field that it is for, as in `store.fields`: decides about windows and costs
+
+    @property
+    def gives_parts(self) -> bool:
+        """Whether a part of what it gives may be made without the rest, where the ops after it need no more."""
+        return True
+
+    def sized(self, sizes: Sequence[int]) -> Spec:
+        """Return the spec of what it gives for a file of this size along each axis, as far as that is known."""
+        raise NotImplementedError
+
+    def specimen(self) -> bytes:
+        """Return a small file made from nothing, which all it can do is tried on (`pipeline.probe`)."""
+        raise NotImplementedError
+
+    def within(self, most: int) -> Decoder:  # noqa: ARG002 - part of the contract
+        """Return the op that refuses values of more elements than this, as well as those that it refuses already."""
+        return self
+
+
 def first_crop_of(ops: Sequence[Op]) -> int | None:
     """Return the index of the first op that crops, if those before it let a part pass."""
     for index, op in enumerate(ops):
@@ -193,4 +220,8 @@ def _remedy(takes: Kind, found: Kind) -> str:
         return "put it first, where the bytes of the file are"
     if found is Kind.ENCODED:
         return "begin the pipeline with Decode()"
+    if found in SIGNALS or takes in SIGNALS:
+        return (
+            f"there are other ops for {found.value}" if found in SIGNALS else f"begin with a decoder for {takes.value}"
+        )
     return "put it after ToTensor()" if takes is Kind.TENSOR else "put it before the op that makes a tensor"

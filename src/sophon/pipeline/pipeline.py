@@ -22,11 +22,12 @@ from sophon.pipeline.ops.tensor import Tensor
 from sophon.pipeline.region import first_crop
 from sophon.pipeline.registry import MOST_STEPS, check_bounds, op_from_spec
 from sophon.pipeline.rng import Key, Rng
-from sophon.pipeline.spec import ENCODED, Kind, Spec, Value, spec_of
+from sophon.pipeline.spec import ENCODED, SIGNALS, Kind, Spec, Value, spec_of
 from sophon.pipeline.trace import Trace
 from sophon.pipeline.translation import ops_from_transform
 
 _BOXES = "boxes"  # kind of field, as in `store.fields`
+_ARRAYS = (Kind.TENSOR, Kind.VIEWS, *SIGNALS)  # what users see tensors of
 _FORMAT = 1  # of the JSON form
 _LONGEST_WORDS = 400  # characters: a recipe of ten ops has half of them
 _MAX_JSON_BYTES = 1 << 16  # a recipe is a few hundred bytes
@@ -39,8 +40,9 @@ class Pipeline:
     afterwards, and its fingerprint names it on both sides of the link.
 
     Args:
-        ops: Ops in order, the first one taking encoded bytes (`Decode`). A callable that is not an op becomes a `Call`:
-            it stays on the trainer, and so does everything after it. `Views` become several ops, one for each stage.
+        ops: Ops in order, the first one taking encoded bytes: `Decode`, or the decoder of another kind of data. A
+            callable that is not an op becomes a `Call`: it stays on the trainer, and so does everything after it.
+            `Views` become several ops, one for each stage.
         fields: Name and kind of each further field of a sample that goes along with the picture: masks, boxes. The
             payload of such a sample holds them all (`codec.targets`); what is done to them is for the trainer alone.
     """
@@ -162,7 +164,7 @@ class Pipeline:
             spec = spec_of(value)
             at = position
             try:
-                by_op = self.specs[position].kind in (Kind.TENSOR, Kind.VIEWS)
+                by_op = self.specs[position].kind in _ARRAYS
                 value = met(self.ops[position], value, spec, by_op=by_op)
                 for at in range(position, after):
                     op = self.ops[at]

@@ -1,4 +1,4 @@
-"""Which box of a picture the ops after Decode need."""
+"""Which box of a picture, or of another value with axes, the ops after the decoder need."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from sophon.pipeline.op import Op, Params, first_crop_of
-from sophon.pipeline.ops.decode import Decode
+from sophon.pipeline.op import Decoder, Op, Params, first_crop_of
 from sophon.pipeline.part import Box
 from sophon.pipeline.rng import Key, Rng
-from sophon.pipeline.spec import Spec, image
+from sophon.pipeline.spec import Spec
 from sophon.pipeline.streams import Boxes, Sizes, Streams, whole
 
 if TYPE_CHECKING:  # a pipeline asks here how far a storage node has to know it
@@ -19,29 +18,40 @@ if TYPE_CHECKING:  # a pipeline asks here how far a storage node has to know it
 
 
 def first_crop(ops: Sequence[Op]) -> int | None:
-    """Return the position of the first op that crops, if those between it and Decode let a part pass."""
-    if not isinstance(ops[0], Decode) or ops[0].mode not in ("RGB", "L"):
+    """Return the position of the first op that crops, if those between it and the decoder let a part pass."""
+    if not isinstance(ops[0], Decoder) or not ops[0].gives_parts:
         return None
     after = first_crop_of(ops[1:])
     return None if after is None else after + 1
 
 
 def can_crop_early(pipeline: Pipeline, stop: int | None = None) -> bool:
-    """Return whether one of ops[:stop] crops, those between it and Decode let a part pass, and all can be drawn for."""
+    """Return whether one of ops[:stop] crops, those before it let a part pass, and all can be drawn for."""
     crop = first_crop(pipeline.ops[:stop]) if stop != 0 else None
     return crop is not None and crop < pipeline.drawable
 
 
 def needed_box(pipeline: Pipeline, key: Key, height: int, width: int, stop: int | None = None) -> Box | None:
-    """Return the box of a picture of this size that ops[:stop] need in one pass, or None if they need all of it.
-
-    Where they end before the crop, what they give is the whole picture. Random parameters depend on the key, what comes
-    with it and the picture's size alone, so nothing has to be decoded for this.
-    """
+    """Return what `needed_region` does, for a picture of this size."""
     decode = pipeline.ops[0]
-    if not isinstance(decode, Decode) or first_crop(pipeline.ops) is None:
+    return needed_region(pipeline, key, decode.sized((height, width)), stop) if isinstance(decode, Decoder) else None
+
+
+def needed_region(pipeline: Pipeline, key: Key, spec: Spec, stop: int | None = None) -> Box | None:
+    """Return the box of a decoded value that ops[:stop] need in one pass, or None if they need all of it.
+
+    Where they end before the crop, what they give is the whole. Random parameters depend on the key, what comes
+    with it and the spec alone, so nothing has to be decoded for this.
+
+    Args:
+        pipeline: What is done to the value.
+        key: Which sample, of which epoch.
+        spec: Of what the decoder gives for this sample, all sizes known.
+        stop: After the last op; by default all.
+    """
+    if first_crop(pipeline.ops) is None:
         return None
-    spec = image(height, width, len(decode.mode)).with_objects(None if key.sight is None else key.sight.objects)
+    spec = spec.with_objects(None if key.sight is None else key.sight.objects)
     passed: list[tuple[Op, Spec, Params]] = []
     for position, op in enumerate(pipeline.ops[1:stop], start=1):
         params = op.draw(Rng(key, position), spec) if op.random else None
@@ -62,17 +72,17 @@ def needed_box(pipeline: Pipeline, key: Key, height: int, width: int, stop: int 
 def needed_boxes(
     pipeline: Pipeline, seed: int, epochs: int | NDArray[Any], samples: NDArray[Any], sizes: Sizes
 ) -> Boxes | None:
-    """Return what `needed_box` says of many samples, the whole picture where it is None.
+    """Return what `needed_box` says of many samples, the whole where it is None.
 
     Args:
         pipeline: What is done to them.
         seed: Of the run.
         epochs: One for all, or one for each sample.
         samples: Which ones.
-        sizes: Heights and widths of their pictures.
+        sizes: Sizes of what the decoder gives for them, by axis.
 
     Returns:
-        The boxes; None if an op on the way has to be asked about one picture after the other.
+        The boxes; None if an op on the way has to be asked about one sample after the other.
     """
     crop = first_crop(pipeline.ops)
     if crop is None:

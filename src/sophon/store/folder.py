@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sophon.errors import StoreError
+from sophon.store.fields import PICTURE, SUFFIXES, kind_by_ending
 from sophon.store.manifest import Int64Array, Manifest, decode_name, encode_name, is_as_listed, sources_table
 from sophon.store.options import suffixes
 from sophon.store.pages.columns import parts_of
@@ -39,8 +40,7 @@ else:
     except ImportError:  # built without a compiler
         files = None
 
-# torchvision.datasets.folder.IMG_EXTENSIONS
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+IMAGE_SUFFIXES = SUFFIXES[PICTURE]
 
 _CHUNK = 16_384  # files per step: the only Python objects per file are those of one step
 _SHARD_SUFFIXES = (".tar", ".parquet")
@@ -71,10 +71,23 @@ class FolderStore(Store):
     ) -> Manifest:
         """Return the manifest of a folder: classes, order and labels are those of torchvision's ImageFolder.
 
-        With the option `files` its samples are files with other endings, or any.
+        Where there is no picture, its samples are files of the kind that there are most of, such as sound. With the
+        option `files` they are files with other endings, or any.
         """
         files = (options or {}).get("files")
-        walk = _Walk(path, on_progress, IMAGE_SUFFIXES if files is None else suffixes(files))
+        if files is not None:
+            return cls._scanned(_Walk(path, on_progress, suffixes(files)))
+        walk = _Walk(path, on_progress)
+        try:
+            return cls._scanned(walk)
+        except StoreError:
+            if not walk.kinds or walk.count:
+                raise
+        return cls._scanned(_Walk(path, on_progress, SUFFIXES[walk.kinds.most_common(1)[0][0]]))
+
+    @classmethod
+    def _scanned(cls, walk: _Walk) -> Manifest:
+        path = walk.root
         root = walk.list_folder("", walk.parents(), keep=False)
         classes = root.folders
         listings: list[_Listing] = []
@@ -254,6 +267,7 @@ class _Walk:
     on_progress: Progress | None
     endings: tuple[str, ...] = IMAGE_SUFFIXES
     others: Counter[str] = field(default_factory=Counter)  # endings of files that are left out
+    kinds: Counter[str] = field(default_factory=Counter)  # of data in files that are left out
     count: int = 0
     loops: int = 0
     lost: int = 0
@@ -320,6 +334,8 @@ class _Walk:
                 if not lower.endswith(self.endings) or (lower.startswith(".") and self.endings == ("",)):
                     self.shards += lower.endswith(_SHARD_SUFFIXES)
                     self.others[os.path.splitext(lower)[1]] += 1  # noqa: PTH122 - a Path takes longer
+                    if kind := kind_by_ending(lower):
+                        self.kinds[kind] += 1
                     continue
                 images += 1
                 if keep:

@@ -1,4 +1,4 @@
-"""window: the part of a JPEG file that the next crop needs, as a JPEG file.
+"""The window of a picture: the part of a JPEG file that the next crop needs, as a JPEG file.
 
 Projection pushdown in the compressed domain: no pixel is decoded near storage, and the trainer decodes only the part.
 """
@@ -35,7 +35,7 @@ _WORTHWHILE_SHARE_INDEXED = 0.8
 _WORTHWHILE_SHARE_PROGRESSIVE = 0.65
 
 
-class WindowCodec(AheadCodec):
+class JpegWindow(AheadCodec):
     """A baseline JPEG made of just those MCUs that the next ops need.
 
     Byte layout: four uint32, little-endian: row and column of the whole picture at which the window begins, height and
@@ -93,6 +93,12 @@ class WindowCodec(AheadCodec):
         if top + piece.height > height or left + piece.width > width:
             raise PayloadError(f"a window of {piece.width}×{piece.height} beyond the border of {width}×{height} pixels")
         return Part(piece, top, left, height, width)
+
+    def cut_down(
+        self, data: Payload, pipeline: Pipeline, key: Key, stop: int | None = None, trace: Trace | None = None
+    ) -> Part | None:
+        """Decode only the part of a file that ops[:stop] need in one pass."""
+        return cut_down(data, pipeline, key, stop, trace)
 
 
 def cut_down(
