@@ -3,8 +3,8 @@
 from setuptools import Extension, setup
 
 SHARED = ["src/sophon/codec/window/_bits.pxd"]
-# `optional`: where no compiler is found the install succeeds. That node does not offer the window codec, resizes
-# pictures by Pillow, blurs them and makes tensors by NumPy, and reads files by `os`: the same bits, more slowly.
+# `optional`: where no compiler is found the install succeeds. That node does not offer windows of pictures and FLAC
+# files, resizes pictures by Pillow, blurs them and makes tensors by NumPy, and reads files by `os`: the same bits, more slowly.
 WINDOWS = [
     Extension(f"sophon.codec.window.{name}", [f"src/sophon/codec/window/{name}.pyx"], depends=SHARED, optional=True)
     for name in ("_jpeg", "_progressive")
@@ -13,6 +13,7 @@ PIXELS = [
     Extension(f"sophon.pipeline.{name}", [f"src/sophon/pipeline/{name}.pyx"], optional=True)
     for name in ("_pixels", "_blur")
 ]
+SOUND = Extension("sophon.codec.audio._flac", ["src/sophon/codec/audio/_flac.pyx"], optional=True)
 FILES = Extension("sophon.store._files", ["src/sophon/store/_files.pyx"], optional=True)
 
-setup(ext_modules=[*WINDOWS, *PIXELS, FILES])
+setup(ext_modules=[*WINDOWS, *PIXELS, SOUND, FILES])

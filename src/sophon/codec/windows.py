@@ -6,6 +6,7 @@ near storage, and sent.
 
 from __future__ import annotations
 
+from sophon.codec.audio.window import AudioWindow
 from sophon.codec.codec import AheadCodec, Payload
 from sophon.codec.window import jpeg
 from sophon.codec.window.codec import JpegWindow
@@ -13,9 +14,9 @@ from sophon.errors import OpError, PayloadError
 from sophon.pipeline import Key, Kind, Part, Pipeline, Spec, Trace
 from sophon.pipeline.op import Decoder
 from sophon.pipeline.part import Signal
-from sophon.store.fields import PICTURE
+from sophon.store.fields import AUDIO, PICTURE
 
-WINDOWS: dict[str, AheadCodec] = {PICTURE: JpegWindow()}
+WINDOWS: dict[str, AheadCodec] = {PICTURE: JpegWindow(), AUDIO: AudioWindow()}
 """A row for each kind of data of which windows can be cut."""
 
 
