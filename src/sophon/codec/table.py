@@ -28,7 +28,12 @@ CODECS: dict[str, Callable[..., Codec]] = {
 }
 
 # What a codec needs besides the package itself: an extension that a machine without a compiler does not have, an extra.
-_NEEDS: dict[str, Callable[[], bool]] = {"window": available, "jxl1": jxl.available, "jxl3": jxl.available, "flac": flac.available}
+_NEEDS: dict[str, Callable[[], bool]] = {
+    "window": available,
+    "jxl1": jxl.available,
+    "jxl3": jxl.available,
+    "flac": flac.available,
+}
 
 
 def offered() -> list[str]:

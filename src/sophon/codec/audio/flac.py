@@ -23,8 +23,8 @@ _SUBTYPES = {16: "PCM_16", 24: "PCM_24"}
 class FlacCodec(Codec):
     """Sound as a FLAC file, by libsndfile.
 
-    Byte layout: a FLAC file of 16 bits a sample where all samples are multiples of 2⁻¹⁵, else of 24. Samples that are not
-    multiples of 2⁻²³ either, such as those of resampled sound, are refused: a smaller cut is made.
+    Byte layout: a FLAC file of 16 bits a sample where all samples are multiples of 2⁻¹⁵, else of 24. Samples that are
+    not multiples of 2⁻²³ either, such as those of resampled sound, are refused: a smaller cut is made.
     """
 
     @property

@@ -77,7 +77,12 @@ def parse(data: bytes | memoryview) -> Flac:
 
 def _declared(info: bytes, start: int, file_bytes: int) -> Flac:
     packed = int.from_bytes(info[10:18], "big")
-    rate, channels, bits, samples = packed >> 44, (packed >> 41 & 7) + 1, (packed >> 36 & 31) + 1, packed & (1 << 36) - 1
+    rate, channels, bits, samples = (
+        packed >> 44,
+        (packed >> 41 & 7) + 1,
+        (packed >> 36 & 31) + 1,
+        packed & (1 << 36) - 1,
+    )
     if not 1 <= rate <= MOST_RATE or not 4 <= bits <= 24:
         raise OpError(f"a FLAC file of {bits} bits at {rate:,} samples per second.", remedy=REMEDY)
     if samples == 0:

@@ -27,8 +27,8 @@ _PI = 3.141592653589793
 class Resample(AudioOp):
     """Resample sound: what ``scipy.signal.resample_poly`` does, computed so that no machine rounds otherwise.
 
-    A polyphase filter of fixed length, in float64; each sample is a sum of products in a fixed order, rounded to float32
-    at the end. It differs from SciPy's result by less than 1e-6 of full scale.
+    A polyphase filter of fixed length, in float64; each sample is a sum of products in a fixed order, rounded to
+    float32 at the end. It differs from SciPy's result by less than 1e-6 of full scale.
 
     Args:
         rate: Samples per second of the result.
@@ -126,7 +126,7 @@ def _filter(up: int, down: int) -> Reals:
     most = max(up, down)
     half = _REACH * most
     n = np.arange(2 * half + 1) - half
-    window = bessel_i0(_BETA * _root(np.maximum(1.0 - (n / half) ** 2, 0.0))) / bessel_i0(np.array([_BETA]))
+    window = bessel_i0(_BETA * _root(np.maximum(1.0 - (n / half) * (n / half), 0.0))) / bessel_i0(np.array([_BETA]))
     _, sin = sines(n, 2 * most)  # sin(π n / most)
     sinc = np.where(n == 0, 1.0, sin / (_PI * np.where(n == 0, 1, n) / most))
     numbers = sinc * window

@@ -1,8 +1,8 @@
 """WAV files: where the samples lie, and which numbers they are.
 
-Samples of 8, 16, 24 and 32 bits become float32 between -1 and 1, divided by 2 to the power of their bits less one: exact
-up to 24 bits, rounded to the nearest above. Those of 32-bit floats are what they are; of 64 bits, rounded to the nearest.
-That is what libsndfile does. RF64, big-endian RIFX and compressed samples are refused.
+Samples of 8, 16, 24 and 32 bits become float32 between -1 and 1, divided by 2 to the power of their bits less one:
+exact up to 24 bits, above that rounded to the nearest. Those of 32-bit floats are what they are, those of 64 bits
+rounded. That is what libsndfile does. RF64, big-endian RIFX and compressed samples are refused.
 """
 
 from __future__ import annotations
@@ -103,7 +103,9 @@ def _with_samples(form: bytes, start: int, length: int, file_bytes: int) -> Wav:
     if length == _TO_THE_END:
         length = there
     if length > there:
-        raise OpError(f"a WAV file that was cut off: {length:,} bytes of samples declared, {there:,} there.", remedy=REMEDY)
+        raise OpError(
+            f"a WAV file that was cut off: {length:,} bytes of samples declared, {there:,} there.", remedy=REMEDY
+        )
     return Wav(form, tag == _FLOAT, bits, channels, rate, start, length // step)
 
 

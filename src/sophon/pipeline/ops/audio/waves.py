@@ -1,9 +1,9 @@
 """Sines, Bessel's I₀ and Fourier transforms from additions, multiplications and divisions alone.
 
-The C library's sine and every FFT library may round otherwise on another machine. Here each number comes from IEEE basic
-operations on arrays of float64, in an order that is written down, so that spectrograms and filters are the same bits
-everywhere. Real and imaginary parts are arrays of their own: NumPy multiplies complex numbers with fused multiply-adds
-where the processor has them.
+The C library's sine and every FFT library may round otherwise on another machine. Here each number comes from IEEE
+basic operations on arrays of float64, in an order that is written down, so that spectrograms and filters are the same
+bits everywhere. Real and imaginary parts are arrays of their own: NumPy multiplies complex numbers with fused
+multiply-adds where the processor has them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def _fft(re: Reals, im: Reals | None) -> Pair:
     # Row r of each holds every radix-th number, from the r-th on.
     parts_re = np.ascontiguousarray(np.moveaxis(re.reshape(*re.shape[:-1], length // radix, radix), -1, 0))
     parts_im = (
-        None if im is None else np.ascontiguousarray(np.moveaxis(im.reshape(*re.shape[:-1], length // radix, radix), -1, 0))
+        None
+        if im is None
+        else np.ascontiguousarray(np.moveaxis(im.reshape(*re.shape[:-1], length // radix, radix), -1, 0))
     )
     re, im = _fft(parts_re, parts_im)
     if radix == 2:
