@@ -188,6 +188,13 @@ def _ssd(*, is_lite: bool = False) -> Any:
     return sophon.Joint(v2.Compose(steps), ("image", {"boxes": "boxes", "labels": "labels"}))
 
 
+def _audio() -> Any:
+    """Return a second of a sound, as a classifier of waveforms takes it."""
+    return sophon.Pipeline(
+        [sophon.ops.DecodeAudio(), sophon.ops.Mono(), sophon.ops.RandomTimeCrop(44_100, pad_if_needed=True)]
+    )
+
+
 JOINTS: dict[str, Callable[[], Any]] = {
     "segmentation": _segmentation,
     "detection": _detection,
@@ -208,10 +215,13 @@ RECIPES: dict[str, Callable[[], Any]] = {
     "dino": _dino,
 }
 
+SOUNDS: dict[str, Callable[[], Any]] = {"audio": _audio}
+"""Recipes for sounds."""
+
 
 def recipe_named(name: str) -> Any:
     """Return a recipe; its library must be installed."""
-    known = RECIPES | JOINTS
+    known = RECIPES | JOINTS | SOUNDS
     if name not in known:
         raise ConfigError(f"no recipe {name!r}; there is {', '.join(known)}")
     if import_torchvision() is None:

@@ -24,9 +24,8 @@ def test_the_samples_are_those_of_libsndfile_to_the_last_bit(form, channels):
 
 def test_the_largest_and_smallest_numbers_are_those_of_libsndfile():
     for bits, numbers in ((16, [-(1 << 15), (1 << 15) - 1, 0, 1, -1]), (32, [-(1 << 31), (1 << 31) - 1, 1, 77, -3])):
-        form = struct.pack("<HHIIHH", 1, 1, 8000, 8000 * bits // 8, bits // 8, bits)
         samples = np.array(numbers, f"<i{bits // 8}").tobytes()
-        data = wav.written(wav.Wav(form, False, bits, 1, 8000, 0, 0), samples)
+        data = wav.written(wav.form_of(1, 8000, bits), samples)
         assert ops.DecodeAudio().apply(data).array.tobytes() == read_by_soundfile(data).tobytes()
 
 

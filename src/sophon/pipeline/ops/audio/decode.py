@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -123,5 +122,4 @@ def _specimen(rate: int, channels: int) -> bytes:
     words = np.cumprod(np.full(count, 6364136223846793005, np.uint64)) + np.arange(count, dtype=np.uint64)
     noise = (words >> np.uint64(48)).astype(np.int64) - (1 << 15)
     swelling = noise * (np.arange(count) % 10_007) // 10_007
-    form = struct.pack("<HHIIHH", 1, channels, rate, rate * channels * 2, channels * 2, 16)
-    return wav.written(Wav(form, False, 16, channels, rate, 0, 0), swelling.astype("<i2").tobytes())
+    return wav.written(wav.form_of(channels, rate, 16), swelling.astype("<i2").tobytes())

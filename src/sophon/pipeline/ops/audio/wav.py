@@ -130,6 +130,13 @@ def _numbers(piece: memoryview, wav: Wav) -> Waveform:
     return np.frombuffer(piece, f"<i{wav.bits // 8}").astype(np.float32) * np.float32(2.0 ** (1 - wav.bits))
 
 
+def form_of(channels: int, rate: int, bits: int) -> Wav:
+    """Return the format of integers, for files that are to be written."""
+    step = channels * bits // 8
+    form = _FORMAT.pack(_PCM, channels, rate, rate * step, step, bits)
+    return Wav(form, False, bits, channels, rate, 0, 0)
+
+
 def written(wav: Wav, samples: bytes | memoryview) -> bytes:
     """Return a WAV file of these samples, in the format of another one."""
     form = wav.form + b"\0" * (len(wav.form) & 1)
