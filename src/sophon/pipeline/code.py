@@ -24,7 +24,14 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-LIBRARIES = ("torchvision", "timm", "albumentations", "torch", "kornia")  # whose classes are not the user's own code
+LIBRARIES = (
+    "torchvision",
+    "torchaudio",
+    "timm",
+    "albumentations",
+    "torch",
+    "kornia",
+)  # whose classes are not the user's own code
 # Whose code is told apart by its name alone: their releases change, and to read their files takes long.
 _BY_NAME = frozenset((*LIBRARIES, "PIL", "numpy", "scipy", "cv2", "albucore", "sophon", *sys.stdlib_module_names))
 # Attributes of a torch module.

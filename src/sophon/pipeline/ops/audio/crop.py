@@ -9,7 +9,7 @@ import numpy as np
 from sophon.errors import OpError
 from sophon.pipeline import checks
 from sophon.pipeline.op import Params
-from sophon.pipeline.ops.audio.sound import MOST_SAMPLES, AudioOp, audio
+from sophon.pipeline.ops.audio.sound import MOST_SAMPLES, AudioOp, audio, expected
 from sophon.pipeline.part import Box, Signal
 from sophon.pipeline.rng import Rng
 from sophon.pipeline.spec import Spec
@@ -37,6 +37,7 @@ class CenterTimeCrop(AudioOp):
     def output(self, spec: Spec) -> Spec:
         """Return sound of so many samples."""
         self._check_kind(spec)
+        spec = expected(spec)
         return audio((spec.shape[0], self.samples), spec.scale)
 
     def box_needed(self, spec: Spec, params: Params) -> Box | None:
@@ -113,6 +114,7 @@ class TimePad(AudioOp):
     def output(self, spec: Spec) -> Spec:
         """Return sound of at least so many samples."""
         self._check_kind(spec)
+        spec = expected(spec)
         length = spec.shape[1]
         return audio((spec.shape[0], None if length is None else max(length, self.samples)), spec.scale)
 

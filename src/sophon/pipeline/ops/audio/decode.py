@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -119,7 +119,9 @@ def spec_of_file(header: Wav | Flac) -> Spec:
 def _specimen(rate: int, channels: int) -> bytes:
     count = min(rate * 2 // 3 + 1, 1 << 18) * channels
     # Numbers of a linear congruential generator, the same wherever they are computed.
-    words = np.cumprod(np.full(count, 6364136223846793005, np.uint64)) + np.arange(count, dtype=np.uint64)
+    words: np.ndarray[Any, np.dtype[np.uint64]] = np.cumprod(
+        np.full(count, 6364136223846793005, np.uint64)
+    ) + np.arange(count, dtype=np.uint64)  # type: ignore[assignment]
     noise = (words >> np.uint64(48)).astype(np.int64) - (1 << 15)
     swelling = noise * (np.arange(count) % 10_007) // 10_007
     return wav.written(wav.form_of(channels, rate, 16), swelling.astype("<i2").tobytes())

@@ -8,7 +8,7 @@ import numpy as np
 
 from sophon.pipeline import checks, portable
 from sophon.pipeline.op import Params
-from sophon.pipeline.ops.audio.sound import EachSample, Waveform, audio
+from sophon.pipeline.ops.audio.sound import EachSample, Waveform, audio, expected
 from sophon.pipeline.rng import Rng
 from sophon.pipeline.spec import Spec
 
@@ -73,6 +73,7 @@ class Mono(EachSample):
     def output(self, spec: Spec) -> Spec:
         """Return sound of one channel."""
         self._check_kind(spec)
+        spec = expected(spec)
         return audio((1, spec.shape[1]), spec.scale)
 
     def changed(self, array: Waveform, params: Params) -> Waveform:  # noqa: ARG002 - part of the contract

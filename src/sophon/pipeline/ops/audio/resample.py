@@ -12,7 +12,7 @@ import numpy as np
 from sophon.errors import OpError
 from sophon.pipeline import checks
 from sophon.pipeline.op import Params
-from sophon.pipeline.ops.audio.sound import MOST_RATE, AudioOp, Waveform, audio
+from sophon.pipeline.ops.audio.sound import MOST_RATE, AudioOp, Waveform, audio, expected
 from sophon.pipeline.ops.audio.waves import Reals, bessel_i0, sines
 from sophon.pipeline.part import Box, Signal
 from sophon.pipeline.spec import Spec
@@ -42,6 +42,7 @@ class Resample(AudioOp):
     def output(self, spec: Spec) -> Spec:
         """Return sound of this rate; its length where length and rate of the input are known."""
         self._check_kind(spec)
+        spec = expected(spec)
         length = spec.shape[1]
         known = None if length is None or not spec.scale else self._made(length, *self._ratio(spec.scale))
         return audio((spec.shape[0], known), (float(self.rate),))

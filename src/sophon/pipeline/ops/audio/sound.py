@@ -29,6 +29,11 @@ def sound(array: Waveform, rate: float) -> Signal:
     return Signal(array, Kind.AUDIO.value, (float(rate),))
 
 
+def expected(spec: Spec) -> Spec:
+    """Return the spec of sound that an op is given: of what a step of the user's own gives, nothing is known."""
+    return audio((None, None)) if spec.kind is Kind.OBJECT else spec
+
+
 @dataclass(frozen=True)
 class AudioOp(Op):
     """An op that takes sound and gives sound."""
@@ -38,7 +43,7 @@ class AudioOp(Op):
     def output(self, spec: Spec) -> Spec:
         """Return sound of the same shape, unless an op says otherwise."""
         self._check_kind(spec)
-        return spec
+        return expected(spec)
 
 
 @dataclass(frozen=True)

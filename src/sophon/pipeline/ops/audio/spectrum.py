@@ -11,7 +11,7 @@ import numpy as np
 from sophon.errors import OpError
 from sophon.pipeline import checks, portable
 from sophon.pipeline.op import Op, Params
-from sophon.pipeline.ops.audio.sound import MOST_RATE
+from sophon.pipeline.ops.audio.sound import MOST_RATE, expected
 from sophon.pipeline.ops.audio.waves import Reals, fft, sines
 from sophon.pipeline.part import Signal
 from sophon.pipeline.spec import Kind, Spec
@@ -74,6 +74,7 @@ class MelSpectrogram(Op):
     def output(self, spec: Spec) -> Spec:
         """Return a tensor: channels, bands, frames."""
         self._check_kind(spec)
+        spec = expected(spec)
         length = spec.shape[1]
         frames = None if length is None else 1 + length // (self.hop or 1)
         return Spec(Kind.TENSOR, (spec.shape[0], self._rows, frames), "float32")
