@@ -69,10 +69,9 @@ def _integers(array: np.ndarray[Any, np.dtype[np.float32]]) -> tuple[int, np.nda
     """Return bits, and samples as the integers that libsndfile writes in so many bits without a change."""
     if not np.isfinite(array).all() or np.signbit(array[array == 0]).any():
         raise OpError("it has samples that no integer stands for.")
-    for bits, dtype in ((16, np.int16), (24, np.int32)):
+    for bits in (16, 24):
         scaled = array * np.float32(2.0 ** (bits - 1))
         most = np.float32(2.0 ** (bits - 1))
         if np.abs(scaled).max(initial=0) <= most and scaled.max(initial=0) < most and (scaled == np.rint(scaled)).all():
-            numbers = scaled.astype(dtype)
-            return bits, numbers if bits == 16 else numbers << 8
+            return bits, scaled.astype(np.int16) if bits == 16 else scaled.astype(np.int32) << 8
     raise OpError("it has samples that FLAC would have to round.")
