@@ -21,6 +21,7 @@ FLOORS = [
     {"plan"},
     {"link"},
     {"server", "loader"},
+    {"cluster"},
     {"report", "doctor", "bench"},
     {"cli"},
     {"__main__"},

@@ -71,6 +71,8 @@ def opened_from(message: dict[str, Any], address: str, trusted: bool = False) ->
         fields=read.fields("fields"),
         columns_digest=read.text("columns_digest", default=""),
         time_s=read.number("time_s", 0.0, _MOST_TIME, default=0.0),
+        part=read.text("part", default=""),
+        whole=read.text("whole", default=""),
     )
 
 

@@ -42,6 +42,8 @@ class Opened:
         protocol: Version of the protocol that both sides speak.
         columns_digest: Digest of the further columns, which the fingerprint does not cover; "" if it is not known.
         time_s: What the clock showed there when it answered, in seconds since 1970; 0 if it is not known.
+        part: Which part of a larger data set this is, such as 3/8; "" if it is not known to be one.
+        whole: Fingerprint of that larger data set.
     """
 
     name: str
@@ -63,6 +65,8 @@ class Opened:
     protocol: int = PROTOCOL
     columns_digest: str = ""
     time_s: float = 0.0
+    part: str = ""
+    whole: str = ""
 
 
 class Fetch(ABC):
