@@ -22,7 +22,7 @@ FLOORS = [
     {"link"},
     {"server", "loader"},
     {"cluster"},
-    {"report", "doctor", "bench"},
+    {"report", "doctor", "bench", "ray"},
     {"cli"},
     {"__main__"},
 ]

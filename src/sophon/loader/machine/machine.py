@@ -389,6 +389,8 @@ class Machine:
         source, positions = next(iter(found.items()))
         if source is None if request.is_trial else not self._patience.may_ask_twice(len(positions)):
             return None
+        if source is None and not self._is_held(positions, request.source):
+            return None
         request.hedged.update(positions)
         return self._send(positions, request.source if source is None else source, now_s, is_second=True)
 
@@ -410,7 +412,7 @@ class Machine:
         """Ask for what is lost, or for what two requests have lost in place of the first."""
         asked = {request.source} if rival is None else {request.source, rival.source}
         found = self._by_source(owed, lambda holders: self._standings.pick_instead(asked, now_s, holders))
-        source = next((source for source in found if source is not None), None)
+        source = next((one for one in found if one is not None and self._is_held(found[one], one)), None)
         if source is None:
             return None
         positions = found[source]
@@ -430,6 +432,12 @@ class Machine:
         for position in positions:
             found.setdefault(picked[self._parts.at(position)], []).append(position)
         return found
+
+    def _is_held(self, positions: list[int], source: int) -> bool:
+        """Return whether a source still holds all these samples; the fallback holds everything."""
+        if source >= self._config.nodes:
+            return True
+        return all(source in self._parts.holders[self._parts.at(position)] for position in positions)
 
     @staticmethod
     def _is_rival(request: _Request, other: _Request) -> bool:
