@@ -9,15 +9,16 @@ from contextlib import ExitStack
 import pytest
 
 import sophon
-from sophon.errors import AccessError, UnavailableError
+from sophon.errors import AccessError, RetryableError, UnavailableError
 from sophon.link.registry import RegistryClient
 from tests.loader.sources.test_parts import part_of
 from tests.support.epochs import epochs_digest
 from tests.support.registries import Registry
 from tests.support.servers import RECIPE, digest, make_images, serve
-from tests.support.waiting import wait_until
+from tests.support.waiting import HANG_S, wait_until
 
 COUNT, BATCH, SEED = 40, 4, 5
+pytestmark = pytest.mark.filterwarnings("default::sophon.AwayWarning")  # of a machine that is busy
 SLOW = ("--limit", "3mbit")  # so that something can happen in the middle of an epoch
 
 
@@ -70,9 +71,6 @@ def test_parts_replicas_a_killed_node_a_killed_registry_and_a_new_holder_change_
         second = stack.enter_context(node(images, registry, "--part", "2/2", *SLOW))
         registry.wait_for(2)
         opened = loader(registry)
-        start_s = time.monotonic()
-        loader(registry)
-        assert time.monotonic() - start_s < 20  # the figure is measured elsewhere
 
         def strike():
             registry.end(signal.SIGKILL)
@@ -110,7 +108,7 @@ def test_a_part_without_any_holder_is_an_error_within_the_deadline_that_names_it
             loader(registry, deadline_s=1.0)
         with node(images, registry, "--part", "2/2", *SLOW) as second:
             registry.wait_for(2)
-            opened = loader(registry, deadline_s=4.0)
+            opened = loader(registry, deadline_s=15.0)
             batches = iter(opened)
             next(batches)
             gone = f"grpc://127.0.0.1:{second.port}/train"
@@ -118,7 +116,7 @@ def test_a_part_without_any_holder_is_an_error_within_the_deadline_that_names_it
             start_s = time.monotonic()
             with pytest.raises(UnavailableError, match=gone):
                 list(batches)
-            assert time.monotonic() - start_s < 30
+            assert time.monotonic() - start_s < 15 + HANG_S
         assert first.is_running
     with pytest.raises(UnavailableError, match=r"part 1/2, 2/2|no node"):
         loader(registry, deadline_s=1.0)
@@ -140,6 +138,13 @@ def test_a_rolling_restart_of_all_nodes_in_mid_epoch_changes_no_bit(images, expe
         assert two_epochs(opened, strike=roll) == expected
 
 
+def is_told(client):
+    try:
+        return client.info("train")
+    except RetryableError:  # it has just started
+        return None
+
+
 def test_addresses_are_given_to_those_alone_who_may_read(images, tmp_path):
     reader, other, announcer = "reader-token-0123456789", "other-token-0123456789", "node-token-0123456789"
     (tmp_path / "readers").write_text(f"{reader} train\n{other} val\n")
@@ -156,7 +161,7 @@ def test_addresses_are_given_to_those_alone_who_may_read(images, tmp_path):
             with pytest.raises(AccessError):
                 client(token).action("announce", json.dumps(record).encode())
         client(announcer).action("announce", json.dumps(record).encode())
-        time.sleep(0.3)
+        wait_until(lambda: is_told(client(reader)), "readers are told nothing")
         assert len(client(reader).info("train").endpoints) == 1
         for token in (other, announcer, "nobody-token-0123456789"):
             with pytest.raises(AccessError):

@@ -1,4 +1,4 @@
-"""A program of its own, since Ray's threads would stay: nodes on a Ray cluster of several raylets, and what strikes them.
+"""Nodes on a Ray cluster of several raylets, and what strikes them; a program of its own, since Ray's threads stay.
 
 Usage: python -m tests.support.ray_main FOLDER IMAGES; prints one JSON object.
 """
@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.cluster_utils import Cluster
 
 import sophon
 import sophon.ray
+from sophon.bench.cluster.raylets import raylets
 from sophon.cluster.on_ray.layout import NAMESPACE, REGISTRY
 from tests.support.servers import RECIPE, digest
 from tests.support.waiting import wait_until
@@ -55,10 +55,12 @@ def is_running(pid: int) -> bool:
 
 
 def main(folder: Path, images: Path) -> dict[str, Any]:
+    with raylets([{"sophon-store": str(number)} for number in (1, 2)]) as (cluster, nodes):
+        return struck(folder, images, cluster, nodes[0])
+
+
+def struck(folder: Path, images: Path, cluster: Any, raylet: Any) -> dict[str, Any]:
     facts: dict[str, Any] = {}
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    raylets = [cluster.add_node(num_cpus=1, labels={"sophon-store": str(number)}) for number in (1, 2)]
-    ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
     nodes = [
         {
             "name": f"store-{number}",
@@ -91,7 +93,7 @@ def main(folder: Path, images: Path) -> dict[str, Any]:
                     facts["registry_again_s"] = kill_child(REGISTRY)
                 if (epoch, number) == (1, 4):
                     facts["orphan"] = child("sophon:storage:store-1")["pid"]
-                    cluster.remove_node(raylets[0], allow_graceful=False)
+                    cluster.remove_node(raylet, allow_graceful=False)
                 yield batch
 
     facts["digest"] = digest(strikes())
@@ -103,8 +105,6 @@ def main(folder: Path, images: Path) -> dict[str, Any]:
     pids = [row["pid"] for row in sophon.ray.status()]
     facts["stopped"] = sophon.ray.down()
     facts["left"] = [pid for pid in pids if is_running(pid)]
-    ray.shutdown()
-    cluster.shutdown()
     return facts
 
 

@@ -33,6 +33,7 @@ class Registry:
                 [*command, *self._options], stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
         wait_until(lambda: ready.exists() or self._process.poll() is not None, "the registry does not start")
+        assert ready.exists(), (self._folder / "registry.log").read_text()
         said = json.loads(ready.read_bytes())
         self.port, self.url = said["port"], said["url"]
         return self
