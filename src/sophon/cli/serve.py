@@ -144,7 +144,6 @@ def serve(
     paths: tuple[str, ...],
     name: str | None,
     where: str | None,
-    part: Part | None,
     host: str,
     port: int,
     cores: float,
@@ -165,7 +164,7 @@ def serve(
     alone are one data set.
     """
     from sophon.server.announcing import Announcing
-    from sophon.server.process import Ready, ServerConfig, import_modules, run_server  # Flight takes a moment to load
+    from sophon.server.process import ServerConfig, import_modules, run_server  # Flight takes a moment to load
 
     set_format(more.pop("log_format"))
     named = named_paths(paths, name, where)
@@ -179,7 +178,7 @@ def serve(
     announcing = Announcing(more["registry"], more["advertise"]) if more["registry"] else None
     if announcing is not None:
         announcing.url(access.scheme, host, port)
-    stores, indexes = _opened(named, cache_dir, part)
+    stores, indexes = _opened(named, cache_dir, more["part"])
     config = ServerConfig(
         host,
         port,
@@ -199,21 +198,24 @@ def serve(
         announcing=announcing,
     )
 
-    def on_ready(ready: Ready) -> None:
-        for label, store in stores.items():
-            at = f"{ready.url}/{label}"
-            which = f", part {store.part}," if store.part else ""
-            text = f"serving {len(store):,} samples{which} at {at}"
-            tell("serving", text, dataset=label, samples=len(store), url=at)
-        if ready.metrics_port is not None:
-            at = f"http://{metrics_host}:{ready.metrics_port}/metrics"
-            tell("metrics", f"metrics at {at}", url=at)
-        tell("ready", f"ready, {cores:g} core{'' if cores == 1 else 's'} for ops", cores=cores, pid=ready.pid)
-
-    is_interrupt = run_server(stores, config, on_ready)
+    is_interrupt = run_server(stores, config, lambda ready: _tell_ready(ready, stores, config))
     tell("stopped", "stopped")
     if is_interrupt:
         click.get_current_context().exit(INTERRUPTED)
+
+
+def _tell_ready(ready: Ready, stores: dict[str, Store], config: ServerConfig) -> None:
+    """Say what is served, and where."""
+    for label, store in stores.items():
+        at = f"{ready.url}/{label}"
+        which = f", part {store.part}," if store.part else ""
+        text = f"serving {len(store):,} samples{which} at {at}"
+        tell("serving", text, dataset=label, samples=len(store), url=at)
+    if ready.metrics_port is not None:
+        at = f"http://{config.metrics_host}:{ready.metrics_port}/metrics"
+        tell("metrics", f"metrics at {at}", url=at)
+    cores = config.cores
+    tell("ready", f"ready, {cores:g} core{'' if cores == 1 else 's'} for ops", cores=cores, pid=ready.pid)
 
 
 def _opened(

@@ -118,7 +118,7 @@ class RegistryService(Refusing):
 
     # --- what is asked ------------------------------------------------------------------------------------------------
 
-    def get_flight_info(  # type: ignore[override]  # the class above refuses it
+    def get_flight_info(
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
         """Return one endpoint per part of a data set, with the addresses of its holders."""

@@ -288,8 +288,8 @@ class Resources:
         """Return the same resources without those of single nodes."""
         if not self.nodes:
             return self
-        rates = dict(zip((kind.rate for kind in KINDS), self.rates, strict=True))
-        return Resources(**rates, **dict(zip(OVERHEADS, self.overheads, strict=True)))
+        overheads: dict[str, Any] = dict(zip(OVERHEADS, self.overheads, strict=True))
+        return Resources(*self.rates, **overheads)
 
     def rows(self) -> Iterator[Resource]:
         """Yield each resource whose rate is known, in the order of the table, then node by node."""

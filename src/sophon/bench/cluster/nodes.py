@@ -17,7 +17,7 @@ from sophon.bench.rig.testbed import Testbed, open_testbed
 from sophon.errors import Error
 
 NAME = "train"
-CONSUMER = {"kind": "stand-in", "samples_per_s": 4000.0}  # faster than any link here
+CONSUMER: dict[str, Any] = {"kind": "stand-in", "samples_per_s": 4000.0}  # faster than any link here
 BATCH, WORKERS = 16, 2
 COUNTS = (1, 2, 4)
 UNEVEN = (1.0, 1.0, 1.0, 0.25)  # of the rate: one node has a quarter of the link

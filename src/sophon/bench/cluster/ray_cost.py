@@ -85,7 +85,14 @@ def _host(data: Path) -> Iterator[dict[str, Any]]:
     """Run a Ray cluster with nodes on it; yield what it says of itself."""
     with scratch_folder("ray") as folder:
         log = Path(folder, "log")
-        command = [sys.executable, "-m", "sophon.bench.cluster.ray_host", folder, str(data.absolute()), str(_PARTS)]
+        command = [
+            sys.executable,
+            "-m",
+            "sophon.bench.cluster.ray_host",
+            str(folder),
+            str(data.absolute()),
+            str(_PARTS),
+        ]
         with (
             log.open("wb") as output,
             subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output) as process,

@@ -52,9 +52,7 @@ _ADDRESS = "sophon://HOST:PORT"
     show_default=True,
     help="Lines of text or JSON.",
 )
-@click.pass_context
 def registry(
-    ctx: click.Context,
     host: str,
     port: int,
     node_token_file: Path | None,
@@ -68,6 +66,7 @@ def registry(
 
     Nodes announce themselves with `sophon serve --registry`; trainers open sophon://HOST:PORT/DATASET.
     """
+    ctx = click.get_current_context()
     if ctx.invoked_subcommand is not None:
         return
     from sophon.cluster.registry import RegistryConfig, RegistryService, run_registry  # Flight takes a moment to load

@@ -264,8 +264,7 @@ class Planner:
         nodes = self._nodes(lately)
         if nodes:  # each has its own; together they have the sum
             bytes_per_s, cores = (sum(n.rates[name] for n in nodes) for name in ("link_bytes_per_s", "storage_cores"))
-            told = {"store_reads_per_s": math.inf, "nodes": nodes}
-            return Resources(bytes_per_s, cores, ranks * here, rate, **told)
+            return Resources(bytes_per_s, cores, ranks * here, rate, nodes=nodes)
         return Resources(bytes_per_s, ranks * cores, ranks * here, rate, store_reads_per_s=reads_per_s)
 
     def _nodes(self, lately: bool) -> tuple[Node, ...]:

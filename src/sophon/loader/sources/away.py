@@ -74,7 +74,7 @@ class Absences:
     def __reduce__(self) -> tuple[object, ...]:
         return Absences, (self._names, self._deadline_s)  # another process has connections of its own
 
-    def rename(self, source: int, name: str) -> None:
+    def replaced(self, source: int, name: str) -> None:
         """Note that another node has the number of a source."""
         with self._lock:
             self._names[source] = name

@@ -117,7 +117,7 @@ class FoundSources(Sources):
         return [source for source in self._sources if source.address != _NOWHERE]
 
     @property
-    def plain_nodes(self) -> tuple[Transport, ...]:  # type: ignore[override]  # an attribute there
+    def plain_nodes(self) -> tuple[Transport, ...]:
         """The ways to the nodes that there are now."""
         return tuple(source.inner for source in self._used)
 
@@ -300,7 +300,7 @@ class FoundSources(Sources):
         names = list(self._names)
         names[number] = address
         self._names = tuple(names)
-        self.absences.rename(number, address)
+        self.absences.replaced(number, address)
 
     def __iter__(self) -> Iterator[Transport]:
         return iter(self._all)

@@ -78,17 +78,24 @@ class Source(Transport):
             fitted = replace(fitted, columns_digest=opened.columns_digest if request.columns_digest else "")
         return _PiecesFetch(self, self._inner, fitted, opened.max_samples, timeout_s)
 
-    def moved(self, error: Error) -> Error:
-        """Return the error of a request: one that may be tried elsewhere, if the node was started with other files."""
+    def moved(self, error: Error, asked: str) -> Error:
+        """Return the error of a request: one that may be tried elsewhere, if the node was started with other files.
+
+        Args:
+            error: What the node said.
+            asked: Fingerprint of what the request was for; others may have found out meanwhile what the node has.
+        """
         if not self.may_move or not isinstance(error, ConfigError):
             return error
         try:
             found = self._inner.open(self._pipeline).fingerprint
+        except RetryableError as problem:
+            return problem
         except Error:
             return error
-        if self._opened is not None and found == self._opened.fingerprint:
+        if found == asked:
             return error
-        self.is_stale = True
+        self.is_stale = self._opened is not None and found != self._opened.fingerprint
         return RetryableError(f"{self.address} holds other samples now than before ({found}); asking who holds them")
 
     def settle(self, inner: Transport) -> None:
@@ -186,7 +193,7 @@ class _PiecesFetch(Fetch):
                     self.clock = before + fetch.clock if start else fetch.clock
                     yield reply
             except Error as error:
-                raise explained(self._source.moved(error), self._inner.address) from error
+                raise explained(self._source.moved(error, request.dataset_fingerprint), self._inner.address) from error
             self.clock = self._before = before + fetch.clock
 
     @property

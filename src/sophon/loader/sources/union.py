@@ -100,7 +100,8 @@ class Union:
         for what, (here, there) in columns.items():
             if (here is None) != (there is None):
                 raise ConfigError(f"{told.name} has samples {'without' if there is None else 'with'} {what}")
-            other = [] if here is None or there is None else np.flatnonzero(here[indexes] != there[own])
+            is_there = here is not None and there is not None
+            other: Any = np.flatnonzero(here[indexes] != there[own]) if is_there else []
             if len(other):
                 name = told.listing.ids[int(own[other[0]])].as_py()
                 raise ConfigError(f"{name!r} is not the same at {told.name} as at others: {what}")
