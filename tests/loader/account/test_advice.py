@@ -108,7 +108,7 @@ HELD_UP = {
     "no workers": ("training loop waits",),
     "node": ("a storage node that answers",),
     "store": ("requests wait for files there",),
-    "unknown": ("not one sample came",),
+    "unknown": ("not a single sample arrived",),
 }
 
 

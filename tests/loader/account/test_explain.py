@@ -149,7 +149,7 @@ def test_the_words_name_the_figures():
 )
 def test_an_epoch_that_was_run_is_explained(server, settings):
     loader = sophon.DataLoader(server.url, RECIPE, **grouped(batch_size=4, **{"policy": "none", **settings}))
-    assert "No epoch was run yet" in loader.explain()
+    assert "No epoch has run yet" in loader.explain()
     for _ in loader:
         time.sleep(0.01)
     text = loader.explain()
