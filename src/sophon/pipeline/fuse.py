@@ -1,14 +1,14 @@
-"""Ops that stand side by side and can be done in one pass, with the same bits.
+"""Adjacent ops that can be done in one pass, with the same bits.
 
-- ToTensor and Normalize: the tensor between them is nobody else's, so it need not be copied. The result may be written
-  where the caller wants it, for example into its place in a batch.
-- Crops and flips only move pixels: a run of them is one crop of the picture and at most one flip of the crop. What
-  resizes may end such a run, for its own crop is part of it; the resize sees the same pixels as before. (Pillow's
-  ``resize(box=…)`` would save a copy more, but reads beyond the box: other bits.)
+- ToTensor and Normalize: nobody else uses the tensor between them, so it need not be copied. The result can be written
+  directly to where the caller wants it, for example into its place in a batch.
+- Crops and flips only move pixels: a run of them is one crop of the picture and at most one flip of the crop. An op
+  that crops and resizes may end such a run, since its crop is merged too; the resize sees the same pixels as before.
+  (Pillow's ``resize(box=…)`` would save another copy, but it reads beyond the box and gives other bits.)
 
-- Views: what can be done in one pass is found in each of them.
+- Views: ops are fused within each view.
 
-A fusion is only used where a run covers all its ops: a pipeline cut between them runs each side on its own.
+A fusion is used only where a run covers all its ops: a pipeline cut between them runs each side separately.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sophon.pipeline.part import Box, Part
 from sophon.pipeline.pixels import look_up
 from sophon.pipeline.spec import Spec, Value, spec_of
 
-_CHANNELS = 3  # of the pictures for which there is a look-up
+_CHANNELS = 3  # modes of pictures for which there is a look-up
 _FLIPS = (RandomHorizontalFlip, RandomVerticalFlip)
 _CROPS = (CenterCrop, RandomCrop)
 _TURNS = {
@@ -45,7 +45,7 @@ class Fused:
 
     Args:
         span: How many ops.
-        run: Does them, given the value, the parameters of each and room for the result.
+        run: Runs them, given the value, the parameters of each op and an array for the result.
     """
 
     span: int
@@ -80,7 +80,7 @@ def _pair(first: Op, second: Op) -> Fused | None:
 def _to_normalized(to_tensor: ToTensor, normalize: Normalize) -> Fused:
     table: Tensor | None = None
     if len(normalize.mean) in (1, _CHANNELS):
-        # A channel has 256 values: what the two ops make of each of them is all that there is to know.
+        # A channel has 256 values, so a table of the two ops' results for each value is enough.
         ramp = np.broadcast_to(np.arange(256, dtype=np.uint8)[None, :, None], (1, 256, _CHANNELS))
         table = normalize.apply(to_tensor.apply(Image.fromarray(np.ascontiguousarray(ramp))))[:, 0]
         table = np.ascontiguousarray(table)
@@ -90,7 +90,7 @@ def _to_normalized(to_tensor: ToTensor, normalize: Normalize) -> Fused:
             result = np.empty((_CHANNELS, value.height, value.width), np.float32) if out is None else out
             if look_up(value, table, result):
                 return result
-        # The tensor is ours alone, so Normalize need not copy it: the same operations in the same order.
+        # Nobody else uses the tensor, so Normalize need not copy it: the same operations in the same order.
         return normalize.apply_to(to_tensor.apply_into(value, out))
 
     return Fused(2, run)
@@ -98,12 +98,12 @@ def _to_normalized(to_tensor: ToTensor, normalize: Normalize) -> Fused:
 
 def _scale_and_normalize(value: Value, scale: ToFloat, normalize: Normalize) -> Value:
     floats = scale.apply(value)
-    # A tensor of floats passes through ToFloat as it is, and may belong to somebody else.
+    # ToFloat returns a float tensor unchanged, and others may still hold it.
     return normalize.apply(floats) if floats is value else normalize.apply_to(floats)
 
 
 def _run_of_moves(ops: Sequence[Op], at: int) -> int:
-    """Return how many ops, from a position, only move pixels, with one that resizes at the end maybe."""
+    """Return how many ops from a position only move pixels, possibly followed by one that resizes."""
     count = 0
     for op in ops[at:]:
         if type(op) in (*_FLIPS, *_CROPS):  # not a subclass, which may do anything

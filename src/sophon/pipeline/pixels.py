@@ -1,9 +1,9 @@
-"""Resizing and the look-up of floats by the optional extension `_pixels`, with the bits of Pillow and NumPy.
+"""Resizing and float look-up in the optional extension `_pixels`, with the bits of Pillow and NumPy.
 
-The extension is used where it was built, on the processor for which its equality with Pillow's arithmetic is known,
-and only after it has given Pillow's bits on a few made-up pictures in this process; everything else is left to Pillow.
+The extension is used where it was built, on processors for which it is known to match Pillow's arithmetic, and only
+after it has reproduced Pillow's bits on a few synthetic pictures in this process; otherwise Pillow does the work.
 
-Concurrency: pure functions; the check runs once per process, maybe in two threads at once, with the same outcome.
+Concurrency: pure functions; the check runs once per process, possibly in two threads at once, with the same outcome.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PillowBox = tuple[int, int, int, int]  # left, top, right, bottom
 DownFirst = Callable[[Size, Size], bool]
 """Whether a picture of one size is resized to another by its height first."""
 
-# Elsewhere compilers may join a multiplication and an addition into one rounding, in Pillow or here.
+# On other processors compilers may fuse a multiplication and an addition, in Pillow or here, which rounds only once.
 _MACHINES = ("x86_64", "AMD64")
 
 # Pictures and sizes, as (width, height), on which the extension is compared with Pillow: smaller, larger, wider,
@@ -64,7 +64,8 @@ def _never(size: Size, target: Size) -> bool:  # noqa: ARG001 - as the other rul
 def crop_and_resize(picture: Image.Image, box: PillowBox, size: tuple[int, int]) -> Image.Image:
     """Return ``picture.crop(box).resize(size, BILINEAR)`` for a box inside the picture.
 
-    Pillow's ``resize(box=…)`` would do it in one step too, but its filter reads pixels outside the box: other bits.
+    Pillow's ``resize(box=…)`` would also do it in one step, but its filter reads pixels outside the box and gives other
+    bits.
     """
     rule = pillows_rule()
     if rule is not None and (resized := _resize(picture, box, size, rule)) is not None:
@@ -75,7 +76,7 @@ def crop_and_resize(picture: Image.Image, box: PillowBox, size: tuple[int, int])
 
 
 def look_up(picture: Image.Image, table: Floats, out: Floats) -> bool:
-    """Write into `out` (3, height, width) what `table` (3, 256) says of every pixel; False if it cannot be done."""
+    """Write the `table` (3, 256) value of every pixel into `out` (3, height, width); False if that is not possible."""
     if pillows_rule() is None or picture.mode != "RGB" or out.dtype != np.float32 or not out.flags.c_contiguous:
         return False
     source = _arrow(picture)
@@ -86,7 +87,7 @@ def look_up(picture: Image.Image, table: Floats, out: Floats) -> bool:
 
 
 def separate(picture: Image.Image, out: Bytes) -> bool:
-    """Write the channels of a picture into `out` (3, height, width) in turn; False if it cannot be done."""
+    """Write the channels of a picture into `out` (3, height, width), one by one; False if that is not possible."""
     if pillows_rule() is None or picture.mode != "RGB" or out.dtype != np.uint8 or not out.flags.c_contiguous:
         return False
     source = _arrow(picture)
@@ -98,7 +99,7 @@ def separate(picture: Image.Image, out: Bytes) -> bool:
 
 @lru_cache(maxsize=1)
 def pillows_rule() -> DownFirst | None:
-    """Return in which order Pillow resizes here; None if the extension is not there or does not give Pillow's bits."""
+    """Return in which order Pillow resizes here; None if the extension is missing or gives other bits."""
     # Rows of a picture follow each other without gaps unless the user has set PILLOW_ALIGNMENT.
     if kernel is None or platform.machine() not in _MACHINES or _imaging.get_alignment() != 1:
         return None
@@ -119,7 +120,7 @@ def _resize(picture: Image.Image, box: PillowBox, size: Size, rule: DownFirst) -
     inside = 0 <= left < right <= picture.width and 0 <= top < bottom <= picture.height
     if picture.mode != "RGB" or not inside or min(size) < 1:
         return None
-    # Written to in place: Pillow has no way to take pixels over without copying them, and nobody else holds it yet.
+    # Written in place: Pillow cannot adopt pixels without copying them, and nobody else holds this picture yet.
     result = Image.new("RGB", size)
     source, target = _arrow(picture), _arrow(result)
     if source is None or target is None:

@@ -244,9 +244,9 @@ def test_a_column_that_has_changed_is_not_taken_from_the_cache(images, tmp_path)
         for told in ([0.5, 1.5, 2.5, 3.5], [4.5, 1.5, 2.5, 3.5]):
             rows = zip(names, told, strict=True)
             listing.write_text("path,target\n" + "".join(f"{name},{target}\n" for name, target in rows))
-            with pytest.warns(UserWarning, match="no label but a further column"):
+            with pytest.warns(UserWarning, match="not used as a label"):
                 assert targets() == (told, 0)
-            with pytest.warns(UserWarning, match="no label but a further column"):
+            with pytest.warns(UserWarning, match="not used as a label"):
                 assert targets() == (told, 4)
     finally:
         listing.unlink()
