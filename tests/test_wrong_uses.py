@@ -150,7 +150,7 @@ ARGUMENTS = {
         lambda p: p.loader(ranks=Ranks(rank=5, size=2)),
         "expected a rank in 0 … size - 1",
     ),
-    "a state of another run": (_other_state, "Make the loader as it was when the state was saved"),
+    "a state of another run": (_other_state, "Create the loader as it was when the state was saved"),
     "a share beyond the whole": (lambda p: p.loader(policy=Planning(share=2.0)), "share: expected"),
 }
 ADDRESSES = {
@@ -170,11 +170,11 @@ ADDRESSES = {
     ),
     "a port where nobody listens": (
         lambda p: p.remote(f"grpc://127.0.0.1:{free_port()}/train", faults=Faults(deadline_s=1)),
-        "nothing listens on that port there.*Is `sophon serve` running there",
+        "nothing is listening on that port.*Is `sophon serve` running there",
     ),
     "a host that nobody knows": (
         lambda p: p.remote("grpc://no-such-host.invalid:7077/train", faults=Faults(deadline_s=1)),
-        "host name is not known here.*Is `sophon serve` running there",
+        "host name cannot be resolved.*Is `sophon serve` running there",
     ),
     "another data set": (lambda p: p.remote(f"{p.node}/val"), "no data set 'val' here; there is train"),
     "TLS with a node that has none": (

@@ -30,7 +30,7 @@ SLOW = [
     (planted.no_token, "rights", "fault", "this node needs a token"),
     (planted.no_right, "rights", "fault", "this node does not know the token"),
     (planted.clock_off, "clock", "fault", "its clock is 66.7 min ahead of ours"),
-    (planted.no_such_host, "host", "fault", "no-such-host.invalid is not known here"),
+    (planted.no_such_host, "host", "fault", "no-such-host.invalid cannot be resolved"),
     (planted.no_node, "answer", "fault", "does not answer"),
     (planted.other_name, "dataset", "fault", "no data set 'date' here; there is data"),
     (planted.other_data, "copy", "advice", "holds a different data set than"),

@@ -233,7 +233,7 @@ def test_the_command_writes_it_and_a_server_picks_it_up(folder, cache, tmp_path)
     # A port that is taken ends the server after it has looked at its data.
     assert f"window indexes of {COUNT} samples" in sophon("serve", folder, "--host", "203.0.113.1", "--insecure").stdout
     shutil.copy(folder / "0.jpg", f"{folder}{SUFFIX}")
-    assert "window indexes are left out" in sophon("serve", folder, "--host", "203.0.113.1", "--insecure").stderr
+    assert "window indexes are not used" in sophon("serve", folder, "--host", "203.0.113.1", "--insecure").stderr
 
 
 def _forged(path, change):

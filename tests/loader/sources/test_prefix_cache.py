@@ -181,8 +181,8 @@ def test_it_saves_what_the_first_steps_cost(images, tmp_path):
 @pytest.mark.parametrize(
     ("pipeline", "settings", "message"),
     [
-        (RECIPE, {"cache": "2:raw"}, "what 2:raw gives is another in every epoch.*first 1 ops.*1:raw"),
-        (RECIPE, {"cache": "0:window"}, "another in every epoch"),
+        (RECIPE, {"cache": "2:raw"}, "what 2:raw gives is differs in every epoch.*first 1 ops.*1:raw"),
+        (RECIPE, {"cache": "0:window"}, "differs in every epoch"),
         (STEADY, {"cache": "2:jpeg:95"}, "changes the pixels"),
         (STEADY, {"cache": "nine"}, "expected a cut as NUMBER:CODEC"),
         (Pipeline([lambda data: data]), {"cache": True}, "comes first and is random"),
