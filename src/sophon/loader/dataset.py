@@ -36,7 +36,7 @@ from sophon.loader.sources.samples import Samples
 from sophon.loader.sources.sources import Address, Sources, addresses_of, transport_to
 from sophon.loader.sources.verified import VerifiedTransport
 from sophon.loader.torch_import import Dataset, in_worker, need_torch
-from sophon.pipeline import Key, Pipeline
+from sophon.pipeline import Key, Pipeline, Tensor
 from sophon.pipeline.pipeline import in_words
 from sophon.plan.plan import Plan
 from sophon.process.arenas import bound_arenas
@@ -74,7 +74,7 @@ class RemoteDataset(Dataset[Any]):
             "1:webp", or `Cache(…)` to choose where and how much.
     """
 
-    table: Any
+    table: Tensor | None
     """What the device makes of each byte, where `output` names one; `pipeline` is then what comes before that."""
     whole: Pipeline
     """All ops, those of the device too."""
@@ -100,11 +100,7 @@ class RemoteDataset(Dataset[Any]):
         found = given(url, pipeline, target_transform)  # of an object: its files and transforms
         url, pipeline, target_transform = found.source, found.pipeline, found.target_transform
         self.faults = told.faults
-        self.whole = as_pipeline(pipeline)
-        self.device = told.output.device
-        self.pipeline, self.table = self.whole, None
-        if self.device is not None and not isinstance(pipeline, Joint):
-            self.pipeline, self.table = divided(self.whole)
+        self.pipeline, self.table = self._divided(pipeline, told.output.device)
         self._recipe = pipeline
         self.seed = Key(seed, 0, 0).seed
         digests = None if told.faults.verify is None else Digests.load(told.faults.verify.digests)
@@ -143,6 +139,13 @@ class RemoteDataset(Dataset[Any]):
             if self.transport.is_remote and policy != "none" and not self.is_cached:
                 warn_if_blocked(self.pipeline)
             self._try()
+
+    def _divided(self, recipe: Any, device: Any) -> tuple[Pipeline, Tensor | None]:
+        """Return what is done before batches cross to a device, or all of it, and the table for the rest."""
+        self.whole, self.device = as_pipeline(recipe), device
+        if device is None or isinstance(recipe, Joint):
+            return self.whole, None
+        return divided(self.whole)
 
     def _try(self) -> None:
         """Try the callables of the recipe on the first sample."""

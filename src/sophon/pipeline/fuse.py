@@ -133,7 +133,7 @@ def _ending(ops: Sequence[Op]) -> tuple[Tensor | None, Fused] | None:
 
 
 def _is_one_pass(moves: Sequence[Op]) -> bool:
-    """Return whether there is at most one resizing, by the compiled filter, only crops before and only flips after it."""
+    """Return whether one resizing at most, by the compiled filter, has only crops before and only flips after it."""
     resizing = [index for index, op in enumerate(moves) if isinstance(op, RandomResizedCrop)]
     if not resizing:
         return True
