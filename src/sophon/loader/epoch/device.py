@@ -46,7 +46,7 @@ def divided(pipeline: Pipeline) -> tuple[Pipeline, Tensor | None]:
     ramp = np.arange(256, dtype=np.uint8)[None]
     value: Any = Image.merge(mode, [Image.fromarray(ramp)] * len(mode)) if mode == "RGB" else Image.fromarray(ramp)
     for op in ending:
-        value = op.apply(value)
+        value = op.apply(value, None)
     return Pipeline([*ops[:first], PILToTensor()], pipeline.fields), np.ascontiguousarray(value[:, 0])
 
 
@@ -80,8 +80,8 @@ class Device:
             torch.empty(1, device=self._device)
         except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
             raise ConfigError(f"device: {name!r} is not one that torch has here ({error})") from error
-        self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
-        self._table = None if table is None else torch.from_numpy(table).to(self._device)
+        self._stream: Any = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._table: Any = None if table is None else torch.from_numpy(table).to(self._device)
         if table is not None and self._looked_up(_ramp(len(table))).cpu().numpy().tobytes() != table.tobytes():
             raise ConfigError(f"device: {name!r} does not give the CPU's bits; leave it out, and copy batches yourself")
 
@@ -100,7 +100,7 @@ class Device:
             return Sent(self._there(batch))
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             there = self._there(batch)
-            event = torch.cuda.Event()
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(self._stream)
         return Sent(there, event)
 
