@@ -392,9 +392,9 @@ def test_the_file_that_the_readme_makes_opens_the_node_by_the_variable_too(tmp_p
     ("text", "problem"),
     [
         ("a-token-of-enough-letters *\nanother-of-enough-letters *\n", "several tokens; give one of them"),
-        ("sha256:" + 64 * "0" + " *", "only the SHA-256 of this token"),
-        ("# nothing but a comment", "what stands first in a line of the node's --token-file"),
-        ("töken", "what stands first in a line of the node's --token-file"),
+        ("sha256:" + 64 * "0" + " *", "this is the SHA-256 of a token"),
+        ("# nothing but a comment", "the first word of a line in the node's --token-file"),
+        ("töken", "the first word of a line in the node's --token-file"),
     ],
 )
 def test_a_text_that_is_no_token_is_refused_with_what_to_give(text, problem):

@@ -1,16 +1,16 @@
-"""Ops that stand side by side and can be done in one pass, with the same bits.
+"""Adjacent ops that can be done in one pass, with the same bits.
 
-- ToTensor and Normalize: the tensor between them is nobody else's, so it need not be copied. The result may be written
-  where the caller wants it, for example into its place in a batch.
-- Crops and flips only move pixels: a run of them is one crop of the picture and at most one flip of the crop. What
-  resizes may end such a run, for its own crop is part of it; the resize sees the same pixels as before. (Pillow's
-  ``resize(box=…)`` would save a copy more, but reads beyond the box: other bits.)
+- ToTensor and Normalize: nobody else uses the tensor between them, so it need not be copied. The result can be written
+  directly to where the caller wants it, for example into its place in a batch.
+- Crops and flips only move pixels: a run of them is one crop of the picture and at most one flip of the crop. An op
+  that crops and resizes may end such a run, since its crop is merged too; the resize sees the same pixels as before.
+  (Pillow's ``resize(box=…)`` would save another copy, but it reads beyond the box and gives other bits.)
 
 - All of these in one: a crop that is resized, mirrored, made a tensor and normalised is written straight to its place,
   without a picture in between. So is one that becomes a tensor of bytes (PILToTensor).
-- Views: what can be done in one pass is found in each of them.
+- Views: ops are fused within each view.
 
-A fusion is only used where a run covers all its ops: a pipeline cut between them runs each side on its own.
+A fusion is used only where a run covers all its ops: a pipeline cut between them runs each side separately.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sophon.pipeline.part import Box, Part
 from sophon.pipeline.pixels import look_up, write_planes
 from sophon.pipeline.spec import Spec, Value, spec_of
 
-_CHANNELS = 3  # of the pictures for which there is a look-up
+_CHANNELS = 3  # modes of pictures for which there is a look-up
 _FLIPS = (RandomHorizontalFlip, RandomVerticalFlip)
 _CROPS = (CenterCrop, RandomCrop)
 _TURNS = {
@@ -47,7 +47,7 @@ class Fused:
 
     Args:
         span: How many ops.
-        run: Does them, given the value, the parameters of each and room for the result.
+        run: Runs them, given the value, the parameters of each op and an array for the result.
         hides: Whether a cut may lie between its ops, so that what each of them takes has to be told apart if anybody
             wants to know.
     """
@@ -92,7 +92,7 @@ def _to_normalized(to_tensor: ToTensor, normalize: Normalize) -> Fused:
             result = np.empty((_CHANNELS, value.height, value.width), np.float32) if out is None else out
             if look_up(value, table, result):
                 return result
-        # The tensor is ours alone, so Normalize need not copy it: the same operations in the same order.
+        # Nobody else uses the tensor, so Normalize need not copy it: the same operations in the same order.
         return normalize.apply_to(to_tensor.apply_into(value, out))
 
     return Fused(2, run)
@@ -176,12 +176,12 @@ def _straight(
 
 def _scale_and_normalize(value: Value, scale: ToFloat, normalize: Normalize) -> Value:
     floats = scale.apply(value)
-    # A tensor of floats passes through ToFloat as it is, and may belong to somebody else.
+    # ToFloat returns a float tensor unchanged, and others may still hold it.
     return normalize.apply(floats) if floats is value else normalize.apply_to(floats)
 
 
 def _run_of_moves(ops: Sequence[Op], at: int) -> int:
-    """Return how many ops, from a position, only move pixels, with one that resizes at the end maybe."""
+    """Return how many ops from a position only move pixels, possibly followed by one that resizes."""
     count = 0
     for op in ops[at:]:
         if type(op) in (*_FLIPS, *_CROPS):  # not a subclass, which may do anything

@@ -1,4 +1,4 @@
-"""``sophon bench …``: run a scenario, print a table, write JSON; one file a command."""
+"""``sophon bench …``: run a scenario, print a table, write JSON; one file per command."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from sophon.cli.bench.window import bench_window_command
 
 @click.group()
 def bench() -> None:
-    """Measure on this machine, side by side with the alternative."""
+    """Measure on this machine, next to the alternatives."""
 
 
 bench.add_command(bench_calls_command)

@@ -1,4 +1,4 @@
-"""``sophon bench loader``: our loader beside torch's, on local files."""
+"""``sophon bench loader``: our loader compared with torch's, on local files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sophon.cli.progress import steps_bar
 @seconds_option(60.0)
 @json_option
 def bench_loader_command(data: Path | None, count: int, seconds: float, json_target: str | None) -> None:
-    """Our loader on local files, beside torch's with torchvision."""
+    """Run our loader on local files, compared with torch's and torchvision."""
     from sophon.bench.loader import bench_loader
 
     with steps_bar("loader") as report, photo_folder(data, count, report) as folder:
