@@ -84,7 +84,7 @@ def write_planes(
     table: Floats | None = None,
     flips: tuple[bool, bool] = (False, False),
 ) -> bool:
-    """Write the channels of a box of a picture into `out` (3, height, width), one by one; False if that is not possible.
+    """Write the channels of a box of a picture into `out` (3, height, width), one by one; False if that cannot be done.
 
     A box of another size than `out` is resized as `crop_and_resize` does it, and then mirrored.
 
