@@ -17,6 +17,7 @@ from sophon.link.credentials import Credentials
 from sophon.link.transport import Opened, Transport
 from sophon.loader.account.bad import BadSamples
 from sophon.loader.account.stats import Stats
+from sophon.loader.epoch.device import divided
 from sophon.loader.epoch.finishers import Here
 from sophon.loader.epoch.finishing import Finishing
 from sophon.loader.epoch.mending import Mending
@@ -35,7 +36,7 @@ from sophon.loader.sources.samples import Samples
 from sophon.loader.sources.sources import Address, Sources, addresses_of, transport_to
 from sophon.loader.sources.verified import VerifiedTransport
 from sophon.loader.torch_import import Dataset, in_worker, need_torch
-from sophon.pipeline import Key, Pipeline
+from sophon.pipeline import Key, Pipeline, Tensor
 from sophon.pipeline.pipeline import in_words
 from sophon.plan.plan import Plan
 from sophon.process.arenas import bound_arenas
@@ -72,6 +73,11 @@ class RemoteDataset(Dataset[Any]):
             "1:webp", or `Cache(…)` to choose where and how much.
     """
 
+    table: Tensor | None
+    """What the device makes of each byte, where `output` names one; `pipeline` is then what comes before that."""
+    whole: Pipeline
+    """All ops, those of the device too."""
+
     def __init__(
         self,
         url: Address | Transport | Sources,
@@ -93,7 +99,7 @@ class RemoteDataset(Dataset[Any]):
         found = given(url, pipeline, target_transform)  # of an object: its files and transforms
         url, pipeline, target_transform = found.source, found.pipeline, found.target_transform
         self.faults = told.faults
-        self.pipeline = as_pipeline(pipeline)
+        self.pipeline, self.table = self._divided(pipeline, told.output.device)
         self._recipe = pipeline
         self.seed = Key(seed, 0, 0).seed
         digests = None if told.faults.verify is None else Digests.load(told.faults.verify.digests)
@@ -114,6 +120,7 @@ class RemoteDataset(Dataset[Any]):
         _check_columns(columns, opened, self.url)
         is_joint = isinstance(pipeline, Joint)
         self.pipeline, targets = pipeline.bound(self.pipeline, opened) if is_joint else (self.pipeline, None)
+        self.whole = self.whole if self.table is not None else self.pipeline
         if digests is not None:
             _check_told(digests, opened, self.url)
         self.samples = Samples(sources, opened, self.pipeline, self.seed, columns, self.url, told.faults.deadline_s)
@@ -131,6 +138,13 @@ class RemoteDataset(Dataset[Any]):
             if self.transport.is_remote and policy != "none" and not self.is_cached:
                 warn_if_blocked(self.pipeline)
             self._try()
+
+    def _divided(self, recipe: Any, device: Any) -> tuple[Pipeline, Tensor | None]:
+        """Return what is done before batches cross to a device, or all of it, and the table for the rest."""
+        self.whole, self.device = as_pipeline(recipe), device
+        if device is None or isinstance(recipe, Joint):
+            return self.whole, None
+        return divided(self.whole)
 
     def _try(self) -> None:
         """Try the callables of the recipe on the first sample."""
@@ -236,7 +250,7 @@ class RemoteDataset(Dataset[Any]):
         Raises:
             ConfigError: A step of the recipe was changed after it was translated, so that the change has no effect.
         """
-        check_unchanged(self._recipe, self.pipeline)
+        check_unchanged(self._recipe, self.whole)
         self._epoch[0] = Key(0, epoch, 0).epoch
         if self._asked is not None:
             self._asked.forget()
@@ -282,6 +296,11 @@ class RemoteDataset(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int | tuple[int, int]]) -> list[Any]:
         """Return several samples, asked for in one request; an index may be (epoch, index)."""
+        if self.table is not None:
+            raise ConfigError(
+                f"device: whole batches are sent to {self.device!r}, by sophon.DataLoader; leave device out where "
+                "samples are wanted one by one"
+            )
         epochs, samples = zip(*(self._resolve(index) for index in indices), strict=True) if indices else ((), ())
         if self._asked is not None:
             pairs = zip(indices, samples, strict=True)

@@ -28,6 +28,7 @@ from sophon.loader.epoch import leaving
 from sophon.loader.epoch.batch import EMPTY, Batch
 from sophon.loader.epoch.collate import pinned
 from sophon.loader.epoch.costs import Costs
+from sophon.loader.epoch.device import Device, Sent
 from sophon.loader.epoch.finishers import Finisher, Finishers
 from sophon.loader.epoch.finishing import Finishing, Layout, Made
 from sophon.loader.epoch.mending import Mending
@@ -63,6 +64,7 @@ class Stretch:
         keys: The numbers by which random ops identify the samples, if some are repeated; None for their indexes.
         pin: Copies a batch into pinned memory, if that is wanted.
         timeout_s: How long the next batch may take.
+        device: Where batches go, if they do not stay on the host.
     """
 
     order: Order
@@ -76,6 +78,7 @@ class Stretch:
     keys: Order | None = None
     pin: Callable[[Any], Any] | None = None
     timeout_s: float = math.inf
+    device: Device | None = None
 
 
 @dataclass(frozen=True)
@@ -191,6 +194,8 @@ class Engine:
             try:
                 batch = self._wait_for(number) if self._setting.workers else self._make(number)
                 result = batch.take() if batch.is_over else self._mended(number, batch)
+                if isinstance(result, Sent) and self._stretch.device is not None:
+                    result = self._stretch.device.receive(result)
             finally:
                 now_s = time.monotonic()
                 self._stats.add(waited_s=now_s - start_s)
@@ -414,6 +419,8 @@ class Engine:
             # The consumer's own thread may have turned to another accelerator meanwhile, and that is its own affair.
             is_ours = self._workers.has(threading.current_thread())
             result = self._stretch.pin(result) if is_ours else pinned(result)
+        if self._stretch.device is not None and result is not EMPTY:
+            result = self._stretch.device.send(result)
         self._stats.add(collate_s=time.monotonic() - start_s)
         return result
 
