@@ -100,8 +100,7 @@ class Union:
         for what, (here, there) in columns.items():
             if (here is None) != (there is None):
                 raise ConfigError(f"{told.name} has samples {'without' if there is None else 'with'} {what}")
-            is_there = here is not None and there is not None
-            other: Any = np.flatnonzero(here[indexes] != there[own]) if is_there else []
+            other: Any = [] if here is None or there is None else np.flatnonzero(here[indexes] != there[own])
             if len(other):
                 name = told.listing.ids[int(own[other[0]])].as_py()
                 raise ConfigError(f"{name!r} is not the same at {told.name} as at others: {what}")
