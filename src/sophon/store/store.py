@@ -7,6 +7,7 @@ If a store is inconsistent with the following, it is a bug:
 - `opens` says whether a path is surely one of this store's. Those that others have added to the table are asked first.
 - `options` names what may follow a path (`store/options`) and is for this store; `scan` then takes a third argument.
 - `changed_ns(index)` is another number whenever the bytes of a sample may have changed.
+- `stamp(index)` is another text whenever they were written anew: what is kept of a sample elsewhere is kept with it.
 - `read(index)` returns the bytes of one sample or raises `StoreError`; it never returns other bytes, nor more or fewer
   of them than the manifest says. `read_into(index, space)` puts the same bytes into memory of the caller.
 
@@ -148,6 +149,14 @@ class Store(ABC):
             StoreError: It cannot be examined.
         """
 
+    def stamp(self, index: int) -> str:
+        """Return a text that is another one if the bytes of a sample were written anew, even with the same time.
+
+        Raises:
+            StoreError: It cannot be examined.
+        """
+        return str(self.changed_ns(index))
+
     @abstractmethod
     def _read(self, index: int) -> bytes:
         """Return the bytes of a sample that exists."""
@@ -207,6 +216,11 @@ class Store(ABC):
     def __reduce__(self) -> tuple[object, ...]:
         state = None if self.index_at is None else {"index_at": self.index_at}
         return (type(self), (self.path, self.name, self.manifest), state)
+
+
+def stamp_of(stat: os.stat_result) -> str:
+    """Return the times of a file; the second one, of its last change, is one that nobody can set."""
+    return f"{stat.st_mtime_ns:x}.{stat.st_ctime_ns:x}"
 
 
 def describe(error: Exception) -> str:

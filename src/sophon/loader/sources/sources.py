@@ -256,6 +256,28 @@ class Sources:
             opened, self._union, self._holders = census.take(opened)
         return opened
 
+    def compare_columns(self, columns: Sequence[str]) -> None:
+        """Raise unless copies of a data set have the same values in their columns, if any of these are asked for.
+
+        Parts are not compared: each has its own rows.
+
+        Raises:
+            ConfigError: They differ; names two of them.
+        """
+        asked = [name for name in columns if name != "id"]
+        if not asked or self._union is not None:
+            return
+        told: dict[str, str] = {}
+        for source in (*self._sources, *(() if self._fallback is None else (self._fallback,))):
+            if source.opened is not None:
+                told.setdefault(source.opened.columns_digest, source.address)
+        if len(told) > 1:
+            here, there = list(told.values())[:2]
+            raise ConfigError(
+                f"{here} and {there} hold the same files with other values in their columns (asked for: "
+                f"{', '.join(map(repr, asked[:5]))}); serve the same listing at both, or leave one out"
+            )
+
     def _raise_fatal(self, error: Error) -> None:
         raise explain(error, self.url)
 

@@ -1,4 +1,4 @@
-"""CPU for what cannot wait for a core: reading a message and building its pipeline.
+"""CPU for what cannot wait for a core: reading a message, building its pipeline, and answering it with a list.
 
 A stream has to begin at once, so this is done by the thread of the call. It is short, since every length is bounded;
 but a tenant may send many such messages. So a tenant's are read one after the other, with a pause after each in
@@ -31,8 +31,14 @@ class Toll:
         self._lock = threading.Lock()
         self._locks: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
 
-    def pay(self, tenant: int, work: Callable[[], T]) -> T:
-        """Do something in the caller's thread once it is the tenant's turn; the next one waits for a while."""
+    def pay(self, tenant: int, work: Callable[[], T], least_s: float = _LEAST_S) -> T:
+        """Do something in the caller's thread once it is the tenant's turn; the next one waits for a while.
+
+        Args:
+            tenant: Number of the tenant.
+            work: What to do.
+            least_s: CPU seconds that it counts for, if it takes less: what cannot be measured here.
+        """
         with self._lock:
             turn = self._locks[tenant]
         with turn:
@@ -40,6 +46,6 @@ class Toll:
             try:
                 return work()
             finally:
-                spent_s = max(time.thread_time() - start_s, _LEAST_S)
+                spent_s = max(time.thread_time() - start_s, least_s)
                 self._charge(tenant, spent_s)
                 time.sleep(_PAUSE * spent_s)

@@ -22,7 +22,8 @@ from sophon.store.address import Address
 from sophon.store.bucket.client import Object, client_of
 from sophon.store.bucket.failures import ObjectError, Verdict
 from sophon.store.folder import IMAGE_SUFFIXES, leads_out
-from sophon.store.manifest import Int64Array, Manifest, sources_table
+from sophon.store.identity import Int64Array
+from sophon.store.manifest import Manifest, sources_table
 from sophon.store.options import suffixes
 from sophon.store.pages.columns import texts_of
 from sophon.store.store import Progress, Store
