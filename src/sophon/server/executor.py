@@ -157,7 +157,11 @@ class Executor:
                 raise ProtocolError(f"expected a message of at most {_MOST_OBJECTS:,} JSON objects")
             return parse(data)
 
-        return bounded() if len(data) <= _WORTH_BYTES else self._toll.pay(tenant, bounded)
+        return (self._toll.pay_little if len(data) <= _WORTH_BYTES else self._toll.pay)(tenant, bounded)
+
+    def paid(self, tenant: int, work: Callable[[], T]) -> T:
+        """Do something short at a tenant's expense."""
+        return self._toll.pay_little(tenant, work)
 
     def _probe(self, pipeline: Pipeline, tenant: int) -> tuple[list[str], str]:
         """Run the pipeline on the built-in picture, once; ops may crash on it as on any other picture."""
