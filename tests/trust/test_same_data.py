@@ -14,6 +14,7 @@ from sophon import Joint, ops
 from sophon.store import open_store
 from sophon.store.manifest import Manifest
 from tests.support.servers import serve
+from tests.support.torchvision_import import import_torchvision
 
 COUNT = 6
 STEPS = sophon.Pipeline([ops.Decode(), ops.CenterCrop(8), ops.ToTensor()])
@@ -34,6 +35,7 @@ def _write(folder, shift=0):
 
 
 def _masks(address, **told):
+    import_torchvision()
     from torchvision.transforms import v2
 
     recipe = Joint(v2.Compose([v2.CenterCrop(8), v2.PILToTensor()]), ("image", "mask"))
@@ -107,7 +109,7 @@ def _pictures(folder, brightness):
 def _reds(address, folder):
     cache = sophon.Cache("0:raw", folder=folder)
     with sophon.DataLoader(str(address), STEPS, batch_size=COUNT, seed=0, cache=cache) as loader:
-        return {round(255 * float(value)) for images, *_ in loader for value in images[:, 0, 0, 0]}, loader.stats
+        return {round(255 * float(value)) for images in loader for value in images[:, 0, 0, 0]}, loader.stats
 
 
 def _times_back(folder, times):
