@@ -18,7 +18,7 @@ from sophon.cli.progress import count_bar
 from sophon.errors import ArtifactError
 from sophon.store.address import Address
 from sophon.store.bucket.account import Prices
-from sophon.units import parse_bandwidth
+from sophon.units import counted, parse_bandwidth
 
 if TYPE_CHECKING:
     from sophon.store import Store
@@ -175,7 +175,8 @@ def serve(
     def on_ready(ready: Ready) -> None:
         for label, store in stores.items():
             at = f"{ready.url}/{label}"
-            tell("serving", f"serving {len(store):,} samples at {at}", dataset=label, samples=len(store), url=at)
+            what = f"{len(store):,} samples{_labels_of(store)}"
+            tell("serving", f"serving {what} at {at}", dataset=label, samples=len(store), url=at)
         if ready.metrics_port is not None:
             at = f"http://{metrics_host}:{ready.metrics_port}/metrics"
             tell("metrics", f"metrics at {at}", url=at)
@@ -234,3 +235,15 @@ def _attach_indexes(store: Store, cache_dir: Path | None) -> list[Path]:
         text = f"{stale:.1%} of the samples were changed after they were indexed; {again}"
         LOG.warning("%s", text, extra={"event": "indexes"})
     return [sidecar.path]
+
+
+def _labels_of(store: Store) -> str:
+    """Return what labels a data set has, in words; a trainer that expects others learns it here."""
+    from sophon.store.manifest import NO_LABEL  # when it is needed, as all that serves
+
+    manifest = store.manifest
+    if manifest.labels is None:
+        return " without labels"
+    named = f" of {counted(len(manifest.classes), 'class', 'classes')}" if manifest.classes else " with labels"
+    missing = int((manifest.labels == NO_LABEL).sum())
+    return f"{named}, {missing:,} of them without a label," if missing else named

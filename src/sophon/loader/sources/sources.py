@@ -11,7 +11,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from os import PathLike, fspath
 from typing import Any
 
@@ -241,7 +241,8 @@ class Sources:
         opening = _Opening(self._all, pipeline, self.absences)
         machine = self.machine([0], 1, self.config(), 0)
         driver = Driver(machine, opening, self._raise_fatal)
-        with self.absences.opening():
+        is_away = any(source.is_remote for source in self._all)  # a path that takes long to list is not away
+        with self.absences.opening() if is_away else nullcontext():
             for _ in driver.inline(lambda: opening.opened is not None):
                 pass
         assert opening.opened is not None
