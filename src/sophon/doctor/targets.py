@@ -142,7 +142,7 @@ def _look_at_boxes(seen: _Seen, sample: int, parts: dict[Field, bytes], size: tu
             seen.note("count", sample, f"{len(part) // 8} labels and {count} boxes")
 
 
-def _corners(boxes: np.ndarray, form: str, size: tuple[int, int]) -> np.ndarray:  # type: ignore[type-arg]
+def _corners(boxes: np.ndarray, form: str, size: tuple[int, int]) -> np.ndarray:
     """Return boxes as left, top, right and bottom, in pixels."""
     if form == "relative":
         boxes = boxes * np.array([*size, *size], float)
