@@ -133,7 +133,7 @@ async def _serve(port: int, bytes_per_s: float, rtt_s: float) -> None:
             near_out.close()
             return
         ways = (_pump(near_in, far_out, link, False), _pump(far_in, near_out, link, True))
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, asyncio.CancelledError):  # one side is gone, or the line is closed
             await asyncio.gather(*ways)
         for end in (near_out, far_out):
             end.close()
