@@ -175,8 +175,7 @@ def serve(
     def on_ready(ready: Ready) -> None:
         for label, store in stores.items():
             at = f"{ready.url}/{label}"
-            what = f"{len(store):,} samples{_labels_of(store)}"
-            tell("serving", f"serving {what} at {at}", dataset=label, samples=len(store), url=at)
+            tell("serving", f"serving {_in_words(store)} at {at}", dataset=label, samples=len(store), url=at)
         if ready.metrics_port is not None:
             at = f"http://{metrics_host}:{ready.metrics_port}/metrics"
             tell("metrics", f"metrics at {at}", url=at)
@@ -237,13 +236,13 @@ def _attach_indexes(store: Store, cache_dir: Path | None) -> list[Path]:
     return [sidecar.path]
 
 
-def _labels_of(store: Store) -> str:
-    """Return what labels a data set has, in words; a trainer that expects others learns it here."""
+def _in_words(store: Store) -> str:
+    """Return how many samples a data set has and what labels; a trainer that expects others learns it here."""
     from sophon.store.manifest import NO_LABEL  # when it is needed, as all that serves
 
     manifest = store.manifest
     if manifest.labels is None:
-        return " without labels"
+        return f"{len(store):,} samples without labels"
     named = f" of {counted(len(manifest.classes), 'class', 'classes')}" if manifest.classes else " with labels"
     missing = int((manifest.labels == NO_LABEL).sum())
-    return f"{named}, {missing:,} of them without a label," if missing else named
+    return f"{len(store):,} samples{named}" + (f", {missing:,} of them without a label," if missing else "")
