@@ -43,6 +43,8 @@ class Commands(click.Group):
         "plan": "sophon.cli.plan:plan",
         "probe": "sophon.cli.probe:probe_command",
         "profile": "sophon.cli.profile:profile_command",
+        "ray": "sophon.cli.cluster.ray:ray_command",
+        "registry": "sophon.cli.cluster.registry:registry",
         "report": "sophon.cli.report:report",
         "serve": "sophon.cli.serve:serve",
         "synth": "sophon.cli.synth:synth",

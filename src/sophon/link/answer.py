@@ -72,6 +72,8 @@ def opened_from(message: dict[str, Any], address: str, trusted: bool = False) ->
         columns_digest=read.text("columns_digest", default=""),
         state=read.text("state", default=""),
         time_s=read.number("time_s", 0.0, _MOST_TIME, default=0.0),
+        part=read.text("part", default=""),
+        whole=read.text("whole", default=""),
     )
 
 

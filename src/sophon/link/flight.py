@@ -125,7 +125,7 @@ class FlightTransport(Transport):
         spec = pipeline.prefix(pipeline.reach).to_spec() if pipeline.max_cut else None
         body = _json({"dataset": self.dataset, "pipeline": spec, "protocols": PROTOCOLS})
         options = self.call_options(self._timeout_s)
-        with self._connection() as client, _typed_errors(self.address):
+        with self._connection() as client, typed_errors(self.address):
             results = list(islice(client.do_action(flight.Action("open", body), options), _MOST_PARTS))
             if len(results) != 1:
                 raise ProtocolError(f"{self.address} gave {len(results)} answers to one request")
@@ -146,7 +146,7 @@ class FlightTransport(Transport):
         from pyarrow import flight
 
         action = flight.Action("sizes", _json({"dataset": self.dataset, "fields": fields}))
-        with self._connection() as client, _typed_errors(self.address):
+        with self._connection() as client, typed_errors(self.address):
             answer = client.do_action(action, self.call_options(self._timeout_s))
             return sizes_from_bytes((part.body.to_pybytes() for part in answer), samples)
 
@@ -159,7 +159,7 @@ class FlightTransport(Transport):
             answer = client.do_action(flight.Action("listing", body), self.call_options(self._timeout_s))
             return [part.body.to_pybytes() for part in islice(answer, _MOST_PARTS)]
 
-        with self._connection() as client, _typed_errors(self.address):
+        with self._connection() as client, typed_errors(self.address):
             return received(ask, opened.samples, opened.fingerprint)
 
     def fetch(self, request: Request, timeout_s: float) -> Fetch:
@@ -283,7 +283,7 @@ class _FlightFetch(Fetch):
         watch = transport.watch
         try:
             watch.add(self)
-            with _typed_errors(transport.address):
+            with typed_errors(transport.address):
                 yield from self._replies(client)
         except ProtocolError as error:
             was_refused = error.__cause__ is not None  # rejected by the node, not its reply by us
@@ -335,8 +335,8 @@ class _FlightFetch(Fetch):
             reader.cancel()
 
 
-class _typed_errors:  # noqa: N801 - reads as a statement
-    """Turns Flight's errors into ours: errors raised by the node, or trouble with the connection."""
+class typed_errors:  # noqa: N801 - reads as a statement
+    """Turns Flight's errors into ours: what the node raised, or what happened to the connection."""
 
     def __init__(self, address: str) -> None:
         self._address = address

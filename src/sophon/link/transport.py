@@ -41,9 +41,11 @@ class Opened:
         has_bands: Whether parts of objects can be read instead of whole ones.
         protocol: Version of the protocol that both sides speak.
         columns_digest: Digest of the further columns, which the fingerprint does not cover; "" if it is not known.
-        state: Digest of names, sizes and times of what was listed there: other copies of the same data have another
-            one, and so has the same folder once files were made anew in it; "" if it is not known.
+        state: Digest of names, sizes and times of the listed files: other copies of the same data have another one, and
+            so has the same folder once files have been written again; "" if it is not known.
         time_s: What the clock showed there when it answered, in seconds since 1970; 0 if it is not known.
+        part: Which part of a larger data set this is, such as 3/8; "" if it is not known to be one.
+        whole: Fingerprint of that larger data set.
     """
 
     name: str
@@ -66,6 +68,8 @@ class Opened:
     columns_digest: str = ""
     state: str = ""
     time_s: float = 0.0
+    part: str = ""
+    whole: str = ""
 
 
 class Fetch(ABC):

@@ -120,6 +120,8 @@ class Executor:
             "versions": versions(),
             "time_s": date_s(),
         }
+        if store.part:
+            answer |= {"part": store.part, "whole": store.whole}
         if isinstance(message.get("pipeline"), dict):
             pipeline, reason = self._known_part(message["pipeline"], rights.tenant)
             found, problem = ([], "") if pipeline is None else self._probe(pipeline, rights.tenant)

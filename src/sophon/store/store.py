@@ -48,7 +48,9 @@ class Store(ABC):
     """
 
     kind: ClassVar[str]
-    index_at: str | None = None  # location of its window index, if the user has given it
+    index_at: str | None = None  # where its window index lies, if the user has said so
+    part: str = ""  # which part of a data set it is, such as 3/8; "" for all of it
+    whole: str = ""  # the fingerprint of what it is a part of
     options: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, path: Place, name: str, manifest: Manifest) -> None:
