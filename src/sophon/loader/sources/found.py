@@ -325,6 +325,6 @@ def _first(discovery: Discovery, deadline_s: float) -> Found:
         if time.monotonic() >= end_s:
             raise UnavailableError(
                 f"{discovery.url}: {problem}, for {deadline_s:g} s. Is `sophon serve` running for every part? "
-                "`sophon registry status` shows who there is; raise Faults(deadline_s=…) to wait longer."
+                "`sophon nodes` shows who there is; raise Faults(deadline_s=…) to wait longer."
             )
         time.sleep(_PAUSE_S)
