@@ -205,7 +205,7 @@ class _Samples(Errand):
         self._row = row
         self._stats = stats
         self._watcher = watcher
-        self._version = samples.sources.version
+        self._version = 0  # the machine may have been made before the latest change: it is told once more
         self._sent: dict[int, Request] = {}
         self._fetches: dict[int, Fetch] = {}
 

@@ -278,11 +278,6 @@ class Sources:
         """How many nodes there are now."""
         return self.nodes
 
-    @property
-    def version(self) -> int:
-        """Number of the division that there is now; see `FoundSources`."""
-        return 0
-
     def follow(self, row: Row, version: int) -> tuple[int, Parts | None]:  # noqa: ARG002 - these nodes stay
         """Return who holds the samples of a row, if that is not what it was in a version."""
         return version, None
