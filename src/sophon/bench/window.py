@@ -104,7 +104,7 @@ def bench_window(samples: Samples, seconds: float, on_step: OnStep | None = None
     Args:
         samples: The files.
         seconds: For the times; at least three rounds. Counting bytes takes as long as it takes.
-        on_step: Called with the name of what runs next, its number and how many there are.
+        on_step: Called with the name, number and count of the next step.
 
     Raises:
         ConfigError: There is nothing to measure: no extension, or no file that a window can be cut from.

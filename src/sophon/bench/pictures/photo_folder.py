@@ -1,4 +1,4 @@
-"""A folder of made-up photos on disk, in class folders as torchvision's ImageFolder expects them.
+"""A folder of synthetic photos on disk, in class folders as torchvision's ImageFolder expects them.
 
 A hidden file in the folder records what was written, so that a later run may replace its own photos and nothing else.
 """

@@ -1,6 +1,6 @@
 """The scenario ``plan``: seconds and bytes of memory that planning takes, up to ten million samples.
 
-Every measurement runs in a process of its own, on one core, so that its peak is its own. The peak is that of
+Every measurement runs in a separate process, on one core, so that its peak is its own. The peak is that of
 the whole process (interpreter, libraries, the profile itself and the plan); the profile is generated block by
 block straight into its tables, so generating adds one block to it. Seconds are those of the policy alone.
 

@@ -54,7 +54,7 @@ class Node:
 
     @property
     def enter(self) -> tuple[str, ...]:
-        """What to put before a command so that it runs there."""
+        """Command prefix that runs a command there."""
         return (str(tool("ip")), "netns", "exec", self.namespace)
 
     @property
@@ -69,7 +69,7 @@ class ShapedLink:
 
     Args:
         bytes_per_s: Rate from each storage node to the trainer, counted on whole frames.
-        nodes: How many storage nodes there are, each with a link of its own.
+        nodes: How many storage nodes there are, each with its own link.
     """
 
     def __init__(self, bytes_per_s: float, nodes: int = 1) -> None:
@@ -122,11 +122,11 @@ class ShapedLink:
 
     @property
     def congestion_control(self) -> str:
-        """That of TCP at the storage node."""
+        """TCP's congestion control at the storage node."""
         return call("ip", "netns", "exec", self.storage.namespace, "cat", _CONTROL).strip()
 
     def close(self) -> None:
-        """Remove the namespaces, and with them the interfaces; nothing to remove is fine."""
+        """Remove the namespaces, and with them the interfaces; it is fine if there are none."""
         for node in (*self.storages, self.trainer):
             with contextlib.suppress(ToolError):
                 call("ip", "netns", "delete", node.namespace)
@@ -145,7 +145,7 @@ def loopback_congestion_control() -> str | None:
 
 
 def can_shape() -> bool:
-    """Whether this process may make namespaces and the tools are there."""
+    """Whether this process may create namespaces and the tools are installed."""
     return hasattr(os, "geteuid") and os.geteuid() == 0 and all(map(tool, ("ip", "tc")))
 
 

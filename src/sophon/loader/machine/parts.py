@@ -77,12 +77,12 @@ class Wait:
     failure: Error | None = None  # the last of them
 
     def asks(self, is_new: bool, now_s: float, ready_s: float) -> None:
-        """Record that a position is asked for.
+        """Record that a position is requested.
 
         Args:
             is_new: Whether it is for the first time.
             now_s: The time.
-            ready_s: Since when it could have been asked for, as far as the holders go.
+            ready_s: Since when a holder could have been asked for it.
         """
         if self.since_s is None:
             self.since_s = now_s
