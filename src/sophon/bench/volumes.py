@@ -101,7 +101,7 @@ class ScannerNoise(_VolumeOp):
 
 
 class _Blur:
-    """Blurs slabs in place, with room that is used again: pages that come and go hold up all threads of a process.
+    """Blurs slabs in place with reused memory: mapping and unmapping pages holds up all threads of a process.
 
     Args:
         shape: Shape of the largest slab.

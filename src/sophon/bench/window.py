@@ -103,7 +103,7 @@ def bench_window(samples: Samples, seconds: float, on_step: OnStep | None = None
 
     Args:
         samples: The files.
-        seconds: For the times; at least three rounds. Counting bytes takes as long as it takes.
+        seconds: For the times; at least three rounds. Counting bytes is not bounded.
         on_step: Called with the name, number and count of the next step.
 
     Raises:

@@ -131,8 +131,7 @@ def run(
         resources: How many resources, a key of `PROBLEMS`.
 
     Returns:
-        Per policy one row per size: samples, seconds, peak_bytes, and beside them cpu_seconds, profile_bytes,
-        epoch_s, bound_s.
+        Per policy one row per size: samples, seconds, peak_bytes, cpu_seconds, profile_bytes, epoch_s and bound_s.
     """
     if resources not in PROBLEMS:
         raise ConfigError(f"no problem has {resources} resources; choose one of {', '.join(map(str, PROBLEMS))}.")

@@ -1,7 +1,7 @@
 """The two processes of a run: ``sophon serve`` and the trainer, each in its node and on its CPU.
 
 Concurrency: the trainer reads one JSON object per line on its standard input and answers with lines: any number of
-``{"progress": [done, count]}`` and one ``{"result": …}`` or ``{"error": …}``. When its input ends it ends.
+``{"progress": [done, count]}`` and one ``{"result": …}`` or ``{"error": …}``. It ends when its input ends.
 """
 
 from __future__ import annotations

@@ -255,7 +255,7 @@ def _check_metadata(data: Data, header: Header) -> None:
     except Exception as error:  # whatever Pillow raises, the whole file has to be sent
         raise NotWindowable(f"metadata that Pillow cannot read ({type(error).__name__})") from error
     if size != (header.width, header.height):
-        raise NotWindowable("metadata with another size than the frame")
+        raise NotWindowable("metadata with a different size than the frame")
 
 
 def _completed(table: bytes) -> bytes:

@@ -48,7 +48,7 @@ class Census:
         nodes: All nodes; those that have been opened know what they have.
         fallback: The path to fall back on, if there is one.
         pipeline: The pipeline to divide.
-        deadline_s: How long nothing may come before an error is raised.
+        deadline_s: Seconds without any answer before an error is raised.
     """
 
     def __init__(self, nodes: Sequence[Source], fallback: Source | None, pipeline: Pipeline, deadline_s: float) -> None:
