@@ -1,10 +1,10 @@
 """`sophon bench soak`: trainers under load while storage nodes and links fail at random, from a seed.
 
-Three trainers: one reads from one node, one from two nodes and asks twice where an answer is late, and one from one
-node with the files themselves to fall back on.
+Three trainers: one reads from one node, one from two nodes with hedged requests, and one from one node with the files
+themselves as a fallback.
 
-Every tensor is compared to the one that the plain pipeline gives, every sample to the one that the epoch's order has at
-its place. A fault is chosen, timed and measured out by the seed; when it strikes in an epoch depends on the machine.
+Every tensor is compared with that of the plain pipeline, and every sample with the one expected by the epoch's order.
+The seed determines the kind, time and size of each fault; when it strikes within an epoch depends on the machine.
 
 Concurrency: one thread for each trainer, one that strikes, one that watches memory and files of this process.
 """
@@ -77,10 +77,10 @@ class Report:
     Args:
         samples: Delivered, by all trainers.
         faults: How many of each kind struck.
-        lost: Samples that were not where they had to be.
+        lost: Samples that were missing from their place.
         repeated: Samples that came twice in an epoch.
-        mismatched: Samples with other bits than the plain pipeline gives.
-        problem: What ended a trainer, if anything did.
+        mismatched: Samples whose bits differ from the plain pipeline.
+        problem: Error that ended a trainer, if any.
         watched: Second by second.
     """
 
@@ -177,8 +177,8 @@ class Node:
 
     Args:
         photos: What it serves.
-        folder: For its manifest.
-        stack: Ends it.
+        folder: Folder for its manifest.
+        stack: Exit stack that ends it.
     """
 
     def __init__(self, photos: Path, folder: str, stack: contextlib.ExitStack) -> None:

@@ -1,7 +1,7 @@
-"""`sophon bench store`: objects read through the reading stage, beside others, and bytes that leave a bucket.
+"""`sophon bench store`: objects read through the reading stage or by other clients, and bytes read from a bucket.
 
-All read the same objects of 100 KB from SeaweedFS on this machine, with as many requests at once, in turns. CPU seconds
-are those of the reading process alone. What is not installed is left out.
+All read the same objects of 100 KB from SeaweedFS on this machine, with the same number of concurrent requests, in
+turns. CPU seconds are those of the reading process alone. Clients that are not installed are left out.
 """
 
 from __future__ import annotations

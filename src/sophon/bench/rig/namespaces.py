@@ -59,7 +59,7 @@ class Node:
 
     @property
     def enter_network(self) -> tuple[str, ...]:
-        """The same without another /sys, which hides the cgroups: for a process that looks whether it has a quota."""
+        """The same without a separate /sys, which would hide the cgroups from a process that checks for a quota."""
         path = tool("nsenter")
         return self.enter if path is None else (path, f"--net=/run/netns/{self.namespace}")
 
