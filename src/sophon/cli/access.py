@@ -41,15 +41,15 @@ def access_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def access_from(given: Mapping[str, Any], names: list[str]) -> Access:
-    """Return who may read which of the data sets called `names`."""
+def access_from(given: Mapping[str, Any], names: list[str] | None) -> Access:
+    """Return who may read which of the data sets called `names`; None where these are not known yet."""
     from sophon.server.access import Access
 
     tokens = _tokens(given["token_file"], names)
     return Access(tokens, given["tls_cert"], given["tls_key"], given["tls_client_ca"], given["insecure"])
 
 
-def _tokens(token_file: Path | None, names: list[str]) -> Tokens | None:
+def _tokens(token_file: Path | None, names: list[str] | None) -> Tokens | None:
     from sophon.server.access import Tokens
 
     text = os.environ.get(TOKENS_VARIABLE)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+
+from sophon.cli.output import console_for
 
 
 def bars(*columns: ProgressColumn, transient: bool = True) -> Progress:
-    """Return bars for a terminal; nothing is written if standard error is a file or a pipe."""
-    console = Console(stderr=True)
+    """Return bars for a terminal; where standard error is a file or a pipe, nothing is written to it."""
+    console = console_for(stderr=True)
     return Progress(*columns, console=console, transient=transient, disable=not console.is_terminal)
 
 

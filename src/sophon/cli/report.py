@@ -6,12 +6,11 @@ from itertools import accumulate
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from sophon.cli.options import resource_options
-from sophon.cli.output import STDOUT, json_option, write_json
+from sophon.cli.output import STDOUT, console_for, json_option, write_json
 from sophon.profile.table import Profile
 from sophon.report import chart
 from sophon.report.facts import Facts
@@ -57,7 +56,7 @@ def report(
 
 
 def _show(facts: Facts, page: Path) -> None:
-    console = Console()
+    console = console_for()
     for words in facts.words:
         console.print(escape(words), highlight=False)
     table = Table(title=escape(facts.subject), title_justify="left")

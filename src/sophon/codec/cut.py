@@ -81,9 +81,12 @@ def _fits(pipeline: Pipeline, k: int, codec: Codec) -> bool:
 def check_cut(pipeline: Pipeline, cut: Cut) -> Codec:
     """Return the codec of a cut, or raise if the pipeline cannot be divided there."""
     codec = codec_named(cut.codec)
+    if cut in pipeline.notes:  # looked at before
+        return codec
     if not 0 <= cut.k <= pipeline.max_cut or not _fits(pipeline, cut.k, codec):
         legal = ", ".join(map(str, legal_cuts(pipeline, allow_lossy=True)))
         raise ConfigError(f"the pipeline cannot be cut at {cut}; it can at {legal}")
+    pipeline.notes[cut] = True
     return codec
 
 

@@ -19,6 +19,7 @@ EXTENSIONS: Final = {
     "sophon.codec.window._jpeg": "no `window` codec, which saves most of the bytes of JPEG files",
     "sophon.codec.window._progressive": "progressive JPEG files cross the link whole",
     "sophon.pipeline._pixels": "pictures are resized more slowly",
+    "sophon.pipeline.jpeg._libjpeg": "JPEG files are decoded more slowly",
     "sophon.pipeline._blur": "pictures are blurred more slowly",
     "sophon.store._files": "many small files are read more slowly",
 }

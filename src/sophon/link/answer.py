@@ -70,7 +70,10 @@ def opened_from(message: dict[str, Any], address: str, trusted: bool = False) ->
         codecs=tuple(name for name in codecs if name.partition(":")[0] in _FAMILIES),
         fields=read.fields("fields"),
         columns_digest=read.text("columns_digest", default=""),
+        state=read.text("state", default=""),
         time_s=read.number("time_s", 0.0, _MOST_TIME, default=0.0),
+        part=read.text("part", default=""),
+        whole=read.text("whole", default=""),
     )
 
 

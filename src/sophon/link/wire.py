@@ -454,9 +454,11 @@ def error_from_json(text: str) -> Error:
     kind = getattr(errors, str(message.get("type")), None)
     if not (isinstance(kind, type) and issubclass(kind, Error)):
         kind = errors.TransportError
-    error: Error = kind(f"{message.get('message')}")
+    error: Error = kind(errors.printable(f"{message.get('message')}"))
     there = message.get("traceback")
-    return errors.with_remote_traceback(error, there[-_MAX_TRACEBACK:]) if isinstance(there, str) and there else error
+    if not isinstance(there, str) or not there:
+        return error
+    return errors.with_remote_traceback(error, errors.printable(there[-_MAX_TRACEBACK:]))
 
 
 def parse_json(data: bytes, max_bytes: int = MAX_REQUEST_BYTES) -> dict[str, Any]:

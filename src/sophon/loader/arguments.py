@@ -16,6 +16,7 @@ from sophon.link.credentials import Credentials
 from sophon.link.transport import Transport
 from sophon.loader.dataset import RemoteDataset, joined
 from sophon.loader.epoch.collate import Collate
+from sophon.loader.epoch.device import Device
 from sophon.loader.machine.tuner import Setting, Tuner
 from sophon.loader.options import Faults, OnError, Output, Planning, Ranks, Workers, at_least
 from sophon.loader.order.log import Relaxed, Replay
@@ -47,6 +48,15 @@ class Own:
     faults: Faults | None = None
     cache: bool | str | Cut | Cache = False
     ranks: Ranks | None = None
+
+    @property
+    def device(self) -> Any:
+        """Where batches are to be, if the user said so."""
+        return self.output.device if isinstance(self.output, Output) else None
+
+    def on_host(self) -> Own:
+        """Return the same with samples that are finished on the host, whatever becomes of their batches."""
+        return replace(self, output=replace(self.output, device=None)) if isinstance(self.output, Output) else self
 
     @property
     def planning(self) -> Planning:
@@ -268,6 +278,20 @@ def relaxed_order(order: Any) -> Relaxed | None:
     if order != "strict" and not isinstance(order, Replay):
         raise ConfigError(f"order: expected 'strict', 'relaxed', Relaxed(max_delay) or Replay(log), got {order!r}")
     return None
+
+
+def device_of(device: Any, dataset: RemoteDataset, told: TorchArguments) -> Device | None:
+    """Return where batches go; None if they stay on the host.
+
+    Args:
+        device: What the user said to the loader.
+        dataset: What was opened; it may have been told itself.
+        told: Torch's arguments.
+    """
+    if dataset.table is not None and told.collate_fn is not None:
+        raise ConfigError("device: a collate_fn is given finished samples; leave device out of the data set's output")
+    name = dataset.device if device is None else device
+    return None if name is None else Device(name, dataset.table)
 
 
 def can_pin(wanted: bool, device: str, output: str) -> bool:

@@ -7,6 +7,7 @@ connection.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,11 @@ import numpy as np
 from sophon.codec.cut import RAW, Cut
 from sophon.errors import BudgetError, ConfigError, ProtocolError
 from sophon.link.credentials import Credentials
+from sophon.link.discovery import is_found, open_discovery
 from sophon.link.transport import Opened, Transport
 from sophon.loader.account.bad import BadSamples
 from sophon.loader.account.stats import Stats
+from sophon.loader.epoch.device import divided
 from sophon.loader.epoch.finishers import Here
 from sophon.loader.epoch.finishing import Finishing
 from sophon.loader.epoch.mending import Mending
@@ -29,13 +32,14 @@ from sophon.loader.options import Faults, OnError, Output, Told
 from sophon.loader.planning.asked import Asked
 from sophon.loader.planning.shared import MEASURED, SharedPlanning, shared_array
 from sophon.loader.sources.assignment import BAND, agreed_cut, assignment_for, within
+from sophon.loader.sources.found import FoundSources
 from sophon.loader.sources.joined import JoinedSources
 from sophon.loader.sources.prefix_cache import Cache, CachedTransport, cache_cut, cache_for
 from sophon.loader.sources.samples import Samples
 from sophon.loader.sources.sources import Address, Sources, addresses_of, transport_to
 from sophon.loader.sources.verified import VerifiedTransport
 from sophon.loader.torch_import import Dataset, in_worker, need_torch
-from sophon.pipeline import Key, Pipeline
+from sophon.pipeline import Key, Pipeline, Tensor
 from sophon.pipeline.pipeline import in_words
 from sophon.plan.plan import Plan
 from sophon.process.arenas import bound_arenas
@@ -72,6 +76,11 @@ class RemoteDataset(Dataset[Any]):
             "1:webp", or `Cache(…)` to choose where and how much.
     """
 
+    table: Tensor | None
+    """What the device makes of each byte, where `output` names one; `pipeline` is then what comes before that."""
+    whole: Pipeline
+    """All ops, those of the device too."""
+
     def __init__(
         self,
         url: Address | Transport | Sources,
@@ -93,7 +102,7 @@ class RemoteDataset(Dataset[Any]):
         found = given(url, pipeline, target_transform)  # of an object: its files and transforms
         url, pipeline, target_transform = found.source, found.pipeline, found.target_transform
         self.faults = told.faults
-        self.pipeline = as_pipeline(pipeline)
+        self.pipeline, self.table = self._divided(pipeline, told.output.device)
         self._recipe = pipeline
         self.seed = Key(seed, 0, 0).seed
         digests = None if told.faults.verify is None else Digests.load(told.faults.verify.digests)
@@ -114,9 +123,11 @@ class RemoteDataset(Dataset[Any]):
         _check_columns(columns, opened, self.url)
         is_joint = isinstance(pipeline, Joint)
         self.pipeline, targets = pipeline.bound(self.pipeline, opened) if is_joint else (self.pipeline, None)
+        self.whole = self.whole if self.table is not None else self.pipeline
         if digests is not None:
             _check_told(digests, opened, self.url)
         self.samples = Samples(sources, opened, self.pipeline, self.seed, columns, self.url, told.faults.deadline_s)
+        sources.compare_columns(self.samples.columns)
         self.is_cached = cache is not False
         self.measures = policy if isinstance(policy, str) and policy in MEASURED else None
         checked = _checked(told.faults, digests)
@@ -131,6 +142,13 @@ class RemoteDataset(Dataset[Any]):
             if self.transport.is_remote and policy != "none" and not self.is_cached:
                 warn_if_blocked(self.pipeline)
             self._try()
+
+    def _divided(self, recipe: Any, device: Any) -> tuple[Pipeline, Tensor | None]:
+        """Return what is done before batches cross to a device, or all of it, and the table for the rest."""
+        self.whole, self.device = as_pipeline(recipe), device
+        if device is None or isinstance(recipe, Joint):
+            return self.whole, None
+        return divided(self.whole)
 
     def _try(self) -> None:
         """Try the callables of the recipe on the first sample."""
@@ -236,7 +254,7 @@ class RemoteDataset(Dataset[Any]):
         Raises:
             ConfigError: A step of the recipe was changed after it was translated, so that the change has no effect.
         """
-        check_unchanged(self._recipe, self.pipeline)
+        check_unchanged(self._recipe, self.whole)
         self._epoch[0] = Key(0, epoch, 0).epoch
         if self._asked is not None:
             self._asked.forget()
@@ -282,6 +300,11 @@ class RemoteDataset(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int | tuple[int, int]]) -> list[Any]:
         """Return several samples, asked for in one request; an index may be (epoch, index)."""
+        if self.table is not None:
+            raise ConfigError(
+                f"device: whole batches are sent to {self.device!r}, by sophon.DataLoader; leave device out where "
+                "samples are wanted one by one"
+            )
         epochs, samples = zip(*(self._resolve(index) for index in indices), strict=True) if indices else ((), ())
         if self._asked is not None:
             pairs = zip(indices, samples, strict=True)
@@ -342,9 +365,29 @@ def _sources(
     if isinstance(url, Transport):
         return Sources(_verified([url], faults, digests, pipeline), faults.fallback, pipeline, url.address, deadline_s)
     addresses = addresses_of(url)
+    if any(map(is_found, addresses)):
+        if len(addresses) > 1:
+            raise ConfigError(f"{', '.join(addresses)}: an address that stands for several nodes is given alone")
+        discovery = open_discovery(addresses[0], credentials, deadline_s)
+        connect = _Connecting(credentials, faults, pipeline, digests)
+        return FoundSources(discovery, connect, faults.fallback, pipeline, deadline_s)
     nodes = [transport_to(address, credentials, deadline_s) for address in addresses]
     nodes = _verified(nodes, faults, digests, pipeline)
     return Sources(nodes, faults.fallback, pipeline, ", ".join(addresses), deadline_s)
+
+
+@dataclass(frozen=True)
+class _Connecting:
+    """Returns the way to a node that was found; may be sent to another process."""
+
+    credentials: Credentials
+    faults: Faults
+    pipeline: Pipeline
+    digests: Digests | None
+
+    def __call__(self, address: str) -> Transport:
+        node = transport_to(address, self.credentials, self.faults.deadline_s)
+        return _verified([node], self.faults, self.digests, self.pipeline)[0]
 
 
 def joined(datasets: Sequence[RemoteDataset]) -> RemoteDataset:

@@ -24,6 +24,7 @@ from sophon.loader.arguments import (
     bound_ahead,
     can_pin,
     collate_of,
+    device_of,
     divided,
     order_of,
     relaxed_order,
@@ -118,7 +119,8 @@ class DataLoader:
             `Replay(log)` for the batches of a recorded run.
         on_error: What to do with a sample that cannot be loaded: "raise" its error, "substitute" the next good one of
             the data set, or "skip" it, which makes its batch smaller; `OnError(…)` to limit how many may be bad.
-        output: "torch" tensors, or "numpy" arrays, which need no torch; `Output(…)` to include further columns.
+        output: "torch" tensors, or "numpy" arrays, which need no torch; `Output(…)` to include further columns, or
+            to have batches on a device.
         target_transform: Applied to labels; seeded for each sample and run in the same place as your own steps.
         credentials: Credentials for the storage node; from the environment by default.
         faults: What to do when nodes are late or do not answer: `Faults(deadline_s=…, hedge=…, fallback=…)`.
@@ -184,7 +186,9 @@ class DataLoader:
         pipeline, positional = divided(inner, pipeline, positional)
         told = told.with_positional(positional)
         told.check()
-        self.dataset = own.open(inner, pipeline, told.generator)
+        # A collate_fn is given finished samples, and its batches go to a device as they are.
+        opened_as = own if told.collate_fn is None else own.on_host()
+        self.dataset = opened_as.open(inner, pipeline, told.generator)
         self._make(told, own, indices)
 
     # long: what users said is handed to what it is for, in one place.
@@ -198,8 +202,8 @@ class DataLoader:
         is_auto = workers.number == "auto"
         kind = workers_kind(workers, told, self._own_code(told))
         if dataset.faults.hedge and workers.number == 0:
-            raise ConfigError("hedge: asking twice needs fetching threads; use num_workers of at least 1")
-        requests = workers.max_requests or MachineConfig.max_requests * samples.sources.nodes
+            raise ConfigError("hedge: asking twice needs threads that fetch; use num_workers of at least 1")
+        requests = workers.max_requests or MachineConfig.max_requests * samples.sources.known_nodes
         self._told = told
         self.num_workers: int = cores_here() if isinstance(workers.number, str) else workers.number
         self.batch_size = told.batch_size if told.batch_sampler is None else None
@@ -217,6 +221,7 @@ class DataLoader:
             collate_of(told, dataset.output),
             self.pin_memory,
             told.timeout or math.inf,
+            device_of(own.device, dataset, told),
         )
         self._place = Place()
         self._running = Running()  # the latest pass
@@ -437,7 +442,7 @@ class DataLoader:
             samples=self._sampling.total(),
             shuffle=self._sampling.is_shuffled,
             dataset=self.dataset.opened.fingerprint + self._sampling.subset,
-            pipeline=self.dataset.pipeline.fingerprint,
+            pipeline=self.dataset.whole.fingerprint,
             plan=self.revisions,
             turns=None if turns is None else turns.to_dict(),
             sampler=self._sampling.state(epoch, self._place.is_ahead),

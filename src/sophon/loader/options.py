@@ -107,16 +107,22 @@ class Output:
         kind: "torch" tensors, or "numpy" arrays, which need no torch.
         columns: Further columns and fields of the data set to include, as a dict; "id" is the sample's id, and a
             field comes as bytes.
+        device: Where the batches of a `DataLoader` are to be, as torch names it: "cuda", "cuda:1", "cpu". Where the
+            recipe ends with ToTensor and Normalize they cross to it as bytes and become floats there, with the same
+            bits. None leaves them on the host.
     """
 
     kind: str = "torch"
     columns: Sequence[str] = ()
+    device: Any = None
 
     def __post_init__(self) -> None:
         if self.kind not in OUTPUTS:
             raise ConfigError(f"output: expected torch or numpy, got {self.kind!r}")
         if isinstance(self.columns, str) or not all(isinstance(name, str) for name in self.columns):
             raise ConfigError(f"columns: expected a sequence of names, got {self.columns!r}")
+        if self.device is not None and self.kind != "torch":
+            raise ConfigError(f'device: {self.device!r} takes tensors; use output="torch", or leave device out')
         object.__setattr__(self, "columns", tuple(self.columns))
 
 

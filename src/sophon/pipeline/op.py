@@ -22,12 +22,13 @@ If an op is inconsistent with the following, it is a bug:
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Sequence
 from typing import Any, ClassVar, TypeAlias
 
 from sophon.errors import ConfigError
 from sophon.pipeline.part import Box
-from sophon.pipeline.rng import Rng
+from sophon.pipeline.rng import Key, Rng
 from sophon.pipeline.spec import Kind, Objects, Spec, Value
 from sophon.pipeline.streams import Boxes, Sizes, Streams
 
@@ -168,6 +169,29 @@ class Op:
                 f"{self.name()} takes pictures in mode {known}, but the op before it gives {spec}; "
                 'leave it out, or use Decode(mode="RGB")'
             )
+
+
+class _Last(threading.local):
+    """What was drawn last in a thread, and for what."""
+
+    kept: tuple[Op, Key, int, Spec, Params] | None = None
+
+
+_last = _Last()
+
+
+def drawn(op: Op, key: Key, position: int, spec: Spec) -> Params:
+    """Return the parameters of a random op; those that were drawn last need not be drawn again.
+
+    The box of a crop is wanted twice: to know which part of a file is to be decoded, and to crop.
+    """
+    last = _last.kept
+    if last is not None and last[0] is op and last[1] is key and last[2] == position and last[3] == spec:
+        return last[4]
+    params = op.draw(Rng(key, position), spec)
+    if not op.looks:  # objects are no part of what makes two specs equal
+        _last.kept = (op, key, position, spec, params)
+    return params
 
 
 def first_crop_of(ops: Sequence[Op]) -> int | None:

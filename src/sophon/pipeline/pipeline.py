@@ -14,7 +14,7 @@ from sophon.errors import ConfigError, Error, OpError
 from sophon.pipeline.call import Call, as_call, is_albumentations, met
 from sophon.pipeline.fuse import Fused, fuse
 from sophon.pipeline.known_failures import known_remedy
-from sophon.pipeline.op import Json, Op, Params
+from sophon.pipeline.op import Json, Op, Params, drawn
 from sophon.pipeline.ops.combined.views import Views
 from sophon.pipeline.ops.decode import Decode
 from sophon.pipeline.ops.on_tensor import OnTensor
@@ -43,15 +43,38 @@ class Pipeline:
             it stays on the trainer, and so does everything after it. `Views` become several ops, one for each stage.
         fields: Name and kind of each further field that accompanies the picture: masks, boxes. The payload of such a
             sample holds all of them (`codec.targets`); only the trainer processes them.
+
+    Attributes:
+        ops: Its ops.
+        specs: What comes before the first op and after each of them.
+        fingerprint: Names it on both sides of the link.
+        portable: The number of ops, from the first, that can be sent to another machine.
+        drawable: The number of leading ops whose parameters a storage node can draw; it knows boxes only from a field.
+        max_cut: The number of ops, from the first, that can run near storage.
+        looks: Whether an op's draws depend on the boxes of a sample, which must then come with the key.
+        first_call: The position of the first step that uses the global generators, or the number of ops if none does.
+        crop: The position of the first op that crops, if those between it and Decode let a part pass.
+        notes: What others have found out about it, so that they need not find it out for every sample.
     """
 
-    __slots__ = ("_fused", "fields", "fingerprint", "ops", "specs")
+    __slots__ = (
+        "_fused", "_last_random", "crop", "drawable", "fields", "fingerprint", "first_call", "looks", "max_cut",
+        "notes", "ops", "portable", "specs",
+    )  # fmt: skip
 
     ops: tuple[Op, ...]
     fields: tuple[tuple[str, str], ...]
     specs: tuple[Spec, ...]
     fingerprint: str
+    portable: int
+    drawable: int
+    max_cut: int
+    looks: bool
+    first_call: int
+    crop: int | None
+    notes: dict[Any, Any]
     _fused: dict[int, tuple[Fused, ...]]
+    _last_random: int
 
     def __init__(self, ops: Iterable[Op | Callable[[Any], Any]], fields: Iterable[tuple[str, str]] = ()) -> None:
         told = tuple(map(as_call, ops))
@@ -76,6 +99,15 @@ class Pipeline:
         set_(self, "specs", tuple(specs))
         set_(self, "fingerprint", hashlib.sha256(text.encode()).hexdigest()[:32])
         set_(self, "_fused", fuse(steps))
+        # What is asked of every sample is found out once.
+        set_(self, "portable", _first(steps, lambda op: not op.portable))
+        set_(self, "drawable", _drawable(steps, along))
+        set_(self, "max_cut", min(self.portable, self.drawable))
+        set_(self, "looks", any(op.looks for op in steps))
+        set_(self, "first_call", _first(steps, lambda op: op.is_own))
+        set_(self, "crop", first_crop(steps))
+        set_(self, "_last_random", max((position for position, op in enumerate(steps) if op.random), default=-1))
+        set_(self, "notes", {})
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a pipeline cannot be changed; build another one instead of setting {name}")
@@ -90,43 +122,9 @@ class Pipeline:
         return cls(ops_from_transform(transform))
 
     @property
-    def portable(self) -> int:
-        """The number of ops, from the first, that can be sent to another machine."""
-        for position, op in enumerate(self.ops):
-            if not op.portable:
-                return position
-        return len(self.ops)
-
-    @property
-    def drawable(self) -> int:
-        """The number of leading ops whose parameters a storage node can draw; it knows boxes only from a field."""
-        if sum(kind.partition(":")[0] == _BOXES for _, kind in self.fields) == 1:
-            return len(self.ops)
-        return next((position for position, op in enumerate(self.ops) if op.looks), len(self.ops))
-
-    @property
-    def max_cut(self) -> int:
-        """The number of ops, from the first, that can run near storage."""
-        return min(self.portable, self.drawable)
-
-    @property
-    def looks(self) -> bool:
-        """Whether an op's draws depend on the boxes of a sample, which must then come with the key."""
-        return any(op.looks for op in self.ops)
-
-    @property
-    def first_call(self) -> int:
-        """The position of the first step that uses the global generators, or the number of ops if none does."""
-        for position, op in enumerate(self.ops):
-            if op.is_own:
-                return position
-        return len(self.ops)
-
-    @property
     def reach(self) -> int:
         """The number of ops that a storage node is told about: those it can run, and those up to the crop."""
-        crop = first_crop(self.ops)
-        return self.portable if crop is None else max(self.portable, crop + 1)
+        return self.portable if self.crop is None else max(self.portable, self.crop + 1)
 
     def run(
         self,
@@ -155,9 +153,9 @@ class Pipeline:
             raise ConfigError(f"expected 0 ≤ start ≤ stop ≤ {len(self.ops)}, got {start} and {end}")
         position = start
         while position < end:
-            fused = self._fusion(position, end)
+            fused = self._fusion(position, end, trace is not None)
             after = position + (1 if fused is None else fused.span)
-            drawn: list[Params] = []
+            params: list[Params] = []
             between: list[int] = []  # sizes of the fusion's intermediate results, had its ops run one by one
             spec = spec_of(value)
             at = position
@@ -167,14 +165,15 @@ class Pipeline:
                 for at in range(position, after):
                     op = self.ops[at]
                     seen = self._seen(at, key, spec) if op.looks else spec
-                    drawn.append(op.draw(Rng(key, at), seen) if op.random else None)
-                    if at + 1 < after:
+                    params.append(drawn(op, key, at, seen) if op.random else None)
+                    if at + 1 < after and (trace is not None or at < self._last_random):
                         spec = op.output(spec)
-                        between.append(spec.size_bytes)
+                        if trace is not None:
+                            between.append(spec.size_bytes)
                 if fused is not None:
-                    value = fused.run(value, drawn, out if after == end else None)
+                    value = fused.run(value, params, out if after == end else None)
                 else:
-                    value = op.apply(value, drawn[0])
+                    value = op.apply(value, params[0])
             except OpError as error:
                 raise error.at(title(self.ops[at]), at, int(key.sample)) from error.__cause__
             except Error:
@@ -200,10 +199,13 @@ class Pipeline:
             )
         return spec.with_objects(seen.objects)
 
-    def _fusion(self, position: int, end: int) -> Fused | None:
-        """Return the longest fusion that begins at a position and does not reach beyond the end."""
+    def _fusion(self, position: int, end: int, is_traced: bool) -> Fused | None:
+        """Return the longest fusion that begins at a position and does not reach beyond the end.
+
+        Where somebody wants to know what ops take, it does not hide what those on both sides of a cut do.
+        """
         for fused in self._fused.get(position, ()):
-            if position + fused.span <= end:
+            if position + fused.span <= end and not (is_traced and fused.hides):
                 return fused
         return None
 
@@ -300,6 +302,18 @@ class Pipeline:
 
     def __reduce__(self) -> tuple[object, ...]:
         return (Pipeline, (self.ops, self.fields))  # for spawned worker processes; slots and fusions are rebuilt
+
+
+def _first(ops: Sequence[Op], is_it: Callable[[Op], bool]) -> int:
+    """Return the position of the first such op, or the number of ops if there is none."""
+    return next((position for position, op in enumerate(ops) if is_it(op)), len(ops))
+
+
+def _drawable(ops: Sequence[Op], fields: Sequence[tuple[str, str]]) -> int:
+    """Return the number of leading ops whose parameters a storage node can draw."""
+    if sum(kind.partition(":")[0] == _BOXES for _, kind in fields) == 1:
+        return len(ops)
+    return _first(ops, lambda op: op.looks)
 
 
 def _parts(spec: Json) -> list[Json]:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from sophon.pipeline.op import Op, Params, first_crop_of
+from sophon.pipeline.op import Op, Params, drawn, first_crop_of
 from sophon.pipeline.ops.decode import Decode
 from sophon.pipeline.part import Box
-from sophon.pipeline.rng import Key, Rng
+from sophon.pipeline.rng import Key
 from sophon.pipeline.spec import Spec, image
 from sophon.pipeline.streams import Boxes, Sizes, Streams, whole
 
@@ -28,8 +28,8 @@ def first_crop(ops: Sequence[Op]) -> int | None:
 
 def can_crop_early(pipeline: Pipeline, stop: int | None = None) -> bool:
     """Return whether one of ops[:stop] crops, and all ops before it can be drawn for and can work on a part."""
-    crop = first_crop(pipeline.ops[:stop]) if stop != 0 else None
-    return crop is not None and crop < pipeline.drawable
+    crop = pipeline.crop
+    return crop is not None and crop < pipeline.drawable and (stop is None or crop < stop)
 
 
 def needed_box(pipeline: Pipeline, key: Key, height: int, width: int, stop: int | None = None) -> Box | None:
@@ -39,12 +39,12 @@ def needed_box(pipeline: Pipeline, key: Key, height: int, width: int, stop: int 
     that comes with it and the picture's size, so nothing has to be decoded.
     """
     decode = pipeline.ops[0]
-    if not isinstance(decode, Decode) or first_crop(pipeline.ops) is None:
+    if not isinstance(decode, Decode) or pipeline.crop is None:
         return None
     spec = image(height, width, len(decode.mode)).with_objects(None if key.sight is None else key.sight.objects)
     passed: list[tuple[Op, Spec, Params]] = []
     for position, op in enumerate(pipeline.ops[1:stop], start=1):
-        params = op.draw(Rng(key, position), spec) if op.random else None
+        params = drawn(op, key, position, spec) if op.random else None
         box = op.box_needed(spec, params)
         if box is not None:
             for earlier, its_spec, its_params in reversed(passed):
@@ -74,7 +74,7 @@ def needed_boxes(
     Returns:
         The boxes; None if one of the ops can only be asked about one picture at a time.
     """
-    crop = first_crop(pipeline.ops)
+    crop = pipeline.crop
     if crop is None:
         return whole(sizes)
     passed: list[tuple[Op, Streams, Sizes]] = []

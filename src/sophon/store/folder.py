@@ -26,10 +26,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sophon.errors import StoreError
-from sophon.store.manifest import Int64Array, Manifest, decode_name, encode_name, is_as_listed, sources_table
+from sophon.store.identity import Int64Array
+from sophon.store.manifest import Manifest, decode_name, encode_name, is_as_listed, sources_table
 from sophon.store.options import suffixes
 from sophon.store.pages.columns import parts_of
-from sophon.store.store import Progress, Store, describe, fill
+from sophon.store.store import Progress, Store, describe, fill, stamp_of
 
 if TYPE_CHECKING:
     from sophon.store import _files as files
@@ -113,9 +114,16 @@ class FolderStore(Store):
             return False
 
     def changed_ns(self, index: int) -> int:
-        """Return the modification time of a picture's file."""
+        """Return the time of a picture's file."""
+        return self._stat(index).st_mtime_ns
+
+    def stamp(self, index: int) -> str:
+        """Return the times of a picture's file."""
+        return stamp_of(self._stat(index))
+
+    def _stat(self, index: int) -> os.stat_result:
         try:
-            return os.stat(self._path(index)).st_mtime_ns  # noqa: PTH116 - a Path takes longer than the call
+            return os.stat(self._path(index))  # noqa: PTH116 - a Path takes longer than the call
         except OSError as error:
             remedy = "Check that it exists and is readable."
             raise self._failure(index, f"its file cannot be examined: {describe(error)}", remedy) from error

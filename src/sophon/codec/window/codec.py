@@ -13,10 +13,11 @@ from PIL import Image
 from sophon.codec.codec import AheadCodec, Payload
 from sophon.codec.window.header import Header, parse
 from sophon.codec.window.indexes import INDEXES, Indexes
-from sophon.codec.window.jpeg import Index, Window, available, cut
+from sophon.codec.window.jpeg import Index, Window, available, check_metadata, cut
 from sophon.codec.window.refusal import NotWindowable
 from sophon.errors import ArtifactError, OpError, PayloadError
 from sophon.pipeline import Box, Key, Kind, Part, Pipeline, Spec, Trace, can_crop_early, needed_box
+from sophon.pipeline.jpeg import libjpeg
 from sophon.pipeline.ops.decode import Decode, check_jpeg, is_upright, kept_metadata
 
 _MARKER = 0xFF
@@ -118,11 +119,21 @@ def cut_down(
             return None
         index = None if header.scans else INDEXES.find(data)
         if box[2] * box[3] > _worthwhile_share(header, index) * header.width * header.height:
-            return None
+            return _whole(data, header, decode)
         window = _cut(data, header, box, INDEXES, index)
-        return Part(_decoded(window.jpeg, decode), window.top, window.left, window.full_height, window.full_width)
+        picture = _own_decoded(window, header, decode)
+        return Part(picture, window.top, window.left, window.full_height, window.full_width)
     except (NotWindowable, OpError):
         return None  # decoding the whole file meets the same problem and gives a better message
+
+
+def _whole(data: Payload, header: Header, decode: Decode) -> Part | None:
+    """Return all of a picture, if its file is one that Pillow is sure to decode in the same way."""
+    check_metadata(data, header)
+    if decode.mode != "RGB" or decode.metadata or header.scans or len(header.components) != _COLOURS:
+        return None
+    picture = libjpeg.decoded(data, (header.width, header.height))
+    return None if picture is None else Part(picture, 0, 0, header.height, header.width)
 
 
 def _worthwhile_share(header: Header, index: Index | None) -> float:
@@ -132,10 +143,22 @@ def _worthwhile_share(header: Header, index: Index | None) -> float:
     return _WORTHWHILE_SHARE if index is None else _WORTHWHILE_SHARE_INDEXED
 
 
+def _own_decoded(window: Window, header: Header, decode: Decode) -> Image.Image:
+    """Return the picture of a window that was cut here, from a file with this header."""
+    if decode.mode == "RGB" and len(header.components) == _COLOURS:
+        picture = libjpeg.decoded(window.jpeg, (window.width, window.height))
+        if picture is not None:
+            return picture
+    return _decoded(window.jpeg, decode)
+
+
 def _decoded(jpeg: Payload, decode: Decode) -> Image.Image:
     """Return the picture of a window: the result of `decode`, without Pillow's search for metadata."""
     size = _colour_size(jpeg)
     if decode.mode == "RGB" and size is not None and size[0] * size[1] <= decode.max_pixels:
+        picture = libjpeg.decoded(jpeg, size)
+        if picture is not None:
+            return picture
         # If libjpeg rejects it, Decode, below, gives a better message.
         with suppress(OSError, ValueError):
             return Image.frombytes("RGB", size, jpeg, "jpeg", "RGB", "")

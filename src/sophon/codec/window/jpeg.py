@@ -26,6 +26,7 @@ import math
 import struct
 import zlib
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from sophon.codec.window.blocks import Box, NeededBlocks, needed
@@ -165,7 +166,7 @@ def build_index(data: Data, header: Header | None = None, share: float = INDEX_S
     header = parse(data) if header is None else header
     if header.scans:
         raise NotWindowable("progressive, which cannot be indexed")
-    _check_metadata(data, header)
+    check_metadata(data, header)
     per_row, rows = header.mcus
     point_bytes = _POINT_BYTES + _POINT_BYTES_PER_COMPONENT * len(header.components)
     target_bytes = share * max(len(data) - header.scan_start, 1)
@@ -205,7 +206,7 @@ def cut(
     sources = {component.ac: header.ac[component.ac] for component in header.components}
     head = _head(header, right - left, bottom - top, targets, sources)
     if index is None:
-        _check_metadata(data, header)
+        check_metadata(data, header)
         jpeg = _scan(header, _WALK_LOOK_BITS).cut(data, region.mcus, region.kept, targets, head)
     else:
         scan = _scan(header, _INDEX_LOOK_BITS)
@@ -219,7 +220,7 @@ def _cut_progressive(data: Data, header: Header, region: NeededBlocks) -> bytes:
     """Read the coefficients that a region needs and write them as a baseline file."""
     if kernel is None:
         raise ConfigError(_NO_KERNEL)
-    _check_metadata(data, header)
+    check_metadata(data, header)
     left, top, right, bottom = region.pixels
     components = tuple([(c.h, c.v, *header.blocks(c), c.dc) for c in header.components])
     dc, ac, scan = progressive.cut(data, header.mcus, components, header.scans, region.mcus, region.kept)
@@ -242,7 +243,7 @@ def _scan(header: Header, look_bits: int) -> kernel.Scan:
     )
 
 
-def _check_metadata(data: Data, header: Header) -> None:
+def check_metadata(data: Data, header: Header) -> None:
     """Let Pillow open a file whose metadata may make it fail: if it fails, so must we."""
     if not header.doubtful:
         return
@@ -258,6 +259,7 @@ def _check_metadata(data: Data, header: Header) -> None:
         raise NotWindowable("metadata with a different size than the frame")
 
 
+@lru_cache(maxsize=256)  # most files of a data set share a few of them
 def _completed(table: bytes) -> bytes:
     """Return a DC table with the codes of `table` plus one for every category it lacks.
 

@@ -19,6 +19,7 @@ from sophon.loader.epoch import leaving
 from sophon.loader.epoch.batch import OwnMemory
 from sophon.loader.epoch.collate import Collate, pinning
 from sophon.loader.epoch.costs import Costs
+from sophon.loader.epoch.device import Device
 from sophon.loader.epoch.engine import Engine, Hands, Stretch
 from sophon.loader.epoch.finishers import Finishers, Here
 from sophon.loader.epoch.finishing import Finishing
@@ -46,6 +47,7 @@ class Batching:
         collate: The user's own function, if any.
         pin: Copy batches into pinned memory.
         timeout_s: How long the next batch may take to come; infinite for as long as it takes.
+        device: Where batches go, if they do not stay on the host.
     """
 
     sampling: Sampling
@@ -54,6 +56,7 @@ class Batching:
     collate: Collate | None
     pin: bool
     timeout_s: float = math.inf
+    device: Device | None = None
 
     def count(self, cursor: int, rank: Rank) -> int:
         """Return how many batches one rank makes of what is left of an epoch."""
@@ -234,7 +237,8 @@ class Passes:
             positions=told.positions[left],
             keys=None if told.keys is None else told.keys[left],
             timeout_s=batching.timeout_s,
-            pin=pinning() if batching.pin else None,
+            pin=pinning() if batching.pin and batching.device is None else None,
+            device=batching.device,
         )
         return left, row, stretch
 

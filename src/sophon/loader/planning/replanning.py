@@ -31,7 +31,13 @@ class Replanning:
 
 
 def moved(seen: Resources, planned: Resources) -> bool:
-    """Return whether link or storage node have changed since the plan."""
+    """Return whether link or storage node, or those of any part, are not what was planned with."""
+    if len(seen.nodes) == len(planned.nodes) > 0:
+        return any(
+            differ(now.rates.get(name, 0.0), then.rates.get(name, 0.0))
+            for now, then in zip(seen.nodes, planned.nodes, strict=True)
+            for name in ("link_bytes_per_s", "storage_cores")
+        )
     return differ(seen.link_bytes_per_s, planned.link_bytes_per_s) or differ(seen.storage_cores, planned.storage_cores)
 
 

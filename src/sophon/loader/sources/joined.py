@@ -74,6 +74,8 @@ class JoinedSources(Sources):
             fingerprint=fingerprint,
             classes=classes,
             max_cut=min(one.max_cut for one in told),
+            columns_digest=" ".join(one.columns_digest for one in told).strip(),
+            state=" ".join(one.state for one in told).strip(),
             max_samples=min(one.max_samples for one in told),
         )
 

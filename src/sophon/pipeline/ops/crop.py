@@ -34,11 +34,11 @@ _TRIES = 10  # torchvision's number of attempts at a box that fits
 
 def crop(picture: Image.Image | Part, box: Box) -> Image.Image:
     """Return the part of the picture inside the box."""
-    picture, pillow_box = _located(picture, box)
+    picture, pillow_box = located(picture, box)
     return picture if pillow_box == (0, 0, *picture.size) else picture.crop(pillow_box)
 
 
-def _located(picture: Image.Image | Part, box: Box) -> tuple[Image.Image, PillowBox]:
+def located(picture: Image.Image | Part, box: Box) -> tuple[Image.Image, PillowBox]:
     """Return the picture that contains a box, and where in it the box lies."""
     top, left, height, width = box
     if not isinstance(picture, Image.Image | Part):
@@ -272,6 +272,11 @@ class _ResizedCrop(SizedCrop):
         w = np.where(wide, np.rint(height * self.ratio[1]), width).astype(np.int64)
         return (height - h) // 2, (width - w) // 2, h, w
 
+    @property
+    def resized_to(self) -> tuple[int, int]:
+        """Height and width of the result."""
+        return self._size
+
     def _resized(self, value: Image.Image | Part, box: Box, interpolation: str) -> Image.Image:
         """Return the part inside the box, resized.
 
@@ -279,7 +284,7 @@ class _ResizedCrop(SizedCrop):
         """
         height, width = self._size
         if interpolation == "bilinear":
-            return crop_and_resize(*_located(value, box), (width, height))
+            return crop_and_resize(*located(value, box), (width, height))
         return crop(value, box).resize((width, height), INTERPOLATIONS[interpolation])
 
 

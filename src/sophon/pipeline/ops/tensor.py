@@ -42,8 +42,12 @@ class PILToTensor(_FromImage):
 
     def apply(self, value: Image.Image, params: Params = None) -> Tensor:  # noqa: ARG002 - part of the contract
         """Return a tensor of the picture's own numbers."""
+        return self.apply_into(value, None)
+
+    def apply_into(self, value: Image.Image, out: Tensor | None) -> Tensor:
+        """Return the tensor, written into `out` if that is given."""
         _, dtype = MODES.get(getattr(value, "mode", ""), (0, "uint8"))
-        return planes(value, np.dtype(dtype).type)
+        return planes(value, np.dtype(dtype).type, out)
 
 
 @dataclass(frozen=True)
