@@ -58,7 +58,7 @@ class Samples:
         seed: Seed of all randomness.
         brought: Names of the further columns and fields to fetch.
         url: Name of the sources for messages.
-        deadline_s: How long nothing may come before an error is raised.
+        deadline_s: Seconds without any answer before an error is raised.
 
     Attributes:
         assignment: Which cut each sample gets; may be replaced at any time.
