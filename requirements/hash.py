@@ -45,7 +45,13 @@ def _is_of(filename: str, release: str) -> bool:
 
 def main(index: str) -> None:
     """Write the files."""
-    for more, note in (("", " torch is left out, and it says why."), ("-datasets", ""), ("-docs", ""), ("-ray", ""), ("-wheel", "")):
+    for more, note in (
+        ("", " torch is left out, and it says why."),
+        ("-datasets", ""),
+        ("-docs", ""),
+        ("-ray", ""),
+        ("-wheel", ""),
+    ):
         lines = [f"# Made by requirements/hash.py from pins{more}.txt: do not edit.{note}"]
         for name, version in pins(f"pins{more}.txt").items():
             if name not in LEFT_OUT:
