@@ -1,7 +1,7 @@
-"""`sophon bench kinds`: what each kind of training gains over a slow link, beside sending whole files.
+"""`sophon bench kinds`: what each kind of training gains over a slow link, compared with sending whole files.
 
 One row of `KINDS` for each. A loader with policy "optimal" measures its first epoch and plans for itself; the epochs
-after it are counted, and their bits are compared with those of a loader that reads the files where they lie.
+after it are counted, and their bits are compared with those of a loader that reads the files directly.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ USUAL = ("simclr", "dino", "segmentation", "detection")
 
 
 class KindsError(Error):
-    """A run gave other tensors than the files themselves."""
+    """A run gave different tensors than the files themselves."""
 
 
 def bench_kinds(
@@ -80,7 +80,7 @@ def bench_kinds(
             may send more bytes for that.
         repeats: Epochs that are counted, after the one that measures.
         storage_cores: Number of cores near storage.
-        on_step: Told what runs next.
+        on_step: Called with what runs next.
 
     Raises:
         KindsError: Tensors differ from those of the files.
