@@ -31,8 +31,8 @@ from sophon.store.annotations.found import Found
 from sophon.store.bundle import head_bytes, pack
 from sophon.store.fields import MASK, PICTURE, Field
 from sophon.store.folder import IMAGE_SUFFIXES, FolderStore, check_inside
-from sophon.store.identity import KEPT
 from sophon.store.manifest import Manifest, decode_name, encode_name, is_as_listed, sources_table
+from sophon.store.pages.identity import KEPT
 from sophon.store.store import Progress, Store, describe, fill, stamp_of
 from sophon.units import counted
 
