@@ -14,7 +14,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import CancelledError
-from dataclasses import replace
 from hashlib import sha256
 from typing import Any, TypeVar
 
@@ -27,9 +26,10 @@ from sophon.errors import AccessError, ConfigError, ProtocolError, RetryableErro
 from sophon.link.listing import piece_of
 from sophon.link.wire import PROTOCOLS, Reply, Request
 from sophon.pipeline import Kind, Pipeline, Spec
-from sophon.pipeline.ops.decode import Decode
+from sophon.pipeline.op import Decoder
 from sophon.pipeline.probe import digest_of, versions
 from sophon.pipeline.registry import MOST_OPS, MOST_STEPS, check_bounds
+from sophon.pipeline.spec import SIGNALS
 from sophon.process.wall_clock import date_s
 from sophon.server.access import EVERYTHING, Rights
 from sophon.server.budget import CpuBudget
@@ -51,6 +51,7 @@ _WORTH_BYTES = 1 << 16  # of a message that takes a fraction of a millisecond; l
 _MOST_OBJECTS = 2 * MOST_OPS  # in a message: the ops of a pipeline, and a few more
 _Known = tuple[Pipeline | None, str]
 T = TypeVar("T")
+_SIZED = (Kind.IMAGE, Kind.TENSOR, *SIGNALS)
 _NARROW = 4  # data sets with some of their fields that are remembered of each tenant; each has all samples' sizes
 _LIST_S = 0.001  # that a list counts for at least: the call itself takes a few tenths of a millisecond
 _SEND_S_PER_BYTE = 2e-9  # what TLS and copies take of either side's CPU
@@ -330,8 +331,8 @@ def _within(pipeline: Pipeline, limits: Limits, reason: str) -> tuple[Pipeline |
             pipeline = pipeline.prefix(k)
             break
     first = pipeline.ops[0]
-    if isinstance(first, Decode) and first.max_pixels > limits.pixels:
-        pipeline = Pipeline([replace(first, max_pixels=limits.pixels), *pipeline.ops[1:]], pipeline.fields)
+    if isinstance(first, Decoder) and (bounded := first.within(limits.pixels)) is not first:
+        pipeline = Pipeline([bounded, *pipeline.ops[1:]], pipeline.fields)
     return pipeline, reason
 
 
@@ -339,4 +340,4 @@ def _pixels(spec: Spec) -> float:
     """Return how many pixels a value has; 0 if unknown, but infinity for views, which may be many."""
     if spec.kind is Kind.VIEWS:
         return sum(map(_pixels, spec.views)) if spec.is_sized else math.inf
-    return spec.height * spec.width if spec.kind in (Kind.IMAGE, Kind.TENSOR) and spec.is_sized else 0
+    return math.prod(size or 0 for size in spec.sizes) if spec.kind in _SIZED and spec.is_sized else 0
