@@ -26,11 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sophon.errors import StoreError
-<<<<<<< HEAD
-=======
 from sophon.store.fields import PICTURE, SUFFIXES, kind_by_ending
-from sophon.store.pages.identity import Int64Array
->>>>>>> main
 from sophon.store.manifest import Manifest, decode_name, encode_name, is_as_listed, sources_table
 from sophon.store.options import suffixes
 from sophon.store.pages.columns import parts_of
