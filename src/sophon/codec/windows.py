@@ -7,15 +7,16 @@ near storage, and sent.
 from __future__ import annotations
 
 from sophon.codec.codec import AheadCodec, Payload
+from sophon.codec.volumes.window import VolumeWindow
 from sophon.codec.window import jpeg
 from sophon.codec.window.codec import JpegWindow
 from sophon.errors import OpError, PayloadError
 from sophon.pipeline import Key, Kind, Part, Pipeline, Spec, Trace
 from sophon.pipeline.op import Decoder
 from sophon.pipeline.part import Signal
-from sophon.store.fields import PICTURE
+from sophon.store.fields import PICTURE, VOLUME
 
-WINDOWS: dict[str, AheadCodec] = {PICTURE: JpegWindow()}
+WINDOWS: dict[str, AheadCodec] = {PICTURE: JpegWindow(), VOLUME: VolumeWindow()}
 """A row for each kind of data of which windows can be cut."""
 
 

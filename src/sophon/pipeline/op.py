@@ -179,6 +179,11 @@ class Decoder(Op):
     data: ClassVar[str]  # kind of field that it is for, as in `store.fields`: decides about windows and costs
 
     @property
+    def fields(self) -> tuple[tuple[str, str], ...]:
+        """Names and kinds of the further fields that it decodes with the first; it is then given a bundle of them."""
+        return ()
+
+    @property
     def gives_parts(self) -> bool:
         """Whether a part of what it gives may be made without the rest, where the ops after it need no more."""
         return True
