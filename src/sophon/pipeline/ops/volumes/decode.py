@@ -130,8 +130,8 @@ class DecodeVolume(Decoder):
             OpError: One of them is no volume, or they do not belong together; names the field.
         """
         parts = self._parts(value)
-        image = self._opened("", parts[0], _opened)
-        label = self._opened(self.label, parts[1], _opened) if self.label else None
+        image = self._opened("", parts[0], opened_file)
+        label = self._opened(self.label, parts[1], opened_file) if self.label else None
         return self._checked(image, label, parts, is_whole=True)
 
     def open_patches(self, value: Buffer) -> tuple[Opened, Box]:
@@ -179,7 +179,7 @@ class DecodeVolume(Decoder):
         return Opened(image, label, boxes)
 
 
-def _opened(data: memoryview, max_voxels: int) -> VolumeFile:
+def opened_file(data: memoryview, max_voxels: int) -> VolumeFile:
     """Return the file of a volume, by its first bytes."""
     if data[:4] == ZIP:
         return ChunkedFile(data, max_voxels)

@@ -188,6 +188,7 @@ def _narrowed(stored: Voxels) -> Voxels:
     """Return numbers in the smallest type that holds them all, to the last bit."""
     if stored.size == 0:
         return stored
+    stored = np.ascontiguousarray(stored)
     low, high = stored.min(), stored.max()
     for name in _NARROWER:
         dtype, limits = np.dtype(name), np.iinfo(name)
@@ -195,14 +196,12 @@ def _narrowed(stored: Voxels) -> Voxels:
         if dtype.itemsize < stored.dtype.itemsize and limits.min <= low and high <= limits.max:
             narrow = stored.astype(dtype)
             # Minus zero is equal to zero, but has another bit.
-            if stored.dtype.kind == "f" and not np.array_equal(narrow.astype(stored.dtype).view("u1"), _bytes(stored)):
+            if stored.dtype.kind == "f" and not np.array_equal(
+                narrow.astype(stored.dtype).view("u1"), stored.view("u1")
+            ):
                 return stored
             return narrow
     return stored
-
-
-def _bytes(array: Voxels) -> Voxels:
-    return np.ascontiguousarray(array).view("u1")
 
 
 def _differences(numbers: Voxels) -> Voxels:
