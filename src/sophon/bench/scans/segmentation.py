@@ -7,8 +7,10 @@ for 85 % of the time with torch's DataLoader. Its loader takes 30 % less time, a
 Here torch's DataLoader with worker processes, and ours with as many workers in strict and in relaxed order, take turns
 on the same made-up scans, epoch by epoch. The consumer is one that sleeps: for as long that it would be busy for 15 %
 of torch's time, as in the study. The bound is what no loader can beat: the CPU seconds of all samples that were
-measured in the same epochs, divided by the number of workers, or what the consumer takes, if that is more. torch's samples are made as its users write them: all of
-a scan is decoded, resampled and normalised, and then a crop is taken. Ours make no more of it than the crop needs.
+measured in the same epochs, divided by the number of workers, or what the consumer takes, if that is more.
+
+torch's samples are made as its users write them: all of a scan is decoded, resampled and normalised, and then a crop is
+taken. Ours make no more of it than the crop needs.
 """
 
 from __future__ import annotations
