@@ -244,7 +244,7 @@ def test_several_data_sets_at_once(tmp_path):
         assert len(sophon.RemoteDataset(f"grpc://127.0.0.1:{port}/two", RECIPE)) == 5
         process.terminate()
         assert process.wait(HANG_S) == 0
-    assert lines[0] == f"sophon: serving 3 samples at grpc://127.0.0.1:{port}/first\n"
+    assert lines[0] == f"sophon: serving 3 samples of 3 classes at grpc://127.0.0.1:{port}/first\n"
     assert lines[2].startswith("sophon: ready")
 
 

@@ -1,23 +1,24 @@
-"""Progress bars, on standard error so that what a command says can be piped."""
+"""Progress bars, on standard error so that the output of a command can be piped."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+
+from sophon.cli.output import console_for
 
 
 def bars(*columns: ProgressColumn, transient: bool = True) -> Progress:
     """Return bars for a terminal; where standard error is a file or a pipe, nothing is written to it."""
-    console = Console(stderr=True)
+    console = console_for(stderr=True)
     return Progress(*columns, console=console, transient=transient, disable=not console.is_terminal)
 
 
 @contextmanager
 def steps_bar(title: str) -> Iterator[Callable[[str, int, int], None]]:
-    """Show which step of how many is running; yields the function that moves the bar."""
+    """Show which step is running, of how many; yields the function that moves the bar."""
     count = TextColumn("{task.completed:.0f}/{task.total:.0f}")
     with bars(TextColumn("{task.description:<28}"), BarColumn(), count, TimeElapsedColumn()) as progress:
         task = progress.add_task(title, total=1)
@@ -26,7 +27,7 @@ def steps_bar(title: str) -> Iterator[Callable[[str, int, int], None]]:
 
 @contextmanager
 def count_bar(title: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Show how many things are done, of how many if that is known; yields the function that moves the bar."""
+    """Show how many items are done, of how many if known; yields the function that moves the bar."""
     count = TextColumn("{task.completed:,.0f}")
     with bars(TextColumn("{task.description}"), BarColumn(), count, TimeElapsedColumn()) as progress:
         task = progress.add_task(title, total=None)

@@ -31,7 +31,7 @@ class Cut:
 
     @classmethod
     def parse(cls, text: str) -> Cut:
-        """Return the cut that is written as ``2:webp``."""
+        """Return the cut for a text such as ``2:webp``."""
         k, _, codec = text.partition(":")
         if not k.isdecimal() or not codec:
             raise ConfigError(f"expected a cut as NUMBER:CODEC, for example 2:webp, got {text!r}")
@@ -43,7 +43,7 @@ WINDOW = Cut(0, "window")
 
 
 def is_exact(cut: Cut) -> bool:
-    """Return whether a cut leaves every bit of the tensors as it is; a codec that nobody here knows is not trusted."""
+    """Return whether a cut preserves every bit of the tensors; False for an unknown codec."""
     try:
         return codec_named(cut.codec).exact
     except ConfigError:
@@ -56,10 +56,10 @@ def looks_ahead(cut: Cut) -> bool:
 
 
 def legal_cuts(pipeline: Pipeline, codecs: Iterable[str] = tuple(CODECS), *, allow_lossy: bool = False) -> list[Cut]:
-    """Return every cut that a pipeline can be divided at.
+    """Return every cut at which a pipeline can be divided.
 
     Args:
-        pipeline: What is to be divided.
+        pipeline: The pipeline to divide.
         codecs: Which codecs to consider, by name.
         allow_lossy: Also consider codecs that change the value.
     """
@@ -81,9 +81,12 @@ def _fits(pipeline: Pipeline, k: int, codec: Codec) -> bool:
 def check_cut(pipeline: Pipeline, cut: Cut) -> Codec:
     """Return the codec of a cut, or raise if the pipeline cannot be divided there."""
     codec = codec_named(cut.codec)
+    if cut in pipeline.notes:  # looked at before
+        return codec
     if not 0 <= cut.k <= pipeline.max_cut or not _fits(pipeline, cut.k, codec):
         legal = ", ".join(map(str, legal_cuts(pipeline, allow_lossy=True)))
         raise ConfigError(f"the pipeline cannot be cut at {cut}; it can at {legal}")
+    pipeline.notes[cut] = True
     return codec
 
 
@@ -122,7 +125,7 @@ def _make_single(
         run = _run_window if isinstance(data, Windowed) else _run_file
         value = run(pipeline, data, key, cut.k, None, trace)
         if isinstance(pipeline.ops[0], Decode) and pipeline.ops[0].metadata and _has_metadata(value):
-            raise OpError("its EXIF orientation or colour profile, which a later step may look at, would be lost.")
+            raise OpError("its EXIF orientation or colour profile, which a later step may use, would be lost.")
         payload = views.encode(codec, value)
     if trace is not None:
         trace.coded()
@@ -145,7 +148,7 @@ def finish_payload(
 ) -> Value:
     """Do the trainer's part: decode a payload and run ops[k:stop], into `out` where that saves a copy.
 
-    A trace is told of every op that runs. For a pipeline with fields this is about the payload of its picture
+    Every op that runs is recorded in the trace. For a pipeline with fields this takes the payload of the picture
     (`targets.taken_apart`).
     """
     codec = check_cut(pipeline, cut)

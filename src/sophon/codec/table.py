@@ -1,4 +1,4 @@
-"""The table of codecs: a new one is one file, one row here and one test."""
+"""The table of codecs: a new codec is one file, one row here and one test."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ A *box* is an interval per axis of a value: where each begins, then how long eac
 are (top, left, height, width). Sound has one: (start, length). A volume has three. Channels are no axis.
 
 An op that crops needs only a box of its input, and which one is known from the picture's size and the op's parameters,
-before anything is decoded. `region.needed_box` follows that through the ops between Decode and the crop; whoever
-decodes only that box hands a `Part` to the pipeline, which goes on from there with the same bits.
+before anything is decoded. `region.needed_box` follows that through the ops between Decode and the crop; a decoder that
+decodes only that box passes a `Part` to the pipeline, which continues with the same bits.
 
 An op that resizes, or that works on tensors whose bits may depend on how they lie in memory, needs a value of the full
 size. It gets a `Canvas`: the part in its place, and nothing of meaning around it. Both know which box of them is true,
@@ -78,18 +78,18 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Canvas:
-    """A picture or tensor of the full size, of which only a box is true.
+    """A picture or tensor of the full size, of which only a box is valid.
 
     Args:
         value: Picture or tensor of the full size.
-        box: Where it has the values that the whole would have.
+        box: The box in which it has the values of the whole picture.
     """
 
     value: Any
     box: Box
 
     def require(self, box: Box | None) -> None:
-        """Raise unless a box is true; None stands for all of the picture."""
+        """Raise unless a box is valid; None stands for the whole picture."""
         if box is None or not holds(self.box, box):
             raise missing(box)
 

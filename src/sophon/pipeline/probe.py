@@ -38,9 +38,10 @@ def picture() -> bytes:
 
 
 def digests(pipeline: Pipeline) -> list[str]:
-    """Return, for every op that can run elsewhere, a digest of what it and those before it make of the picture.
+    """Return, for every op that can run elsewhere, a digest of the picture after it and all ops before it.
 
-    An op that fails on this picture (a crop larger than it, say) ends the list: nothing is known of it and the rest.
+    An op that fails on this picture (a crop larger than it, say) ends the list: nothing is known about it or the ops
+    after it.
     """
     return list(each_digest(pipeline))
 
@@ -72,8 +73,8 @@ def _sight() -> Spec:
 def _resampling() -> bytes:
     """Return a digest of how Pillow resizes pictures of any shape here.
 
-    Pillow 13 resizes tall pictures by their height first, and those before it never: other bits for some boxes, which
-    the few that a pipeline draws from one picture need not show.
+    Pillow 13 resizes tall pictures by their height first, and earlier releases never do. Some boxes then get other
+    bits, which the few boxes that a pipeline draws from one picture may not reveal.
     """
     hasher = hashlib.sha256()
     with Image.open(io.BytesIO(picture())) as decoded:
@@ -102,11 +103,11 @@ def bits_of(value: Value) -> bytes:
 
 
 def digest_of(found: Mapping[str, str]) -> str:
-    """Return 32 hex digits over some versions."""
+    """Return a digest of 32 hex digits over versions."""
     return hashlib.sha256(json.dumps(dict(found), sort_keys=True).encode()).hexdigest()[:32]
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what decides about bits, for people and for ops that could not be probed."""
+    """Return the versions of the libraries that determine bits, for display and for ops that could not be probed."""
     jpeg = features.version("libjpeg_turbo") or features.version("jpg") or "none"
     return {"sophon": __version__, "pillow": pillow_version, "libjpeg": jpeg, "numpy": np.__version__}

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from sophon.pipeline.op import Decoder, Op, Params, first_crop_of
+from sophon.pipeline.op import Decoder, Op, Params, drawn, first_crop_of
 from sophon.pipeline.part import Box
-from sophon.pipeline.rng import Key, Rng
+from sophon.pipeline.rng import Key
 from sophon.pipeline.spec import Spec
 from sophon.pipeline.streams import Boxes, Sizes, Streams, whole
 
-if TYPE_CHECKING:  # a pipeline asks here how far a storage node has to know it
+if TYPE_CHECKING:  # a pipeline asks here how much of itself a storage node has to know
     from sophon.pipeline.pipeline import Pipeline
 
 
@@ -26,9 +26,9 @@ def first_crop(ops: Sequence[Op]) -> int | None:
 
 
 def can_crop_early(pipeline: Pipeline, stop: int | None = None) -> bool:
-    """Return whether one of ops[:stop] crops, those before it let a part pass, and all can be drawn for."""
-    crop = first_crop(pipeline.ops[:stop]) if stop != 0 else None
-    return crop is not None and crop < pipeline.drawable
+    """Return whether one of ops[:stop] crops, and all ops before it can be drawn for and can work on a part."""
+    crop = pipeline.crop
+    return crop is not None and crop < pipeline.drawable and (stop is None or crop < stop)
 
 
 def needed_box(pipeline: Pipeline, key: Key, height: int, width: int, stop: int | None = None) -> Box | None:
@@ -49,13 +49,13 @@ def needed_region(pipeline: Pipeline, key: Key, spec: Spec, stop: int | None = N
         spec: Of what the decoder gives for this sample, all sizes known.
         stop: After the last op; by default all.
     """
-    if first_crop(pipeline.ops) is None:
+    if pipeline.crop is None:
         return None
     if key.sight is not None:
         spec = spec.with_objects(key.sight.objects)
     passed: list[tuple[Op, Spec, Params]] = []
     for position, op in enumerate(pipeline.ops[1:stop], start=1):
-        params = op.draw(Rng(key, position), spec) if op.random else None
+        params = drawn(op, key, position, spec) if op.random else None
         box = op.box_needed(spec, params)
         if box is not None:
             for earlier, its_spec, its_params in reversed(passed):
@@ -76,8 +76,8 @@ def needed_boxes(
     """Return what `needed_box` says of many samples, the whole where it is None.
 
     Args:
-        pipeline: What is done to them.
-        seed: Of the run.
+        pipeline: The pipeline of the samples.
+        seed: Seed of the run.
         epochs: One for all, or one for each sample.
         samples: Which ones.
         sizes: Sizes of what the decoder gives for them, by axis.
@@ -85,7 +85,7 @@ def needed_boxes(
     Returns:
         The boxes; None if an op on the way has to be asked about one sample after the other.
     """
-    crop = first_crop(pipeline.ops)
+    crop = pipeline.crop
     if crop is None:
         return whole(sizes)
     passed: list[tuple[Op, Streams, Sizes]] = []

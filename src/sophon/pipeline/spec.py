@@ -1,4 +1,4 @@
-"""What a value is, before it exists: its kind, shape and dtype.
+"""The kind, shape and dtype of a value, known before the value exists.
 
 Ops declare their output as a `Spec`, so that a pipeline is checked when it is built, a payload's size is bounded
 before it is allocated, and random parameters can be drawn from a picture's size alone.
@@ -44,7 +44,7 @@ from sophon.pipeline.part import Canvas, Part, Signal
 
 Value: TypeAlias = Any
 Shape: TypeAlias = tuple[int | None, ...]
-Objects: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.float64]]  # left, top, right, bottom of each
+Objects: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.float64]]  # left, top, right and bottom of each object
 
 MODES: Final[dict[str, tuple[int, str]]] = {
     "RGB": (3, "uint8"),
@@ -57,7 +57,7 @@ MODES: Final[dict[str, tuple[int, str]]] = {
     "I": (1, "int32"),
     "F": (1, "float32"),
 }
-"""Pillow's modes that a picture may be decoded to: channels, and what a channel's values are."""
+"""Pillow modes that a picture may be decoded to: number of channels, and dtype of a channel."""
 
 OTHER_MODES: Final = tuple(mode for mode in MODES if mode not in ("RGB", "L"))
 
@@ -82,8 +82,7 @@ SIGNALS: Final = (Kind.AUDIO, Kind.VOLUME)
 class Spec:
     """Kind, shape and dtype of a value.
 
-    Of a picture also its mode, where that is neither RGB nor L, and its objects, where somebody knows them; of views
-    the spec of each.
+    For a picture also its mode, if it is neither RGB nor L, and its objects, if known; for views the spec of each.
     """
 
     kind: Kind
@@ -116,7 +115,7 @@ class Spec:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of a value of this spec; 0 if a dimension is not known."""
+        """Size in bytes of a value of this spec; 0 if a dimension is unknown."""
         if self.kind is Kind.VIEWS:
             return sum(view.size_bytes for view in self.views) if self.is_sized else 0
         own = math.prod(d or 0 for d in self.shape) * np.dtype(self.dtype).itemsize
@@ -124,11 +123,11 @@ class Spec:
 
     @property
     def is_sized(self) -> bool:
-        """Whether all dimensions are known, those of all views."""
+        """Whether all dimensions are known, including those of all views."""
         return None not in self.shape and all(view.is_sized for view in self.views)
 
     def with_objects(self, objects: Objects | None) -> Spec:
-        """Return the spec of a picture with these objects in it; None if nobody knows."""
+        """Return the spec of a picture with these objects in it; None if they are unknown."""
         return self if objects is self.objects else replace(self, objects=objects)
 
     def resized(self, sizes: Shape) -> Spec:
@@ -144,8 +143,8 @@ class Spec:
         """
         if dimension is None:
             raise ConfigError(
-                f"{self} has no size yet, so nothing can be drawn for it; "
-                "an op whose result has an unknown size must not stand before a random op inside RandomApply"
+                f"{self} has no size yet, so nothing can be drawn for it; an op with a result of unknown size must "
+                "not come before a random op inside RandomApply"
             )
         return dimension
 
@@ -163,8 +162,8 @@ class ViewSet:
     """The views of one sample on their way through a pipeline.
 
     Args:
-        values: One of each view.
-        container: What users see them in: see `arranged`.
+        values: The value of each view.
+        container: What users get them in; see `arranged`.
     """
 
     values: tuple[Value, ...]
@@ -172,7 +171,7 @@ class ViewSet:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all views together; 0 of those whose size is not known."""
+        """Total bytes of all views; views of unknown size count as 0."""
         return sum(getattr(value, "nbytes", None) or spec_of(value).size_bytes for value in self.values)
 
 
@@ -206,7 +205,7 @@ def spec_of(value: Value) -> Spec:  # noqa: PLR0911 - one line per kind
     """Return the spec of a value that exists."""
     if isinstance(value, Image.Image):
         return image(value.height, value.width, len(value.getbands()), value.mode)
-    if isinstance(value, Canvas):  # to an op it is the whole, as is a part
+    if isinstance(value, Canvas):  # an op treats it as the whole picture, like a part
         return spec_of(value.value)
     if isinstance(value, Part):
         return image(value.height, value.width, len(value.picture.getbands()), value.picture.mode)
@@ -219,7 +218,7 @@ def spec_of(value: Value) -> Spec:  # noqa: PLR0911 - one line per kind
         return _spec_of_signal(value)
     if isinstance(value, bytes | bytearray | memoryview):
         return Spec(Kind.ENCODED, (len(value),))
-    torch: Any = sys.modules.get("torch")  # where it is not loaded, nobody has a tensor of it
+    torch: Any = sys.modules.get("torch")  # if torch is not loaded, there can be no tensor
     if torch is not None and isinstance(value, torch.Tensor):
         return Spec(Kind.TENSOR, tuple(value.shape), str(value.dtype).removeprefix("torch."))
     return OBJECT
@@ -236,9 +235,9 @@ def seen(value: Signal) -> Value:
 
 
 # --- arrangements -----------------------------------------------------------------------------------------------------
-# What users see the views of a sample in, as a text, so that a spec can hold it: "list", "tuple", or JSON for a nest of
-# lists, tuples and dicts, as DINOv2 returns them. There a number stands for a view, […] for a list, {"tuple": […]} for
-# a tuple and {"dict": [[name, …], …]} for a dict.
+# The container in which users get the views of a sample, as a text, so that a spec can hold it: "list", "tuple", or
+# JSON for a nest of lists, tuples and dicts, such as DINOv2 returns. In the JSON a number stands for a view, […] for a
+# list, {"tuple": […]} for a tuple and {"dict": [[name, …], …]} for a dict.
 
 _PLAIN_ARRANGEMENTS: Final[dict[str, type]] = {"list": list, "tuple": tuple}
 _WITH_LABEL: Final = '{"dict": [["image", 0], ["label", 1]]}'
@@ -248,7 +247,7 @@ _ARRANGEMENT: Final = '"list", "tuple", or an arrangement of views'
 
 
 def arranged(text: str, values: Sequence[Any]) -> Any:
-    """Return views as users see them."""
+    """Return views in the container that users get."""
     plain = _PLAIN_ARRANGEMENTS.get(text)
     return _filled(_read_arrangement(text), values) if plain is None else plain(values)
 
@@ -266,10 +265,10 @@ def arrangement(shape: Any, count: int) -> str:
 
 
 def checked_arrangement(where: str, text: Any, count: int) -> str:
-    """Return the text of an arrangement, which somebody may have sent.
+    """Return the text of an arrangement after checking it; it may come from the network.
 
     Raises:
-        ConfigError: It is none, or not one of so many views.
+        ConfigError: It is not an arrangement of this many views.
     """
     if not isinstance(text, str) or len(text) > _LONGEST_ARRANGEMENT:
         raise ConfigError(f"{where}: expected {_ARRANGEMENT}, got {text!r:.80}")

@@ -1,4 +1,4 @@
-"""What is known of every sample without touching it again: size of its file, of its picture, of the box it needs.
+"""What is known about every sample without touching it again: sizes of its file, its picture and the box it needs.
 
 The box of any epoch is known beforehand, since random parameters depend on seed, epoch and sample alone.
 """
@@ -23,14 +23,14 @@ from sophon.profile.model import Rows
 Sizes = NDArray[np.int32]
 """[samples, axes]: size of the decoded value along each axis, of a picture height and width; 0 where not known."""
 Areas = NDArray[np.float32]
-"""Pixels of a picture that an epoch needs, one per sample; 0 where not known."""
+"""Pixels of a picture that an epoch needs, one per sample; 0 if unknown."""
 
-_BLOCK = 2**14  # samples at a time: what drawing their boxes takes stays in a core's cache
-_TYPICAL_BYTES_PER_PIXEL = 0.5  # of a JPEG file; only where no picture's size is known at all
+_BLOCK = 2**14  # samples at a time, so that drawing their boxes stays in a core's cache
+_TYPICAL_BYTES_PER_PIXEL = 0.5  # of a JPEG file; used only if no picture's size is known at all
 
 
 def filled(raw_bytes: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return sizes of files, with the median of the known ones for those that are not known, which are 0."""
+    """Return sizes of files, with unknown ones (0) replaced by the median of the known ones."""
     known = raw_bytes > 0
     if known.all():
         return raw_bytes
@@ -38,9 +38,9 @@ def filled(raw_bytes: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def filled_sizes(sizes: Sizes) -> Sizes:
-    """Return sizes of pictures, with the medians of the known ones for those that are not known, which are 0.
+    """Return sizes of pictures, with unknown ones (0) replaced by the medians of the known ones.
 
-    A box is drawn as a share of its picture, so how much an epoch needs of a picture can nearly be told without its
+    A box is drawn as a share of its picture, so the share of a picture that an epoch needs is nearly independent of its
     size.
     """
     known = np.asarray((sizes > 0).all(axis=1))
@@ -52,11 +52,11 @@ def filled_sizes(sizes: Sizes) -> Sizes:
 def areas_needed(
     pipeline: Pipeline, seed: int, epochs: int | NDArray[Any], samples: NDArray[Any], sizes: Sizes
 ) -> Areas:
-    """Return how many pixels of its picture each of many passes needs; 0 where the picture's size is not known.
+    """Return how many pixels of its picture each of many passes needs; 0 if the picture's size is unknown.
 
     Args:
-        pipeline: What is done to the samples.
-        seed: Of the run.
+        pipeline: The pipeline of the samples.
+        seed: Seed of the run.
         epochs: One for all, or one for each pass.
         samples: Of each pass.
         sizes: Of each one's picture, by axis.
@@ -95,16 +95,16 @@ def _area(pipeline: Pipeline, key: Key, sizes: list[int]) -> int:
 def rows(
     kind: Kind, raw_bytes: NDArray[np.float32], sizes: Sizes, areas: Areas, dtype: type[np.floating[Any]] = np.float64
 ) -> Rows:
-    """Return the features of samples: logarithms of file bytes, and of pictures of their pixels and of those needed.
+    """Return the features of samples: logarithms of file bytes and, for pictures, of total and needed pixels.
 
-    What is not known is guessed from what is known of the others: their bytes per pixel and share of the area.
+    Unknown values are guessed from the other samples: their bytes per pixel and share of the area.
 
     Args:
-        kind: Of the samples.
-        raw_bytes: Of each file; 0 if not known.
-        sizes: Of each picture.
-        areas: Pixels needed of each.
-        dtype: Of the result. float32 is good enough to predict from, in half the time.
+        kind: Kind of the samples.
+        raw_bytes: Size of each file; 0 if unknown.
+        sizes: Size of each picture.
+        areas: Pixels needed of each picture.
+        dtype: Data type of the result. float32 is good enough for predictions, in half the time.
     """
     size_bytes = np.maximum(filled(raw_bytes).astype(np.float64), 1.0)
     if not kind.has_pixels:
@@ -119,7 +119,7 @@ def rows(
     if not told.all():
         share = np.mean(needed[told] / pixels[told]) if told.any() else 1.0
         needed = np.where(told, needed, share * pixels)
-    found: Rows = np.empty((len(size_bytes), len(kind.features)), dtype, order="F")  # each feature is read on its own
+    found: Rows = np.empty((len(size_bytes), len(kind.features)), dtype, order="F")  # each feature is read separately
     for column, feature in enumerate((size_bytes, pixels, np.maximum(needed, 1.0))):
         np.log(feature, out=found[:, column], casting="same_kind")
     return found

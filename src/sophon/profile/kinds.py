@@ -1,4 +1,4 @@
-"""Kinds of data: what the costs of a sample are predicted from, and what is believed before anything was measured.
+"""Kinds of data: what a sample's costs are predicted from, and the assumptions made before anything is measured.
 
 One row for each kind of field that a pipeline may be for. A sample's costs depend on the size of its file; those of a
 picture also on how many pixels it has, and how many of them the next crop needs. Sound and volumes have other elements,
@@ -19,7 +19,7 @@ Slopes = tuple[float, ...]
 
 @dataclass(frozen=True)
 class Kind:
-    """What is known of the samples of one kind.
+    """How the costs of samples of one kind are predicted.
 
     Args:
         name: Name of the kind of field.
@@ -35,7 +35,7 @@ class Kind:
 
     @property
     def has_pixels(self) -> bool:
-        """Whether samples are pictures, of which an epoch may need a part."""
+        """Whether samples are pictures, of which an epoch may need only a part."""
         return len(self.features) > 1
 
 
@@ -71,7 +71,7 @@ KINDS = {
     ),
     BYTES: Kind(BYTES, ("file bytes",), 2, {"file bytes": (1.0,)}),
 }
-"""A row for each kind."""
+"""One row per kind."""
 
 
 def kind_of(pipeline: Pipeline) -> Kind:

@@ -1,4 +1,4 @@
-"""`sophon bench cuts`: what can be cut, what it saves, and that nothing changes; in a few seconds."""
+"""`sophon bench cuts`: all cuts, what they save, and a check that no bit changes; in a few seconds."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 import click
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from sophon.bench.cuts import CutsResult, measure_cuts
 from sophon.bench.ops import RECIPE
 from sophon.bench.pictures.samples import load_samples
 from sophon.cli.options import data_option
+from sophon.cli.output import console_for
 from sophon.cli.progress import steps_bar
 
 _LIKE = {"imagenet": "ImageNet", "openimages": "OpenImages"}
@@ -29,8 +29,8 @@ _LIKE = {"imagenet": "ImageNet", "openimages": "OpenImages"}
     help="Largest number of images per data set.",
 )
 def bench_cuts(data: Path | None, count: int) -> None:
-    """Bytes, CPU time and bits of every cut of the ImageNet recipe."""
-    console = Console()
+    """Compare bytes, CPU time and bits of all cuts of the ImageNet recipe."""
+    console = console_for()
     results: dict[str, CutsResult] = {}
     with steps_bar("making photos") as report:
         for like in _LIKE if data is None else ("your images",):

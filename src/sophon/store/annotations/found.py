@@ -1,8 +1,7 @@
-"""What annotations come to: the values of each field, sample by sample, or what is wrong with them."""
+"""The result of reading annotations: the values of each field, sample by sample, or what is wrong with them."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,11 +10,12 @@ import numpy as np
 
 from sophon.store.fields import Field
 
+_LARGEST = float(np.finfo(np.float32).max)
 MOST_OBJECTS = 100_000  # in one picture; more is a damaged file
 
 
 class Broken(Exception):  # noqa: N818 - becomes the problem of one sample
-    """The annotation of one sample cannot be used; the text says why."""
+    """The annotation of a sample is unusable; the text says why."""
 
 
 @dataclass
@@ -23,12 +23,12 @@ class Found:
     """The fields of many samples, one entry each.
 
     Args:
-        fields: What there is.
+        fields: The fields that were found.
         values: The bytes of each field, by its name.
-        problems: Why a sample has no values, "" where it has.
-        classes: Names of the labels, where they are known.
+        problems: Why a sample has no values; "" if it has some.
+        classes: Names of the labels, if known.
         columns: Further columns.
-        sources: Files that were read, with their sizes and times.
+        sources: Files and folders that were read: names, sizes (-1 for folders), mtimes and ctimes.
         notes: What a user should know.
     """
 
@@ -37,26 +37,33 @@ class Found:
     problems: list[str] = field(default_factory=list)
     classes: tuple[str, ...] = ()
     columns: dict[str, list[Any]] = field(default_factory=dict)
-    sources: list[tuple[str, int, int]] = field(default_factory=list)
+    sources: list[tuple[str, int, int, int]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def add(self, values: dict[str, bytes], problem: str = "") -> None:
-        """Add a sample; a field of which nothing is said is empty."""
+        """Add a sample; a field that is not given is empty."""
         for one in self.fields:
             self.values.setdefault(one.name, []).append(values.get(one.name, b""))
         self.problems.append(problem)
 
 
+def shown(value: object) -> str:
+    """Return a value for a message, however large it is."""
+    if isinstance(value, int) and value.bit_length() > 64:  # which Python may refuse to write down
+        return "a number of more than 64 bits"
+    return f"{value!r:.40}"
+
+
 def floats(numbers: Iterable[Any], what: str) -> bytes:
-    """Return numbers as float32, in the order of bytes that all machines here have.
+    """Return numbers as float32, in little-endian byte order.
 
     Raises:
-        Broken: One of them is no finite number.
+        Broken: One of them is not a finite number.
     """
     found = list(numbers)
     for number in found:
-        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
-            raise Broken(f"{what}: expected finite numbers, got {number!r:.40}")
+        if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) <= _LARGEST:
+            raise Broken(f"{what}: expected finite numbers, got {shown(number)}")
     return np.array(found, "<f4").tobytes()
 
 
@@ -68,5 +75,5 @@ def integers(numbers: Sequence[Any], what: str) -> bytes:
     """
     for number in numbers:
         if isinstance(number, bool) or not isinstance(number, int) or not -(2**63) <= number < 2**63:
-            raise Broken(f"{what}: expected integers, got {number!r:.40}")
+            raise Broken(f"{what}: expected integers, got {shown(number)}")
     return np.array(numbers, "<i8").tobytes()

@@ -1,8 +1,8 @@
-"""Pictures in one folder and their targets beside it: ``data?images=train&masks=masks&boxes=instances.json``.
+"""Pictures in one folder and their targets in others: ``data?images=train&masks=masks&boxes=instances.json``.
 
 A sample is a picture and the files or entries of the same name. Boxes and labels are read when the data set is listed,
-and kept in the manifest; masks are read with their pictures. A sample whose target is missing or damaged is listed, and
-an error that names the field is raised when it is read: what becomes of it is for the trainer's policy to say.
+and kept in the manifest; masks are read with their pictures. A sample whose target is missing or damaged is still
+listed; reading it raises an error that names the field, and the trainer's `on_error` policy decides what happens then.
 
 Concurrency:
     Files are opened for each read and closed after it.
@@ -31,8 +31,9 @@ from sophon.store.annotations.files import VOC_SUFFIX, YOLO_SUFFIX, read_voc, re
 from sophon.store.annotations.found import Found
 from sophon.store.fields import MASK, PICTURE, Field
 from sophon.store.folder import IMAGE_SUFFIXES, FolderStore, check_inside
-from sophon.store.manifest import KEPT, Manifest, decode_name, encode_name, sources_table
-from sophon.store.store import Progress, Store, describe, fill
+from sophon.store.identity import KEPT
+from sophon.store.manifest import Manifest, decode_name, encode_name, is_as_listed, sources_table
+from sophon.store.store import Progress, Store, describe, fill, stamp_of
 from sophon.units import counted
 
 IMAGE = "image"
@@ -68,7 +69,7 @@ class AnnotatedStore(Store):
         if "boxes" in told:
             rows, found = _boxes(path, inside(path, "boxes", told["boxes"]), names)
             if not rows:
-                raise StoreError(f"{path / told['boxes']} is about none of the pictures in {path / folder}")
+                raise StoreError(f"{path / told['boxes']} annotates none of the pictures in {path / folder}")
         base = base.select(np.array(rows, np.int64))
         stems = [posixpath.splitext(names[row])[0] for row in rows]
         files = []
@@ -80,16 +81,14 @@ class AnnotatedStore(Store):
     @classmethod
     def unchanged(cls, path: Path, manifest: Manifest) -> bool:
         """Return whether neither a folder nor an annotation file has changed since."""
-        rows = zip(*(manifest.sources[column] for column in ("name", "bytes", "mtime_ns")), strict=True)
+        sources = manifest.sources.to_pylist()
         try:
             check_inside(manifest)
-            for name, size, time in rows:
-                stat = (path / decode_name(name.as_py())).stat()
-                if stat.st_mtime_ns != time.as_py() or size.as_py() not in (-1, stat.st_size):
-                    return False
+            return len(sources) > 0 and all(
+                is_as_listed((path / decode_name(source["name"])).stat(), source) for source in sources
+            )
         except (OSError, StoreError):
             return False
-        return len(manifest.sources) > 0
 
     @property
     def _root(self) -> Path:
@@ -111,14 +110,21 @@ class AnnotatedStore(Store):
 
     def changed_ns(self, index: int) -> int:
         """Return the latest time of a sample's files."""
+        return max(stat.st_mtime_ns for stat in self._stats(index))
+
+    def stamp(self, index: int) -> str:
+        """Return the times of a sample's files."""
+        return " ".join(map(stamp_of, self._stats(index)))
+
+    def _stats(self, index: int) -> list[os.stat_result]:
         try:
-            return max(
-                os.stat(self._path(of_field, index)).st_mtime_ns  # noqa: PTH116 - a Path takes longer than the call
+            return [
+                os.stat(self._path(of_field, index))  # noqa: PTH116 - a Path takes longer than the call
                 for of_field in self._kept.values()
                 if "file" in of_field and of_field["file"][index].as_py()
-            )
+            ]
         except OSError as error:
-            remedy = "Check that it exists and may be read."
+            remedy = "Check that it exists and is readable."
             raise self._failure(index, f"its file cannot be examined: {describe(error)}", remedy) from error
 
     def _read(self, index: int) -> bytes:
@@ -128,7 +134,7 @@ class AnnotatedStore(Store):
         """Return the bytes of one field of a sample."""
         problem = of_field["problem"][index].as_py() if "problem" in of_field else b""
         if problem:
-            remedy = "Correct it, or have on_error say what becomes of such samples."
+            remedy = "Correct it, or set on_error for such samples."
             raise self._failure(index, f"field {name!r}: {problem.decode()}", remedy)
         if "data" in of_field:
             data: bytes = of_field["data"][index].as_py()
@@ -140,13 +146,13 @@ class AnnotatedStore(Store):
 
     def _file(self, name: str, path: str, size: int, index: int) -> bytes:
         try:
-            # O_NONBLOCK, so as not to wait for ever if somebody has put a pipe in the place of a picture.
+            # O_NONBLOCK, so as not to wait forever if a pipe has replaced a picture.
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
                 stat = os.fstat(fd)
                 if stat.st_size != size or not stat_flags.S_ISREG(stat.st_mode):
                     problem = (
-                        f"field {name!r}: its file has {stat.st_size:,} bytes, and had {size:,} when it was listed"
+                        f"field {name!r}: its file has {stat.st_size:,} bytes, but had {size:,} when it was listed"
                     )
                     raise self._failure(index, problem, f"Run `touch {posixpath.dirname(path)}` and open it again.")
                 space = bytearray(size)
@@ -154,7 +160,7 @@ class AnnotatedStore(Store):
             finally:
                 os.close(fd)
         except OSError as error:
-            remedy = "Check that it exists and may be read, or open the data set again without it."
+            remedy = "Check that it exists and is readable, or open the data set again without it."
             raise self._failure(index, f"field {name!r}: its file cannot be read: {describe(error)}", remedy) from error
 
 
@@ -162,7 +168,7 @@ def inside(root: Path, option: str, said: str) -> str:
     """Return a path of an option in its shortest form; it must not lead out of the data set."""
     short = posixpath.normpath(said)
     if said.startswith(("/", "~")) or short == ".." or short.startswith("../") or "\0" in said:
-        raise ConfigError(f"{option}: expected a name inside of {root}, got {said!r:.80}")
+        raise ConfigError(f"{option}: expected a name inside {root}, got {said!r:.80}")
     if not (root / short).exists():
         raise ConfigError(f"{option}: there is nothing at {root / short}; check the spelling")
     return short
@@ -188,7 +194,7 @@ def by_stem(
             path = posixpath.join(inside, name)
             stem = stem_of(posixpath.relpath(path, folder))
             if stem in found:
-                raise StoreError(f"{root}: {path} and {found[stem][0]} are of one name; remove one of them")
+                raise StoreError(f"{root}: {path} and {found[stem][0]} have the same name; remove one of them")
             found[stem] = (path, os.stat(f"{root}/{path}").st_size)  # noqa: PTH116 - a Path takes longer
     return found, folders
 
@@ -207,20 +213,22 @@ def files_beside(root: Path, folder: str, stems: list[str], field: Field, there:
     found = Found((field,), columns={"bytes": []})
     for stem in stems:
         path, size = files.get(stem, ("", 0))
-        problem = "" if path else f"there is no {field.name} of the name {stem} in {folder}"
+        problem = "" if path else f"there is no {field.name} named {stem} in {folder}"
         found.add({field.name: encode_name(path)}, problem)
         found.columns["bytes"].append(size)
-    found.sources += [(name, -1, (root / name).stat().st_mtime_ns) for name in folders]
+    found.sources += [source_of(root, name) for name in folders]
     return found
 
 
 def _boxes(root: Path, said: str, names: list[str]) -> tuple[list[int], Found]:
     place = root / said
     if not place.is_dir():
+        source = source_of(root, said)  # before it is read: a change in between makes the manifest stale, not wrong
         listed, found = read_coco(place, names)
-        found.sources = [(said, size, time) for _, size, time in found.sources]
+        found.sources.append(source)
         return listed, found
     found_files, folders = by_stem(root, said, (YOLO_SUFFIX, VOC_SUFFIX))
+    sources = [source_of(root, name) for name in (*folders, *(path for path, _ in found_files.values()))]
     kinds = {posixpath.splitext(path)[1].lower() for path, _ in found_files.values()}
     if len(kinds) != 1:
         there = "both" if kinds else "none"
@@ -230,12 +238,10 @@ def _boxes(root: Path, said: str, names: list[str]) -> tuple[list[int], Found]:
     found = (read_yolo if kinds == {YOLO_SUFFIX} else read_voc)(stems, files)
     without = sum(stem not in files for stem in stems)
     if without == len(stems):
-        raise StoreError(f"{place}: no file there has the name of a picture")
+        raise StoreError(f"{place}: no file in it is named after a picture")
     if without and kinds == {YOLO_SUFFIX}:
-        found.notes.append(f"{without:,} pictures have no file in {place}, and so no boxes")
-    found.sources += [(name, -1, (root / name).stat().st_mtime_ns) for name in folders]
-    for path, size in found_files.values():
-        found.sources.append((path, size, (root / path).stat().st_mtime_ns))
+        found.notes.append(f"{without:,} pictures have no file in {place}, and therefore no boxes")
+    found.sources += sources
     return list(range(len(names))), found
 
 
@@ -276,15 +282,15 @@ def manifest_of(
         locations |= _problems(field.name, boxes)
         total = total + sizes
     sources = [
-        (posixpath.normpath(posixpath.join(folder, decode_name(name))), -1, time)
-        for name, time in zip(base.sources["name"].to_pylist(), base.sources["mtime_ns"].to_pylist(), strict=True)
+        (posixpath.normpath(posixpath.join(folder, decode_name(one["name"]))), -1, one["mtime_ns"], one["ctime_ns"])
+        for one in base.sources.to_pylist()
     ]
     sources += [source for found in (*files, boxes) for source in found.sources]
     bad = sum(bool(problem) for found in (*files, boxes) for problem in found.problems)
     notes = [*base.notes, *boxes.notes]
     if bad:
         whose = counted(bad, "sample", "samples")
-        notes.append(f"targets of {whose} in {root} are missing or damaged; on_error says what becomes of them")
+        notes.append(f"targets of {whose} in {root} are missing or damaged; on_error decides what happens to them")
     return replace(
         base,
         kind=kind,
@@ -297,6 +303,13 @@ def manifest_of(
         notes=tuple(notes),
         fields=tuple(fields),
     )
+
+
+def source_of(root: Path, name: str) -> tuple[str, int, int, int]:
+    """Return what a manifest keeps of a file or folder, to know whether it has changed."""
+    stat = (root / name).stat()
+    size = -1 if stat_flags.S_ISDIR(stat.st_mode) else stat.st_size
+    return name, size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 def _problems(name: str, found: Found) -> dict[str, Any]:

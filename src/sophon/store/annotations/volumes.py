@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from sophon.errors import ConfigError, StoreError
 from sophon.store.annotations.found import Found
-from sophon.store.annotations.store import AnnotatedStore, by_stem, files_beside, inside, manifest_of
+from sophon.store.annotations.store import AnnotatedStore, by_stem, files_beside, inside, manifest_of, source_of
 from sophon.store.fields import FOREGROUND, SUFFIXES, VOLUME, Field
 from sophon.store.folder import FolderStore
 from sophon.store.manifest import Manifest
@@ -45,7 +45,7 @@ class VolumeStore(AnnotatedStore):
         stems = [stem_of(name) for name in base.ids.to_pylist()]
         there = by_stem(path, labels, SUFFIXES[VOLUME], stem_of)
         files = [files_beside(path, labels, stems, Field(LABEL, VOLUME), there)]
-        files[0].sources.append((".", -1, path.stat().st_mtime_ns))  # where an index may appear
+        files[0].sources.append(source_of(path, "."))  # where an index may appear
         index = told.get("foreground", FOREGROUND if (path / FOREGROUND).is_dir() else "")
         if index:
             index = inside(path, "foreground", index)

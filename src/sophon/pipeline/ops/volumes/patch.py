@@ -8,7 +8,8 @@ Byte layout, little-endian::
 
     4 bytes "SVP1" | length of the header: uint32 | header: JSON | chunks, one after another; or one zstd frame
 
-The frame holds numbers in the smallest type that holds them all, as differences along x where that helps, zigzag coded,
+Floats of few different values, as of scans that were integers once and have been scaled, are sent as a table of those
+values before the frame, and the frame holds their places in it. The frame holds numbers in the smallest type that holds them all, as differences along x where that helps, zigzag coded,
 and shuffled: all first bytes, then all second bytes, and so on. On abdominal CT that takes 6 % fewer bytes than numbers
 shuffled as they are, and a quarter fewer than zstd alone.
 """
@@ -37,6 +38,7 @@ _MOST_HEADER_BYTES = 1 << 20
 _LEVEL = 3  # zstd's own default
 _NARROWER = ("uint8", "int8", "uint16", "int16", "int32")
 _PROBE_VOXELS = 1 << 15
+_MOST_ENTRIES = 1 << 12  # of a table
 _AS_THEY_ARE = 1.15  # chunks have so many times the voxels of the box at most: no use in encoding these anew
 
 
@@ -120,12 +122,19 @@ class Patch(VolumeFile):
 
         said = self._said
         shape = (self.header.channels, *self.box[AXES:])
+        entries = said.get("table", 0)
+        if type(entries) is not int or not 0 <= entries <= _MOST_ENTRIES:
+            raise OpError(f"a patch with a table of {entries!r:.20} values.")
+        table, rest = (
+            self._rest[: entries * self.header.dtype.itemsize],
+            self._rest[entries * self.header.dtype.itemsize :],
+        )
         if said.get("as") not in (*_NARROWER, self.header.dtype.name):
             raise OpError(f"a patch of voxels as {said.get('as')!r:.40}.")
         dtype = np.dtype(said["as"])
         size = math.prod(shape) * dtype.itemsize
         try:
-            data = pa.Codec("zstd").decompress(self._rest, decompressed_size=size, asbytes=True)
+            data = pa.Codec("zstd").decompress(rest, decompressed_size=size, asbytes=True)
         except (OSError, ValueError) as error:
             raise OpError(f"a damaged patch of a volume: {error}.") from error
         if len(data) != size:
@@ -133,6 +142,11 @@ class Patch(VolumeFile):
         numbers = _unshuffled(data, dtype).reshape(shape)
         if said.get("differences") is True and dtype.kind != "f":
             numbers = np.cumsum(_unzigzag(numbers), axis=1, dtype=dtype)
+        if entries:
+            values = np.frombuffer(table, self.header.dtype.newbyteorder("="))
+            if dtype.kind != "u" or len(values) != entries or int(numbers.max(initial=0)) >= entries:
+                raise OpError("a patch whose numbers are not in its table.")
+            return values[numbers]
         with np.errstate(invalid="ignore"):
             return numbers.astype(self.header.dtype)
 
@@ -148,7 +162,9 @@ def _chunks_patch(file: ChunkedFile, box: Box) -> bytes:
 def _voxels_patch(header: Header, box: Box, stored: Voxels) -> bytes:
     import pyarrow as pa  # takes a tenth of a second, which `import sophon` should not cost
 
-    numbers = _narrowed(stored)
+    numbers, table = _narrowed(stored), b""
+    if numbers.dtype.kind == "f":
+        numbers, table = _tabled(numbers)
     zstd = pa.Codec("zstd", compression_level=_LEVEL)
     coded, differences = numbers, False
     if numbers.dtype.kind != "f":
@@ -167,8 +183,9 @@ def _voxels_patch(header: Header, box: Box, stored: Voxels) -> bytes:
         "inter": header.inter,
         "as": numbers.dtype.name,
         "differences": differences,
+        "table": len(table) // header.dtype.itemsize,
     }
-    return _packed(said, [zstd.compress(_shuffled(coded), asbytes=True)])
+    return _packed(said, [table, zstd.compress(_shuffled(coded), asbytes=True)])
 
 
 def _packed(said: Mapping[str, Any], parts: list[Any]) -> bytes:
@@ -202,6 +219,16 @@ def _narrowed(stored: Voxels) -> Voxels:
                 return stored
             return narrow
     return stored
+
+
+def _tabled(numbers: Voxels) -> tuple[Voxels, bytes]:
+    """Return the places of floats in a table of the different ones, and the table; as they are where these are many."""
+    bits = np.ascontiguousarray(numbers).view(f"u{numbers.itemsize}")
+    found, places = np.unique(bits, return_inverse=True)
+    if len(found) > min(_MOST_ENTRIES, numbers.size // 8):
+        return numbers, b""
+    dtype = np.uint8 if len(found) <= 256 else np.uint16
+    return places.astype(dtype).reshape(numbers.shape), found.view(numbers.dtype).tobytes()
 
 
 def _differences(numbers: Voxels) -> Voxels:
