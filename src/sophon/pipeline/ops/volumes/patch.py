@@ -9,9 +9,10 @@ Byte layout, little-endian::
     4 bytes "SVP1" | length of the header: uint32 | header: JSON | chunks, one after another; or one zstd frame
 
 Floats of few different values, as of scans that were integers once and have been scaled, are sent as a table of those
-values before the frame, and the frame holds their places in it. The frame holds numbers in the smallest type that holds them all, as differences along x where that helps, zigzag coded,
-and shuffled: all first bytes, then all second bytes, and so on. On abdominal CT that takes 6 % fewer bytes than numbers
-shuffled as they are, and a quarter fewer than zstd alone.
+values before the frame, and the frame holds their places in it. The frame holds numbers in the smallest type that holds
+them all, as differences along x where that helps, zigzag coded, and shuffled: all first bytes, then all second bytes,
+and so on. On abdominal CT that takes 6 % fewer bytes than numbers shuffled as they are, and a quarter fewer than zstd
+alone.
 """
 
 from __future__ import annotations
