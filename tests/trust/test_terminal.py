@@ -52,3 +52,11 @@ def test_errors_of_a_node_are_plain():
     error = error_from_json(json.dumps({"type": "StoreError", "message": EVIL, "traceback": EVIL}))
     assert _is_harmless(str(error))
     assert _is_harmless("".join(getattr(error, "__notes__", ())))
+
+
+def test_brackets_in_names_are_no_markup():
+    shown = io.StringIO()
+    table = Table("name")
+    table.add_row("[link=http://evil]a[/link] [/b]")
+    console_for(file=shown, width=100).print(table)
+    assert "[link=http://evil]a[/link] [/b]" in shown.getvalue()

@@ -40,6 +40,7 @@ class Commands(click.Group):
         "doctor": "sophon.cli.start.doctor:doctor",
         "index": "sophon.cli.index:index",
         "manifest": "sophon.cli.manifest:manifest_command",
+        "nodes": "sophon.cli.cluster.nodes:nodes",
         "plan": "sophon.cli.plan:plan",
         "probe": "sophon.cli.probe:probe_command",
         "profile": "sophon.cli.profile:profile_command",

@@ -28,7 +28,7 @@ class _PlainConsole(Console):
 
 def console_for(**settings: Any) -> Console:
     """Return a console on which nothing that a node, a file or a tenant says does anything but appear."""
-    return _PlainConsole(**settings)
+    return _PlainConsole(**{"markup": False, **settings})  # brackets in a name are no markup
 
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])

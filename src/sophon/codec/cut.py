@@ -107,7 +107,7 @@ def _make_joint(pipeline: Pipeline, codec: Codec, data: bytes, key: Key, cut: Cu
     made = _make_single(pipeline, codec, bytes(first), key, cut, trace)
     height, width = trace.size  # fields that belong together are those of a picture
     box, size = None, (height, width)
-    if key.sight is not None:  # the trainer needs it to know what was drawn, also of a file that it cannot look into
+    if key.sight is not None:  # the trainer needs it to repeat the draws, even for a file whose header it cannot read
         size = key.sight.height, key.sight.width
     if 0 not in size:
         box = mask_box(pipeline, key, size, None if isinstance(codec, AheadCodec) else cut.k)

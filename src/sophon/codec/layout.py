@@ -30,7 +30,7 @@ from sophon.pipeline.spec import OTHER_MODES, SIGNALS
 
 _KINDS = (Kind.ENCODED, Kind.IMAGE, Kind.TENSOR, *SIGNALS)
 _DTYPES = ("uint8", "float32", "uint16", "int32", "int16")
-_MODES = ("", *OTHER_MODES)  # the numbers are part of the format: tests/codec/test_modes.py has them
+_MODES = ("", *OTHER_MODES)  # the numbers are part of the format: tests/codec/test_modes.py fixes them
 _PALETTE = struct.Struct("<BH1024s")
 _COLOURS = {3: "RGB", 4: "RGBA"}
 _MAX_DIMENSIONS = 4

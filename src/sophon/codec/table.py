@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 
 from sophon.codec import jxl
+from sophon.codec.audio.flac import FlacCodec
 from sophon.codec.codec import Codec
 from sophon.codec.jpeg import Jpeg
 from sophon.codec.raw import Raw
@@ -13,6 +14,7 @@ from sophon.codec.webp import Webp
 from sophon.codec.windows import Window, available
 from sophon.codec.zstd import Zstd
 from sophon.errors import ConfigError
+from sophon.pipeline.ops.audio import flac
 
 CODECS: dict[str, Callable[..., Codec]] = {
     "raw": Raw,
@@ -20,12 +22,18 @@ CODECS: dict[str, Callable[..., Codec]] = {
     "webp": Webp,
     "jxl1": partial(jxl.Jxl, 1),
     "jxl3": partial(jxl.Jxl, 3),
+    "flac": FlacCodec,
     "jpeg": Jpeg,
     "window": Window,
 }
 
 # What a codec needs besides the package itself: an extension that a machine without a compiler does not have, an extra.
-_NEEDS: dict[str, Callable[[], bool]] = {"window": available, "jxl1": jxl.available, "jxl3": jxl.available}
+_NEEDS: dict[str, Callable[[], bool]] = {
+    "window": available,
+    "jxl1": jxl.available,
+    "jxl3": jxl.available,
+    "flac": flac.available,
+}
 
 
 def offered() -> list[str]:

@@ -129,7 +129,6 @@ class RemoteDataset(Dataset[Any]):
             _check_told(digests, opened, self.url)
         brought = (*columns, *_own_fields(self.pipeline, columns, opened, self.url))
         self.samples = Samples(sources, opened, self.pipeline, self.seed, brought, self.url, told.faults.deadline_s)
-        sources.compare_columns(self.samples.columns)
         self.is_cached = cache is not False
         self.measures = policy if isinstance(policy, str) and policy in MEASURED else None
         checked = _checked(told.faults, digests)
@@ -198,6 +197,7 @@ class RemoteDataset(Dataset[Any]):
             checked: How what nodes send is checked; "" if it is not.
         """
         samples, pipeline, opened = self.samples, self.pipeline, self.opened
+        samples.sources.compare_columns(samples.columns)
         if self.is_cached:
             if policy is not None:
                 raise ConfigError(

@@ -24,8 +24,15 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-LIBRARIES = ("torchvision", "timm", "albumentations", "torch", "kornia")  # classes of these packages are not user code
-# Code of these packages is identified by name alone: releases change, and reading their files is slow.
+LIBRARIES = (
+    "torchvision",
+    "torchaudio",
+    "timm",
+    "albumentations",
+    "torch",
+    "kornia",
+)  # whose classes are not the user's own code
+# Whose code is told apart by its name alone: their releases change, and to read their files takes long.
 _BY_NAME = frozenset((*LIBRARIES, "PIL", "numpy", "scipy", "cv2", "albucore", "sophon", *sys.stdlib_module_names))
 _BUILT_ON = ("torch", "dataclasses", "abc")
 # Whose functions are made out of others, by decorators.

@@ -10,8 +10,8 @@ If an op is inconsistent with the following, it is a bug:
 - `draw` uses the given `Rng` and the input's spec, never the pixels, so that the parameters of any future epoch can be
   known before the picture is decoded. An op without randomness does not define it. An op that `looks` also uses the
   boxes of objects, which the caller has put into the spec; `placed` says where they are after an op.
-- The first op of a pipeline is a `Decoder`, one for each kind of data: pictures, sound, volumes. What it gives has
-  axes, and a box is an interval on each of them (`part.Box`).
+- The first op of a pipeline is a `Decoder`, one for each kind of data: pictures, sound, volumes. Its result has axes,
+  and a box is an interval on each of them (`part.Box`).
 - `apply` is a pure function of (value, params), gives the same bits on every machine, and never changes its input. It
   raises on a value of a kind other than `takes`; no op passes on a value it does not understand (`Pipeline.run` checks
   that too).

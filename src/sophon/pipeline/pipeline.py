@@ -25,6 +25,7 @@ from sophon.pipeline.rng import Key, Rng
 from sophon.pipeline.spec import ENCODED, SIGNALS, Kind, Spec, Value, spec_of
 from sophon.pipeline.trace import Trace
 from sophon.pipeline.translation import ops_from_transform
+from sophon.pipeline.translation.torchaudio import op_for
 
 _BOXES = "boxes"  # kind of field, as in `store.fields`
 _ARRAYS = (Kind.TENSOR, Kind.VIEWS, *SIGNALS)  # what users see tensors of
@@ -86,6 +87,8 @@ class Pipeline:
         specs = [ENCODED]
         for position, op in enumerate(told):
             try:
+                if isinstance(op, Call):
+                    op = op_for(op.function, specs[-1]) or op  # noqa: PLW2901 - what it is at this place
                 for stage in op.divided(specs[-1]) if isinstance(op, Views) else (op,):
                     specs.append(stage.output(specs[-1]))
                     found.append(stage)

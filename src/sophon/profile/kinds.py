@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from sophon.pipeline import Pipeline
 from sophon.pipeline.op import Decoder
-from sophon.store.fields import BYTES, PICTURE, VOLUME
+from sophon.store.fields import AUDIO, BYTES, PICTURE, VOLUME
 
 Slopes = tuple[float, ...]
 
@@ -67,6 +67,20 @@ KINDS = {
             "file bytes": (1.0, 0.0, 0.0),
             "picture bytes": (0.0, 1.0, 0.0),
             "decode op": (0.5, 0.0, 0.5),
+        },
+    ),
+    AUDIO: Kind(
+        AUDIO,
+        ("file bytes", "samples", "samples needed"),
+        1,
+        {
+            "ahead bytes": (1.0, -1.0, 1.0),
+            "ahead encode": (0.5, -0.2, 0.2),
+            "ahead decode": (0.3, -0.3, 0.7),
+            "file bytes": (1.0, 0.0, 0.0),
+            "codec bytes": (0.8, -0.8, 0.2),
+            "picture bytes": (0.0, 1.0, 0.0),
+            "decode op": (0.4, -0.2, 0.4),
         },
     ),
     BYTES: Kind(BYTES, ("file bytes",), 2, {"file bytes": (1.0,)}),

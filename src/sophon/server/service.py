@@ -127,20 +127,24 @@ class Service(Refusing):
     def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
         """Tell generic clients which actions there are."""
         rights = self._rights(context)
-        return self._executor.paid(rights.tenant, _actions)
+        with self._typed_errors(context), self._seats.enter(rights.tenant):
+            return self._executor.paid(rights.tenant, _actions)
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterable[bytes]:
         """Answer with one JSON message, or with sizes; a long answer keeps its seat until it is sent."""
         rights = self._rights(context)
         with self._typed_errors(context):
             if action.type == "list":
-                return [self._executor.paid(rights.tenant, lambda: _json({"datasets": self._executor.names(rights)}))]
+                with self._seats.enter(rights.tenant):  # those who wait for their turn are bounded, too
+                    names = self._executor.paid(rights.tenant, lambda: self._executor.names(rights))
+                return [_json({"datasets": names})]
             if action.type == "open":
                 with self._seats.enter(rights.tenant):  # a new pipeline is tried out, which takes CPU
                     message = self._message(action, rights)
                     told = self._executor.describe(message, rights)
+                    answer = self._executor.paid(rights.tenant, lambda: _json(told))
                 self._journal.connected(context.peer(), rights.tenant, told["dataset"], _steps(message))
-                return [self._executor.paid(rights.tenant, lambda: _json(told))]
+                return [answer]
             if action.type == "sizes":
                 seat = self._seats.enter(rights.tenant)
                 sizes = self._executor.file_sizes(self._message(action, rights), rights)

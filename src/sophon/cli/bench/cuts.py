@@ -53,7 +53,8 @@ def bench_cuts(data: Path | None, count: int) -> None:
             highlight=False,
         )
     if mismatches:
-        console.print(f"[bold red]{mismatches} of {tensors} tensors differ from the uncut run. Please report this.")
+        text = f"{mismatches} of {tensors} tensors differ from the uncut run. Please report this."
+        console.print(text, style="bold red")
         sys.exit(1)
     console.print(f"All {tensors:,} tensors are bit-equal to those of the uncut pipeline.")
 

@@ -75,7 +75,7 @@ def demo(*, data: Path | None, like: str, count: int, link: float, epochs: int, 
     console.print(_table(result))
     page = _written(result, out)
     if not result["identical"]:
-        console.print("[bold red]The policies did not feed the model the same bits. Please report this.")
+        console.print("The policies did not feed the model the same bits. Please report this.", style="bold red")
         sys.exit(1)
     console.print(_sentence(result), highlight=False, soft_wrap=True)
     console.print(page, highlight=False, markup=False, soft_wrap=True)

@@ -103,7 +103,7 @@ def advice(spent: Spent, setup: Setup, plan: Plan | None) -> str:
         (
             setup.workers == 0,
             "workers. With num_workers=0 samples are fetched and finished while the training loop waits; "
-            "num_workers={max(setup.cores - 1, 1)} would do it in parallel.",
+            f"num_workers={max(setup.cores - 1, 1)} would do it in parallel.",
         ),
         (stats.fetch_cpu_s > stats.finish_cpu_s and all_cpu_s > busy_s, _cheaper_reading(setup, plan)),
         (stats.finish_cpu_s > busy_s, _fewer_ops(setup, plan)),

@@ -49,10 +49,10 @@ class Census:
         nodes: All nodes; those that have been opened know what they have.
         fallback: The path to fall back on, if there is one.
         pipeline: The pipeline to divide.
-        deadline_s: How long nothing may come before an error is raised.
-        expected: Fingerprints of what nodes hold, by their number, where a way of discovery has said it. A node that
-            does not answer is not waited for if another one holds the same.
-        keep_ids: Whether ids are kept, for nodes that are found later.
+        deadline_s: Seconds without any answer before an error is raised.
+        expected: Fingerprints of the nodes' data sets, by number, if discovery has provided them. The census does not
+            wait for a silent node if another one holds the same.
+        keep_ids: Whether to keep ids, for nodes that are found later.
     """
 
     def __init__(

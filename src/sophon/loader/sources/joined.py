@@ -30,7 +30,7 @@ class JoinedSources(Sources):
         joined: The sources of each data set, and its description.
         pipeline: The pipeline to divide, the same for all.
         url: Name of all of them for messages.
-        deadline_s: How long nothing may come before an error is raised.
+        deadline_s: Seconds without any answer before an error is raised.
     """
 
     def __init__(

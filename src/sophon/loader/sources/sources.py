@@ -81,7 +81,7 @@ class Sources:
         fallback: Path of the same files.
         pipeline: The pipeline to divide.
         url: Name of all of them for messages.
-        deadline_s: How long nothing may come before an error is raised.
+        deadline_s: Seconds without any answer before an error is raised.
         has_parts: Whether nodes are known to hold different samples.
     """
 
@@ -212,7 +212,7 @@ class Sources:
 
         Args:
             row: Samples in the order they are wanted.
-            batch_size: As for `Machine`, as are the others.
+            batch_size: Samples in a batch.
             config: Bounds and times.
             size_bytes: First guess at the bytes held for one sample.
             latest: In relaxed order, the last batch that each sample may come in.
@@ -277,11 +277,6 @@ class Sources:
     def known_nodes(self) -> int:
         """How many nodes there are now."""
         return self.nodes
-
-    @property
-    def version(self) -> int:
-        """Number of the division that there is now; see `FoundSources`."""
-        return 0
 
     def follow(self, row: Row, version: int) -> tuple[int, Parts | None]:  # noqa: ARG002 - these nodes stay
         """Return who holds the samples of a row, if that is not what it was in a version."""

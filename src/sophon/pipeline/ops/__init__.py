@@ -1,6 +1,12 @@
 """The built-in ops, one file per family. `registry.OPS` is built from this list."""
 
 from sophon.pipeline.ops.affine import RandomAffine, RandomRotation
+from sophon.pipeline.ops.audio.crop import CenterTimeCrop, RandomTimeCrop, TimePad
+from sophon.pipeline.ops.audio.decode import DecodeAudio
+from sophon.pipeline.ops.audio.level import Gain, Mono, RandomGain
+from sophon.pipeline.ops.audio.mask import FrequencyMask, TimeMask
+from sophon.pipeline.ops.audio.resample import Resample
+from sophon.pipeline.ops.audio.spectrum import MFCC, MelSpectrogram
 from sophon.pipeline.ops.augment import RandAugment, TrivialAugmentWide
 from sophon.pipeline.ops.autoaugment import AutoAugment
 from sophon.pipeline.ops.blur import GaussianBlur
@@ -39,16 +45,23 @@ from sophon.pipeline.ops.volumes import (
 )
 
 __all__ = [
+    "MFCC",
     "RGB",
     "AutoAugment",
     "CastVolume",
     "CenterCrop",
     "CenterCropOrPad",
+    "CenterTimeCrop",
     "ColorJitter",
     "Decode",
+    "DecodeAudio",
     "DecodeVolume",
+    "FrequencyMask",
+    "Gain",
     "GaussianBlur",
     "Grayscale",
+    "MelSpectrogram",
+    "Mono",
     "Normalize",
     "NormalizeVolume",
     "OnTensor",
@@ -68,6 +81,7 @@ __all__ = [
     "RandomEqualize",
     "RandomErasing",
     "RandomFlipVolume",
+    "RandomGain",
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomInvert",
@@ -82,12 +96,16 @@ __all__ = [
     "RandomRotation",
     "RandomShortestSize",
     "RandomSolarize",
+    "RandomTimeCrop",
     "RandomVerticalFlip",
     "RandomZoomOut",
+    "Resample",
     "ResampleVolume",
     "Resize",
     "ResizeKeepRatio",
     "ScaleJitter",
+    "TimeMask",
+    "TimePad",
     "ToFloat",
     "ToTensor",
     "TrivialAugmentWide",
