@@ -35,8 +35,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sophon.artifact import ARROW_ERRORS, replacing
+from sophon.bundle import head_bytes
 from sophon.errors import ArtifactError, StoreError
-from sophon.store.bundle import head_bytes
 from sophon.store.fields import Field, fields_from_json
 from sophon.store.pages import identity
 from sophon.store.pages.columns import PagedColumn, PagedTable, whole

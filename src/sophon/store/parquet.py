@@ -26,9 +26,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sophon.artifact import ARROW_ERRORS
+from sophon.bundle import head_bytes, pack
 from sophon.errors import StoreError
 from sophon.store.address import Place
-from sophon.store.bundle import head_bytes, pack
 from sophon.store.fields import MASK, PICTURE, Field, named_columns
 from sophon.store.manifest import NO_LABEL, Manifest
 from sophon.store.pages.identity import Int64Array

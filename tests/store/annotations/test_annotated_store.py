@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from sophon.bundle import unpack
 from sophon.errors import ConfigError, StoreError
 from sophon.link.listing import Listing, piece_of, received
 from sophon.loader.sources.union import Told, unite
 from sophon.store import open_store
-from sophon.store.bundle import unpack
 from sophon.store.fields import Field
 from tests.store.datasets import picture, settle, write_files
 
