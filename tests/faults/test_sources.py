@@ -215,7 +215,7 @@ def test_late_samples_are_asked_for_a_second_time(pair, expected, hedge):
 
 
 def test_to_ask_twice_needs_threads(images):
-    with pytest.raises(ConfigError, match="hedge: asking twice needs threads"):
+    with pytest.raises(ConfigError, match="hedge: asking twice needs fetching threads"):
         sophon.DataLoader(images, RECIPE, num_workers=0, faults=sophon.Faults(hedge=True))
     for wrong in (-1, 0, 0.0, "yes", float("nan")):
         with pytest.raises(ConfigError, match="hedge: expected True, False or seconds"):

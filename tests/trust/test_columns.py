@@ -38,7 +38,7 @@ def _restarted(folder, columns):
 
 
 def test_a_node_that_comes_back_with_other_values_is_refused(folder):
-    with pytest.raises(sophon.ConfigError, match=r"other values in its columns.*start the run anew"):
+    with pytest.raises(sophon.ConfigError, match=r"other values in its columns.*start the run again"):
         _restarted(folder, ("note",))
 
 
@@ -65,5 +65,5 @@ def test_values_of_several_kinds_are_an_error_that_names_their_column(folder):
     rows = path.read_text().splitlines()
     rows[3] = rows[3].rsplit(",", 1)[0] + ","
     path.write_text("\n".join(rows) + "\n")
-    with pytest.raises(sophon.ConfigError, match=r"column 'note' of .* cannot be made a batch"):
+    with pytest.raises(sophon.ConfigError, match=r"column 'note' of .* cannot be batched"):
         list(_loader(str(path), ("note",)))

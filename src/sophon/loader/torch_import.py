@@ -1,4 +1,4 @@
-"""torch, where it is installed; NumPy batches (`output="numpy"`) need none of it."""
+"""Imports torch if it is installed; NumPy batches (`output="numpy"`) do not need it."""
 
 from __future__ import annotations
 

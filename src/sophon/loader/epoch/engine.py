@@ -1,12 +1,11 @@
-"""One epoch under way: fetching, finishing and handing out batches, as the machine decides.
+"""A running epoch: fetches and finishes samples and delivers batches, as the machine decides.
 
 Concurrency: fetching threads send requests and take replies (`sources.driver`). Finishing threads finish samples,
-starting with the ones that have to be begun first, and make a batch as soon as its last sample lies in it; each does
-the work itself or has a worker process do it (`finishers`). The consumer's thread takes batches. All of them call the
-machine under one lock and do the slow things outside of it. With a tuner, threads come and go during the epoch. Without
-finishing threads everything happens in the consumer's thread. Nothing outlives `close` except a request to a node that
-has just fallen silent, which ends within `link.flight.SILENCE_S`. `leaving` says what becomes of an epoch that nobody
-closes.
+starting with the most urgent ones, and make a batch as soon as its last sample is in it; each does the work itself or
+lets a worker process do it (`finishers`). The consumer's thread takes batches. All of them call the machine under one
+lock and do slow work outside it. With a tuner, the number of threads changes during the epoch. Without finishing
+threads everything happens in the consumer's thread. Nothing outlives `close` except a request to a node that has just
+fallen silent, which ends within `link.flight.SILENCE_S`. `leaving` handles an epoch that nobody closes.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sophon.errors import BatchTimeoutError, Error, WorkerError
+from sophon.errors import BatchTimeoutError, Error, OpError, WorkerError
 from sophon.link.wire import Reply
 from sophon.loader.account.stats import Stats
 from sophon.loader.epoch import leaving
@@ -50,21 +49,21 @@ _LEAVE_S = 1.0  # how long a fetching thread may take to end; one that can be ca
 
 @dataclass(frozen=True)
 class Stretch:
-    """An epoch, or what is left of it.
+    """An epoch, or the rest of one.
 
     Args:
         order: Samples in the order they are wanted.
         epoch: Number of the epoch.
         batch_size: Samples in a batch.
         workers: Threads that finish samples; 0 for none.
-        sizes: Samples in each batch, where they differ.
+        sizes: Samples in each batch, if they differ.
         has_collate: Whether the user's own function makes batches.
         latest: In relaxed order the last batch that each sample may come in, if that is not `max_delay` after its own.
-        positions: Of each sample in the order of the whole epoch, over all ranks; None if that is where it is in
+        positions: Position of each sample in the order of the whole epoch, over all ranks; None if it is that in
             `order`.
-        keys: What random ops know each sample by, where some come several times; None if that is its index.
+        keys: The numbers by which random ops identify the samples, if some are repeated; None for their indexes.
         pin: Copies a batch into pinned memory, if that is wanted.
-        timeout_s: How long the next batch may take to come.
+        timeout_s: How long the next batch may take.
         device: Where batches go, if they do not stay on the host.
     """
 
@@ -84,18 +83,18 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Hands:
-    """Who does what in an epoch.
+    """The parts that carry out an epoch.
 
     Args:
         samples: Where samples come from.
-        finishing: What is done to them.
+        finishing: How they are finished.
         finishers: What finishes samples.
-        mending: What becomes of bad ones.
+        mending: Handles bad samples.
         stats: Counts to add to.
         costs: How long finishing each sample takes.
-        planner: Learns from every sample and may change cuts during the epoch; None where cuts are fixed.
+        planner: Learns from every sample and may change cuts during the epoch; None if cuts are fixed.
         tuner: Decides how many threads there are, instead of the stretch's number, unless that is 0.
-        watcher: Wants to know how requests go, where there is no planner.
+        watcher: Observes requests, if there is no planner.
     """
 
     samples: Samples
@@ -113,8 +112,8 @@ class Engine:
     """Runs one epoch.
 
     Args:
-        hands: What carries out each kind of work.
-        stretch: What is to be done.
+        hands: The parts that do the work.
+        stretch: The samples to deliver.
         config: Bounds and times.
     """
 
@@ -137,6 +136,11 @@ class Engine:
         self._layout: Layout | None = self._finishing.layout if self._may_place else None
         self._batches: dict[int, Batch] = {}
         self._crash: BaseException | None = None
+        # Code of the user's own, which runs in processes, may take as long as it likes; so may files of one's own.
+        is_bound = any(node.is_remote for node in self._samples.sources) and not self._finishers.writes_alone
+        self._finish_within_s = config.deadline_s if is_bound else math.inf
+        self._is_stuck = False
+        self._begun: dict[int, float] = {}  # position and time of what is being finished
         self._gauge = Gauge(now_s)
         self._tuner = hands.tuner if stretch.workers else None
         self._setting = Setting(stretch.workers, config.max_requests, config.buffer_bytes)
@@ -166,7 +170,7 @@ class Engine:
         self._free = list(range(self._setting.workers if self._tuner is None else self._tuner.most.workers))
 
     def renew(self) -> None:
-        """End in a forked child: threads and requests stayed with the parent, one of them maybe with the lock."""
+        """End in a forked child: threads and requests stayed with the parent, possibly with the lock held."""
         self._driver.renew()
         self._start_empty()
         self._is_stopped = self._driver.is_stopped = True
@@ -174,7 +178,7 @@ class Engine:
 
     @property
     def positions(self) -> NDArray[np.int64]:
-        """The positions of the samples in the batches handed out so far, in the order in which they lie there."""
+        """The positions of the samples in the batches delivered so far, in order."""
         with self._lock:
             return self._machine.taken_positions()
 
@@ -184,7 +188,7 @@ class Engine:
             return self._machine.positions_in(batch)
 
     def _key_of(self, batch: int) -> Key:
-        """Return what tells a complete batch from all others: where its first sample is in the epoch."""
+        """Return what identifies a complete batch: the position of its first sample in the epoch."""
         first, positions = int(self.positions_in(batch)[0]), self._stretch.positions
         return Key(self._finishing.seed, self._stretch.epoch, first if positions is None else int(positions[first]))
 
@@ -208,7 +212,7 @@ class Engine:
             self._stats.add(consumer_s=time.monotonic() - now_s)
 
     def close(self, finish_s: float = _FINISH_S) -> None:
-        """Stop all threads, also in the middle of an epoch; wait so long for those that are at work on a sample."""
+        """Stop all threads, even in the middle of an epoch; wait a limited time for those working on a sample."""
         with self._lock:
             if not self._is_stopped:
                 self._samples.sources.keep(self._machine)
@@ -226,12 +230,12 @@ class Engine:
         # A request whose node has not said its first word cannot be cancelled (see `link.flight`). Its thread is left
         # behind: it holds nothing that others wait for, and ends by itself when the silence is noticed.
         self._fetchers.join(now_s + _LEAVE_S)
-        self._workers.join(now_s + finish_s)
+        self._workers.join(now_s + (_LEAVE_S if self._is_stuck else finish_s))
 
     # --- threads, and how many; called with the lock held -------------------------------------------------------------
 
     def _apply(self, setting: Setting) -> None:
-        """Start the threads that a setting adds, and let those go that it no longer has."""
+        """Start the threads that a setting adds, and end those that it removes."""
         self._setting = setting
         self._machine.max_requests, self._machine.ahead_bytes = setting.requests, setting.ahead_bytes
         self._fetchers.staff()
@@ -246,7 +250,7 @@ class Engine:
                 self._apply(setting)
 
     def _deepen(self) -> None:
-        """Read further ahead if the consumer waits while nothing is under way and nothing more may be asked for."""
+        """Read further ahead if the consumer waits while nothing is running and nothing more may be requested."""
         idle = self._machine.full and not self._received and self._driver.is_idle
         if self._tuner is not None and idle and self._tuner.deepen():
             self._apply(self._tuner.setting)
@@ -267,11 +271,12 @@ class Engine:
                 now_s = time.monotonic()
                 self._machine.check(now_s)
                 self._raise_if_over()
+                self._raise_if_stuck(now_s)
                 self._deepen()
                 left_s = start_s + self._stretch.timeout_s - now_s
                 if left_s <= 0:
                     raise BatchTimeoutError(
-                        f"batch {number} did not come within timeout={self._stretch.timeout_s:g} seconds; raise it, "
+                        f"batch {number} did not arrive within timeout={self._stretch.timeout_s:g} seconds; raise it, "
                         "use more workers, or leave it out to wait as long as it takes"
                     )
                 self._changed.wait(min(0.5, left_s))
@@ -282,14 +287,14 @@ class Engine:
             return self._batches.pop(number)
 
     def _is_ready(self, number: int) -> bool:
-        """Return whether a batch is made, or waits for this thread to mend it."""
+        """Return whether a batch is complete, or waits for this thread to handle its bad samples."""
         if self._machine.ready <= number:
             return False
         batch = self._batches[number]
         return batch.is_over or bool(batch.errors)
 
     def _make(self, number: int) -> Batch:
-        """Make a batch in this thread. More is asked for than it needs, but no more is finished."""
+        """Make a batch in this thread. More is requested than it needs, but no more is finished."""
         self._machine.resume()
         stop = self._machine.division.start(number + 1) if self._strict else len(self._order)
         while self._machine.ready <= number:
@@ -318,6 +323,19 @@ class Engine:
         if self._is_stopped and not leaving.without_a_word():
             raise Error("the epoch was closed by another thread")
 
+    def _raise_if_stuck(self, now_s: float) -> None:
+        """Raise if a thread works on a sample from a node for longer than the deadline.
+
+        A file can be made so that a decoder is busy with it for hours. The thread cannot be stopped; it is left behind.
+        """
+        position, begun_s = min(self._begun.items(), key=lambda item: item[1], default=(0, math.inf))
+        if self._finish_within_s < now_s - begun_s:
+            sample = int(self._order[position])
+            problem = f"decoding and transforming took more than the deadline of {self._finish_within_s:g} s"
+            remedy = "Look at the file, leave it out, or raise Faults(deadline_s=…)."
+            self._is_stuck = True
+            raise OpError(f"{problem}.", sample=sample, remedy=remedy)
+
     # --- in the fetching threads --------------------------------------------------------------------------------------
 
     def _fetch_loop(self) -> None:
@@ -325,7 +343,7 @@ class Engine:
         self._driver.fetch(self._fetchers.is_done, self._queue, self._fetchers.staff)
 
     def _queue(self, position: int, reply: Reply) -> None:
-        """Queue a reply for the workers by when it has to be begun: slow samples some positions before their turn."""
+        """Queue a reply for the workers by urgency: slow samples some positions before their turn."""
         begin = position - self._costs.lead(int(self._order[position]), self._setting.workers)
         heapq.heappush(self._received, (begin, position, reply))  # positions are unique: replies are never compared
         self._work.notify()
@@ -361,9 +379,13 @@ class Engine:
         key = Key(self._finishing.seed, self._stretch.epoch, known_by)
         with self._lock:
             self._gauge.began(start_s)
+            self._begun[position] = start_s
             # In strict order the place is known beforehand, and the sample can be written straight into it.
             batch = self._batch(position) if self._strict else None
-        made = self._run(finisher, reply, key, batch, position)
+        try:
+            made = self._run(finisher, reply, key, batch, position)
+        finally:
+            self._begun.pop(position, None)
         now_s = time.monotonic()
         self._stats.add(finish_cpu_s=made.cpu_s)
         with self._lock:
@@ -389,7 +411,7 @@ class Engine:
             self._tune(now_s)
 
     def _run(self, finisher: Finisher, reply: Reply, key: Key, batch: Batch | None, position: int) -> Made:
-        """Have a sample finished."""
+        """Finish a sample, here or in a worker process."""
         place = None if batch is None else batch.place(self._slot(position))
         try:
             made = finisher.make(reply, key, place, self._planner is not None)
@@ -404,7 +426,7 @@ class Engine:
         return made
 
     def _complete(self, finisher: Finisher, number: int, batch: Batch) -> None:
-        """Make a batch whose samples are all there; an error is raised where it is handed out."""
+        """Make a batch whose samples are all there; an error is raised when it is delivered."""
         try:
             batch.result = self._result(finisher, number, batch)
         except WorkerError:
@@ -426,7 +448,7 @@ class Engine:
         return result
 
     def _batch(self, place: int) -> Batch:
-        """Return the batch of a place; a new one if nothing lies in it yet. With the lock held."""
+        """Return the batch of a place, or a new one if it is still empty. With the lock held."""
         number = self._machine.division.of(place)
         if number not in self._batches:
             count = self._machine.division.size_of(number)
