@@ -152,7 +152,7 @@ def _straight(
     """Return the tensor of a picture that is cropped, resized and mirrored; None if a picture in between is needed."""
     spec = spec_of(value)
     box: Box = (0, 0, spec.height, spec.width)
-    size = (spec.height, spec.width)
+    size: tuple[int, ...] = (spec.height, spec.width)
     flips = [False, False]
     for op, drawn in zip(moves, params, strict=False):  # the last two draw nothing
         if isinstance(op, _FLIPS):
