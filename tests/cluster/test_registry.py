@@ -169,6 +169,12 @@ def test_addresses_are_given_to_those_alone_who_may_read(images, tmp_path):
             with pytest.raises(AccessError):
                 client(token).info("train")
         assert json.loads(client(other).action("status"))["nodes"] == []
+        # Neither by its name nor by its address does anybody else take a node's place.
+        for mine in ({**record, "datasets": {}}, {**record, "node": "m", "datasets": {}}):
+            for action in ("leave", "announce"):
+                with pytest.raises(AccessError):
+                    client(other).action(action, json.dumps(mine).encode())
+        assert len(client(reader).info("train").endpoints[0].locations) == 1
         with pytest.raises(AccessError):
             client(reader).action("forget", b'{"dataset": "train"}')
     with pytest.raises(AssertionError), Registry(tmp_path, *files[:2]):
