@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from sophon.bundle import pack
 from sophon.codec.cut import Cut, make_payload
 from sophon.codec.targets import mask_box, read_mask, received_mask, taken_apart
 from sophon.errors import OpError, PayloadError
 from sophon.pipeline import Key, Pipeline, ops
-from sophon.store.bundle import pack
 from tests.support.pictures import encode, scene
 
 CROPS = [

@@ -187,7 +187,7 @@ def test_copies_with_other_columns_are_refused_when_they_are_opened(tmp_path):
 
 @pytest.mark.parametrize("values", [[3, None, 5], ["a", None, ""], [1.5, None, 2.0], [True, False, None]], ids=repr)
 def test_equal_columns_have_the_same_digest_however_a_file_holds_them(values):
-    from sophon.store.identity import columns_digest
+    from sophon.store.pages.identity import columns_digest
 
     column = pa.array(values)
     twice = pa.chunked_array([column.slice(0, 1), column.slice(1)])

@@ -9,6 +9,7 @@ from typing import Any
 import sophon
 from sophon.bench.torchvision_import import import_torchvision
 from sophon.errors import ConfigError
+from sophon.pipeline import Pipeline, ops
 from sophon.pipeline.ops import Views
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -219,8 +220,34 @@ SOUNDS: dict[str, Callable[[], Any]] = {"audio": _audio}
 """Recipes for sounds."""
 
 
+def _nifti() -> Any:
+    return Pipeline(
+        [ops.DecodeVolume(), ops.RandomBalancedCrop((18, 25, 18)), ops.RandomFlipVolume(), ops.CastVolume()]
+    )
+
+
+def _chunked() -> Any:
+    return Pipeline(
+        [
+            ops.DecodeVolume(label="label", foreground="foreground"),
+            ops.NormalizeVolume(),
+            ops.RandomBalancedCrop((96, 96, 96)),
+            ops.RandomFlipVolume(),
+            ops.CastVolume(),
+            ops.RandomBrightnessVolume(),
+            ops.RandomNoiseVolume(),
+        ]
+    )
+
+
+VOLUMES: dict[str, Callable[[], Any]] = {"nifti": _nifti, "chunked": _chunked}
+"""Recipes for volumes: a crop of an eighth of a small scan, and MLPerf's on scans that are at its spacing already."""
+
+
 def recipe_named(name: str) -> Any:
     """Return a recipe; its library must be installed."""
+    if name in VOLUMES:
+        return VOLUMES[name]()
     known = RECIPES | JOINTS | SOUNDS
     if name not in known:
         raise ConfigError(f"no recipe {name!r}; there is {', '.join(known)}")

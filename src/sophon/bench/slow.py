@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
 from sophon.bench.harness import OnStep, nothing, one_torch_thread
-from sophon.bench.volumes import RECIPE, WAITING, Pause, seconds_per_voxel, side_for, write_volumes
+from sophon.bench.scans.heavy_tail import RECIPE, WAITING, Pause, seconds_per_voxel, side_for, write_volumes
 from sophon.loader.loader import DataLoader
 from sophon.pipeline import Key, Pipeline
 from sophon.process.scratch import scratch_folder
@@ -128,4 +128,4 @@ class Volumes(Dataset[Any]):
         return len(self._store)
 
     def __getitem__(self, index: int) -> Any:
-        return torch.from_numpy(self._pipeline.run(self._store.read(index), Key(0, 0, index)))
+        return torch.from_numpy(self._pipeline.run(self._store.read(index), Key(0, 0, index)).array)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from sophon.bench.harness import OnStep, nothing, one_torch_thread
-from sophon.bench.volumes import RECIPE, seconds_per_voxel, write_volumes
+from sophon.bench.scans.heavy_tail import RECIPE, seconds_per_voxel, write_volumes
 from sophon.link.transport import Fetch
 from sophon.link.wire import Reply, Request
 from sophon.loader.dataset import RemoteDataset

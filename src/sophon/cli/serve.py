@@ -18,7 +18,7 @@ from sophon.cli.progress import count_bar
 from sophon.errors import ArtifactError
 from sophon.store.address import Address
 from sophon.store.bucket.account import Prices
-from sophon.store.part import Part
+from sophon.store.listing.part import Part
 from sophon.units import counted, parse_bandwidth
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def _opened(
 ) -> tuple[dict[str, Store], list[Path]]:
     """Return the data sets by name, and the files of window indexes that were found for them."""
     from sophon.store import open_store
-    from sophon.store.part import part_of
+    from sophon.store.listing.part import part_of
 
     stores: dict[str, Store] = {}
     indexes: list[Path] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from sophon.bundle import unpack
 from sophon.codec import views
 from sophon.codec.boxes import boxes_among, with_sight
 from sophon.codec.codec import AheadCodec, Codec, Payload
@@ -16,7 +17,6 @@ from sophon.errors import ConfigError, OpError
 from sophon.pipeline import Key, Pipeline, Tensor, Trace, Value
 from sophon.pipeline.ops.decode import Decode, kept_metadata
 from sophon.pipeline.spec import ViewSet
-from sophon.store.bundle import unpack
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -96,7 +96,7 @@ def make_payload(pipeline: Pipeline, data: bytes, key: Key, cut: Cut, trace: Tra
     For a pipeline with fields the bytes are a bundle of them, and so is the payload.
     """
     codec = check_cut(pipeline, cut)
-    if pipeline.fields:
+    if pipeline.fields and not pipeline.takes_bundle:
         return _make_joint(pipeline, codec, data, key, cut, trace or Trace(len(pipeline)))
     return _make_single(pipeline, codec, data, key, cut, trace)
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from sophon.codec.audio.window import AudioWindow
 from sophon.codec.codec import AheadCodec, Payload
+from sophon.codec.volumes.window import VolumeWindow
 from sophon.codec.window import jpeg
 from sophon.codec.window.codec import JpegWindow
 from sophon.errors import OpError, PayloadError
 from sophon.pipeline import Key, Kind, Part, Pipeline, Spec, Trace
 from sophon.pipeline.op import Decoder
 from sophon.pipeline.part import Signal
-from sophon.store.fields import AUDIO, PICTURE
+from sophon.store.fields import AUDIO, PICTURE, VOLUME
 
-WINDOWS: dict[str, AheadCodec] = {PICTURE: JpegWindow(), AUDIO: AudioWindow()}
+WINDOWS: dict[str, AheadCodec] = {PICTURE: JpegWindow(), AUDIO: AudioWindow(), VOLUME: VolumeWindow()}
 """A row for each kind of data of which windows can be cut."""
 
 

@@ -11,13 +11,13 @@ from typing import Final
 import numpy as np
 from PIL import Image
 
+from sophon.bundle import unpack
 from sophon.codec.cut import RAW
 from sophon.doctor.finding import ADVICE, FAULT, FINE, Finding
 from sophon.doctor.samples import request_for
 from sophon.errors import Error, PayloadError
 from sophon.link.transport import Opened, Transport
 from sophon.pipeline import Pipeline
-from sophon.store.bundle import unpack
 from sophon.store.fields import BOXES, LABELS, MASK, PICTURE, Field
 
 _PATIENCE_S: Final = 30.0

@@ -10,8 +10,8 @@ Request (the ticket of a Flight DoGet)::
      "columns": ["id"], "fields": ["seg.png"], "closed": true, "columns_digest": "…",
      "versions": "…"}
 
-The payload of a sample is that of its first field, which the pipeline works on. If further `fields` are requested, it
-is a bundle (`sophon.store.bundle`): a payload for each of them, one after another, each in a codec of its kind.
+The payload of a sample is that of its first field, the one that the pipeline is for. Where further `fields` are asked
+for it is a bundle (`sophon.bundle`): a payload for each of them, one after another, each in a codec of its kind.
 
 Versions: a node announces at opening which versions of this protocol it speaks, and a trainer uses the highest that
 both know (`agreed`), so that nodes can be upgraded one by one, before or after trainers. A release speaks its own
@@ -50,13 +50,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sophon import errors
+from sophon.bundle import MOST_PARTS
 from sophon.codec.codec import Payload
 from sophon.codec.cut import RAW, Cut
 from sophon.errors import ConfigError, Error, ProtocolError
 from sophon.link.closed import Room
 from sophon.link.telling import told_text, told_traceback
 from sophon.pipeline import Key
-from sophon.store.bundle import MOST_PARTS
 
 PROTOCOL = 2
 OLDEST_PROTOCOL = 1

@@ -45,6 +45,7 @@ from sophon.plan.plan import Plan
 from sophon.process.arenas import bound_arenas
 from sophon.process.opencv import alone_after_fork
 from sophon.store.digests import Digests
+from sophon.store.fields import FOREGROUND
 
 
 class RemoteDataset(Dataset[Any]):
@@ -78,8 +79,6 @@ class RemoteDataset(Dataset[Any]):
 
     table: Tensor | None
     """What the device makes of each byte, where `output` names one; `pipeline` is then what comes before that."""
-    whole: Pipeline
-    """All ops, those of the device too."""
 
     def __init__(
         self,
@@ -123,10 +122,10 @@ class RemoteDataset(Dataset[Any]):
         _check_columns(columns, opened, self.url)
         is_joint = isinstance(pipeline, Joint)
         self.pipeline, targets = pipeline.bound(self.pipeline, opened) if is_joint else (self.pipeline, None)
-        self.whole = self.whole if self.table is not None else self.pipeline
         if digests is not None:
             _check_told(digests, opened, self.url)
-        self.samples = Samples(sources, opened, self.pipeline, self.seed, columns, self.url, told.faults.deadline_s)
+        brought = (*columns, *_own_fields(self.pipeline, columns, opened, self.url))
+        self.samples = Samples(sources, opened, self.pipeline, self.seed, brought, self.url, told.faults.deadline_s)
         self.is_cached = cache is not False
         self.measures = policy if isinstance(policy, str) and policy in MEASURED else None
         checked = _checked(told.faults, digests)
@@ -144,10 +143,15 @@ class RemoteDataset(Dataset[Any]):
 
     def _divided(self, recipe: Any, device: Any) -> tuple[Pipeline, Tensor | None]:
         """Return what is done before batches cross to a device, or all of it, and the table for the rest."""
-        self.whole, self.device = as_pipeline(recipe), device
+        self._all, self.device = as_pipeline(recipe), device
         if device is None or isinstance(recipe, Joint):
-            return self.whole, None
-        return divided(self.whole)
+            return self._all, None
+        return divided(self._all)
+
+    @property
+    def whole(self) -> Pipeline:
+        """All ops, those of the device too."""
+        return self.pipeline if self.table is None else self._all
 
     def _try(self) -> None:
         """Try the callables of the recipe on the first sample."""
@@ -178,7 +182,9 @@ class RemoteDataset(Dataset[Any]):
         kind: str,
         targets: Targets | None,
     ) -> Finishing:
-        has_labels, fields = self.opened.has_labels, self.samples.fields
+        # What the decoder takes together stays together, and is no column that users see.
+        fields = () if self.pipeline.takes_bundle else self.samples.fields
+        has_labels = self.opened.has_labels
         return Finishing(
             self.pipeline, self.seed, self.url, has_labels, columns, fields, target_transform, kind, targets
         )
@@ -448,6 +454,27 @@ def _names_of(recipe: Any, columns: Sequence[str], target_transform: Any) -> Seq
     if target_transform is not None:
         raise ConfigError("target_transform: let a step of the recipe do it, which is given the whole sample")
     return recipe.names
+
+
+def _own_fields(pipeline: Pipeline, columns: Sequence[str], opened: Opened, url: str) -> tuple[str, ...]:
+    """Return the fields that the decoder of a pipeline takes together with the first.
+
+    Raises:
+        ConfigError: The data set does not have them, or others are to come along as well.
+    """
+    if not pipeline.takes_bundle:
+        return ()
+    names = tuple(name for name, _ in pipeline.fields)
+    there = [field.name for field in opened.fields[1:]]
+    for name in names:
+        if name not in there:
+            has = f"there is {', '.join(there)}" if there else "its samples are single files"
+            hint = "; run `sophon index` for it" if name == FOREGROUND else ""
+            raise ConfigError(f"{pipeline.ops[0].name()}: {url} has no field {name!r}; {has}{hint}")
+    for name in columns:
+        if name in there:
+            raise ConfigError(f"columns: {name!r} is a field, and a volume takes those that its decoder names alone")
+    return names
 
 
 def _checked(faults: Faults, digests: Digests | None) -> str:

@@ -29,7 +29,7 @@ from sophon.pipeline.op import Json, Op
 from sophon.pipeline.part import Signal
 from sophon.pipeline.rng import Rng
 from sophon.pipeline.seeding import seeded
-from sophon.pipeline.spec import OBJECT, Kind, Spec, Value, ViewSet, arranged
+from sophon.pipeline.spec import OBJECT, Kind, Spec, Value, ViewSet, arranged, seen
 
 OWN_CODE = "your own code"
 _KEYPOINTS = "KeyPoints"  # torchvision class, which may not be installed
@@ -130,8 +130,9 @@ class Call(Op):
         if isinstance(value, ViewSet):
             return arranged(value.container, list(map(self.met, value.values)))
         if isinstance(value, Signal):
-            value.require_whole()
-            value = value.array
+            value = seen(value)
+            if isinstance(value, ViewSet):
+                return self.met(value)
         return self.form.tensor(value, torch) if torch is not None and isinstance(value, np.ndarray) else value
 
     def apply(self, value: Value, params: int) -> Value:

@@ -165,7 +165,7 @@ def _straight(
                 return None
             box = _inside(box, _mirrored(inner, spec, flips[0], flips[1]))
             spec = op.output(spec)
-            size = box[2:]
+            size = box[2], box[3]
     shape = (_CHANNELS, *size)
     result: Tensor = np.empty(shape, np.uint8 if table is None else np.float32) if out is None else out
     if result.shape != shape:

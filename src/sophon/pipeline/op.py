@@ -181,6 +181,11 @@ class Decoder(Op):
     data: ClassVar[str]  # kind of field that it is for, as in `store.fields`: decides about windows and costs
 
     @property
+    def fields(self) -> tuple[tuple[str, str], ...]:
+        """Names and kinds of the further fields that it decodes with the first; it is then given a bundle of them."""
+        return ()
+
+    @property
     def gives_parts(self) -> bool:
         """Whether a part of what it gives may be made without the rest, where the ops after it need no more."""
         return True
@@ -216,7 +221,7 @@ def drawn(op: Op, key: Key, position: int, spec: Spec) -> Params:
     if last is not None and last[0] is op and last[1] is key and last[2] == position and last[3] == spec:
         return last[4]
     params = op.draw(Rng(key, position), spec)
-    if not op.looks:  # objects are no part of what makes two specs equal
+    if not op.looks and spec.objects is None:  # objects are no part of what makes two specs equal
         _last.kept = (op, key, position, spec, params)
     return params
 

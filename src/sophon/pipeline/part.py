@@ -104,6 +104,8 @@ class Signal:
         scale: What a step along each axis is: of sound the samples per second, of a volume the spacing in mm.
         starts: Where the piece begins in the whole, by axis.
         sizes: Size of the whole, by axis; empty where the array is the whole.
+        label: Of a volume, what each voxel is of: (1, …), the same piece of it; None where there is none.
+        objects: What ops may draw by, in the coordinates of the whole (`spec.Spec.objects`).
     """
 
     array: np.ndarray[Any, np.dtype[Any]]
@@ -111,6 +113,8 @@ class Signal:
     scale: tuple[float, ...] = ()
     starts: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
+    label: np.ndarray[Any, np.dtype[Any]] | None = None
+    objects: np.ndarray[Any, np.dtype[np.float64]] | None = None
 
     @property
     def whole_sizes(self) -> tuple[int, ...]:
@@ -124,17 +128,21 @@ class Signal:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the array."""
-        return int(self.array.nbytes)
+        """Bytes of the array, and of the label."""
+        return int(self.array.nbytes) + (0 if self.label is None else int(self.label.nbytes))
 
     def piece(self, box: Box) -> np.ndarray[Any, np.dtype[Any]]:
         """Return a box of the whole, which must lie inside this piece; a view."""
+        return self.beside(self.array, box)
+
+    def beside(self, array: np.ndarray[Any, np.dtype[Any]], box: Box) -> np.ndarray[Any, np.dtype[Any]]:
+        """Return the same of an array that lies where this one's does: the label's box."""
         if not holds(self.box, box):
             raise missing(box)
         axes = len(box) // 2
         starts = self.starts or (0,) * axes
         bounds = zip(starts, box[:axes], box[axes:], strict=True)
-        return self.array[(slice(None), *(slice(at - start, at - start + length) for start, at, length in bounds))]
+        return array[(slice(None), *(slice(at - start, at - start + length) for start, at, length in bounds))]
 
     def require_whole(self) -> None:
         """Raise unless this is the whole."""

@@ -14,7 +14,7 @@ from sophon.errors import ConfigError, Error, OpError
 from sophon.pipeline.call import Call, as_call, is_albumentations, met
 from sophon.pipeline.fuse import Fused, fuse
 from sophon.pipeline.known_failures import known_remedy
-from sophon.pipeline.op import Json, Op, Params, drawn
+from sophon.pipeline.op import Decoder, Json, Op, Params, drawn
 from sophon.pipeline.ops.combined.views import Views
 from sophon.pipeline.ops.decode import Decode
 from sophon.pipeline.ops.on_tensor import OnTensor
@@ -96,6 +96,11 @@ class Pipeline:
                 raise ConfigError(f"op {position}: {error}") from error
         steps = _with_metadata(tuple(found), specs)
         along = _checked_fields(tuple(fields))
+        first = steps[0]
+        if isinstance(first, Decoder) and first.fields:
+            if along not in ((), first.fields):
+                raise ConfigError(f"fields: {first.name()} decodes {first.fields} with the first; leave them out")
+            along = _checked_fields(first.fields)
         spec = [op.to_spec() for op in steps]
         text = _canonical([spec, along] if along else spec)
         set_ = object.__setattr__
@@ -125,6 +130,11 @@ class Pipeline:
         get. Any other callable runs on the trainer as it is, seeded per sample.
         """
         return cls(ops_from_transform(transform))
+
+    @property
+    def takes_bundle(self) -> bool:
+        """Whether the fields of a sample are decoded together, by the first op."""
+        return isinstance(self.ops[0], Decoder) and bool(self.ops[0].fields)
 
     @property
     def reach(self) -> int:

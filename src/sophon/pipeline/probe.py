@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -93,6 +94,9 @@ def bits_of(value: Value) -> bytes:
         return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
     scale = ""
     if isinstance(value, Signal):
+        if value.label is not None:
+            parts = [bits_of(replace(value, label=None)), bits_of(value.label)]
+            return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
         value, scale = value.array, str(value.scale)
     array = np.ascontiguousarray(value)
     return f"{array.dtype}{array.shape}{scale}".encode() + array.tobytes()

@@ -51,7 +51,8 @@ def needed_region(pipeline: Pipeline, key: Key, spec: Spec, stop: int | None = N
     """
     if pipeline.crop is None:
         return None
-    spec = spec.with_objects(None if key.sight is None else key.sight.objects)
+    if key.sight is not None:
+        spec = spec.with_objects(key.sight.objects)
     passed: list[tuple[Op, Spec, Params]] = []
     for position, op in enumerate(pipeline.ops[1:stop], start=1):
         params = drawn(op, key, position, spec) if op.random else None

@@ -96,12 +96,12 @@ class Spec:
     @property
     def height(self) -> int:
         """Height in pixels; only for images and tensors of known size."""
-        return self._known(self.shape[0 if self.kind is Kind.IMAGE else 1])
+        return self.known(self.shape[0 if self.kind is Kind.IMAGE else 1])
 
     @property
     def width(self) -> int:
         """Width in pixels; only for images and tensors of known size."""
-        return self._known(self.shape[1 if self.kind is Kind.IMAGE else 2])
+        return self.known(self.shape[1 if self.kind is Kind.IMAGE else 2])
 
     @property
     def channels(self) -> int | None:
@@ -118,7 +118,8 @@ class Spec:
         """Size in bytes of a value of this spec; 0 if a dimension is unknown."""
         if self.kind is Kind.VIEWS:
             return sum(view.size_bytes for view in self.views) if self.is_sized else 0
-        return math.prod(d or 0 for d in self.shape) * np.dtype(self.dtype).itemsize
+        own = math.prod(d or 0 for d in self.shape) * np.dtype(self.dtype).itemsize
+        return own + sum(view.size_bytes for view in self.views)
 
     @property
     def is_sized(self) -> bool:
@@ -129,7 +130,17 @@ class Spec:
         """Return the spec of a picture with these objects in it; None if they are unknown."""
         return self if objects is self.objects else replace(self, objects=objects)
 
-    def _known(self, dimension: int | None) -> int:
+    def resized(self, sizes: Shape) -> Spec:
+        """Return the spec of sound or a volume of another size, its label with it."""
+        views = tuple(replace(view, shape=(view.shape[0], *sizes)) for view in self.views)
+        return replace(self, shape=(self.shape[0], *sizes), views=views)
+
+    def known(self, dimension: int | None) -> int:
+        """Return a dimension.
+
+        Raises:
+            ConfigError: It is not known yet.
+        """
         if dimension is None:
             raise ConfigError(
                 f"{self} has no size yet, so nothing can be drawn for it; an op with a result of unknown size must "
@@ -175,6 +186,21 @@ def image(height: int | None, width: int | None, channels: int | None, mode: str
     return Spec(Kind.IMAGE, (height, width, channels))
 
 
+def volume(
+    channels: int | None, sizes: Shape, has_label: bool, spacing: tuple[float, ...] = (), dtype: str = "float32"
+) -> Spec:
+    """Return the spec of a volume; that of its label is among its views."""
+    views = (Spec(Kind.TENSOR, (1, *sizes)),) if has_label else ()
+    return Spec(Kind.VOLUME, (channels, *sizes), dtype, views=views, scale=spacing)
+
+
+def _spec_of_signal(value: Signal) -> Spec:
+    sizes = value.whole_sizes
+    shape = (value.array.shape[0], *sizes)
+    views = () if value.label is None else (Spec(Kind.TENSOR, (1, *sizes), value.label.dtype.name),)
+    return Spec(Kind(value.kind), shape, value.array.dtype.name, "", views, value.objects, value.scale)
+
+
 def spec_of(value: Value) -> Spec:  # noqa: PLR0911 - one line per kind
     """Return the spec of a value that exists."""
     if isinstance(value, Image.Image):
@@ -189,8 +215,7 @@ def spec_of(value: Value) -> Spec:  # noqa: PLR0911 - one line per kind
     if isinstance(value, np.ndarray):
         return Spec(Kind.TENSOR, value.shape, value.dtype.name)
     if isinstance(value, Signal):
-        shape = (value.array.shape[0], *value.whole_sizes)
-        return Spec(Kind(value.kind), shape, value.array.dtype.name, scale=value.scale)
+        return _spec_of_signal(value)
     if isinstance(value, bytes | bytearray | memoryview):
         return Spec(Kind.ENCODED, (len(value),))
     torch: Any = sys.modules.get("torch")  # if torch is not loaded, there can be no tensor
@@ -199,12 +224,23 @@ def spec_of(value: Value) -> Spec:  # noqa: PLR0911 - one line per kind
     return OBJECT
 
 
+def seen(value: Signal) -> Value:
+    """Return what users see of sound or a volume: its numbers; with a label, both by name.
+
+    Raises:
+        OpError: It is not the whole.
+    """
+    value.require_whole()
+    return value.array if value.label is None else ViewSet((value.array, value.label), _WITH_LABEL)
+
+
 # --- arrangements -----------------------------------------------------------------------------------------------------
 # The container in which users get the views of a sample, as a text, so that a spec can hold it: "list", "tuple", or
 # JSON for a nest of lists, tuples and dicts, such as DINOv2 returns. In the JSON a number stands for a view, […] for a
 # list, {"tuple": […]} for a tuple and {"dict": [[name, …], …]} for a dict.
 
 _PLAIN_ARRANGEMENTS: Final[dict[str, type]] = {"list": list, "tuple": tuple}
+_WITH_LABEL: Final = '{"dict": [["image", 0], ["label", 1]]}'
 _LONGEST_ARRANGEMENT: Final = 1 << 12
 _DEEPEST_ARRANGEMENT: Final = 6
 _ARRANGEMENT: Final = '"list", "tuple", or an arrangement of views'

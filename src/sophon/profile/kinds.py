@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from sophon.pipeline import Pipeline
 from sophon.pipeline.op import Decoder
-from sophon.store.fields import AUDIO, BYTES, PICTURE
+from sophon.store.fields import AUDIO, BYTES, PICTURE, VOLUME
 
 Slopes = tuple[float, ...]
 
@@ -53,6 +53,20 @@ KINDS = {
             "codec bytes": (0.2, -0.2, 0.08),
             "picture bytes": (0.0, 1.0, 0.0),
             "decode op": (0.3, -0.1, 0.4),
+        },
+    ),
+    VOLUME: Kind(
+        VOLUME,
+        ("file bytes", "voxels", "voxels needed"),
+        3,
+        # A window has the bits per voxel of its file; a compressed file is read from its beginning for every box.
+        {
+            "ahead bytes": (1.0, -1.0, 1.0),
+            "ahead encode": (0.5, 0.0, 0.5),
+            "ahead decode": (0.0, 0.0, 1.0),
+            "file bytes": (1.0, 0.0, 0.0),
+            "picture bytes": (0.0, 1.0, 0.0),
+            "decode op": (0.5, 0.0, 0.5),
         },
     ),
     AUDIO: Kind(

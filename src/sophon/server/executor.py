@@ -21,6 +21,7 @@ import numpy as np
 from cachetools import LRUCache
 from numpy.typing import NDArray
 
+from sophon.bundle import MOST_PARTS
 from sophon.codec.table import offered
 from sophon.errors import AccessError, ConfigError, ProtocolError, RetryableError
 from sophon.link.listing import piece_of
@@ -41,7 +42,6 @@ from sophon.server.tenants.slot import Slot
 from sophon.server.tenants.toll import Toll
 from sophon.server.work import Task, Work
 from sophon.store import Store
-from sophon.store.bundle import MOST_PARTS
 from sophon.store.reading import Reading
 from sophon.units import format_bytes
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from sophon.bundle import MOST_PARTS
 from sophon.errors import ConfigError
-from sophon.store.bundle import MOST_PARTS
 
 PICTURE: Final = "picture"
 """An encoded picture."""
@@ -19,6 +19,8 @@ AUDIO: Final = "audio"
 """Encoded sound."""
 VOLUME: Final = "volume"
 """An encoded volume."""
+FOREGROUND: Final = "foreground"
+"""Where the foreground of a label volume lies: boxes by class, as `sophon index` writes them."""
 BYTES: Final = "bytes"
 """Anything else; only the user's code looks inside."""
 MASK: Final = "mask"
@@ -39,6 +41,7 @@ SUFFIXES: Final = {
     # torchvision.datasets.folder.IMG_EXTENSIONS
     PICTURE: (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"),
     AUDIO: (".wav", ".flac"),
+    VOLUME: (".nii", ".nii.gz", ".zarr.zip"),
 }
 """How files of each kind end. Pictures are looked for where nobody says what, and others where there are none."""
 

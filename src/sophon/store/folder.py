@@ -27,10 +27,10 @@ import pyarrow.compute as pc
 
 from sophon.errors import StoreError
 from sophon.store.fields import PICTURE, SUFFIXES, kind_by_ending
-from sophon.store.identity import Int64Array
 from sophon.store.manifest import Manifest, decode_name, encode_name, is_as_listed, sources_table
 from sophon.store.options import suffixes
 from sophon.store.pages.columns import parts_of
+from sophon.store.pages.identity import Int64Array
 from sophon.store.store import Progress, Store, describe, fill, stamp_of
 
 if TYPE_CHECKING:

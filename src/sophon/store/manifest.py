@@ -35,11 +35,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sophon.artifact import ARROW_ERRORS, replacing
+from sophon.bundle import head_bytes
 from sophon.errors import ArtifactError, StoreError
-from sophon.store import identity
-from sophon.store.bundle import head_bytes
 from sophon.store.fields import Field, fields_from_json
-from sophon.store.identity import Int64Array, fields_digests, frozen, int64_of, table_digest
+from sophon.store.pages import identity
 from sophon.store.pages.columns import PagedColumn, PagedTable, whole
 from sophon.store.pages.file import (
     HELD_BYTES,
@@ -52,6 +51,7 @@ from sophon.store.pages.file import (
     short_hash,
     write_pages,
 )
+from sophon.store.pages.identity import Int64Array, fields_digests, frozen, int64_of, table_digest
 
 FORMAT = 5
 _BEFORE = 4  # whose fingerprints covered less of samples with several fields, and were the same for all others

@@ -15,6 +15,8 @@ fields    what a sample consists of, as ``image,seg.png``: in tars by the ending
 images    folders with targets: the folder of the pictures inside of the data set
 masks     folders with targets: the folder of the masks, whose names are those of the pictures
 boxes     folders with targets: COCO's JSON file, or a folder of YOLO's text files or Pascal VOC's XML files
+labels    folders with volumes: the folder of the label volumes, whose names are those of the images
+foreground  the same: the folder of the indexes of their foreground; "foreground" where there is one
 ========  =========================================================================================
 
 Nothing is escaped: an option ends where ``&`` and the name of another option follow.
@@ -28,7 +30,21 @@ from typing import Final
 
 from sophon.errors import ConfigError
 
-NAMES: Final = ("where", "path", "label", "listing", "files", "fields", "index", "manifest", "images", "masks", "boxes")
+NAMES: Final = (
+    "where",
+    "path",
+    "label",
+    "listing",
+    "files",
+    "fields",
+    "index",
+    "manifest",
+    "images",
+    "masks",
+    "boxes",
+    "labels",
+    "foreground",
+)
 _START: Final = re.compile(rf"\?(?=(?:{'|'.join(NAMES)})=)")
 _BETWEEN: Final = re.compile(rf"&(?=(?:{'|'.join(NAMES)})=)")
 _SUFFIX: Final = re.compile(r"\.[\w.-]+")

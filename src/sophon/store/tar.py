@@ -18,9 +18,9 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
+from sophon.bundle import head_bytes, pack
 from sophon.errors import ConfigError, StoreError
 from sophon.store.address import Place
-from sophon.store.bundle import head_bytes, pack
 from sophon.store.fields import BYTES, PICTURE, SUFFIXES, Field
 from sophon.store.folder import IMAGE_SUFFIXES
 from sophon.store.manifest import NO_LABEL, Manifest

@@ -17,11 +17,9 @@ MEL = ops.MelSpectrogram(8_000, 128, 64, 16)
 def of_torchaudio(name, **attributes):
     """Return an object that looks like one of torchaudio's, of which there is no build for CPUs alone."""
 
-    def call(self, wave):
-        return wave * self.factor
-
-    call.__module__ = "torchaudio.transforms._transforms"
-    cls = type(name, (), {"__module__": call.__module__, "__call__": call})
+    module = {"__name__": "torchaudio.transforms._transforms"}
+    exec(f"class {name}:\n    def __call__(self, wave):\n        return wave * self.factor\n", module)
+    cls = module[name]
     made = cls()
     vars(made).update(factor=3.0, **attributes)
     return made

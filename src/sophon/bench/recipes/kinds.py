@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from sophon.bench.harness import OnStep, nothing
-from sophon.bench.presets import recipe_named
+from sophon.bench.presets import VOLUMES, recipe_named
 from sophon.bench.recipes.sounds import with_sounds
 from sophon.bench.recipes.targets import with_targets
 from sophon.bench.rig.testbed import open_testbed
+from sophon.bench.scans.scan_folder import OPTIONS, write_scans
 from sophon.errors import ConfigError, Error
 from sophon.process.scratch import scratch_folder
 from sophon.store import open_store
@@ -52,6 +53,8 @@ KINDS = {
     "detection": Kind("detection", "640 × 640 pixels at many scales, with boxes", "coco", "images=images&boxes=labels"),
     "ssd": Kind("ssd", "zoomed out, then crops that keep objects", "coco", "images=images&boxes=labels"),
     "ssdlite": Kind("ssdlite", "crops that keep objects", "coco", "images=images&boxes=labels"),
+    "nifti": Kind("nifti", "a crop of 18 × 25 × 18 voxels, an eighth of a small NIfTI scan", "volumes"),
+    "chunked": Kind("chunked", "a crop of 96³ voxels of 96 × 256 × 256, in chunks of 32³, with its label", "scans"),
     "wav": Kind("audio", "a second of each clip, WAV", "audio", sounds="wav"),
     "flac": Kind("audio", "a second of each clip, FLAC", "audio", sounds="flac"),
 }
@@ -117,11 +120,23 @@ def bench_kinds(
 
 def _path(data: Path, kind: Kind, work: Path) -> Path:
     """Return the path of the data that a kind is for, which may have options after it."""
+    if kind.recipe in VOLUMES:
+        return _scans(data / kind.folder, kind, work)
     own = data / kind.folder
     folder = own if own.is_dir() else data
     if kind.sounds:
         return with_sounds(folder, work, kind.sounds)
     return Path(f"{with_targets(folder, work)}?{kind.options}") if kind.options else folder
+
+
+def _scans(own: Path, kind: Kind, work: Path) -> Path:
+    """Return the path of scans: those that are there, or made-up ones."""
+    if kind.recipe == "nifti":
+        if not own.is_dir():
+            write_scans(work, 16, form="nii.gz", side=50, slices=36)
+        return own if own.is_dir() else work / "images"
+    write_scans(work, 12, form="zarr.zip", side=256, slices=96)
+    return Path(f"{work}?{OPTIONS}")
 
 
 def _row(runs: Sequence[dict[str, Any]], raw_bytes: int) -> dict[str, Any]:

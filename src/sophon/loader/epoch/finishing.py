@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from sophon.bundle import unpack
 from sophon.codec.boxes import with_sight
 from sophon.codec.codec import Payload
 from sophon.codec.cut import RAW, finish_payload
@@ -27,8 +28,7 @@ from sophon.pipeline.ops import Views
 from sophon.pipeline.part import Signal
 from sophon.pipeline.rng import Rng
 from sophon.pipeline.seeding import seeded
-from sophon.pipeline.spec import SIGNALS, ViewSet, arranged
-from sophon.store.bundle import unpack
+from sophon.pipeline.spec import SIGNALS, ViewSet, arranged, seen
 
 _TARGET_POSITION = (1 << 32) + 1  # neither a pipeline's op nor collating draws the same random words
 _DEFAULT_SAMPLE_BYTES = 1 << 20  # a guess for pipelines whose result has no fixed size
@@ -108,7 +108,8 @@ class Finishing:
     def layout(self) -> Layout | None:
         """Shape and dtype of a finished sample, if it is a tensor of known size."""
         spec = self.pipeline.specs[-1]
-        if spec.kind not in (Kind.TENSOR, *SIGNALS) or None in spec.shape or self.targets is not None:
+        is_one = spec.kind in (Kind.TENSOR, *SIGNALS) and not spec.views
+        if not is_one or None in spec.shape or self.targets is not None:
             return None
         return tuple(d or 0 for d in spec.shape), spec.dtype
 
@@ -169,8 +170,7 @@ class Finishing:
         if own < len(pipeline):
             value = pipeline.run(value, key, own, out=out)
         if isinstance(value, Signal):  # users see its numbers
-            value.require_whole()
-            value = value.array
+            value = seen(value)
         target = self._target(reply.label, key)
         if trace is not None:
             trace.own_s = time.monotonic() - start_s
@@ -242,10 +242,9 @@ class Finishing:
 
     @property
     def _last_steps(self) -> list[tuple[Op, ...]]:
-        """The last steps of each view."""
+        """The last steps of each view; none where image and label of a volume went the same way."""
         last = self.pipeline.ops[-1]
-        assert isinstance(last, Views)
-        return list(last.views)
+        return list(last.views) if isinstance(last, Views) else [(), ()]
 
     def _view(self, steps: tuple[Op, ...], value: Value) -> Any:
         """Return a view in the output form; the result of a user step is returned unchanged."""

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 
+from sophon.bundle import divided, pack
 from sophon.codec.cut import RAW, WINDOW, make_payload
 from sophon.codec.window.bands import bands_of
 from sophon.codec.window.indexes import INDEXES
@@ -33,7 +34,6 @@ from sophon.link.wire import Reply, Request, StreamClock
 from sophon.pipeline import Pipeline
 from sophon.store import Store, open_store
 from sophon.store.address import Address
-from sophon.store.bundle import divided, pack
 from sophon.store.reading import Reading
 
 _LOOK_S = 1.0  # between checks whether more may be read

@@ -33,6 +33,7 @@ from sophon.codec.window.indexes import DEFAULT_MAX_BYTES
 from sophon.codec.window.windowed import Windowed
 from sophon.errors import OpError
 from sophon.pipeline import Key, Pipeline, Trace
+from sophon.pipeline.ops.volumes.decode import DecodeVolume
 from sophon.server.isolation import frames
 from sophon.server.isolation.child import LEFT, PIPELINES
 from sophon.server.isolation.frames import Kind
@@ -126,8 +127,9 @@ class Processes(Maker):
 def _is_safe(pipeline: Pipeline, cut: Cut) -> bool:
     """Return whether a cut can be made without a decoder and without ops from outside this package."""
     ahead = isinstance(codec_named(cut.codec), AheadCodec)
-    has_masks = any(kind == MASK for _, kind in pipeline.fields)  # which are decoded to be cut
-    return ahead and not has_masks and all(type(op).__module__.startswith("sophon.") for op in pipeline.ops)
+    decodes = any(kind == MASK for _, kind in pipeline.fields)  # which are decoded to be cut
+    decodes = decodes or isinstance(pipeline.ops[0], DecodeVolume)  # whose chunks may be cut by decompressing them
+    return ahead and not decodes and all(type(op).__module__.startswith("sophon.") for op in pipeline.ops)
 
 
 _Started = tuple["subprocess.Popen[bytes]", socket.socket]

@@ -22,10 +22,10 @@ from sophon.store.address import Address
 from sophon.store.bucket.client import Object, client_of
 from sophon.store.bucket.failures import ObjectError, Verdict
 from sophon.store.folder import IMAGE_SUFFIXES, leads_out
-from sophon.store.identity import Int64Array
 from sophon.store.manifest import Manifest, sources_table
 from sophon.store.options import suffixes
 from sophon.store.pages.columns import texts_of
+from sophon.store.pages.identity import Int64Array
 from sophon.store.store import Progress, Store
 
 REMEDIES = {

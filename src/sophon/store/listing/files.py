@@ -15,8 +15,8 @@ import numpy as np
 
 from sophon.errors import StoreError
 from sophon.store.fields import SUFFIXES
-from sophon.store.identity import Int64Array
 from sophon.store.listing.rows import Listing
+from sophon.store.pages.identity import Int64Array
 from sophon.store.store import Progress, describe
 
 _SCHEME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")

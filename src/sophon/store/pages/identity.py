@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sophon.errors import ArtifactError
-from sophon.store.fields import Field
 from sophon.store.pages.columns import whole
 from sophon.store.pages.file import REMEDY
 
@@ -44,7 +43,7 @@ def columns_digest(columns: Any) -> str:
     return digest.hexdigest()[:32]
 
 
-def fields_digests(locations: pa.Table, fields: Sequence[Field]) -> Int64Array | None:
+def fields_digests(locations: pa.Table, fields: Sequence[object]) -> Int64Array | None:
     """Return a digest of the fields of each sample: everything that decides their bytes, wherever those come from.
 
     None if samples are single files. All fields count, also where the manifest was narrowed to some of them.
