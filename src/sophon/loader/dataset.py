@@ -79,8 +79,6 @@ class RemoteDataset(Dataset[Any]):
 
     table: Tensor | None
     """What the device makes of each byte, where `output` names one; `pipeline` is then what comes before that."""
-    whole: Pipeline
-    """All ops, those of the device too."""
 
     def __init__(
         self,
@@ -124,7 +122,6 @@ class RemoteDataset(Dataset[Any]):
         _check_columns(columns, opened, self.url)
         is_joint = isinstance(pipeline, Joint)
         self.pipeline, targets = pipeline.bound(self.pipeline, opened) if is_joint else (self.pipeline, None)
-        self.whole = self.whole if self.table is not None else self.pipeline
         if digests is not None:
             _check_told(digests, opened, self.url)
         brought = (*columns, *_own_fields(self.pipeline, columns, opened, self.url))
@@ -146,10 +143,15 @@ class RemoteDataset(Dataset[Any]):
 
     def _divided(self, recipe: Any, device: Any) -> tuple[Pipeline, Tensor | None]:
         """Return what is done before batches cross to a device, or all of it, and the table for the rest."""
-        self.whole, self.device = as_pipeline(recipe), device
+        self._all, self.device = as_pipeline(recipe), device
         if device is None or isinstance(recipe, Joint):
-            return self.whole, None
-        return divided(self.whole)
+            return self._all, None
+        return divided(self._all)
+
+    @property
+    def whole(self) -> Pipeline:
+        """All ops, those of the device too."""
+        return self.pipeline if self.table is None else self._all
 
     def _try(self) -> None:
         """Try the callables of the recipe on the first sample."""

@@ -9,10 +9,8 @@ from sophon.cli.bench.bucket.store import bench_store_command
 from sophon.cli.bench.calls import bench_calls_command
 from sophon.cli.bench.cluster import bench_cluster_command
 from sophon.cli.bench.cuts import bench_cuts
-from sophon.cli.bench.device import bench_device_command
 from sophon.cli.bench.isolation import bench_isolation_command
 from sophon.cli.bench.kinds import bench_kinds_command
-from sophon.cli.bench.latency import bench_latency_command
 from sophon.cli.bench.link import bench_link_command
 from sophon.cli.bench.loader import bench_loader_command
 from sophon.cli.bench.ops import bench_ops_command
@@ -29,6 +27,8 @@ from sophon.cli.bench.segmentation import bench_segmentation_command
 from sophon.cli.bench.slow import bench_slow_command
 from sophon.cli.bench.soak import bench_soak_command
 from sophon.cli.bench.tune import bench_tune_command
+from sophon.cli.bench.way.device import bench_device_command
+from sophon.cli.bench.way.latency import bench_latency_command
 from sophon.cli.bench.window import bench_window_command
 
 
