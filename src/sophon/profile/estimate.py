@@ -137,9 +137,7 @@ class _Estimate:
         op_s[timed] = self._told.op_s[timed]
         return timed
 
-    def _sum(
-        self, side: str, at: int, op_s: FloatTable, ratios: FloatTable | None, out: FloatTable
-    ) -> None:
+    def _sum(self, side: str, at: int, op_s: FloatTable, ratios: FloatTable | None, out: FloatTable) -> None:
         """Write down the seconds of the ops on one side of a cut; cuts after the same op have them in common."""
         known = self._sums.get(side)
         if known is not None and known[0] == at:
