@@ -18,9 +18,11 @@ from sophon.cli.progress import count_bar
 from sophon.errors import ArtifactError
 from sophon.store.address import Address
 from sophon.store.bucket.account import Prices
+from sophon.store.part import Part
 from sophon.units import parse_bandwidth
 
 if TYPE_CHECKING:
+    from sophon.server.process import Ready, ServerConfig
     from sophon.store import Store
 
 LOG = logging.getLogger("sophon.server")
@@ -32,20 +34,27 @@ LOG = logging.getLogger("sophon.server")
 @click.option(
     "--where", help="Condition that selects samples if there is one PATH, such as \"split = 'train' and width >= 64\"."
 )
+@click.option(
+    "--part",
+    metavar="N/COUNT",
+    callback=parsed(Part.parse),
+    help="Serve one part of the samples, such as 3/8: every eighth of all ids, sorted. ordinal/8 takes the number at "
+    "the end of the host's name, from 0.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port",
     default=7077,
     show_default=True,
     type=click.IntRange(0, 65535),
-    help="Port there; 0 for any free one.",
+    help="Port to listen on; 0 for any free one.",
 )
 @click.option(
     "--cores",
     default=float(os.cpu_count() or 1),
     show_default="all",
     type=click.FloatRange(0, 4096),
-    help="CPU cores for ops, such as 1.5; 0 for none. Reading and sending are not counted, and come first.",
+    help="CPU cores for ops, such as 1.5; 0 for none. Reading and sending are not counted, and take precedence.",
 )
 @click.option(
     "--limit",
@@ -58,7 +67,7 @@ LOG = logging.getLogger("sophon.server")
     default=30.0,
     show_default=True,
     type=click.FloatRange(0),
-    help="Seconds that a sample may wait for a core before it is sent as it is.",
+    help="Seconds that a sample may wait for a core before it is sent raw.",
 )
 @access_options
 @click.option(
@@ -92,7 +101,7 @@ LOG = logging.getLogger("sophon.server")
     "--metrics-host",
     default="127.0.0.1",
     show_default=True,
-    help="Address of that port; anybody who can reach it may read.",
+    help="Address of that port; anyone who can reach it may read it.",
 )
 @click.option(
     "--ready-file",
@@ -118,6 +127,19 @@ LOG = logging.getLogger("sophon.server")
     default=0.0,
     help="Price of a million requests to an object store, for the metrics.",
 )
+@click.option(
+    "--registry",
+    metavar="ADDRESS",
+    envvar="SOPHON_REGISTRY",
+    help="Registry to announce this node to, such as sophon://host:7070, or @FILE with its address.",
+)
+@click.option(
+    "--advertise",
+    default="",
+    metavar="HOST[:PORT]",
+    envvar="SOPHON_ADVERTISE",
+    help="Where trainers reach this node, for the registry; by default where it listens.",
+)
 @cache_option
 def serve(
     paths: tuple[str, ...],
@@ -138,22 +160,26 @@ def serve(
 ) -> None:
     """Serve files, listings, tar shards or Parquet to trainers.
 
-    PATH is a folder of images, a listing (.csv, .tsv, .jsonl or .parquet) of files, a .tar or .parquet file, or a
-    folder of these. Options may follow it: 'labels.csv?where=split = "train"'. Shards that differ in their numbers
-    alone are one data set.
+    PATH is a folder of images, a listing of files (.csv, .tsv, .jsonl or .parquet), a .tar or .parquet file, or a
+    folder of these. Options may follow it: 'labels.csv?where=split = "train"'. Shards that differ only in their numbers
+    are one data set.
     """
-    from sophon.server.process import Ready, ServerConfig, import_modules, run_server  # Flight takes a moment to load
+    from sophon.server.announcing import Announcing
+    from sophon.server.process import ServerConfig, import_modules, run_server  # Flight takes a moment to load
 
     set_format(more.pop("log_format"))
     named = named_paths(paths, name, where)
-    import_modules(modules)  # first of all, since they may bring the store that opens a path
+    import_modules(modules)  # first, since they may provide the store that opens a path
     # Before the data sets are listed, which may take minutes.
     limits = limits_from(more)
     access = access_from(more, [label for label, _ in named])
     warning = access.check_place(host)
     if warning is not None:
         LOG.warning("%s", warning, extra={"event": "exposed"})
-    stores, indexes = _opened(named, cache_dir)
+    announcing = Announcing(more["registry"], more["advertise"]) if more["registry"] else None
+    if announcing is not None:
+        announcing.url(access.scheme, host, port)
+    stores, indexes = _opened(named, cache_dir, more["part"])
     config = ServerConfig(
         host,
         port,
@@ -170,32 +196,43 @@ def serve(
         indexes=tuple(indexes),
         debug=more["debug"],
         prices=Prices(more["egress_per_gb"], more["get_per_million"]),
+        announcing=announcing,
     )
 
-    def on_ready(ready: Ready) -> None:
-        for label, store in stores.items():
-            at = f"{ready.url}/{label}"
-            tell("serving", f"serving {len(store):,} samples at {at}", dataset=label, samples=len(store), url=at)
-        if ready.metrics_port is not None:
-            at = f"http://{metrics_host}:{ready.metrics_port}/metrics"
-            tell("metrics", f"metrics at {at}", url=at)
-        tell("ready", f"ready, {cores:g} core{'' if cores == 1 else 's'} for ops", cores=cores, pid=ready.pid)
-
-    is_interrupt = run_server(stores, config, on_ready)
+    is_interrupt = run_server(stores, config, lambda ready: _tell_ready(ready, stores, config))
     tell("stopped", "stopped")
     if is_interrupt:
         click.get_current_context().exit(INTERRUPTED)
 
 
-def _opened(named: list[tuple[str, str]], cache_dir: Path | None) -> tuple[dict[str, Store], list[Path]]:
+def _tell_ready(ready: Ready, stores: dict[str, Store], config: ServerConfig) -> None:
+    """Say what is served, and where."""
+    for label, store in stores.items():
+        at = f"{ready.url}/{label}"
+        which = f", part {store.part}," if store.part else ""
+        text = f"serving {len(store):,} samples{which} at {at}"
+        tell("serving", text, dataset=label, samples=len(store), url=at)
+    if ready.metrics_port is not None:
+        at = f"http://{config.metrics_host}:{ready.metrics_port}/metrics"
+        tell("metrics", f"metrics at {at}", url=at)
+    cores = config.cores
+    tell("ready", f"ready, {cores:g} core{'' if cores == 1 else 's'} for ops", cores=cores, pid=ready.pid)
+
+
+def _opened(
+    named: list[tuple[str, str]], cache_dir: Path | None, part: Part | None
+) -> tuple[dict[str, Store], list[Path]]:
     """Return the data sets by name, and the files of window indexes that were found for them."""
     from sophon.store import open_store
+    from sophon.store.part import part_of
 
     stores: dict[str, Store] = {}
     indexes: list[Path] = []
     for label, path in named:
         with count_bar(f"listing {label}") as report:
             stores[label] = open_store(path, label, cache_dir=cache_dir, on_progress=report)
+        if part is not None:
+            stores[label] = part_of(stores[label], part)
         indexes += _attach_indexes(stores[label], cache_dir)
     return stores, indexes
 
@@ -206,24 +243,24 @@ def _attach_object_index(store: Store, cache_dir: Path | None) -> None:
     try:
         samples = open_index(store, cache_dir)
     except ArtifactError as error:
-        LOG.warning("the window index is left out: %s", error, extra={"event": "indexes"})
+        LOG.warning("the window index is not used: %s", error, extra={"event": "indexes"})
         return
     if samples is not None:
         tell("indexes", f"window index of {samples:,} samples of {store.path}", samples=samples)
 
 
 def _attach_indexes(store: Store, cache_dir: Path | None) -> list[Path]:
-    """Use what `sophon index` wrote, and say where; else indexes are built as samples are asked for."""
+    """Use the indexes written by `sophon index`, and report where; otherwise samples are indexed on demand."""
     from sophon.codec.window.indexes import INDEXES
     from sophon.codec.window.sidecar import find_sidecar
 
     if isinstance(store.path, Address):
         _attach_object_index(store, cache_dir)
-    again = f"run `sophon index {store.path}` again; until then such samples are indexed as they are asked for"
+    again = f"run `sophon index {store.path}` again; until then such samples are indexed on demand"
     try:
         sidecar = find_sidecar(store.path, cache_dir)
     except ArtifactError as error:
-        LOG.warning("window indexes are left out: %s", error, extra={"event": "indexes"})
+        LOG.warning("window indexes are not used: %s", error, extra={"event": "indexes"})
         return []
     if sidecar is None:
         return []
@@ -231,6 +268,6 @@ def _attach_indexes(store: Store, cache_dir: Path | None) -> list[Path]:
     tell("indexes", f"window indexes of {len(sidecar):,} samples from {sidecar.path}", samples=len(sidecar))
     stale = sidecar.stale_share(store)
     if stale:
-        text = f"{stale:.1%} of the samples were changed after they were indexed; {again}"
+        text = f"{stale:.1%} of the samples have changed since they were indexed; {again}"
         LOG.warning("%s", text, extra={"event": "indexes"})
     return [sidecar.path]

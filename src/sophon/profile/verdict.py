@@ -9,7 +9,7 @@ from typing import Any
 from sophon.errors import ConfigError
 from sophon.units import format_rate
 
-_EVEN = 1.1  # two rates closer than this are as good as equal
+_EVEN = 1.1  # two rates closer than this count as equal
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,11 @@ class Verdict:
     """Samples per second of each part, run alone.
 
     Args:
-        consumer_per_s: The training loop: its step and, in a loader, making batches; infinite if not known.
+        consumer_per_s: The training loop: its step and, in a loader, making batches; infinite if unknown.
         io_per_s: Fetching raw bytes; infinite if there is no link.
         cpu_per_s: Preprocessing raw bytes.
-        store_per_s: Reading raw bytes where they lie; infinite if that was never what was waited for.
-        storage_per_s: Cutting samples near storage; infinite if that was never what was waited for.
+        store_per_s: Reading raw bytes from the store; infinite if it never held anything up.
+        storage_per_s: Cutting samples near storage; infinite if that never held anything up.
     """
 
     consumer_per_s: float
@@ -43,7 +43,7 @@ class Verdict:
 
     @property
     def samples_per_s(self) -> float:
-        """What all together reach when they overlap: the slowest one's rate."""
+        """The rate of all parts together when they overlap: that of the slowest."""
         return self._ranked[0][1]
 
     @property
@@ -53,12 +53,12 @@ class Verdict:
 
     @property
     def io_stall(self) -> float:
-        """Share of the time that the consumer would wait for the link, were preprocessing free."""
+        """Share of the time that the consumer would wait for the link if preprocessing were free."""
         return max(0.0, 1 - self.io_per_s / self.consumer_per_s) if math.isfinite(self.consumer_per_s) else 0.0
 
     @property
     def cpu_stall(self) -> float:
-        """Share of the time that the consumer would wait for preprocessing, were the link free."""
+        """Share of the time that the consumer would wait for preprocessing if the link were free."""
         return max(0.0, 1 - self.cpu_per_s / self.consumer_per_s) if math.isfinite(self.consumer_per_s) else 0.0
 
     @property
@@ -80,7 +80,7 @@ class Verdict:
         return ", ".join(f"{_WORDS[part]} {rate}" for part, rate in self._shown().items())
 
     def _shown(self) -> dict[str, str]:
-        """Return the rate of each part; what is near storage and was never waited for is not worth a word."""
+        """Return the rate of each part; what is near storage and never held anything up is left out."""
         rates = {part: rate for part, rate in self._rates.items() if part in _ALWAYS or math.isfinite(rate)}
         missing = {"GPU": "not measured", "I/O": "none", "CPU": "not measured"}
         return {part: format_rate(rate) if math.isfinite(rate) else missing[part] for part, rate in rates.items()}
@@ -91,18 +91,18 @@ class Verdict:
         lines = [", ".join(f"{part} {shown}" for part, shown in self._shown().items()) + "."]
         if math.isfinite(self.consumer_per_s):
             lines.append(
-                f"Alone, the link would stall the consumer {self.io_stall:.0%} of the time, preprocessing "
+                f"On its own, the link would stall the consumer {self.io_stall:.0%} of the time, preprocessing "
                 f"{self.cpu_stall:.0%}."
             )
         if math.isfinite(next_rate) and next_rate / rate < _EVEN:
-            lines.append(f"{slowest}-bound, but {second} is as good as even.")
+            lines.append(f"{slowest}-bound, but {second} is nearly as slow.")
         else:
             lines.append(f"{slowest}-bound: {second} could go {next_rate / rate:.1f} times as fast.")
         lines.append(_ADVICE[slowest])
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the verdict as a JSON object; what is not known is null."""
+        """Return the verdict as a JSON object; unknown values are null."""
         return {
             "gpu_per_s": _known(self.consumer_per_s),
             "io_per_s": _known(self.io_per_s),
@@ -129,13 +129,13 @@ _WORDS = {
 }
 _ALWAYS = ("GPU", "I/O", "CPU")
 _ADVICE = {
-    "GPU": "Offloading would not help: the link and the trainer's CPUs keep up with the training loop. That is its "
-    "step, and making batches, your own steps included.",
+    "GPU": "Offloading would not help: the link and the trainer's CPUs keep up with the training loop. Its time "
+    "includes the training step, making batches and your own steps.",
     "I/O": "Offloading helps: policy 'optimal' sends fewer bytes where storage has CPU to spare.",
-    "store": "Offloading would not help: the store delivers no more, whatever is sent of it. A faster disk, fewer and "
-    "larger files (tar shards), or a second node with a copy would.",
-    "storage-CPU": "Offloading does too much: ops and codecs near storage take longer than anything else. Give the "
-    "storage node more cores, or leave it to policy 'optimal', which cuts no more samples than its cores keep up with.",
+    "store": "Offloading would not help: the store is the limit, whatever is sent. A faster disk, fewer and larger "
+    "files (tar shards), or a second node with a copy would help.",
+    "storage-CPU": "Too much is offloaded: ops and codecs near storage take longer than anything else. Give the storage "
+    "node more cores, or use policy 'optimal', which cuts only as many samples as its cores keep up with.",
     "CPU": "Offloading helps if storage has cores to spare: policy 'optimal' moves ops there. While cores are idle "
     "here, more workers help too.",
 }

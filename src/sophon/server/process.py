@@ -19,10 +19,12 @@ import pyarrow as pa
 
 from sophon.artifact import replacing
 from sophon.errors import ConfigError
+from sophon.link.membership import NodeRecord
 from sophon.link.telling import tell_all
 from sophon.process.arenas import keep_buffers
 from sophon.process.stop import StopSignals
 from sophon.server.access import Access
+from sophon.server.announcing import Announcer, Announcing, held_by, node_name
 from sophon.server.budget import CpuBudget
 from sophon.server.executor import Executor
 from sophon.server.isolation.processes import Processes
@@ -35,6 +37,7 @@ from sophon.server.service import Service
 from sophon.store import Store
 from sophon.store.address import Address
 from sophon.store.bucket.account import Prices
+from sophon.version import __version__
 
 _LISTEN_S = 0.05  # between looks at whether requests have ended
 
@@ -50,16 +53,17 @@ class ServerConfig:
         limit_bytes_per_s: Limit on what is sent, or None.
         metrics_port: HTTP port for health and metrics, 0 for any free one, None for none.
         ready_file: File to write once requests are accepted: JSON with url, port, metrics_port and pid.
-        patience_s: Longest time a sample waits for a core before it is sent as it is.
-        drain_s: Longest time for requests under way to end after SIGTERM.
+        patience_s: Longest time a sample waits for a core before it is sent raw.
+        drain_s: Longest time for running requests to end after SIGTERM.
         access: Who may read, and how connections are protected.
         limits: What one request and one sample may use.
         isolation: Where ops run: "process" or "thread".
         modules: Python modules to import; they register ops and stores.
         indexes: Files of window indexes, which child processes open too.
-        metrics_host: Address for health and metrics, which anybody who can reach it may read.
+        metrics_host: Address for health and metrics, which anyone who can reach it may read.
         debug: Whether tracebacks and paths of this machine are sent to trainers.
         prices: What object stores charge.
+        announcing: The registry to tell what this node holds; None for none.
     """
 
     host: str = "127.0.0.1"
@@ -78,6 +82,7 @@ class ServerConfig:
     metrics_host: str = "127.0.0.1"
     debug: bool = False
     prices: Prices = field(default_factory=Prices)
+    announcing: Announcing | None = None
 
 
 @dataclass(frozen=True)
@@ -133,16 +138,30 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
         ready = Ready(_url(config, service.port), service.port, metrics_port, os.getpid())
         if config.ready_file is not None:
             _write(config.ready_file, ready)
+        announcer = _announcer(stores, config, ready)
         on_ready(ready)
         # The main thread only waits for signals; Flight's own threads do the work.
         signals.wait()
         LOG.info("stopping: requests under way may end", extra={"event": "stopping"})
+        if announcer is not None:
+            announcer.leave()
         _drain((service.drain, executor.close, budget.close, maker.close), signals, config.drain_s)
+    if announcer is not None:
+        announcer.close()
     if http is not None:
         http.shutdown()
     for store in stores.values():
         store.close()
     return signals.is_interrupt
+
+
+def _announcer(stores: Mapping[str, Store], config: ServerConfig, ready: Ready) -> Announcer | None:
+    """Begin to tell the registry of this node, if there is one."""
+    if config.announcing is None:
+        return None
+    url = config.announcing.url(config.access.scheme, config.host, ready.port)
+    told = (config.announcing.role, config.cores, __version__, held_by(stores))
+    return Announcer(config.announcing, NodeRecord(node_name(ready.pid), url, *told))
 
 
 def _drain(steps: Sequence[Callable[[], None]], signals: StopSignals, most_s: float) -> None:

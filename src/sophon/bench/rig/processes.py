@@ -100,6 +100,7 @@ class Server(_Process):
         limit_bytes_per_s: The server's own limit, where no kernel shapes the link.
         enter: What to put before the command so that it runs in its node.
         cpus: CPUs to run on; None for any.
+        options: Further options of `sophon serve`.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class Server(_Process):
         limit_bytes_per_s: float | None = None,
         enter: Sequence[str] = (),
         cpus: Sequence[int] | None = None,
+        options: Sequence[str] = (),
     ) -> None:
         super().__init__(enter, cpus)
         self._host = host
@@ -122,6 +124,7 @@ class Server(_Process):
         if limit_bytes_per_s is not None:
             self._command += ["--limit", f"{limit_bytes_per_s:.0f}B/s"]
         self._command += [f"{name}={path}" for name, path in datasets.items()]
+        self._command += options
         self._port = 0
 
     def __enter__(self) -> Server:

@@ -82,6 +82,12 @@ class Trainer:
         )
         return len(self._loaders[name].dataset)
 
+    def join_ray(self, address: str) -> None:
+        """Connect this process to a Ray cluster."""
+        import ray
+
+        ray.init(address=address, log_to_driver=False, logging_level="error")
+
     def save_plan(self, name: str, path: str) -> None:
         """Write down the plan that a loader has made for itself."""
         plan = self._loaders[name].plan
@@ -117,6 +123,7 @@ class Trainer:
         cpu_s, start_s = time.process_time(), time.monotonic()
         loader.set_epoch(epoch)
         predicted_s = _consume(loader, consumer)
+        bound_s = None if loader.plan is None else loader.plan.prediction.bound_s
         epoch_s, cpu_s = time.monotonic() - start_s, time.process_time() - cpu_s
         after, after_bytes = loader.stats.to_dict(), _received_bytes(interface)
         counts = {count: after[count] - before[count] for count in _COUNTS}
@@ -124,6 +131,7 @@ class Trainer:
             **counts,
             "epoch_s": epoch_s,
             "predicted_s": predicted_s,
+            "bound_s": bound_s,
             "trainer_cpu_s": cpu_s,
             "idle_share": max(0.0, 1.0 - consumer.busy_s / epoch_s),
             "interface_bytes": None if before_bytes is None or after_bytes is None else after_bytes - before_bytes,

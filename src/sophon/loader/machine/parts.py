@@ -104,6 +104,26 @@ class Wait:
         self.asked -= positions
         self.left_s = now_s
 
+    def inherit(self, other: Wait, is_asked: bool, since_s: float | None) -> None:
+        """Take over a position that is owed, with how long it has been waited for, as samples were divided before.
+
+        Args:
+            other: The wait that the position was part of.
+            is_asked: Whether a request under way owes it.
+            since_s: When the wait begins anew; None if it goes on.
+        """
+        is_anew = since_s is not None and other.since_s is not None
+        began_s, tries = (since_s, 0) if is_anew else (other.since_s, other.tries)
+        if self.owed == 0:
+            self.since_s, self.left_s = began_s, other.left_s
+        elif began_s is not None:
+            self.since_s = began_s if self.since_s is None else min(self.since_s, began_s)
+            self.left_s = max(self.left_s, other.left_s)
+        self.owed += 1
+        self.asked += is_asked
+        if tries > self.tries:
+            self.tries, self.failure = tries, other.failure
+
     def waited_s(self, now_s: float, ready_s: float) -> float:
         """Return for how long it has been waited for.
 

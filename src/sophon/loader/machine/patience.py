@@ -23,12 +23,13 @@ class Patience:
 
     Args:
         hedge: Seconds of silence; True to learn them; False for never.
-        most_s: Bound on these seconds where there is another source; infinite where there is none.
+        most_s: Bound on these seconds where there is another source; infinite where there is none. After that time
+            samples may be asked for twice however often that has happened.
     """
 
     def __init__(self, hedge: bool | float, most_s: float) -> None:
         self._hedge = hedge
-        self._most_s = most_s
+        self.most_s = most_s
         self._waits: deque[float] = deque(maxlen=_KEPT)
         self._asked = self._twice = 0
         self._limit_s: float | None = None
@@ -54,11 +55,6 @@ class Patience:
         if self._limit_s is None:
             self._limit_s = self._learned_s()
         return self._limit_s
-
-    @property
-    def most_s(self) -> float:
-        """After this time samples may be asked for twice however often that has happened."""
-        return self._most_s
 
     def _learned_s(self) -> float:
         if not isinstance(self._hedge, bool):

@@ -1,10 +1,10 @@
-"""Planner: measures while the loader runs, plans, and plans anew when the world has changed.
+"""Planner: measures while the loader runs, plans, and plans again when conditions have changed.
 
 The first samples of the first epoch are sent in several ways and tell what they cost (`sophon.profile`). With some
 dozens of them a first plan is made, and better ones as more have passed (`early`); the paper's own policies measure for
 a whole epoch, as they are described. From then on every epoch gets a plan of its own, since the boxes of its crops are
 known beforehand; and in the middle of one the plan is made anew when the link or the storage node has become faster or
-slower by more than a quarter. All of this changes when and where work is done, never what comes out.
+slower by more than a quarter. All of this changes when and where work is done, never its results.
 
 A plan is one for the whole job, whatever the number of ranks: all samples, with what all ranks have together. Each rank
 makes its own, since it sees its own clocks, and supposes that the others see the same: R times its part of the link, R
@@ -40,6 +40,7 @@ from sophon.loader.planning.background import Background, Job
 from sophon.loader.planning.clocks import LinkClock
 from sophon.loader.planning.early import Early
 from sophon.loader.planning.kept import KeptProfile, cache_path
+from sophon.loader.planning.node_clocks import NodeClocks
 from sophon.loader.planning.replanning import Replanning, moved
 from sophon.loader.sources.assignment import Assignment, agreed_cut
 from sophon.loader.sources.samples import Samples
@@ -47,7 +48,7 @@ from sophon.pipeline import Key, Trace
 from sophon.pipeline.pipeline import in_words
 from sophon.plan.plan import Plan, make_plan
 from sophon.plan.policies import HEADROOM, Options, reserve_for
-from sophon.plan.resources import Resources
+from sophon.plan.resources import Node, Resources
 from sophon.process.cores import cores_here
 from sophon.process.renewal import renew_after_fork
 from sophon.profile.columns import cuts_to_profile
@@ -67,7 +68,7 @@ _UNMEASURED_LINK = 1e9  # bytes per second, where not one stretch of a second wa
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """What a user may tell the planner.
+    """Settings of the planner.
 
     Args:
         policy: Which of `sophon.plan.policies.POLICIES`.
@@ -93,7 +94,7 @@ class Planner:
 
     Args:
         samples: Whose cuts are planned; their assignment is replaced.
-        settings: What the user told.
+        settings: The user's settings.
         trainer_cores: How many cores finish samples here.
         stats: The loader's own counts.
         is_alone: Whether the thread that iterates does everything, also what is done to samples and batches here.
@@ -118,6 +119,7 @@ class Planner:
         self.cuts = cuts_to_profile(pipeline, codecs, max_k=samples.agreed_cut, allow_lossy=lossy)
         self._recorder = Recorder(pipeline, self.cuts, len(samples), samples.seed)
         self._clock = LinkClock(samples.sources.cores(opened))
+        self._node_clocks = NodeClocks()
         self._background = Background()
         self.renew()
         renew_after_fork(self)
@@ -176,6 +178,7 @@ class Planner:
             self._ask_for_sizes()
             with self._lock:
                 self._clock.hope()
+                self._node_clocks.hope()
             self._replan(self._resources if self.plan is None and self._resources else self.resources())
         else:
             self._samples.assignment = Assignment(
@@ -183,6 +186,7 @@ class Planner:
             )
         with self._lock:
             self._clock.turn()
+            self._node_clocks.turn()
         self._replanning.settle(time.monotonic())
 
     def _first_cuts(self, row: NDArray[np.int64] | None) -> NDArray[np.uint8]:
@@ -211,7 +215,7 @@ class Planner:
                 self._recorder.expect(sizes)
 
     def end(self) -> None:
-        """Take stock after an epoch."""
+        """Update the profile after an epoch."""
         self._background.abandon()
         self._early = None  # what was not tried in it can still be predicted, and be wanted by the next one
         if not self._is_ready:
@@ -234,7 +238,7 @@ class Planner:
         )
 
     def resources(self, *, lately: bool = False) -> Resources:
-        """Return what there is to spend for all ranks together, as far as this one's clocks have seen its part.
+        """Return the resources of all ranks together, estimated from this rank's measurements.
 
         Args:
             lately: Whether to look at the last seconds rather than the whole epoch.
@@ -257,10 +261,30 @@ class Planner:
         here = min(self._trainer_cores, cores_here() / ranks_here(ranks))
         # What sending takes is not counted on top: the cores that the clock has seen are those left over for ops.
         reads_per_s = math.inf if store is None else ranks * store
+        nodes = self._nodes(lately)
+        if nodes:  # each has its own; together they have the sum
+            bytes_per_s, cores = (sum(n.rates[name] for n in nodes) for name in ("link_bytes_per_s", "storage_cores"))
+            return Resources(bytes_per_s, cores, ranks * here, rate, nodes=nodes)
         return Resources(bytes_per_s, ranks * cores, ranks * here, rate, store_reads_per_s=reads_per_s)
 
+    def _nodes(self, lately: bool) -> tuple[Node, ...]:
+        """Return what each part of the data set has to spend; nothing where all samples are held by the same nodes."""
+        sources, samples = self._samples.sources, len(self._samples)
+        if not sources.has_parts:
+            return ()
+        parts = sources.parts(np.arange(samples))
+        with self._lock:
+            return self._node_clocks.nodes(parts, samples, sources.cores_of_nodes, self._ranks, lately)
+
+    def _in_parts(self, profile: Profile, resources: Resources) -> tuple[Profile, Resources]:
+        """Return a profile that knows the part of each sample, if the resources know as many parts."""
+        parts = self._samples.sources.parts(np.arange(len(self._samples))) if resources.nodes else None
+        if parts is not None and parts.of is not None and len(parts.holders) == len(resources.nodes):
+            return replace(profile, parts=parts.of), resources
+        return profile, resources.without_nodes()
+
     def _loop_s(self) -> float:
-        """Return the seconds that the thread which iterates was busy, whatever the cuts are."""
+        """Return the seconds that the iterating thread was busy, independent of the cuts."""
         return self._stats.consumer_s + (self._stats.collate_s if self._is_alone else 0.0)
 
     def _with_own_steps(self, profile: Profile) -> Profile:
@@ -295,7 +319,7 @@ class Planner:
         profile = self._estimate(self._epoch)
         if job is not None and not job.is_wanted:
             return
-        profile = self._with_own_steps(profile)
+        profile, resources = self._in_parts(self._with_own_steps(profile), resources)
         reserve = reserve_for(resources.storage_cores)
         options = replace(self._settings.options, reserve=reserve, headroom=HEADROOM)
         plan = make_plan(profile, resources, self._settings.policy, options, self._row)
@@ -332,30 +356,36 @@ class Planner:
 
     # --- told by the engine -------------------------------------------------------------------------------------------
 
-    def began(self, request: int) -> None:
-        """A request was sent."""
+    def began(self, request: int, source: int = 0) -> None:
+        """A request was sent to a node."""
         with self._lock:
-            self._clock.began(request, time.monotonic())
+            now_s = time.monotonic()
+            self._clock.began(request, now_s)
+            self._node_clocks.began(request, source, now_s)
 
     def received(self, request: int, sample: int, reply: Reply, asked: Cut, fetch: Fetch) -> None:
-        """A reply has come."""
+        """Record that a reply has arrived."""
         self._background.check()
         now_s = time.monotonic()
         with self._lock:
             clock = fetch.clock
-            self._clock.got(request, len(reply.payload), reply.cpu_s, clock.computing_s, now_s, clock.reading_s)
+            told = (request, len(reply.payload), reply.cpu_s, clock.computing_s, now_s, clock.reading_s)
+            self._clock.got(*told)
+            self._node_clocks.got(*told)
         if reply.cut != asked and reply.reason in _CANNOT:
             self._recorder.refused(sample, asked)
         if self._replanning.is_due(now_s):
             self._look(now_s)
 
     def ended(self, request: int) -> None:
-        """A stream has ended."""
+        """Record that a stream has ended."""
         with self._lock:
-            self._clock.ended(request, time.monotonic())
+            now_s = time.monotonic()
+            self._clock.ended(request, now_s)
+            self._node_clocks.ended(request, now_s)
 
     def finished(self, key: Key, reply: Reply, trace: Trace) -> None:
-        """A sample was finished here."""
+        """Record that a sample was finished here."""
         told = Storage(reply.cpu_s, reply.op_s, reply.raw_bytes, reply.size)
         self._saw(key, reply.cut, len(reply.payload), trace, told)
 
@@ -393,7 +423,7 @@ class Planner:
                 self._background.start(lambda job: self._plan_early(early, job))
 
     def _look(self, now_s: float) -> None:
-        """Have a new plan made if the link or the storage node is not what the plan was made for."""
+        """Start a new plan if the link or the storage node has changed since the plan was made."""
         self._replanning.looked(now_s)
         planned = self.plan.resources if self.plan is not None else None
         if planned is None:
@@ -413,7 +443,7 @@ class Planner:
         return KeptProfile(cache_path(job), is_cache=True)
 
     def _recall(self, profile: Profile) -> None:
-        """Take over what an earlier run has found out."""
+        """Use the results of an earlier run."""
         pipeline, dataset = self._samples.pipeline, self._samples.opened.fingerprint
         profile.require(pipeline=pipeline.fingerprint, dataset=dataset, recipe=in_words(pipeline))
         said = profile.provenance.get("resources")

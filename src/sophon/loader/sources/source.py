@@ -1,10 +1,10 @@
-"""One of several places that hold the same data set, or parts of one.
+"""One of several sources that hold the same data set, or parts of one.
 
 Invariants 1 and 3 make one holder of a sample as good as another: any of them may answer any request, with any cut, and
-the tensors are the same. What is left to see to is that a node really holds the same data set, or is asked for a sample
-by the index that it has there; and that it is asked only for cuts that give the same bits there as here.
+the tensors are the same. What remains is to make sure that a node really holds the same data set, or is asked for a
+sample by its own index; and that it is asked only for cuts that give the same bits there as here.
 
-Concurrency: a source may be used by several threads; two that open it at once find the same.
+Concurrency: a source may be used by several threads; two that open it at once get the same result.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Source(Transport):
     """A storage node among several.
 
     Args:
-        inner: How to reach it.
-        pipeline: What is divided.
+        inner: Transport to the node.
+        pipeline: The pipeline to divide.
     """
 
     def __init__(self, inner: Transport, pipeline: Pipeline) -> None:
@@ -42,12 +42,20 @@ class Source(Transport):
         self._opened: Opened | None = None
         self._most: int | None = None  # ops that give the same bits there; None until somebody asks for a cut
         self.may_hold_a_part = False  # of what was opened at the fallback, while no node answered
+        self.expected = ""  # the fingerprint of what it holds, where somebody else has said that
+        self.may_move = False  # whether it may hold something else when it is started again
+        self.is_stale = False  # whether it does
         self._holding: Holding | None = None  # None where it holds everything, in the same order
         self._labels: NDArray[np.int64] | None = None
 
     @property
+    def inner(self) -> Transport:
+        """The way to the node itself."""
+        return self._inner
+
+    @property
     def opened(self) -> Opened | None:
-        """What the node has said it has; None if it was not asked yet."""
+        """The node's description of its data set; None if it has not been asked yet."""
         return self._opened
 
     def open(self, pipeline: Pipeline) -> Opened:
@@ -57,7 +65,7 @@ class Source(Transport):
 
     def fetch(self, request: Request, timeout_s: float) -> Fetch:
         """Ask the node for samples, once it is known to hold the same data set."""
-        opened = self._opened or self._checked(request.dataset_fingerprint)
+        opened = self._opened or self._checked(self.expected or request.dataset_fingerprint)
         cuts = request.cuts
         if any(cut.k > 0 for cut in cuts):
             most = self._agreed(opened)
@@ -68,7 +76,43 @@ class Source(Transport):
             own, its = self._holding.own_of(request.samples), opened.fingerprint
             fitted = replace(fitted, dataset_fingerprint=its, samples=own, keys=request.keys or request.samples)
             fitted = replace(fitted, columns_digest=opened.columns_digest if request.columns_digest else "")
-        return _PiecesFetch(self._inner, fitted, opened.max_samples, timeout_s, self._labels)
+        return _PiecesFetch(self, self._inner, fitted, opened.max_samples, timeout_s)
+
+    def moved(self, error: Error, asked: str) -> Error:
+        """Return the error of a request: one that may be tried elsewhere, if the node was started with other files.
+
+        Args:
+            error: What the node said.
+            asked: Fingerprint of what the request was for; others may have found out meanwhile what the node has.
+        """
+        if not self.may_move or not isinstance(error, ConfigError):
+            return error
+        try:
+            found = self._inner.open(self._pipeline).fingerprint
+        except RetryableError as problem:
+            return problem
+        except Error:
+            return error
+        if found == asked:
+            return error
+        self.is_stale = self._opened is not None and found != self._opened.fingerprint
+        return RetryableError(f"{self.address} holds other samples now than before ({found}); asking who holds them")
+
+    def settle(self, inner: Transport) -> None:
+        """Have another node in the place of this one, of which nothing is known yet."""
+        self._inner.close()
+        self._inner, self.address, self.is_remote = inner, inner.address, inner.is_remote
+        self.leave()
+
+    def leave(self) -> None:
+        """Forget what the node holds, and whether it gives the same bits."""
+        self._opened, self._most, self._holding, self._labels = None, None, None, None
+        self.expected, self.is_stale = "", False
+
+    @property
+    def labels(self) -> NDArray[np.int64] | None:
+        """Label of every sample of the whole data set, where the node numbers its classes itself."""
+        return self._labels
 
     @property
     def holding(self) -> Holding | None:
@@ -76,13 +120,13 @@ class Source(Transport):
         return self._holding
 
     def hold(self, holding: Holding, labels: NDArray[np.int64] | None, opened: Opened | None = None) -> None:
-        """Take note of which samples the node holds.
+        """Record which samples the node holds.
 
         Args:
-            holding: What their indexes are in the whole data set, and at the node.
-            labels: Label of every sample of the whole data set: a node numbers the classes that it has itself. None to
-                take labels as they are there.
-            opened: What the node has said that it has, to somebody else.
+            holding: Their indexes in the whole data set, and at the node.
+            labels: Label of every sample of the whole data set, since a node numbers only its own classes. None to use
+                the node's labels.
+            opened: The node's description, if another part of the program has asked for it.
         """
         self._holding, self._labels = holding, labels
         self._opened = self._opened or opened
@@ -92,11 +136,14 @@ class Source(Transport):
         return self._inner.listing(opened)
 
     def file_sizes(self, samples: int, fields: tuple[str, ...] = ()) -> NDArray[np.int64] | None:
-        """Return what the node says, once it is known to hold the same data set."""
+        """Return the sizes from the node, once it is known to hold the same data set."""
         return None if self._opened is None else self._inner.file_sizes(samples, fields)
 
     def _checked(self, fingerprint: str) -> Opened:
         opened = self._inner.open(self._pipeline)
+        if self.may_move and opened.fingerprint != fingerprint:
+            self.is_stale = True
+            raise RetryableError(f"{self.address} holds other samples now than before; asking who holds them")
         if self.may_hold_a_part and opened.fingerprint != fingerprint:
             raise RetryableError(f"{self.address} holds a part, which was not known when the data set was opened")
         check_same(opened, fingerprint, self.address)
@@ -114,17 +161,11 @@ class Source(Transport):
 
 
 class _PiecesFetch(Fetch):
-    """A request in pieces, as large as one node of several takes; where it fails, the error says which node."""
+    """A request split into pieces that the node accepts; errors name the node."""
 
-    def __init__(
-        self,
-        inner: Transport,
-        request: Request,
-        max_samples: int,
-        timeout_s: float,
-        labels: NDArray[np.int64] | None,
-    ) -> None:
-        self._labels = labels
+    def __init__(self, source: Source, inner: Transport, request: Request, max_samples: int, timeout_s: float) -> None:
+        self._source = source
+        self._labels = source.labels
         self._inner = inner
         self._request = request
         self._max_samples = max_samples
@@ -140,19 +181,19 @@ class _PiecesFetch(Fetch):
             keys = request.keys[piece]
             asked = replace(request, samples=request.samples[piece], cuts=request.cuts[piece], keys=keys)
             fetch = self._piece = self._inner.fetch(asked, self._timeout_s)
-            if self._is_cancelled:  # asked last, since whoever cancels looks for it
+            if self._is_cancelled:  # set last, since `cancel` looks for it
                 return
             before = self._before
             try:
                 for reply in fetch:
                     if self._labels is not None:
-                        # A sample that comes again in an epoch has a key beyond all indexes.
+                        # A sample that is repeated in an epoch has a key beyond all indexes.
                         reply.label = int(self._labels[asked.keys[reply.position] % len(self._labels)])
                     reply.position += start
                     self.clock = before + fetch.clock if start else fetch.clock
                     yield reply
             except Error as error:
-                raise explained(error, self._inner.address) from error
+                raise explained(self._source.moved(error, request.dataset_fingerprint), self._inner.address) from error
             self.clock = self._before = before + fetch.clock
 
     @property
@@ -167,7 +208,7 @@ class _PiecesFetch(Fetch):
 
 
 class Fallback(Source):
-    """The path to fall back on: raw files, and all ops run here."""
+    """The fallback path: raw files, and all ops run here."""
 
     def fetch(self, request: Request, timeout_s: float) -> Fetch:
         """Read samples."""
@@ -184,13 +225,13 @@ class _FallbackFetch(Fetch):
         for reply in self._inner:
             self.clock = self._inner.clock
             if isinstance(reply.error, StoreError) and not self._is_there():
-                # All of it is gone, as the nodes are: no reason yet to call the sample bad.
-                raise RetryableError(f"there is nothing at the fallback {self._path} any more")
+                # The whole fallback is gone, like the nodes: no reason yet to call the sample bad.
+                raise RetryableError(f"the fallback {self._path} no longer exists")
             yield reply
 
     def _is_there(self) -> bool:
         try:
-            # Where a disk was unmounted, an empty folder is left. A pattern of shards is looked for in its folder.
+            # An unmounted disk leaves an empty folder. A pattern of shards is searched for in its folder.
             folder = self._path if self._path.is_dir() else self._path.parent
             return self._path.is_file() or any(folder.iterdir())
         except OSError:
@@ -201,17 +242,17 @@ class _FallbackFetch(Fetch):
 
 
 def check_same(opened: Opened, fingerprint: str, address: str) -> None:
-    """Raise unless a source holds the data set that the run began with."""
+    """Raise unless a source holds the data set that the run started with."""
     if opened.fingerprint != fingerprint:
         raise ConfigError(
-            f"{address} holds another data set ({opened.fingerprint}) than the others ({fingerprint}): other files, "
-            "sizes or labels; copy the same files there, or leave it out. If it holds a part of the data set, and did "
-            "not answer when the data set was opened, start the run anew"
+            f"{address} holds a different data set ({opened.fingerprint}) than the others ({fingerprint}): different "
+            "files, sizes or labels; copy the same files there, or leave it out. If it holds a part of the data set, "
+            "and did not answer when the data set was opened, start the run again"
         )
 
 
 def explained(error: Error, address: str, remedy: str = "") -> Error:
-    """Return an error with the address of who it came from, if it does not say so, and with what to do."""
+    """Return an error with the address of its origin, if not included, and what to do."""
     if address in str(error) and not remedy:
         return error
     text = str(error) if address in str(error) else f"{address}: {error}"

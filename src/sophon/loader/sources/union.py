@@ -1,8 +1,8 @@
-"""One data set out of what several sources hold: who has which sample, and what its index is.
+"""Combines the contents of several sources into one data set: who has which sample, and its index.
 
 A sample's index is its place among all ids, sorted, whoever holds it; for folders, sorted as torchvision sorts them. So
 order, random ops, state and fingerprint do not depend on how a data set is divided: moving a part changes nothing. A
-folder that is spread over nodes has the fingerprint that it would have in one piece.
+folder spread over nodes has the same fingerprint as in one piece.
 
 Class folders may exist on some nodes only; labels are numbered over all of them.
 """
@@ -10,7 +10,7 @@ Class folders may exist on some nodes only; labels are numbered over all of them
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ class Holding:
 
     Args:
         indexes: Indexes of its samples in the whole data set, ascending.
-        own: The index that each of them has at the source; None if these are 0, 1, 2 ….
+        own: The index of each of them at the source; None if these are 0, 1, 2 ….
     """
 
     indexes: Indexes
@@ -62,8 +62,10 @@ class Union:
         sizes: Bytes of every sample's file.
         labels: Label of every sample; None if there are none.
         part_of: The part of every sample.
-        holders: For each part the sources that hold it, by their place among the listings.
+        holders: The sources that hold each part, by their position among the listings.
         holdings: What each source holds.
+        ids: Id of every sample, where somebody may hold them who has not said so yet; None where they are not kept.
+        kept: Digests of what manifests keep of samples, if they do.
     """
 
     fingerprint: str
@@ -73,17 +75,54 @@ class Union:
     part_of: NDArray[np.uint16]
     holders: tuple[tuple[int, ...], ...]
     holdings: tuple[Holding, ...]
+    ids: pa.LargeStringArray | None = None
+    kept: Indexes | None = None
 
     def __len__(self) -> int:
         return len(self.sizes)
 
+    def fitted(self, told: Told) -> Holding:
+        """Return what another source holds of this data set; what it has beyond that is left out.
+
+        Raises:
+            ConfigError: It has something else under an id of this data set.
+        """
+        assert self.ids is not None
+        rows = pc.index_in(told.listing.ids, value_set=self.ids)
+        own = np.flatnonzero(pc.is_valid(rows).to_numpy(zero_copy_only=False))
+        indexes = rows.take(pa.array(own)).to_numpy().astype(np.int64)
+        labels = _labels_among(told, self.classes)
+        columns = {
+            "bytes": (self.sizes, told.listing.sizes),
+            "label": (self.labels, labels),
+            "targets": (self.kept, told.listing.kept),
+        }
+        for what, (here, there) in columns.items():
+            if (here is None) != (there is None):
+                raise ConfigError(f"{told.name} has samples {'without' if there is None else 'with'} {what}")
+            other: Any = [] if here is None or there is None else np.flatnonzero(here[indexes] != there[own])
+            if len(other):
+                name = told.listing.ids[int(own[other[0]])].as_py()
+                raise ConfigError(f"{name!r} is not the same at {told.name} as at others: {what}")
+        order = np.argsort(indexes, kind="stable")
+        indexes, own = indexes[order], own[order]
+        if len(indexes) > 1 and (np.diff(indexes) == 0).any():
+            raise ConfigError(f"{told.name} has several samples of one name")
+        return _holding(indexes, own)
+
+    def divided_among(self, holdings: Sequence[Holding | None]) -> Union:
+        """Return the same data set with other holders; None for a source that holds nothing."""
+        nothing = Holding(np.zeros(0, np.int64))
+        part_of, holders = _parts(len(self), [one or nothing for one in holdings])
+        return replace(self, part_of=part_of, holders=holders)
+
 
 @dataclass(frozen=True, eq=False)
 class Told:
-    """What a source has told of itself.
+    """What a source has reported.
 
     Args:
-        name: What to call it in messages.
+        name: Its name for messages.
         listing: Its samples.
         classes: Names of its classes.
     """
@@ -93,8 +132,21 @@ class Told:
     classes: tuple[str, ...]
 
 
-def unite(told: Sequence[Told]) -> Union:
+def whole_of(told: Told) -> Union:
+    """Return the data set that one source holds, in its own order."""
+    listing, everything = told.listing, Holding(np.arange(len(told.listing)))
+    fingerprint = fingerprint_of(listing.ids, listing.sizes, listing.labels, listing.kept)
+    nowhere = np.zeros(len(listing), np.uint16)
+    columns = (listing.sizes, listing.labels, nowhere, ((0,),), (everything,), listing.ids, listing.kept)
+    return Union(fingerprint, told.classes, *columns)
+
+
+def unite(told: Sequence[Told], *, keep_ids: bool = False) -> Union:
     """Return the data set that some sources hold together.
+
+    Args:
+        told: What they have told of themselves.
+        keep_ids: Whether ids are kept, for sources that are found later.
 
     Raises:
         ConfigError: They contradict each other.
@@ -103,10 +155,10 @@ def unite(told: Sequence[Told]) -> Union:
     if len({one.kind for one in listings if len(one)}) > 1:
         raise ConfigError(f"the nodes hold data sets of different kinds: {_each(told, lambda one: one.listing.kind)}")
     if len({one.kept is None for one in listings if len(one)}) > 1:
-        raise ConfigError("samples have boxes or the like on some nodes only; serve the same everywhere")
+        raise ConfigError("only some nodes have boxes or other targets; serve the same everywhere")
     if len({one.labels is None for one in listings if len(one)}) > 1:
         has_labels = _each(told, lambda one: "without labels" if one.listing.labels is None else "with labels")
-        raise ConfigError(f"samples have labels on some nodes only: {has_labels}")
+        raise ConfigError(f"only some nodes have labels: {has_labels}")
     classes, labels = _labels(told)
     ids = pa.concat_arrays([one.ids for one in listings])
     sizes = np.concatenate([one.sizes for one in listings])
@@ -130,14 +182,15 @@ def unite(told: Sequence[Told]) -> Union:
     part_of, holders = _parts(len(first), holdings)
     digests = None if digests is None else np.ascontiguousarray(digests[first])
     fingerprint = fingerprint_of(pa.concat_arrays([ids]), sizes, labels, digests)
-    return Union(fingerprint, classes, sizes, labels, part_of, holders, tuple(holdings))
+    whole = Union(fingerprint, classes, sizes, labels, part_of, holders, tuple(holdings))
+    return replace(whole, ids=pa.concat_arrays([ids]), kept=digests) if keep_ids else whole
 
 
 def _order(ids: pa.LargeStringArray, kind: str) -> Any:
-    """Return the order of ids: of their bytes; in folders as torchvision has it: by class, folder and name."""
+    """Return the order of ids: by their bytes; in folders as in torchvision, by class, folder and name."""
     keys = ids
     if kind == "folder":
-        # With a byte between the three that no name can hold, and that sorts before all others.
+        # With a byte between the three that no name can contain, and that sorts before all others.
         keys = pc.replace_substring_regex(ids, r"(?s)^([^/]*)((?:/.*)?)/([^/]*)$", "\\1\0\\1\\2\0\\3")
     return pc.sort_indices(keys.cast(pa.large_binary())).to_numpy()
 
@@ -151,12 +204,10 @@ def _labels(told: Sequence[Told]) -> tuple[tuple[str, ...], Indexes | None]:
     if len(names) <= 1:
         return next(iter(names), ()), np.concatenate(found)
     if not all(names):
-        raise ConfigError(
-            f"classes have names on some nodes only: {_each(told, lambda one: f'{len(one.classes):,} names')}"
-        )
+        raise ConfigError(f"only some nodes have class names: {_each(told, lambda one: f'{len(one.classes):,} names')}")
     if any(list(one) != sorted(set(one)) for one in names):
         raise ConfigError(
-            "the nodes number their classes in different ways, and not by name; use the same class names, in the same "
+            "the nodes number their classes differently, and not by name; use the same class names, in the same "
             f"order, everywhere: {_each(told, lambda one: f'{len(one.classes):,} names')}"
         )
     classes = tuple(sorted(set().union(*names)))
@@ -167,9 +218,25 @@ def _labels(told: Sequence[Told]) -> tuple[tuple[str, ...], Indexes | None]:
         assert labels is not None
         table = np.array([*(number[name] for name in one.classes), NO_LABEL], np.int64)
         if len(labels) and not (labels.min() >= NO_LABEL and labels.max() < len(one.classes)):
-            raise ConfigError(f"{one.name} has labels that are none of its {len(one.classes):,} classes")
+            raise ConfigError(f"{one.name} has labels outside its {len(one.classes):,} classes")
         renumbered.append(table[labels])
     return classes, np.concatenate(renumbered)
+
+
+def _labels_among(told: Told, classes: tuple[str, ...]) -> Indexes | None:
+    """Return the labels of a source as they are numbered over the classes of a whole data set.
+
+    Raises:
+        ConfigError: It has classes that the data set does not have.
+    """
+    labels = told.listing.labels
+    if labels is None or told.classes == classes:
+        return labels
+    number = {name: label for label, name in enumerate(classes)}
+    table = np.array([*(number.get(name, NO_LABEL - 1) for name in told.classes), NO_LABEL], np.int64)
+    if len(labels) and not (labels.min() >= NO_LABEL and labels.max() < len(told.classes)):
+        raise ConfigError(f"{told.name} has labels that are none of its {len(told.classes):,} classes")
+    return np.asarray(table[labels], np.int64)
 
 
 def _check(
@@ -180,13 +247,13 @@ def _check(
     source: Indexes,
     columns: Mapping[str, Indexes | None],
 ) -> None:
-    """Raise where a source has an id twice, or two sources have something else under the same one."""
+    """Raise if a source has an id twice, or two sources have different data under the same id."""
     twice = np.flatnonzero((index[1:] == index[:-1]) & (source[1:] == source[:-1]))
     if len(twice):
         row = int(twice[0])
         raise ConfigError(
-            f"{told[source[row]].name} has several samples named {ids[row].as_py()!r}; only a data set whose ids are "
-            "all different can be put together from parts"
+            f"{told[source[row]].name} has several samples named {ids[row].as_py()!r}; only a data set with unique "
+            "ids can be combined from parts"
         )
     for what, values in columns.items():
         if values is None:
@@ -219,9 +286,7 @@ def _parts(samples: int, holdings: Sequence[Holding]) -> tuple[NDArray[np.uint16
         holders = [(*holders[at // 2], *([number] if at % 2 else [])) for at in used.tolist()]
         part_of = place[split]
     if len(holders) > np.iinfo(np.uint16).max:
-        raise ConfigError(
-            f"the nodes hold the samples in {len(holders):,} combinations; at most 65,535 can be told apart"
-        )
+        raise ConfigError(f"the nodes hold the samples in {len(holders):,} combinations; at most 65,535 are supported")
     return part_of.astype(np.uint16), tuple(holders)
 
 
