@@ -134,8 +134,8 @@ _ADVICE = {
     "I/O": "Offloading helps: policy 'optimal' sends fewer bytes where storage has CPU to spare.",
     "store": "Offloading would not help: the store is the limit, whatever is sent. A faster disk, fewer and larger "
     "files (tar shards), or a second node with a copy would help.",
-    "storage-CPU": "Too much is offloaded: ops and codecs near storage take longer than anything else. Give the storage "
-    "node more cores, or use policy 'optimal', which cuts only as many samples as its cores keep up with.",
+    "storage-CPU": "Too much is offloaded: ops and codecs near storage take longer than anything else. Give the "
+    "storage node more cores, or use policy 'optimal', which cuts only as many samples as its cores keep up with.",
     "CPU": "Offloading helps if storage has cores to spare: policy 'optimal' moves ops there. While cores are idle "
     "here, more workers help too.",
 }
