@@ -13,7 +13,7 @@ import sophon
 SOURCE = Path(sophon.__file__).parent
 # From the ground up; a room may use those on the floors below it. Rooms on one floor do not use each other.
 FLOORS = [
-    {"errors", "units", "artifact", "version"},
+    {"errors", "units", "artifact", "bundle", "version"},
     {"process"},
     {"pipeline", "store"},
     {"codec"},

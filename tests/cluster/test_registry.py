@@ -84,6 +84,7 @@ def test_parts_replicas_a_killed_node_a_killed_registry_and_a_new_holder_change_
         assert first.is_running
 
 
+@pytest.mark.slow
 def test_a_part_that_moves_to_other_nodes_in_mid_epoch_changes_no_bit(images, expected, registry, tmp_path):
     halves = [part_of(images, tmp_path / str(n), lambda i, n=n: i % 2 == n) for n in range(2)]
     with ExitStack() as stack:
@@ -101,6 +102,7 @@ def test_a_part_that_moves_to_other_nodes_in_mid_epoch_changes_no_bit(images, ex
         assert two_epochs(opened, strike=strike) == expected
 
 
+@pytest.mark.slow
 def test_a_part_without_any_holder_is_an_error_within_the_deadline_that_names_it(images, registry):
     with node(images, registry, "--part", "1/2") as first:
         registry.wait_for(1)
@@ -167,6 +169,12 @@ def test_addresses_are_given_to_those_alone_who_may_read(images, tmp_path):
             with pytest.raises(AccessError):
                 client(token).info("train")
         assert json.loads(client(other).action("status"))["nodes"] == []
+        # Neither by its name nor by its address does anybody else take a node's place.
+        for mine in ({**record, "datasets": {}}, {**record, "node": "m", "datasets": {}}):
+            for action in ("leave", "announce"):
+                with pytest.raises(AccessError):
+                    client(other).action(action, json.dumps(mine).encode())
+        assert len(client(reader).info("train").endpoints[0].locations) == 1
         with pytest.raises(AccessError):
             client(reader).action("forget", b'{"dataset": "train"}')
     with pytest.raises(AssertionError), Registry(tmp_path, *files[:2]):

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from sophon.bundle import pack
 from sophon.codec.cut import Cut, make_payload
 from sophon.codec.targets import mask_box, read_mask, received_mask, taken_apart
 from sophon.errors import OpError, PayloadError
 from sophon.pipeline import Key, Pipeline, ops
-from sophon.store.bundle import pack
 from tests.support.pictures import encode, scene
 
 CROPS = [
@@ -120,7 +120,7 @@ def test_masks_keep_their_numbers(dtype):
 @pytest.mark.parametrize(
     ("mask", "words"),
     [
-        (png(np.zeros((5, 6), np.uint8)), "the mask has 6×5 pixels and its picture 70×60"),
+        (png(np.zeros((5, 6), np.uint8)), "the mask has 6×5 pixels but its picture 70×60"),
         (png(np.zeros((60, 70, 3), np.uint8)), "the mask has mode RGB, expected one channel"),
         (b"no picture", "the mask cannot be decoded"),
         (png(np.zeros((60, 70), np.uint8))[:60], "the mask cannot be decoded"),

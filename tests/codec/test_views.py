@@ -4,6 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sophon.bundle import pack, unpack
 from sophon.codec import Cut, codec_named, finish_payload, legal_cuts, make_payload
 from sophon.codec.views import decode, encode
 from sophon.errors import OpError, PayloadError
@@ -11,7 +12,6 @@ from sophon.pipeline import Key, Pipeline, ops
 from sophon.pipeline.probe import bits_of
 from sophon.pipeline.spec import ViewSet
 from sophon.profile.columns import cuts_to_profile, resize_k
-from sophon.store.bundle import pack, unpack
 from tests.codec.test_cuts import _endings, _files, _keys, _on_images
 from tests.support.pictures import encode as encoded
 from tests.support.pictures import scene

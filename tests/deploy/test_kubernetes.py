@@ -8,7 +8,7 @@ import yaml
 
 from sophon.cli.cluster.registry import registry as registry_command
 from sophon.cli.serve import serve as serve_command
-from sophon.store.part import Part
+from sophon.store.listing.part import Part
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
 FILES = sorted(FOLDER.glob("*.yaml"))

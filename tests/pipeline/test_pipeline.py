@@ -64,6 +64,14 @@ EXAMPLES = [
     ops.ToFloat("multiply"),
     ops.Normalize((0.1,), (0.2,)),
     ops.RandomErasing(0.1, (0.2, 0.3), (0.4, 0.5), (0.6,)),
+    ops.DecodeVolume("mask", "where", 2, 1000),
+    ops.ResampleVolume((1.5, 2, 3)),
+    ops.NormalizeVolume(-5, 5, 1, 2),
+    ops.RandomBalancedCrop((3, 4, 5), 0.2, -1),
+    ops.RandomFlipVolume(0.1),
+    ops.CastVolume("int16", "int32"),
+    ops.RandomBrightnessVolume(0.2, 0.3),
+    ops.RandomNoiseVolume(0.1, 0.2, 0.3),
     ops.Views([[ops.RandomResizedCrop(8), ops.ToTensor()], ops.CenterCrop(5), ()], "tuple"),
 ]
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from sophon.store import STORES
 
 SINGLE = [
-    kind for kind in STORES if kind not in ("annotated", "listed")
+    kind for kind in STORES if kind not in ("annotated", "listed", "volumes")
 ]  # whose samples may be single files; that one has its own tests
 LONG_AGO_NS = 1_700_000_000 * 10**9
 NAMES = {"label": {"names": ["cat", "dog", "owl"], "_type": "ClassLabel"}}

@@ -7,9 +7,9 @@ import tarfile
 import numpy as np
 import pytest
 
+from sophon.bundle import unpack
 from sophon.errors import ConfigError, StoreError
 from sophon.store import open_store
-from sophon.store.bundle import unpack
 from sophon.store.fields import Field
 from sophon.store.manifest import Manifest
 

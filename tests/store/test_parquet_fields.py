@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sophon.bundle import unpack
 from sophon.errors import ConfigError, StoreError
 from sophon.store import open_store
-from sophon.store.bundle import unpack
 from sophon.store.fields import Field
 from tests.store.datasets import picture
 

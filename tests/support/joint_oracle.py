@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from sophon.bundle import pack
 from sophon.codec.cut import RAW, Cut
 from sophon.codec.cut import make_payload as cut_payload
 from sophon.link.wire import Reply
@@ -21,7 +22,6 @@ from sophon.loader.epoch.targets import Targets
 from sophon.loader.joint import Joint
 from sophon.pipeline import Call, Key, Pipeline, Rng, spec_of
 from sophon.pipeline.ops.on_tensor import OnTensor
-from sophon.store.bundle import pack
 from tests.support import transform_oracle as oracle
 from tests.support.pictures import encode, scene
 

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
 from sophon.bench.harness import OnStep, nothing, one_torch_thread
-from sophon.bench.volumes import RECIPE, WAITING, Pause, seconds_per_voxel, side_for, write_volumes
+from sophon.bench.scans.heavy_tail import RECIPE, WAITING, Pause, seconds_per_voxel, side_for, write_volumes
 from sophon.loader.loader import DataLoader
 from sophon.pipeline import Key, Pipeline
 from sophon.process.scratch import scratch_folder
@@ -57,7 +57,7 @@ def bench_slow(
         samples: In the data set.
         workers: Number of workers of each loader.
         work: "cpu" or "wait".
-        on_step: Called with the name of what runs next, its number and how many there are.
+        on_step: Called with the name, number and count of the next step.
 
     Returns:
         ``{"torch_per_s", "strict_per_s", "relaxed_per_s", "bound_per_s", …}``
@@ -128,4 +128,4 @@ class Volumes(Dataset[Any]):
         return len(self._store)
 
     def __getitem__(self, index: int) -> Any:
-        return torch.from_numpy(self._pipeline.run(self._store.read(index), Key(0, 0, index)))
+        return torch.from_numpy(self._pipeline.run(self._store.read(index), Key(0, 0, index)).array)

@@ -1,4 +1,4 @@
-"""The options of `sophon serve` for who may read, and how the connection is protected."""
+"""The options of `sophon serve` for access control and TLS."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OPTIONS = (
         "--token-file",
         type=_FILE,
         help="Who may read what: one line per token, with the data sets it may read, or '*' for all. The variable "
-        "{TOKENS_VARIABLE} may hold the same text.",
+        f"{TOKENS_VARIABLE} may hold the same text.",
     ),
     click.option("--tls-cert", type=_FILE, help="PEM file of the certificate."),
     click.option("--tls-key", type=_FILE, help="PEM file of its key."),

@@ -58,11 +58,17 @@ def index(
 
     PATH may be the address of an object store, such as s3://bucket/train: the index is then written next to the data,
     and only the rows that a crop needs are read. An interrupted run continues where it stopped.
+
+    Of volumes with labels (PATH?images=FOLDER&labels=FOLDER), note where the foreground of each label lies, by which
+    balanced crops are drawn: a small file for each sample, in the folder "foreground" of PATH unless --out names one.
     """
     from sophon.codec.window import available
     from sophon.codec.window.sidecar import place_to_write, write_sidecar  # Arrow takes a moment to load
     from sophon.store import open_store
 
+    if _has_volumes(path):
+        _index_volumes(path, out, cache_dir, threads, json_target)
+        return
     if not available():
         raise ConfigError("the window extension was not built here; install a C compiler, then reinstall sophon")
     with count_bar("listing") as report:
@@ -83,6 +89,35 @@ def index(
         "samples": written.samples,
         "kept": written.kept,
         "without_index": written.without,
+        "unreadable": written.unreadable,
+        "index_bytes": written.index_bytes,
+        "index_share": written.index_bytes / written.sample_bytes if written.sample_bytes else 0.0,
+    }
+    show(result, json_target, _print)
+
+
+def _has_volumes(path: str) -> bool:
+    from sophon.store.options import split_options
+
+    return "labels" in split_options(path)[1]
+
+
+def _index_volumes(path: str, out: Path | None, cache_dir: Path | None, threads: int, json_target: str | None) -> None:
+    """Note where the foreground of label volumes lies."""
+    from sophon.codec.volumes.indexing import write_foreground
+    from sophon.store import open_store
+    from sophon.store.fields import FOREGROUND
+
+    with count_bar("listing") as report:
+        store = open_store(path, cache_dir=cache_dir, on_progress=report)
+    assert isinstance(store.path, Path)
+    with store, count_bar("indexing") as report:
+        written = write_foreground(store, store.path / FOREGROUND if out is None else out, threads, report)
+    result = {
+        "path": str(written.folder),
+        "samples": written.samples,
+        "kept": written.kept,
+        "without_index": 0,
         "unreadable": written.unreadable,
         "index_bytes": written.index_bytes,
         "index_share": written.index_bytes / written.sample_bytes if written.sample_bytes else 0.0,

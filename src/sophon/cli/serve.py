@@ -18,8 +18,8 @@ from sophon.cli.progress import count_bar
 from sophon.errors import ArtifactError
 from sophon.store.address import Address
 from sophon.store.bucket.account import Prices
-from sophon.store.part import Part
-from sophon.units import parse_bandwidth
+from sophon.store.listing.part import Part
+from sophon.units import counted, parse_bandwidth
 
 if TYPE_CHECKING:
     from sophon.server.process import Ready, ServerConfig
@@ -210,7 +210,7 @@ def _tell_ready(ready: Ready, stores: dict[str, Store], config: ServerConfig) ->
     for label, store in stores.items():
         at = f"{ready.url}/{label}"
         which = f", part {store.part}," if store.part else ""
-        text = f"serving {len(store):,} samples{which} at {at}"
+        text = f"serving {len(store):,} samples{_labels_of(store)}{which} at {at}"
         tell("serving", text, dataset=label, samples=len(store), url=at)
     if ready.metrics_port is not None:
         at = f"http://{config.metrics_host}:{ready.metrics_port}/metrics"
@@ -224,7 +224,7 @@ def _opened(
 ) -> tuple[dict[str, Store], list[Path]]:
     """Return the data sets by name, and the files of window indexes that were found for them."""
     from sophon.store import open_store
-    from sophon.store.part import part_of
+    from sophon.store.listing.part import part_of
 
     stores: dict[str, Store] = {}
     indexes: list[Path] = []
@@ -271,3 +271,15 @@ def _attach_indexes(store: Store, cache_dir: Path | None) -> list[Path]:
         text = f"{stale:.1%} of the samples have changed since they were indexed; {again}"
         LOG.warning("%s", text, extra={"event": "indexes"})
     return [sidecar.path]
+
+
+def _labels_of(store: Store) -> str:
+    """Return what labels a data set has, in words; a trainer that expects others learns it here."""
+    from sophon.store.manifest import NO_LABEL  # when it is needed, as all that serves
+
+    manifest = store.manifest
+    if manifest.labels is None:
+        return " without labels"
+    named = f" of {counted(len(manifest.classes), 'class', 'classes')}" if manifest.classes else " with labels"
+    missing = int((manifest.labels == NO_LABEL).sum())
+    return f"{named}, {missing:,} of them without a label," if missing else named

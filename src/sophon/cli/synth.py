@@ -1,4 +1,4 @@
-"""`sophon synth`: make a folder of synthetic photos for experiments."""
+"""`sophon synth`: make a folder of photos, or of scans, to try things on."""
 
 from __future__ import annotations
 
@@ -9,34 +9,72 @@ import click
 
 from sophon.bench.pictures.photo_folder import write_photos
 from sophon.bench.pictures.photos import KINDS
+from sophon.bench.scans.scan_folder import FORMATS, LIKE, OPTIONS, write_scans
+from sophon.cli.logs import say
 from sophon.cli.progress import steps_bar
 
 
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option(
-    "--like", default="imagenet", show_default=True, metavar="|".join(KINDS), help="Data set that the photos resemble."
+    "--like",
+    default="imagenet",
+    show_default=True,
+    metavar="|".join((*KINDS, LIKE)),
+    help="Data set that the photos, or scans, resemble.",
 )
-@click.option("--count", default=256, show_default=True, help="Number of photos.")
-@click.option("--seed", default=0, show_default=True, help="Seed of the photos.")
+@click.option("--count", default=None, type=int, show_default="256, or 8 scans", help="Number of photos, or of scans.")
+@click.option("--seed", default=0, show_default=True, help="Another seed gives other photos.")
+@click.option("--classes", default=10, show_default=True, help="Class folders to spread them over; 0 for none.")
+@click.option("--side", default=512, show_default=True, type=click.IntRange(16, 1024), help="Scans: voxels of a slice.")
 @click.option(
-    "--classes", default=10, show_default=True, help="Number of class folders to spread them over; 0 for none."
+    "--slices", default=None, type=click.IntRange(8, 2048), help="Scans: slices of each; by default KiTS19's."
 )
-@click.option("--force", is_flag=True, help="Write even if DIR contains other files; those are not touched.")
-def synth(folder: Path, like: str, count: int, seed: int, classes: int, force: bool) -> None:
-    """Fill DIR with synthetic photos as large as real ones.
+@click.option(
+    "--format", "form", default=FORMATS[0], show_default=True, type=click.Choice(FORMATS), help="Scans: of files."
+)
+@click.option("--force", is_flag=True, help="Write even if DIR holds other files; those are left alone.")
+def synth(
+    folder: Path,
+    like: str,
+    count: int | None,
+    seed: int,
+    classes: int,
+    side: int,
+    slices: int | None,
+    form: str,
+    force: bool,
+) -> None:
+    """Fill DIR with synthetic photos, or CT scans, as large as real ones.
 
-    Their sizes and compressibility are like those of ImageNet or OpenImages.
+    Photos have the sizes and compress like those of ImageNet or OpenImages; scans like those of KiTS19, with labels of
+    kidneys and tumours and the index of their foreground. Open these as DIR?images=images&labels=labels.
     """
+    if like == LIKE:
+        _synth_scans(folder, 8 if count is None else count, seed, side, slices, form, force)
+        return
+    count = 256 if count is None else count
     with steps_bar("preparing") as report:
         written = write_photos(
             folder, like, count, seed, classes, lambda done, total: report("making photos", done, total), force
         )
     sizes = written.sizes_bytes
     if written.replaced:
-        click.echo(f"replaced the {written.replaced:,} photos of an earlier run there")
+        say(f"replaced the {written.replaced:,} photos of an earlier run there")
     click.echo(
         f"wrote {len(sizes):,} photos like {like} to {written.folder}: {sum(sizes):,} bytes, "
         f"mean {statistics.fmean(sizes):,.0f}, median {statistics.median(sizes):,.0f}; "
         f"{len(sizes) / written.write_s:,.0f} images/s after {written.prepare_s:.1f} s of preparation"
+    )
+
+
+def _synth_scans(folder: Path, count: int, seed: int, side: int, slices: int | None, form: str, force: bool) -> None:
+    with steps_bar("preparing") as report:
+        written = write_scans(
+            folder, count, seed, form, side, slices, lambda done, total: report("making scans", done, total), force
+        )
+    sizes = written.sizes_bytes
+    click.echo(
+        f"wrote {count:,} scans like {LIKE} to {folder}?{OPTIONS}: {side}×{side} voxels in {min(written.slices)} to "
+        f"{max(written.slices)} slices, {sum(sizes):,} bytes, mean {statistics.fmean(sizes):,.0f}"
     )

@@ -174,10 +174,11 @@ class RegistryService(Refusing):
         raise flight.FlightServerError(f"no action {action.type!r:.80}; there is announce, leave, status, forget, list")
 
     def _announced(self, record: NodeRecord, allowed: Rights, is_leaving: bool) -> bytes:
-        for name in record.datasets:
-            if not allowed.readable([name]):
-                raise AccessError(_ANNOUNCING.format(name[:80]))
         with self._lock:
+            # A record replaces the one before it, so a token has to be good for both.
+            for name in sorted({*record.datasets, *self._roll.displaced(record)}):
+                if not allowed.readable([name]):
+                    raise AccessError(_ANNOUNCING.format(name[:80]))
             if is_leaving:
                 self._roll.leave(record.node)
                 is_new = False

@@ -98,6 +98,14 @@ class Roll:
                 if not held.part and not self._holders(name, held.fingerprint):
                     self._known.get(name, {}).pop(held.fingerprint, None)
 
+    def displaced(self, record: NodeRecord) -> set[str]:
+        """Return the names of the data sets that a record takes over: those of the node, or of one at its address."""
+        held: set[str] = set()
+        for member in self._members.values():
+            if record.node == member.record.node or record.url == member.record.url:
+                held |= set(member.record.datasets)
+        return held
+
     def leave(self, node: str) -> None:
         """Take note that a node has stopped; its parts stay known."""
         self._members.pop(node, None)

@@ -4,8 +4,8 @@ The picture is cut as usual. With it come its size before the first op, which th
 ops that ran elsewhere, and the other fields. If the crop has been made, or its window is sent, only the part of a mask
 that the first crop needs is sent; everything else is small and sent unchanged.
 
-Layout: a bundle (`store.bundle`) of the picture's payload, height and width as two uint32, 0 if unknown, and each
-further field. A mask is one of::
+Layout: a bundle (`bundle`) of the picture's payload, height and width as two uint32, 0 where nobody has looked,
+and each further field. A mask is one of::
 
     0 | the file
     1 | top, left: uint32 | a PNG of that part
@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from sophon.bundle import pack, unpack
 from sophon.codec.codec import Payload
 from sophon.errors import OpError, PayloadError
 from sophon.pipeline import Box, Key, Pipeline, Rng
 from sophon.pipeline.op import Op, Params
 from sophon.pipeline.ops.decode import Decode
 from sophon.pipeline.spec import Spec, image
-from sophon.store.bundle import pack, unpack
 from sophon.store.fields import MASK
 
 Mask = np.ndarray[Any, np.dtype[Any]]

@@ -6,6 +6,7 @@ child process makes its own.
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -27,7 +28,7 @@ from sophon.errors import (
     TransportError,
 )
 from sophon.link import grpc_fork as fork
-from sophon.link.answer import check_answer, opened_from, parse_answer
+from sophon.link.answer import MAX_TRUSTED_BYTES, check_answer, opened_from, parse_answer
 from sophon.link.closed import CLOSED_SCHEMA, is_clock, opened_batch, read_options
 from sophon.link.credentials import Credentials, certificate_problem, connection_hint, plain_reason
 from sophon.link.listing import Listing, received
@@ -55,7 +56,10 @@ _MAX_MESSAGE_BYTES = MAX_VALUE_BYTES + (64 << 20)
 # A connection is given up after this long without a byte that the node owes. It is ten times as long as a healthy node
 # is ever silent (`server.service`), and a sixth of the default deadline, which leaves time for retries.
 SILENCE_S = 10.0
-_LEAST_SILENCE_S = 3.0  # three times the intended silence of a healthy node, since its machine may be busy
+_LEAST_SILENCE_S = 3.0  # three times as long as a healthy node means to be silent, since its machine may be busy
+# For one message of any other answer: a piece of a listing is the longest. gRPC looks at the length before it takes any
+# of it, so that no more than this is ever held.
+_MAX_ANSWER_MESSAGE_BYTES = 32 << 20
 OPEN_S = 10.0
 _MOST_PARTS = 3  # messages to read of an answer: one more than there should be
 _LONGEST_BACKOFF_MS = 2_000  # the machine's longest pause; gRPC's own would grow to two minutes
@@ -204,7 +208,8 @@ class FlightTransport(Transport):
                 )
             if self._client is None:
                 keep_buffers()
-                options = [
+                options: list[tuple[str, int | str]] = [
+                    ("grpc.service_config", _bounds_of_answers(self._credentials.trusted)),
                     ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
                     ("grpc.min_reconnect_backoff_ms", max(1, int(1000 * self.silence_s))),  # also limits connecting
                     ("grpc.max_reconnect_backoff_ms", _LONGEST_BACKOFF_MS),
@@ -358,8 +363,13 @@ class typed_errors:  # noqa: N801 - reads as a statement
             flight.FlightInternalError,
             pa.ArrowIOError,
         )
-        # Neither gRPC nor Arrow has an error class for a node that has temporarily run out of threads.
+        if error is not None and "larger than max" in str(error):
+            raise ProtocolError(f"{self._address} sent a message that is longer than any may be") from error
+        # gRPC has no class for a node that has no threads left for a while, and Arrow none for gRPC's word for it.
         if isinstance(error, lost) or (error is not None and "resource exhausted error" in str(error)):
+            if isinstance(error, flight.FlightCancelledError) and str(error).endswith("with message: "):
+                # All that Arrow passes on of gRPC's refusal of a message that is too long.
+                raise RetryableError(f"{self._address}: its answer was cut off, or longer than any may be") from error
             text = plain_reason(str(error)) or f"{_first_line(error)}{connection_hint(str(error))}"
             raise RetryableError(f"{self._address}: {text}") from error
         if isinstance(error, NotImplementedError | flight.FlightServerError) and "http2 header" in str(error):
@@ -376,6 +386,13 @@ def silence_within(deadline_s: float) -> float:
     return min(SILENCE_S, deadline_s, max(_LEAST_SILENCE_S, deadline_s / 2))
 
 
+def _bounds_of_answers(trusted: bool) -> str:
+    """Return gRPC's configuration that bounds the messages of answers; those of replies have a bound of their own."""
+    name = {"service": "arrow.flight.protocol.FlightService", "method": "DoAction"}
+    most = MAX_TRUSTED_BYTES + (1 << 20) if trusted else _MAX_ANSWER_MESSAGE_BYTES
+    return json.dumps({"methodConfig": [{"name": [name], "maxResponseMessageBytes": most}]})
+
+
 def _first_line(error: BaseException) -> str:
     return str(error).split("\n", 1)[0].split(". gRPC client debug context", 1)[0][:300]
 
@@ -386,6 +403,4 @@ def _shown(parts: Any) -> str:
 
 
 def _json(message: dict[str, Any]) -> bytes:
-    import json
-
     return json.dumps(message).encode()

@@ -48,6 +48,7 @@ class RegistryClient:
                 f"expected the address of a registry, such as sophon://host:7070, got "
                 f"{parts._replace(netloc=parts.netloc.rpartition('@')[2]).geturl()[:200]!r}"
             )
+        fork.look_around()
         self.address = f"{parts.scheme}://{parts.netloc}"
         self._node = f"{SCHEMES[parts.scheme]}://{parts.netloc}"
         self._credentials = credentials or Credentials()

@@ -10,8 +10,8 @@ Request (the ticket of a Flight DoGet)::
      "columns": ["id"], "fields": ["seg.png"], "closed": true, "columns_digest": "…",
      "versions": "…"}
 
-The payload of a sample is that of its first field, which the pipeline works on. If further `fields` are requested, it
-is a bundle (`sophon.store.bundle`): a payload for each of them, one after another, each in a codec of its kind.
+The payload of a sample is that of its first field, the one that the pipeline is for. Where further `fields` are asked
+for it is a bundle (`sophon.bundle`): a payload for each of them, one after another, each in a codec of its kind.
 
 Versions: a node announces at opening which versions of this protocol it speaks, and a trainer uses the highest that
 both know (`agreed`), so that nodes can be upgraded one by one, before or after trainers. A release speaks its own
@@ -50,13 +50,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sophon import errors
+from sophon.bundle import MOST_PARTS
 from sophon.codec.codec import Payload
 from sophon.codec.cut import RAW, Cut
 from sophon.errors import ConfigError, Error, ProtocolError
 from sophon.link.closed import Room
 from sophon.link.telling import told_text, told_traceback
 from sophon.pipeline import Key
-from sophon.store.bundle import MOST_PARTS
 
 PROTOCOL = 2
 OLDEST_PROTOCOL = 1
@@ -237,7 +237,7 @@ class Reply:
     reason: str | None = None
     op_s: tuple[float, ...] = ()
     raw_bytes: int = 0
-    size: tuple[int, int] = (0, 0)
+    size: tuple[int, ...] = (0, 0)  # by axis; a value with more than two is told of by whoever decodes it
     is_cached: bool = False  # not on the wire: whether the trainer had it already
 
 
@@ -297,11 +297,17 @@ def batch_of(replies: Sequence[Reply], room: Room | None = None) -> pa.RecordBat
             pa.array([r.reason for r in replies], pa.string()),
             pa.array([r.op_s for r in replies], pa.list_(pa.float32())),
             pa.array([r.raw_bytes for r in replies], pa.int64()),
-            pa.array([r.size[0] for r in replies], pa.int32()),
-            pa.array([r.size[1] for r in replies], pa.int32()),
+            pa.array([two_of(r.size)[0] for r in replies], pa.int32()),
+            pa.array([two_of(r.size)[1] for r in replies], pa.int32()),
         ],
         schema=REPLY_SCHEMA,
     )
+
+
+def two_of(size: tuple[int, ...]) -> tuple[int, int]:
+    """Return a size as there is room for: height and width, or a length and 0; (0, 0) of a value with more axes."""
+    height, width = (*size, 0, 0)[:2] if len(size) <= 2 else (0, 0)
+    return height, width
 
 
 def _payloads(parts: list[Payload], room: Room | None) -> pa.Array:
@@ -456,9 +462,11 @@ def error_from_json(text: str) -> Error:
     kind = getattr(errors, str(message.get("type")), None)
     if not (isinstance(kind, type) and issubclass(kind, Error)):
         kind = errors.TransportError
-    error: Error = kind(f"{message.get('message')}")
+    error: Error = kind(errors.printable(f"{message.get('message')}"))
     there = message.get("traceback")
-    return errors.with_remote_traceback(error, there[-_MAX_TRACEBACK:]) if isinstance(there, str) and there else error
+    if not isinstance(there, str) or not there:
+        return error
+    return errors.with_remote_traceback(error, errors.printable(there[-_MAX_TRACEBACK:]))
 
 
 def parse_json(data: bytes, max_bytes: int = MAX_REQUEST_BYTES) -> dict[str, Any]:

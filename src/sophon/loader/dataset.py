@@ -45,6 +45,7 @@ from sophon.plan.plan import Plan
 from sophon.process.arenas import bound_arenas
 from sophon.process.opencv import alone_after_fork
 from sophon.store.digests import Digests
+from sophon.store.fields import FOREGROUND
 
 
 class RemoteDataset(Dataset[Any]):
@@ -126,7 +127,8 @@ class RemoteDataset(Dataset[Any]):
         self.whole = self.whole if self.table is not None else self.pipeline
         if digests is not None:
             _check_told(digests, opened, self.url)
-        self.samples = Samples(sources, opened, self.pipeline, self.seed, columns, self.url, told.faults.deadline_s)
+        brought = (*columns, *_own_fields(self.pipeline, columns, opened, self.url))
+        self.samples = Samples(sources, opened, self.pipeline, self.seed, brought, self.url, told.faults.deadline_s)
         self.is_cached = cache is not False
         self.measures = policy if isinstance(policy, str) and policy in MEASURED else None
         checked = _checked(told.faults, digests)
@@ -178,7 +180,9 @@ class RemoteDataset(Dataset[Any]):
         kind: str,
         targets: Targets | None,
     ) -> Finishing:
-        has_labels, fields = self.opened.has_labels, self.samples.fields
+        # What the decoder takes together stays together, and is no column that users see.
+        fields = () if self.pipeline.takes_bundle else self.samples.fields
+        has_labels = self.opened.has_labels
         return Finishing(
             self.pipeline, self.seed, self.url, has_labels, columns, fields, target_transform, kind, targets
         )
@@ -193,6 +197,7 @@ class RemoteDataset(Dataset[Any]):
             checked: How what nodes send is checked; "" if it is not.
         """
         samples, pipeline, opened = self.samples, self.pipeline, self.opened
+        samples.sources.compare_columns(samples.columns)
         if self.is_cached:
             if policy is not None:
                 raise ConfigError(
@@ -447,6 +452,27 @@ def _names_of(recipe: Any, columns: Sequence[str], target_transform: Any) -> Seq
     if target_transform is not None:
         raise ConfigError("target_transform: let a step of the recipe do it, which is given the whole sample")
     return recipe.names
+
+
+def _own_fields(pipeline: Pipeline, columns: Sequence[str], opened: Opened, url: str) -> tuple[str, ...]:
+    """Return the fields that the decoder of a pipeline takes together with the first.
+
+    Raises:
+        ConfigError: The data set does not have them, or others are to come along as well.
+    """
+    if not pipeline.takes_bundle:
+        return ()
+    names = tuple(name for name, _ in pipeline.fields)
+    there = [field.name for field in opened.fields[1:]]
+    for name in names:
+        if name not in there:
+            has = f"there is {', '.join(there)}" if there else "its samples are single files"
+            hint = "; run `sophon index` for it" if name == FOREGROUND else ""
+            raise ConfigError(f"{pipeline.ops[0].name()}: {url} has no field {name!r}; {has}{hint}")
+    for name in columns:
+        if name in there:
+            raise ConfigError(f"columns: {name!r} is a field, and a volume takes those that its decoder names alone")
+    return names
 
 
 def _checked(faults: Faults, digests: Digests | None) -> str:

@@ -152,7 +152,7 @@ def _straight(
     """Return the tensor of a picture that is cropped, resized and mirrored; None if a picture in between is needed."""
     spec = spec_of(value)
     box: Box = (0, 0, spec.height, spec.width)
-    size = (spec.height, spec.width)
+    size: tuple[int, ...] = (spec.height, spec.width)
     flips = [False, False]
     for op, drawn in zip(moves, params, strict=False):  # the last two draw nothing
         if isinstance(op, _FLIPS):
@@ -165,7 +165,7 @@ def _straight(
                 return None
             box = _inside(box, _mirrored(inner, spec, flips[0], flips[1]))
             spec = op.output(spec)
-            size = box[2:]
+            size = box[2], box[3]
     shape = (_CHANNELS, *size)
     result: Tensor = np.empty(shape, np.uint8 if table is None else np.float32) if out is None else out
     if result.shape != shape:

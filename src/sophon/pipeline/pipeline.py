@@ -14,7 +14,7 @@ from sophon.errors import ConfigError, Error, OpError
 from sophon.pipeline.call import Call, as_call, is_albumentations, met
 from sophon.pipeline.fuse import Fused, fuse
 from sophon.pipeline.known_failures import known_remedy
-from sophon.pipeline.op import Json, Op, Params, drawn
+from sophon.pipeline.op import Decoder, Json, Op, Params, drawn
 from sophon.pipeline.ops.combined.views import Views
 from sophon.pipeline.ops.decode import Decode
 from sophon.pipeline.ops.on_tensor import OnTensor
@@ -22,11 +22,13 @@ from sophon.pipeline.ops.tensor import Tensor
 from sophon.pipeline.region import first_crop
 from sophon.pipeline.registry import MOST_STEPS, check_bounds, op_from_spec
 from sophon.pipeline.rng import Key, Rng
-from sophon.pipeline.spec import ENCODED, Kind, Spec, Value, spec_of
+from sophon.pipeline.spec import ENCODED, SIGNALS, Kind, Spec, Value, spec_of
 from sophon.pipeline.trace import Trace
 from sophon.pipeline.translation import ops_from_transform
+from sophon.pipeline.translation.torchaudio import op_for
 
 _BOXES = "boxes"  # kind of field, as in `store.fields`
+_ARRAYS = (Kind.TENSOR, Kind.VIEWS, *SIGNALS)  # what users see tensors of
 _FORMAT = 1  # version of the JSON form
 _LONGEST_WORDS = 400  # characters: twice what a recipe of ten ops has
 _MAX_JSON_BYTES = 1 << 16  # a recipe is a few hundred bytes
@@ -39,8 +41,9 @@ class Pipeline:
     afterwards, and its fingerprint names it on both sides of the link.
 
     Args:
-        ops: Ops in order, the first one taking encoded bytes (`Decode`). A callable that is not an op becomes a `Call`:
-            it stays on the trainer, and so does everything after it. `Views` become several ops, one for each stage.
+        ops: Ops in order, the first one taking encoded bytes: `Decode`, or the decoder of another kind of data. A
+            callable that is not an op becomes a `Call`: it stays on the trainer, and so does everything after it.
+            `Views` become several ops, one for each stage.
         fields: Name and kind of each further field that accompanies the picture: masks, boxes. The payload of such a
             sample holds all of them (`codec.targets`); only the trainer processes them.
 
@@ -84,6 +87,8 @@ class Pipeline:
         specs = [ENCODED]
         for position, op in enumerate(told):
             try:
+                if isinstance(op, Call):
+                    op = op_for(op.function, specs[-1]) or op  # noqa: PLW2901 - what it is at this place
                 for stage in op.divided(specs[-1]) if isinstance(op, Views) else (op,):
                     specs.append(stage.output(specs[-1]))
                     found.append(stage)
@@ -91,6 +96,11 @@ class Pipeline:
                 raise ConfigError(f"op {position}: {error}") from error
         steps = _with_metadata(tuple(found), specs)
         along = _checked_fields(tuple(fields))
+        first = steps[0]
+        if isinstance(first, Decoder) and first.fields:
+            if along not in ((), first.fields):
+                raise ConfigError(f"fields: {first.name()} decodes {first.fields} with the first; leave them out")
+            along = _checked_fields(first.fields)
         spec = [op.to_spec() for op in steps]
         text = _canonical([spec, along] if along else spec)
         set_ = object.__setattr__
@@ -120,6 +130,11 @@ class Pipeline:
         get. Any other callable runs on the trainer as it is, seeded per sample.
         """
         return cls(ops_from_transform(transform))
+
+    @property
+    def takes_bundle(self) -> bool:
+        """Whether the fields of a sample are decoded together, by the first op."""
+        return isinstance(self.ops[0], Decoder) and bool(self.ops[0].fields)
 
     @property
     def reach(self) -> int:
@@ -160,7 +175,7 @@ class Pipeline:
             spec = spec_of(value)
             at = position
             try:
-                by_op = self.specs[position].kind in (Kind.TENSOR, Kind.VIEWS)
+                by_op = self.specs[position].kind in _ARRAYS
                 value = met(self.ops[position], value, spec, by_op=by_op)
                 for at in range(position, after):
                     op = self.ops[at]

@@ -11,14 +11,17 @@ kind                  the value at run time                      shape
                       unless the spec says another one
 ``Kind.TENSOR``       C-contiguous ``numpy.ndarray``; after a    ``(channels, height, width)``
                       trainer-only step a ``torch.Tensor``
+``Kind.AUDIO``        `Signal`: sound                            ``(channels, samples)``
+``Kind.VOLUME``       `Signal`: a volume                         ``(channels, depth, height, width)``
 ``Kind.VIEWS``        `ViewSet`: several values of one sample    ``(views,)``
 ``Kind.OBJECT``       whatever a trainer-only callable returned  ``()``
 ====================  =========================================  =======================
 
-A dimension that is not known yet is None. Pictures are normally in mode RGB or L, depending on the number of channels;
-`mode` names any other mode (`MODES`), which few ops take: see `Op.modes`. The spec of views holds the spec of each view
-in `views`; its dtype is the container that users get (`arranged`). For a picture whose sample has boxes, `objects`
-holds their positions, for ops whose draws depend on them (`Op.looks`).
+A dimension that is not known yet is None. Pictures are in mode RGB or L as a rule, by the number of channels; `mode`
+names any other one (`MODES`). Few ops take those: see `Op.modes`. The spec of views has the spec of each in `views`,
+and as its dtype what users see them in (`arranged`). Of a picture whose sample has boxes, `objects` says where
+those lie in it, for ops that draw by them (`Op.looks`). Of sound and volumes, `scale` is what a step along each axis
+is, in samples per second or mm, where that is known beforehand.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ import numpy as np
 from PIL import Image
 
 from sophon.errors import ConfigError
-from sophon.pipeline.part import Canvas, Part
+from sophon.pipeline.part import Canvas, Part, Signal
 
 Value: TypeAlias = Any
 Shape: TypeAlias = tuple[int | None, ...]
@@ -65,8 +68,14 @@ class Kind(Enum):
     ENCODED = "encoded"
     IMAGE = "image"
     TENSOR = "tensor"
+    AUDIO = "audio"
+    VOLUME = "volume"
     VIEWS = "views"
     OBJECT = "object"
+
+
+SIGNALS: Final = (Kind.AUDIO, Kind.VOLUME)
+"""Kinds of which the value is a `Signal`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +90,18 @@ class Spec:
     dtype: str = "uint8"
     mode: str = ""
     views: tuple[Spec, ...] = ()
-    objects: Objects | None = field(default=None, compare=False, repr=False)  # not part of the identity of a spec
+    objects: Objects | None = field(default=None, compare=False, repr=False)  # no part of what a value is
+    scale: tuple[float, ...] = ()
 
     @property
     def height(self) -> int:
         """Height in pixels; only for images and tensors of known size."""
-        return self._known(self.shape[0 if self.kind is Kind.IMAGE else 1])
+        return self.known(self.shape[0 if self.kind is Kind.IMAGE else 1])
 
     @property
     def width(self) -> int:
         """Width in pixels; only for images and tensors of known size."""
-        return self._known(self.shape[1 if self.kind is Kind.IMAGE else 2])
+        return self.known(self.shape[1 if self.kind is Kind.IMAGE else 2])
 
     @property
     def channels(self) -> int | None:
@@ -99,11 +109,17 @@ class Spec:
         return self.shape[2 if self.kind is Kind.IMAGE else 0]
 
     @property
+    def sizes(self) -> Shape:
+        """Size along each axis: what is left without the channels."""
+        return self.shape[:2] if self.kind is Kind.IMAGE else self.shape[1:]
+
+    @property
     def size_bytes(self) -> int:
         """Size in bytes of a value of this spec; 0 if a dimension is unknown."""
         if self.kind is Kind.VIEWS:
             return sum(view.size_bytes for view in self.views) if self.is_sized else 0
-        return math.prod(d or 0 for d in self.shape) * np.dtype(self.dtype).itemsize
+        own = math.prod(d or 0 for d in self.shape) * np.dtype(self.dtype).itemsize
+        return own + sum(view.size_bytes for view in self.views)
 
     @property
     def is_sized(self) -> bool:
@@ -114,7 +130,17 @@ class Spec:
         """Return the spec of a picture with these objects in it; None if they are unknown."""
         return self if objects is self.objects else replace(self, objects=objects)
 
-    def _known(self, dimension: int | None) -> int:
+    def resized(self, sizes: Shape) -> Spec:
+        """Return the spec of sound or a volume of another size, its label with it."""
+        views = tuple(replace(view, shape=(view.shape[0], *sizes)) for view in self.views)
+        return replace(self, shape=(self.shape[0], *sizes), views=views)
+
+    def known(self, dimension: int | None) -> int:
+        """Return a dimension.
+
+        Raises:
+            ConfigError: It is not known yet.
+        """
         if dimension is None:
             raise ConfigError(
                 f"{self} has no size yet, so nothing can be drawn for it; an op with a result of unknown size must "
@@ -160,6 +186,21 @@ def image(height: int | None, width: int | None, channels: int | None, mode: str
     return Spec(Kind.IMAGE, (height, width, channels))
 
 
+def volume(
+    channels: int | None, sizes: Shape, has_label: bool, spacing: tuple[float, ...] = (), dtype: str = "float32"
+) -> Spec:
+    """Return the spec of a volume; that of its label is among its views."""
+    views = (Spec(Kind.TENSOR, (1, *sizes)),) if has_label else ()
+    return Spec(Kind.VOLUME, (channels, *sizes), dtype, views=views, scale=spacing)
+
+
+def _spec_of_signal(value: Signal) -> Spec:
+    sizes = value.whole_sizes
+    shape = (value.array.shape[0], *sizes)
+    views = () if value.label is None else (Spec(Kind.TENSOR, (1, *sizes), value.label.dtype.name),)
+    return Spec(Kind(value.kind), shape, value.array.dtype.name, "", views, value.objects, value.scale)
+
+
 def spec_of(value: Value) -> Spec:  # noqa: PLR0911 - one line per kind
     """Return the spec of a value that exists."""
     if isinstance(value, Image.Image):
@@ -173,6 +214,8 @@ def spec_of(value: Value) -> Spec:  # noqa: PLR0911 - one line per kind
         return Spec(Kind.VIEWS, (len(views),), value.container, views=views)
     if isinstance(value, np.ndarray):
         return Spec(Kind.TENSOR, value.shape, value.dtype.name)
+    if isinstance(value, Signal):
+        return _spec_of_signal(value)
     if isinstance(value, bytes | bytearray | memoryview):
         return Spec(Kind.ENCODED, (len(value),))
     torch: Any = sys.modules.get("torch")  # if torch is not loaded, there can be no tensor
@@ -181,12 +224,23 @@ def spec_of(value: Value) -> Spec:  # noqa: PLR0911 - one line per kind
     return OBJECT
 
 
+def seen(value: Signal) -> Value:
+    """Return what users see of sound or a volume: its numbers; with a label, both by name.
+
+    Raises:
+        OpError: It is not the whole.
+    """
+    value.require_whole()
+    return value.array if value.label is None else ViewSet((value.array, value.label), _WITH_LABEL)
+
+
 # --- arrangements -----------------------------------------------------------------------------------------------------
 # The container in which users get the views of a sample, as a text, so that a spec can hold it: "list", "tuple", or
 # JSON for a nest of lists, tuples and dicts, such as DINOv2 returns. In the JSON a number stands for a view, […] for a
 # list, {"tuple": […]} for a tuple and {"dict": [[name, …], …]} for a dict.
 
 _PLAIN_ARRANGEMENTS: Final[dict[str, type]] = {"list": list, "tuple": tuple}
+_WITH_LABEL: Final = '{"dict": [["image", 0], ["label", 1]]}'
 _LONGEST_ARRANGEMENT: Final = 1 << 12
 _DEEPEST_ARRANGEMENT: Final = 6
 _ARRANGEMENT: Final = '"list", "tuple", or an arrangement of views'

@@ -48,7 +48,7 @@ class ServerConfig:
 
     Args:
         host: Address to listen on.
-        port: 0 for any free one.
+        port: Port to listen on; 0 for any free one.
         cores: CPU cores for ops; fractions allowed, 0 for none.
         limit_bytes_per_s: Limit on what is sent, or None.
         metrics_port: HTTP port for health and metrics, 0 for any free one, None for none.
@@ -96,7 +96,7 @@ class Ready:
 
 
 def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Callable[[Ready], None]) -> bool:
-    """Serve until SIGTERM or SIGINT, then let requests under way end; return whether it was SIGINT."""
+    """Serve until SIGTERM or SIGINT, then let running requests end; return whether it was SIGINT."""
     _check_place(config)
     tell_all(config.debug)
     _allow_many_files()
@@ -142,7 +142,7 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
         on_ready(ready)
         # The main thread only waits for signals; Flight's own threads do the work.
         signals.wait()
-        LOG.info("stopping: requests under way may end", extra={"event": "stopping"})
+        LOG.info("stopping: waiting for running requests", extra={"event": "stopping"})
         if announcer is not None:
             announcer.leave()
         _drain((service.drain, executor.close, budget.close, maker.close), signals, config.drain_s)
@@ -165,7 +165,7 @@ def _announcer(stores: Mapping[str, Store], config: ServerConfig, ready: Ready) 
 
 
 def _drain(steps: Sequence[Callable[[], None]], signals: StopSignals, most_s: float) -> None:
-    """Let requests under way end, and tasks that cancelled ones have begun; if they do not, end the process."""
+    """Let running requests end, and tasks that cancelled ones have started; if they do not, end the process."""
     drain = threading.Thread(target=lambda: [step() for step in steps], daemon=True)
     drain.start()
     end_s = time.monotonic() + most_s
@@ -173,7 +173,7 @@ def _drain(steps: Sequence[Callable[[], None]], signals: StopSignals, most_s: fl
         signals.listen(_LISTEN_S)
     if drain.is_alive():
         # A trainer that does not read its replies would keep us forever. The stacks show what else may be the matter.
-        sys.stderr.write(f"sophon: requests are still under way after {most_s:g} s and are broken off:\n")
+        sys.stderr.write(f"sophon: requests are still running after {most_s:g} s and are aborted:\n")
         faulthandler.dump_traceback(all_threads=True)
         os._exit(1)
 
@@ -185,7 +185,7 @@ def _allow_many_files() -> None:
 
 
 def import_modules(modules: tuple[str, ...]) -> None:
-    """Import the user's own modules, which register ops and stores; again is no harm."""
+    """Import the user's own modules, which register ops and stores; repeating it does no harm."""
     for name in modules:
         try:
             importlib.import_module(name)
@@ -202,7 +202,7 @@ def _url(config: ServerConfig, port: int) -> str:
 
 
 def _check_place(config: ServerConfig) -> None:
-    """Check that the address is free and ours; gRPC would only say so in its log."""
+    """Check that the address is free and ours; gRPC would only log it."""
     config.access.check_place(config.host)
     try:
         family = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0][0]

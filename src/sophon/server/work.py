@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from sophon.bundle import divided, pack
 from sophon.codec.codec import Payload
 from sophon.codec.cut import RAW, Cut, check_cut, looks_ahead
 from sophon.codec.window.bands import bands_of
@@ -37,7 +38,6 @@ from sophon.server.maker import ChildLost, NoSpace
 from sophon.server.seats import Seat
 from sophon.server.tenants.slot import Slot
 from sophon.store import Store
-from sophon.store.bundle import divided, pack
 from sophon.store.reading import Reading
 from sophon.units import format_bytes
 
@@ -170,7 +170,7 @@ class Work:
 
         Args:
             patience_s: Called before each wait; returns how long it may last, or None for no limit.
-            run_bytes: Returns how many bytes of raw samples may come as one `Run`, of so many that are left; None for a
+            run_bytes: Returns how many bytes of raw samples may come as one `Run`, given how many are left; None for a
                 reply to each sample.
         """
         is_in_order = self._request.in_order

@@ -10,11 +10,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from sophon.bundle import MOST_PARTS
 from sophon.errors import ConfigError
-from sophon.store.bundle import MOST_PARTS
 
 PICTURE: Final = "picture"
 """An encoded picture."""
+AUDIO: Final = "audio"
+"""Encoded sound."""
+VOLUME: Final = "volume"
+"""An encoded volume."""
+FOREGROUND: Final = "foreground"
+"""Where the foreground of a label volume lies: boxes by class, as `sophon index` writes them."""
 BYTES: Final = "bytes"
 """Anything else; only the user's code looks inside."""
 MASK: Final = "mask"
@@ -31,7 +37,20 @@ VALUES: Final = "values"
 TEXT: Final = "text"
 """UTF-8."""
 
+SUFFIXES: Final = {
+    # torchvision.datasets.folder.IMG_EXTENSIONS
+    PICTURE: (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"),
+    AUDIO: (".wav", ".flac"),
+    VOLUME: (".nii", ".nii.gz", ".zarr.zip"),
+}
+"""How files of each kind end. Pictures are looked for where nobody says what, and others where there are none."""
+
 _LONGEST_NAME = 80
+
+
+def kind_by_ending(name: str) -> str | None:
+    """Return the kind of data that a file is of, by the end of its name in lower case."""
+    return next((kind for kind, endings in SUFFIXES.items() if name.endswith(endings)), None)
 
 
 @dataclass(frozen=True)

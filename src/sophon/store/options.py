@@ -6,15 +6,17 @@ option    meaning
 where     a condition that selects rows (`listing/where`); for stores of every kind
 path      listings: the column that holds the paths
 label     listings: the column that holds the labels; "none" for no labels
-listing   folders: the listing beside the pictures that is used, by its name; "none" for none
+listing   folders: name of the listing next to the pictures; "none" for none
 files     folders and tars: which files are samples, as ``.wav,.flac``; "any" for all
-manifest  object stores: where the manifest lies, if neither beside the data nor in the cache
-index     object stores: where the window index lies, if not beside the data
+manifest object stores: location of the manifest, if neither next to the data nor in the cache
+index     object stores: location of the window index, if not next to the data
 fields    what a sample consists of, as ``image,seg.png``: in tars by the endings of its members; in listings and
           Parquet files by the columns that name files, or hold their bytes, the picture's first
 images    folders with targets: the folder of the pictures inside of the data set
 masks     folders with targets: the folder of the masks, whose names are those of the pictures
 boxes     folders with targets: COCO's JSON file, or a folder of YOLO's text files or Pascal VOC's XML files
+labels    folders with volumes: the folder of the label volumes, whose names are those of the images
+foreground  the same: the folder of the indexes of their foreground; "foreground" where there is one
 ========  =========================================================================================
 
 Nothing is escaped: an option ends where ``&`` and the name of another option follow.
@@ -28,7 +30,21 @@ from typing import Final
 
 from sophon.errors import ConfigError
 
-NAMES: Final = ("where", "path", "label", "listing", "files", "fields", "index", "manifest", "images", "masks", "boxes")
+NAMES: Final = (
+    "where",
+    "path",
+    "label",
+    "listing",
+    "files",
+    "fields",
+    "index",
+    "manifest",
+    "images",
+    "masks",
+    "boxes",
+    "labels",
+    "foreground",
+)
 _START: Final = re.compile(rf"\?(?=(?:{'|'.join(NAMES)})=)")
 _BETWEEN: Final = re.compile(rf"&(?=(?:{'|'.join(NAMES)})=)")
 _SUFFIX: Final = re.compile(r"\.[\w.-]+")

@@ -17,6 +17,7 @@ from sophon.errors import ConfigError, StoreError
 from sophon.store.address import Place, is_address, parse_address
 from sophon.store.annotations.listed import ListedStore
 from sophon.store.annotations.store import AnnotatedStore
+from sophon.store.annotations.volumes import VolumeStore
 from sophon.store.cache import ManifestCache
 from sophon.store.folder import IMAGE_SUFFIXES, FolderStore
 from sophon.store.listing.beside import INSIDE, find_listing, listings_of
@@ -36,6 +37,7 @@ STORES: dict[str, type[Store]] = {
     "listing": ListingStore,
     "annotated": AnnotatedStore,
     "listed": ListedStore,
+    "volumes": VolumeStore,
     "tar": TarStore,
     "parquet": ParquetStore,
 }
@@ -136,6 +138,7 @@ def _manifest(path: Path, options: dict[str, str], cache: ManifestCache, on_prog
 _ARTICLES = {
     "annotated": "pictures with targets",
     "listed": "a listing with fields",
+    "volumes": "volumes with labels",
     "tar": "tar shards",
     "parquet": "Parquet files with pictures in them",
 }
@@ -181,6 +184,8 @@ def recognise(path: Path, options: dict[str, str] | None = None) -> str:
         if kind not in _OWN and store.opens(path):
             return kind
     if path.is_dir():
+        if "labels" in (options or {}):
+            return VolumeStore.kind
         is_annotated = (options or {}).keys() & AnnotatedStore.options
         kind = AnnotatedStore.kind if is_annotated else _recognise_folder(path, options or {})
         return ListedStore.kind if kind == ListingStore.kind and "fields" in (options or {}) else kind

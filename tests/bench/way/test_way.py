@@ -11,6 +11,9 @@ from sophon.bench.way.device import bench_device
 from sophon.bench.way.latency import POLICIES, bench_latency
 from tests.support.pictures import encode, scene
 
+# A busy machine may take seconds to answer.
+busy = pytest.mark.filterwarnings("ignore::sophon.loader.sources.away.AwayWarning")
+
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
@@ -20,6 +23,7 @@ def photos(tmp_path_factory):
     return folder
 
 
+@busy
 def test_epochs_over_a_long_link_come_to_their_end(photos, tmp_path):
     result = bench_latency(photos, tmp_path, 5e6, 0.01, (0, 20))
     assert set(result["rtt_ms"]) == {"0", "20"}

@@ -55,12 +55,12 @@ class Node:
 
     @property
     def enter(self) -> tuple[str, ...]:
-        """What to put before a command so that it runs there."""
+        """Command prefix that runs a command there."""
         return (str(tool("ip")), "netns", "exec", self.namespace)
 
     @property
     def enter_network(self) -> tuple[str, ...]:
-        """The same without another /sys, which hides the cgroups: for a process that looks whether it has a quota."""
+        """The same without a separate /sys, which would hide the cgroups from a process that checks for a quota."""
         path = tool("nsenter")
         return self.enter if path is None else (path, f"--net=/run/netns/{self.namespace}")
 
@@ -70,8 +70,8 @@ class ShapedLink:
 
     Args:
         bytes_per_s: Rate from each storage node to the trainer, counted on whole frames.
-        nodes: How many storage nodes there are, each with a link of its own.
-        shares: What part of the rate each link has, where they differ.
+        nodes: How many storage nodes there are, each with its own link.
+        shares: Share of the rate that each link has, if they differ.
     """
 
     def __init__(self, bytes_per_s: float, nodes: int = 1, shares: Sequence[float] = ()) -> None:
@@ -124,11 +124,11 @@ class ShapedLink:
 
     @property
     def congestion_control(self) -> str:
-        """That of TCP at the storage node."""
+        """TCP's congestion control at the storage node."""
         return call("ip", "netns", "exec", self.storage.namespace, "cat", _CONTROL).strip()
 
     def close(self) -> None:
-        """Remove the namespaces, and with them the interfaces; nothing to remove is fine."""
+        """Remove the namespaces, and with them the interfaces; it is fine if there are none."""
         for node in (*self.storages, self.trainer):
             with contextlib.suppress(ToolError):
                 call("ip", "netns", "delete", node.namespace)
@@ -147,7 +147,7 @@ def loopback_congestion_control() -> str | None:
 
 
 def can_shape() -> bool:
-    """Whether this process may make namespaces and the tools are there."""
+    """Whether this process may create namespaces and the tools are installed."""
     return hasattr(os, "geteuid") and os.geteuid() == 0 and all(map(tool, ("ip", "tc")))
 
 

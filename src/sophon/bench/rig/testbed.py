@@ -27,7 +27,7 @@ SHAPES = ("auto", "tbf", "server")
 
 @dataclass(frozen=True)
 class RigFacts:
-    """How a rig is made, for the record.
+    """A description of a rig, for the record.
 
     Args:
         shaped_by: "tbf": the kernel, on a veth pair; "server": `sophon serve --limit`, on loopback.
@@ -124,7 +124,7 @@ class Testbed:
 
     @contextmanager
     def ranks(self, count: int) -> Iterator[list[Trainer]]:
-        """Run so many trainers beside the first, on its CPU, each told which rank it is as torchrun does."""
+        """Run further trainers on the CPU of the first, each told its rank as torchrun does."""
         with ExitStack() as stack:
             trainers = []
             for rank in range(count):
@@ -160,9 +160,9 @@ def open_testbed(
 
     Args:
         link_bytes_per_s: Rate of the link from each storage node to the trainer.
-        shape: Who holds it: "tbf", "server", or "auto" for the kernel where this process may ask it.
-        nodes: How many storage nodes there are, each with a link of its own.
-        shares: What part of the rate each link has, where they differ.
+        shape: What limits it: "tbf", "server", or "auto" for the kernel if this process is allowed to.
+        nodes: How many storage nodes there are, each with its own link.
+        shares: Share of the rate that each link has, if they differ.
     """
     if shape not in SHAPES:
         raise ConfigError(f"shape: expected one of {', '.join(SHAPES)}, got {shape!r}")
@@ -183,7 +183,7 @@ def open_testbed(
 
 @contextmanager
 def _ended_in_order() -> Iterator[None]:
-    """Have SIGTERM unwind the stack as Ctrl-C does, so that nothing is left behind."""
+    """Make SIGTERM unwind the stack as Ctrl-C does, so that nothing is left behind."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from sophon.cli.access import access_from, access_options
 from sophon.cli.logs import INTERRUPTED, set_format, tell
-from sophon.cli.output import json_option, show
-from sophon.errors import ConfigError
-
-_ADDRESS = "sophon://HOST:PORT"
 
 
-@click.group(invoke_without_command=True)
+@click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port", default=7070, show_default=True, type=click.IntRange(0, 65535), help="Port there; 0 for any free one."
@@ -66,9 +59,6 @@ def registry(
 
     Nodes announce themselves with `sophon serve --registry`; trainers open sophon://HOST:PORT/DATASET.
     """
-    ctx = click.get_current_context()
-    if ctx.invoked_subcommand is not None:
-        return
     from sophon.cluster.registry import RegistryConfig, RegistryService, run_registry  # Flight takes a moment to load
     from sophon.server.access import Tokens
 
@@ -82,43 +72,4 @@ def registry(
     is_interrupt = run_registry(config, on_ready)
     tell("stopped", "stopped")
     if is_interrupt:
-        ctx.exit(INTERRUPTED)
-
-
-@registry.command("status")
-@click.argument("address", metavar=_ADDRESS)
-@json_option
-def status_command(address: str, json_target: str | None) -> None:
-    """Show all nodes, and parts that have no holder."""
-    show(_asked(address, "status"), json_target, _print_status)
-
-
-@registry.command("forget")
-@click.argument("address", metavar=f"{_ADDRESS}/DATASET")
-def forget_command(address: str) -> None:
-    """Forget the parts of a data set that nobody holds: from now on it is smaller."""
-    place, _, dataset = address.rpartition("/")
-    if place.endswith("/") or not dataset:
-        raise ConfigError(f"expected {_ADDRESS}/DATASET, got {address!r}")
-    count = _asked(place, "forget", {"dataset": dataset})["forgotten"]
-    click.echo(f"{count} {'part' if count == 1 else 'parts'} forgotten")
-
-
-def _asked(address: str, action: str, message: dict[str, Any] | None = None) -> dict[str, Any]:
-    from sophon.link.registry import RegistryClient
-    from sophon.link.wire import parse_json
-
-    return parse_json(RegistryClient(address).action(action, json.dumps(message or {}).encode()), 64 << 20)
-
-
-def _print_status(result: dict[str, Any], console: Console) -> None:
-    table = Table("node", "role", "state", "cores", "data set", "part", "samples")
-    for node in result["nodes"]:
-        for name, held in sorted(node["datasets"].items()):
-            part = held["part"] or held["fingerprint"][:12]
-            table.add_row(
-                node["url"], node["role"], node["state"], f"{node['cores']:g}", name, part, f"{held['samples']:,}"
-            )
-    console.print(table)
-    for name in result["missing"]:
-        console.print(f"no node holds {name}; start one, or `sophon registry forget` it")
+        click.get_current_context().exit(INTERRUPTED)

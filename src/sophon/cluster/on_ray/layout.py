@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from sophon.errors import ConfigError
-from sophon.store.part import Part
+from sophon.store.listing.part import Part
 
 NAMESPACE = "sophon"
 REGISTRY = "sophon:registry"

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from sophon.bundle import unpack
 from sophon.codec.boxes import with_sight
 from sophon.codec.codec import Payload
 from sophon.codec.cut import RAW, finish_payload
@@ -24,10 +25,10 @@ from sophon.loader.torch_import import torch
 from sophon.pipeline import Key, Kind, Op, Pipeline, Tensor, Trace, Value
 from sophon.pipeline.call import Call
 from sophon.pipeline.ops import Views
+from sophon.pipeline.part import Signal
 from sophon.pipeline.rng import Rng
 from sophon.pipeline.seeding import seeded
-from sophon.pipeline.spec import ViewSet, arranged
-from sophon.store.bundle import unpack
+from sophon.pipeline.spec import SIGNALS, ViewSet, arranged, seen
 
 _TARGET_POSITION = (1 << 32) + 1  # neither a pipeline's op nor collating draws the same random words
 _DEFAULT_SAMPLE_BYTES = 1 << 20  # a guess for pipelines whose result has no fixed size
@@ -107,7 +108,8 @@ class Finishing:
     def layout(self) -> Layout | None:
         """Shape and dtype of a finished sample, if it is a tensor of known size."""
         spec = self.pipeline.specs[-1]
-        if spec.kind is not Kind.TENSOR or None in spec.shape or self.targets is not None:
+        is_one = spec.kind in (Kind.TENSOR, *SIGNALS) and not spec.views
+        if not is_one or None in spec.shape or self.targets is not None:
             return None
         return tuple(d or 0 for d in spec.shape), spec.dtype
 
@@ -115,7 +117,7 @@ class Finishing:
     def result_bytes(self) -> int:
         """Size of a finished sample, or a guess."""
         spec = self.pipeline.specs[-1]
-        is_known = spec.kind in (Kind.TENSOR, Kind.VIEWS) and spec.is_sized
+        is_known = spec.kind in (Kind.TENSOR, Kind.VIEWS, *SIGNALS) and spec.is_sized
         return spec.size_bytes if is_known else _DEFAULT_SAMPLE_BYTES
 
     def make(self, reply: Reply, key: Key, out: Tensor | None = None, wants_trace: bool = False) -> Made:
@@ -167,6 +169,8 @@ class Finishing:
         start_s = time.monotonic()
         if own < len(pipeline):
             value = pipeline.run(value, key, own, out=out)
+        if isinstance(value, Signal):  # users see its numbers
+            value = seen(value)
         target = self._target(reply.label, key)
         if trace is not None:
             trace.own_s = time.monotonic() - start_s
@@ -183,7 +187,9 @@ class Finishing:
         if pipeline.looks:
             key = with_sight(pipeline, key, payload, size, targets.boxes(values))
         value = finish_payload(pipeline, payload, key, reply.cut, own, None, noted)
-        size = size if 0 not in size else noted.size
+        if 0 in size:
+            height, width = noted.size
+            size = height, width
         sample = targets.put_together(pipeline, value, values, key, size, is_raw)
         start_s = time.monotonic()
         if own < len(pipeline):
@@ -236,10 +242,9 @@ class Finishing:
 
     @property
     def _last_steps(self) -> list[tuple[Op, ...]]:
-        """The last steps of each view."""
+        """The last steps of each view; none where image and label of a volume went the same way."""
         last = self.pipeline.ops[-1]
-        assert isinstance(last, Views)
-        return list(last.views)
+        return list(last.views) if isinstance(last, Views) else [(), ()]
 
     def _view(self, steps: tuple[Op, ...], value: Value) -> Any:
         """Return a view in the output form; the result of a user step is returned unchanged."""

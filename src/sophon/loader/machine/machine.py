@@ -381,7 +381,7 @@ class Machine:
         return late_s, request.heard_s + (self._patience.most_s if request.can_be_lost else math.inf)
 
     def _repeat(self, request: _Request, now_s: float) -> Ask | None:
-        """Ask for what is late a second time."""
+        """Request late samples a second time."""
         owed = [] if request.is_second else self._owed_alone(request)
         if not owed or not self._is_needed(owed[0]):
             return None

@@ -25,7 +25,7 @@ class Parts:
     Args:
         holders: For each part the numbers of the nodes that hold it, ascending; none where only the fallback has it.
         of: For each position the number of its part; None where there is only one.
-        names: What to call the nodes in messages; by default "node 0" and so on.
+        names: Names of the nodes for messages; by default "node 0" and so on.
     """
 
     holders: tuple[tuple[int, ...], ...]
@@ -63,10 +63,10 @@ class Parts:
 
 @dataclass
 class Wait:
-    """How long something of one part is owed.
+    """How long samples of one part have been owed.
 
-    Time in which a holder could have been asked, and the driver did not come to it, does not count: a driver with one
-    thread may be reading the samples of another part.
+    Time in which a holder could have been asked but the driver was busy does not count: a driver with one thread may be
+    reading the samples of another part.
     """
 
     owed: int = 0  # positions that were asked for and not received
@@ -77,12 +77,12 @@ class Wait:
     failure: Error | None = None  # the last of them
 
     def asks(self, is_new: bool, now_s: float, ready_s: float) -> None:
-        """Record that a position is asked for.
+        """Record that a position is requested.
 
         Args:
             is_new: Whether it is for the first time.
             now_s: The time.
-            ready_s: Since when it could have been asked for, as far as the holders go.
+            ready_s: Since when a holder could have been asked for it.
         """
         if self.since_s is None:
             self.since_s = now_s
@@ -100,7 +100,7 @@ class Wait:
         self.tries = 0
 
     def failed(self, positions: int, now_s: float) -> None:
-        """Record that so many positions have to be asked for again."""
+        """Record that a number of positions have to be requested again."""
         self.asked -= positions
         self.left_s = now_s
 
@@ -125,7 +125,7 @@ class Wait:
             self.tries, self.failure = tries, other.failure
 
     def waited_s(self, now_s: float, ready_s: float) -> float:
-        """Return for how long it has been waited for.
+        """Return how long the wait has lasted.
 
         Args:
             now_s: The time.

@@ -1,4 +1,4 @@
-"""How long a request may be silent before another source is asked too: a part of the machine.
+"""Determines how long a request may be silent before another source is asked too; part of the machine.
 
 Given in seconds, or learned: a request is late when it is silent for several times longer than nineteen of twenty
 others were lately, as Dean and Barroso propose in "The Tail at Scale" (2013). Second requests are bounded to a tenth
@@ -46,7 +46,7 @@ class Patience:
         self._twice += samples if twice else 0
 
     def may_ask_twice(self, samples: int) -> bool:
-        """Return whether so many more samples may be asked for a second time."""
+        """Return whether this many more samples may be requested a second time."""
         return self._twice <= _SHARE * (self._asked + samples)
 
     @property

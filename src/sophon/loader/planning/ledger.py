@@ -1,7 +1,7 @@
 """What torch's own worker processes, in which a `RemoteDataset` runs, report to the process that plans.
 
 Each of them appends lines of JSON to one anonymous file, which the process that made it reads when an epoch begins or
-somebody asks for the counts. So nobody waits for anybody, and there is one record and one plan for all of them.
+the counts are requested. So no process waits for another, and there is one record and one plan for all of them.
 
 Limits: Linux, where a spawned process finds the file through /proc; elsewhere workers keep to themselves what they see.
 """

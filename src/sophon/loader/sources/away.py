@@ -55,7 +55,7 @@ class Absences:
 
     Args:
         names: Name of each source for messages.
-        deadline_s: How long nothing may come before an error is raised.
+        deadline_s: Seconds without any answer before an error is raised.
         clock: Monotonic seconds.
     """
 

@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import zip_longest
 
 from sophon.errors import ConfigError, Error, RetryableError, UnavailableError
 from sophon.link.listing import Listing
@@ -48,10 +49,10 @@ class Census:
         nodes: All nodes; those that have been opened know what they have.
         fallback: The path to fall back on, if there is one.
         pipeline: The pipeline to divide.
-        deadline_s: How long nothing may come before an error is raised.
-        expected: Fingerprints of what nodes hold, by their number, where a way of discovery has said it. A node that
-            does not answer is not waited for if another one holds the same.
-        keep_ids: Whether ids are kept, for nodes that are found later.
+        deadline_s: Seconds without any answer before an error is raised.
+        expected: Fingerprints of the nodes' data sets, by number, if discovery has provided them. The census does not
+            wait for a silent node if another one holds the same.
+        keep_ids: Whether to keep ids, for nodes that are found later.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Census:
         check_numbers([node.opened for node in self._nodes if node.opened is not None])
         if len(found) == 1 and not opened.part:
             self._check_copies(opened, absent)
-            return opened, None, (tuple(range(len(self._nodes))),)
+            return replace(opened, state=self._state()), None, (tuple(range(len(self._nodes))),)
         union = unite([self._told(fingerprint) for fingerprint in found], keep_ids=self._keep_ids)
         whole = self._whole(opened, union)
         self._check_parts(union, absent)
@@ -171,16 +172,12 @@ class Census:
 
     def _whole(self, opened: Opened, union: Union) -> Opened:
         told = [node.opened for node in self._nodes if node.opened is not None]
+        self._check_fields(opened)
         for node in self._nodes:
             if node.opened is not None and set(node.opened.columns) != set(opened.columns):
                 raise ConfigError(
                     f"{node.address} has the columns {', '.join(node.opened.columns)}, but another node "
                     f"{', '.join(opened.columns)}; parts of one data set must have the same columns"
-                )
-            if node.opened is not None and node.opened.fields != opened.fields:
-                raise ConfigError(
-                    f"samples at {node.address} consist of {_names(node.opened)}, but at another node of "
-                    f"{_names(opened)}; parts of one data set must have the same fields"
                 )
         return replace(
             opened,
@@ -190,9 +187,30 @@ class Census:
             has_labels=union.labels is not None,
             max_samples=min(one.max_samples for one in told),
             columns_digest=" ".join(sorted({f"{one.fingerprint}:{one.columns_digest}" for one in told})),
+            state=self._state(),
         )
 
+    def _check_fields(self, opened: Opened) -> None:
+        for node in self._nodes:
+            if node.opened is not None and node.opened.fields != opened.fields:
+                raise ConfigError(
+                    f"samples at {node.address} consist of {_names(node.opened)}, and at another node of "
+                    f"{_names(opened)}; copies and parts of one data set have the same fields"
+                )
+
+    def _state(self) -> str:
+        """Return what stands for the files of all nodes that have answered."""
+        return " ".join(sorted({node.opened.state for node in self._nodes if node.opened is not None})).strip()
+
     def _check_copies(self, opened: Opened, absent: list[str]) -> None:
+        self._check_fields(opened)
+        named = {node.opened.classes: node.address for node in self._nodes if node.opened and node.opened.classes}
+        if len(named) > 1:
+            (some, here), (others, other) = list(named.items())[:2]
+            raise ConfigError(
+                f"{here} and {other} hold the same files and numbers of classes, with other names of classes: "
+                f"{_first_other(some, others)}; serve the same data set at both, or leave one out"
+            )
         if self._fallback is not None:
             there = self._fallback.open(self._pipeline)
             if absent and there.fingerprint != opened.fingerprint:
@@ -279,5 +297,13 @@ def check_numbers(told: Sequence[Opened]) -> None:
         )
 
 
+def _first_other(some: Sequence[str], others: Sequence[str]) -> str:
+    """Return the first name that differs between two lists."""
+    for number, (one, other) in enumerate(zip_longest(some, others, fillvalue="")):
+        if one != other:
+            return f"class {number} is {one!r:.40} and {other!r:.40}"
+    return "no difference"
+
+
 def _names(opened: Opened) -> str:
-    return ", ".join(field.name for field in opened.fields) or "one file"
+    return ", ".join(f"{field.name} ({field.kind})" for field in opened.fields) or "one file"

@@ -143,8 +143,12 @@ class FoundSources(Sources):
 
     def open(self, pipeline: Pipeline) -> Opened:
         """Open the data set at the nodes that were found; see `Sources.open`."""
-        self._opened_as = super().open(pipeline)
-        return self._opened_as
+        opened = super().open(pipeline)
+        if self._union is None:
+            for source in self._used:  # one that did not answer holds the same as the others, or nothing
+                source.expected = "" if source.opened is not None else opened.fingerprint
+        self._opened_as = opened
+        return opened
 
     def _census(self, pipeline: Pipeline) -> Census:
         known = len(self._found.nodes)
@@ -167,11 +171,6 @@ class FoundSources(Sources):
         if time.monotonic() >= self._looks_at_s and self._opened_as is not None:
             self._look_soon()
         return (version, None) if version == self._version else (self._version, self.parts(row))
-
-    @property
-    def version(self) -> int:
-        """Number of the division that there is now."""
-        return self._version
 
     def failed(self, number: int) -> None:
         """Look who there is, since a request has failed."""
@@ -294,7 +293,8 @@ class FoundSources(Sources):
 
     def _holds_all(self, source: Source) -> bool:
         assert self._opened_as is not None
-        return source.opened is None or source.opened.fingerprint == self._opened_as.fingerprint
+        its = source.expected if source.opened is None else source.opened.fingerprint
+        return its == self._opened_as.fingerprint
 
     def _name(self, number: int, address: str) -> None:
         names = list(self._names)
@@ -325,6 +325,6 @@ def _first(discovery: Discovery, deadline_s: float) -> Found:
         if time.monotonic() >= end_s:
             raise UnavailableError(
                 f"{discovery.url}: {problem}, for {deadline_s:g} s. Is `sophon serve` running for every part? "
-                "`sophon registry status` shows who there is; raise Faults(deadline_s=…) to wait longer."
+                "`sophon nodes` shows who there is; raise Faults(deadline_s=…) to wait longer."
             )
         time.sleep(_PAUSE_S)

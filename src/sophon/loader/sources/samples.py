@@ -58,7 +58,7 @@ class Samples:
         seed: Seed of all randomness.
         brought: Names of the further columns and fields to fetch.
         url: Name of the sources for messages.
-        deadline_s: How long nothing may come before an error is raised.
+        deadline_s: Seconds without any answer before an error is raised.
 
     Attributes:
         assignment: Which cut each sample gets; may be replaced at any time.
@@ -174,8 +174,9 @@ class Samples:
         return None if name is None else str(name)
 
     def first_file(self) -> bytes | None:
-        """Return the bytes of the first sample, if they are available now."""
-        reply = self._glance(0) if len(self) else None
+        """Return the bytes of the first sample, if they can be had now."""
+        fields = self.fields if self.pipeline.takes_bundle else ()
+        reply = self._glance(0, fields=fields) if len(self) else None
         return None if reply is None or reply.error is not None or reply.cut != RAW else bytes(reply.payload)
 
     def first_sample(self) -> Reply | None:
@@ -205,7 +206,7 @@ class _Samples(Errand):
         self._row = row
         self._stats = stats
         self._watcher = watcher
-        self._version = samples.sources.version
+        self._version = 0  # the machine may have been made before the latest change: it is told once more
         self._sent: dict[int, Request] = {}
         self._fetches: dict[int, Fetch] = {}
 

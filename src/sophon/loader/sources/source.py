@@ -139,6 +139,10 @@ class Source(Transport):
         """Return the sizes from the node, once it is known to hold the same data set."""
         return None if self._opened is None else self._inner.file_sizes(samples, fields)
 
+    def stamp(self, sample: int) -> str:
+        """Return what is known of a sample's file where it lies."""
+        return self._inner.stamp(sample if self._holding is None else self._holding.own_of((sample,))[0])
+
     def _checked(self, fingerprint: str) -> Opened:
         opened = self._inner.open(self._pipeline)
         if self.may_move and opened.fingerprint != fingerprint:

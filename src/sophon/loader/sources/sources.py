@@ -11,7 +11,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from os import PathLike, fspath
 from typing import Any
 
@@ -81,7 +81,7 @@ class Sources:
         fallback: Path of the same files.
         pipeline: The pipeline to divide.
         url: Name of all of them for messages.
-        deadline_s: How long nothing may come before an error is raised.
+        deadline_s: Seconds without any answer before an error is raised.
         has_parts: Whether nodes are known to hold different samples.
     """
 
@@ -212,7 +212,7 @@ class Sources:
 
         Args:
             row: Samples in the order they are wanted.
-            batch_size: As for `Machine`, as are the others.
+            batch_size: Samples in a batch.
             config: Bounds and times.
             size_bytes: First guess at the bytes held for one sample.
             latest: In relaxed order, the last batch that each sample may come in.
@@ -245,7 +245,8 @@ class Sources:
         opening = _Opening(self._all, pipeline, self.absences)
         machine = self.machine([0], 1, self.config(), 0)
         driver = Driver(machine, opening, self._raise_fatal)
-        with self.absences.opening():
+        is_away = any(source.is_remote for source in self._all)  # a path that takes long to list is not away
+        with self.absences.opening() if is_away else nullcontext():
             for _ in driver.inline(lambda: opening.opened is not None):
                 pass
         assert opening.opened is not None
@@ -277,17 +278,34 @@ class Sources:
         """How many nodes there are now."""
         return self.nodes
 
-    @property
-    def version(self) -> int:
-        """Number of the division that there is now; see `FoundSources`."""
-        return 0
-
     def follow(self, row: Row, version: int) -> tuple[int, Parts | None]:  # noqa: ARG002 - these nodes stay
         """Return who holds the samples of a row, if that is not what it was in a version."""
         return version, None
 
     def failed(self, number: int) -> None:
         """Take note that a request has failed."""
+
+    def compare_columns(self, columns: Sequence[str]) -> None:
+        """Raise unless copies of a data set have the same values in their columns, if any of these are asked for.
+
+        Parts are not compared: each has its own rows.
+
+        Raises:
+            ConfigError: They differ; names two of them.
+        """
+        asked = [name for name in columns if name != "id"]
+        if not asked or self._union is not None:
+            return
+        told: dict[str, str] = {}
+        for source in (*self._sources, *(() if self._fallback is None else (self._fallback,))):
+            if source.opened is not None:
+                told.setdefault(source.opened.columns_digest, source.address)
+        if len(told) > 1:
+            here, there = list(told.values())[:2]
+            raise ConfigError(
+                f"{here} and {there} hold the same files with other values in their columns (asked for: "
+                f"{', '.join(map(repr, asked[:5]))}); serve the same listing at both, or leave one out"
+            )
 
     def _raise_fatal(self, error: Error) -> None:
         raise explain(error, self.url)

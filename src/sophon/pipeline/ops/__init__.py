@@ -1,6 +1,12 @@
 """The built-in ops, one file per family. `registry.OPS` is built from this list."""
 
 from sophon.pipeline.ops.affine import RandomAffine, RandomRotation
+from sophon.pipeline.ops.audio.crop import CenterTimeCrop, RandomTimeCrop, TimePad
+from sophon.pipeline.ops.audio.decode import DecodeAudio
+from sophon.pipeline.ops.audio.level import Gain, Mono, RandomGain
+from sophon.pipeline.ops.audio.mask import FrequencyMask, TimeMask
+from sophon.pipeline.ops.audio.resample import Resample
+from sophon.pipeline.ops.audio.spectrum import MFCC, MelSpectrogram
 from sophon.pipeline.ops.augment import RandAugment, TrivialAugmentWide
 from sophon.pipeline.ops.autoaugment import AutoAugment
 from sophon.pipeline.ops.blur import GaussianBlur
@@ -27,17 +33,37 @@ from sophon.pipeline.ops.tone import (
     RandomPosterize,
     RandomSolarize,
 )
+from sophon.pipeline.ops.volumes import (
+    CastVolume,
+    DecodeVolume,
+    NormalizeVolume,
+    RandomBalancedCrop,
+    RandomBrightnessVolume,
+    RandomFlipVolume,
+    RandomNoiseVolume,
+    ResampleVolume,
+)
 
 __all__ = [
+    "MFCC",
     "RGB",
     "AutoAugment",
+    "CastVolume",
     "CenterCrop",
     "CenterCropOrPad",
+    "CenterTimeCrop",
     "ColorJitter",
     "Decode",
+    "DecodeAudio",
+    "DecodeVolume",
+    "FrequencyMask",
+    "Gain",
     "GaussianBlur",
     "Grayscale",
+    "MelSpectrogram",
+    "Mono",
     "Normalize",
+    "NormalizeVolume",
     "OnTensor",
     "PILToTensor",
     "Pad",
@@ -46,16 +72,21 @@ __all__ = [
     "RandomAffine",
     "RandomApply",
     "RandomAutocontrast",
+    "RandomBalancedCrop",
+    "RandomBrightnessVolume",
     "RandomChannelPermutation",
     "RandomChoice",
     "RandomCrop",
     "RandomCropOrPad",
     "RandomEqualize",
     "RandomErasing",
+    "RandomFlipVolume",
+    "RandomGain",
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomInvert",
     "RandomIoUCrop",
+    "RandomNoiseVolume",
     "RandomOrder",
     "RandomPhotometricDistort",
     "RandomPosterize",
@@ -65,11 +96,16 @@ __all__ = [
     "RandomRotation",
     "RandomShortestSize",
     "RandomSolarize",
+    "RandomTimeCrop",
     "RandomVerticalFlip",
     "RandomZoomOut",
+    "Resample",
+    "ResampleVolume",
     "Resize",
     "ResizeKeepRatio",
     "ScaleJitter",
+    "TimeMask",
+    "TimePad",
     "ToFloat",
     "ToTensor",
     "TrivialAugmentWide",

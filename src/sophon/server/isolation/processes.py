@@ -33,6 +33,7 @@ from sophon.codec.window.indexes import DEFAULT_MAX_BYTES
 from sophon.codec.window.windowed import Windowed
 from sophon.errors import OpError
 from sophon.pipeline import Key, Pipeline, Trace
+from sophon.pipeline.ops.volumes.decode import DecodeVolume
 from sophon.server.isolation import frames
 from sophon.server.isolation.child import LEFT, PIPELINES
 from sophon.server.isolation.frames import Kind
@@ -126,8 +127,9 @@ class Processes(Maker):
 def _is_safe(pipeline: Pipeline, cut: Cut) -> bool:
     """Return whether a cut can be made without a decoder and without ops from outside this package."""
     ahead = isinstance(codec_named(cut.codec), AheadCodec)
-    has_masks = any(kind == MASK for _, kind in pipeline.fields)  # which are decoded to be cut
-    return ahead and not has_masks and all(type(op).__module__.startswith("sophon.") for op in pipeline.ops)
+    decodes = any(kind == MASK for _, kind in pipeline.fields)  # which are decoded to be cut
+    decodes = decodes or isinstance(pipeline.ops[0], DecodeVolume)  # whose chunks may be cut by decompressing them
+    return ahead and not decodes and all(type(op).__module__.startswith("sophon.") for op in pipeline.ops)
 
 
 _Started = tuple["subprocess.Popen[bytes]", socket.socket]
@@ -163,7 +165,7 @@ class _Spares:
         return process, ours
 
     def first(self) -> _Started:
-        """Start a process, and have one in reserve if that is wanted."""
+        """Start a process, and keep one in reserve if wanted."""
         started = self.new()
         with self._lock:
             if self._has_reserve and self._reserve is None and not self._is_closed:
@@ -219,7 +221,7 @@ class _Child:
     def make(
         self, slot: Slot, pipeline: Pipeline, data: bytes, key: Key, cut: Cut, claim: Claim
     ) -> tuple[Kind, Payload | None, frames.Costs]:
-        """Return how it went, the payload unless it is too large, and what it cost."""
+        """Return the outcome, the payload unless it is too large, and the cost."""
         with self._lock, self._watched():
             line = self._ready_for(pipeline)
             since_s = time.monotonic()
@@ -234,7 +236,7 @@ class _Child:
             return kind, payload, frames.Costs.parse(note, len(pipeline), most_s)
 
     def probe(self, slot: Slot, pipeline: Pipeline) -> tuple[list[str], str]:
-        """Return the digests that the child finds before it crashes, if it does, and why there are not more."""
+        """Return the digests that the child computes until it crashes, if it does, and why there are not more."""
         found: list[str] = []
         try:
             with self._lock, self._watched():
@@ -247,14 +249,14 @@ class _Child:
                     raise frames.Broken(f"{frame[0]!r} where a digest was expected")
         except ChildLost as lost:
             name = pipeline.ops[min(len(found), len(pipeline) - 1)].name()
-            return found, f"{name} brought a child process down there ({lost.reason})"
+            return found, f"{name} crashed a child process there ({lost.reason})"
         return found, ""
 
     def _ready_for(self, pipeline: Pipeline) -> socket.socket:
         line = self.start()
         if not self._has_begun:
             if frames.receive(line)[0] is not Kind.READY:
-                raise frames.Broken("a child that does not begin as it should")
+                raise frames.Broken("a child that does not start correctly")
             self._has_begun = True
         if pipeline.fingerprint not in self._known:
             frames.send(line, Kind.PIPELINE, pipeline.fingerprint.encode(), json.dumps(pipeline.to_spec()).encode())
@@ -262,7 +264,7 @@ class _Child:
         return line
 
     def _hold(self, is_held: bool) -> None:
-        """Stop the process and all that it has started, or let it go on."""
+        """Suspend the process and everything it has started, or resume it."""
         process = self._process
         if process is not None:  # it is not reaped before `_end`, so that its number is still its own
             with contextlib.suppress(ProcessLookupError):

@@ -23,9 +23,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from sophon.bundle import head_bytes
 from sophon.errors import ConfigError
 from sophon.store.annotations.store import IMAGE, AnnotatedStore
-from sophon.store.bundle import head_bytes
 from sophon.store.fields import BYTES, MASK, PICTURE, Field, named_columns
 from sophon.store.folder import IMAGE_SUFFIXES
 from sophon.store.listing.store import ListingStore

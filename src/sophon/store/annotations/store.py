@@ -16,26 +16,28 @@ from __future__ import annotations
 import os
 import posixpath
 import stat as stat_flags
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from sophon.bundle import head_bytes, pack
 from sophon.errors import ConfigError, StoreError
 from sophon.store.annotations.coco import read_coco
 from sophon.store.annotations.files import VOC_SUFFIX, YOLO_SUFFIX, read_voc, read_yolo
 from sophon.store.annotations.found import Found
-from sophon.store.bundle import head_bytes, pack
 from sophon.store.fields import MASK, PICTURE, Field
 from sophon.store.folder import IMAGE_SUFFIXES, FolderStore, check_inside
-from sophon.store.manifest import KEPT, Manifest, decode_name, encode_name, sources_table
-from sophon.store.store import Progress, Store, describe, fill
+from sophon.store.manifest import Manifest, decode_name, encode_name, is_as_listed, sources_table
+from sophon.store.pages.identity import KEPT
+from sophon.store.store import Progress, Store, describe, fill, stamp_of
 from sophon.units import counted
 
 IMAGE = "image"
+ByStem: TypeAlias = tuple[dict[str, tuple[str, int]], list[str]]
 
 
 class AnnotatedStore(Store):
@@ -57,7 +59,7 @@ class AnnotatedStore(Store):
         told = dict(options or {})
         if "images" not in told or not told.keys() & {"masks", "boxes"}:
             raise ConfigError(f"{path}: expected ?images=FOLDER with masks=FOLDER, boxes=FILE or FOLDER, or both")
-        folder = _inside(path, "images", told["images"])
+        folder = inside(path, "images", told["images"])
         base = FolderStore.scan(path / folder, on_progress)
         if "path" in base.locations.column_names:
             raise StoreError(f"{path / folder}: the name of a picture is not valid text; rename it")
@@ -65,27 +67,28 @@ class AnnotatedStore(Store):
         rows = list(range(len(names)))
         found = Found(())
         if "boxes" in told:
-            rows, found = _boxes(path, _inside(path, "boxes", told["boxes"]), names)
+            rows, found = _boxes(path, inside(path, "boxes", told["boxes"]), names)
             if not rows:
                 raise StoreError(f"{path / told['boxes']} annotates none of the pictures in {path / folder}")
         base = base.select(np.array(rows, np.int64))
         stems = [posixpath.splitext(names[row])[0] for row in rows]
-        masks = _masks(path, _inside(path, "masks", told["masks"]), stems) if "masks" in told else None
-        return _manifest(path, folder, base, masks, found)
+        files = []
+        if "masks" in told:
+            there = inside(path, "masks", told["masks"])
+            files.append(files_beside(path, there, stems, Field("mask", MASK), by_stem(path, there, IMAGE_SUFFIXES)))
+        return manifest_of(cls.kind, path, folder, base, PICTURE, files, found)
 
     @classmethod
     def unchanged(cls, path: Path, manifest: Manifest) -> bool:
         """Return whether neither a folder nor an annotation file has changed since."""
-        rows = zip(*(manifest.sources[column] for column in ("name", "bytes", "mtime_ns")), strict=True)
+        sources = manifest.sources.to_pylist()
         try:
             check_inside(manifest)
-            for name, size, time in rows:
-                stat = (path / decode_name(name.as_py())).stat()
-                if stat.st_mtime_ns != time.as_py() or size.as_py() not in (-1, stat.st_size):
-                    return False
+            return len(sources) > 0 and all(
+                is_as_listed((path / decode_name(source["name"])).stat(), source) for source in sources
+            )
         except (OSError, StoreError):
             return False
-        return len(manifest.sources) > 0
 
     @property
     def _root(self) -> Path:
@@ -106,13 +109,20 @@ class AnnotatedStore(Store):
             self._kept[field.name] = of_field
 
     def changed_ns(self, index: int) -> int:
-        """Return the latest modification time of a sample's files."""
+        """Return the latest time of a sample's files."""
+        return max(stat.st_mtime_ns for stat in self._stats(index))
+
+    def stamp(self, index: int) -> str:
+        """Return the times of a sample's files."""
+        return " ".join(map(stamp_of, self._stats(index)))
+
+    def _stats(self, index: int) -> list[os.stat_result]:
         try:
-            return max(
-                os.stat(self._path(of_field, index)).st_mtime_ns  # noqa: PTH116 - a Path takes longer than the call
+            return [
+                os.stat(self._path(of_field, index))  # noqa: PTH116 - a Path takes longer than the call
                 for of_field in self._kept.values()
                 if "file" in of_field and of_field["file"][index].as_py()
-            )
+            ]
         except OSError as error:
             remedy = "Check that it exists and is readable."
             raise self._failure(index, f"its file cannot be examined: {describe(error)}", remedy) from error
@@ -154,8 +164,8 @@ class AnnotatedStore(Store):
             raise self._failure(index, f"field {name!r}: its file cannot be read: {describe(error)}", remedy) from error
 
 
-def _inside(root: Path, option: str, said: str) -> str:
-    """Return a path given as an option in its shortest form; it must not lead out of the data set."""
+def inside(root: Path, option: str, said: str) -> str:
+    """Return a path of an option in its shortest form; it must not lead out of the data set."""
     short = posixpath.normpath(said)
     if said.startswith(("/", "~")) or short == ".." or short.startswith("../") or "\0" in said:
         raise ConfigError(f"{option}: expected a name inside {root}, got {said!r:.80}")
@@ -164,8 +174,15 @@ def _inside(root: Path, option: str, said: str) -> str:
     return short
 
 
-def _by_stem(root: Path, folder: str, suffixes: tuple[str, ...]) -> tuple[dict[str, tuple[str, int]], list[str]]:
-    """Return the files of a folder tree by stem, with their sizes, and the folders."""
+def without_suffix(name: str) -> str:
+    """Return the name of a file without its ending."""
+    return posixpath.splitext(name)[0]
+
+
+def by_stem(
+    root: Path, folder: str, suffixes: tuple[str, ...], stem_of: Callable[[str], str] = without_suffix
+) -> ByStem:
+    """Return the files of a folder and of all below it by stem, with their sizes, and the folders."""
     found: dict[str, tuple[str, int]] = {}
     folders = []
     for place, _, names in os.walk(root / folder):
@@ -175,32 +192,43 @@ def _by_stem(root: Path, folder: str, suffixes: tuple[str, ...]) -> tuple[dict[s
             if not name.lower().endswith(suffixes) or name.startswith("."):
                 continue
             path = posixpath.join(inside, name)
-            stem = posixpath.splitext(posixpath.relpath(path, folder))[0]
+            stem = stem_of(posixpath.relpath(path, folder))
             if stem in found:
                 raise StoreError(f"{root}: {path} and {found[stem][0]} have the same name; remove one of them")
             found[stem] = (path, os.stat(f"{root}/{path}").st_size)  # noqa: PTH116 - a Path takes longer
     return found, folders
 
 
-def _masks(root: Path, folder: str, stems: list[str]) -> Found:
-    """Return the locations of the masks; the values are paths, followed by the sizes as a column."""
-    files, folders = _by_stem(root, folder, IMAGE_SUFFIXES)
-    found = Found((Field("mask", MASK),), columns={"bytes": []})
+def files_beside(root: Path, folder: str, stems: list[str], field: Field, there: ByStem) -> Found:
+    """Return where the files of a field lie; the values are paths, followed by the sizes as a column.
+
+    Args:
+        root: The data set.
+        folder: Where they lie in it.
+        stems: Names of the samples, without endings.
+        field: What they are.
+        there: What lies in the folder.
+    """
+    files, folders = there
+    found = Found((field,), columns={"bytes": []})
     for stem in stems:
         path, size = files.get(stem, ("", 0))
-        found.add({"mask": encode_name(path)}, "" if path else f"there is no mask named {stem} in {folder}")
+        problem = "" if path else f"there is no {field.name} named {stem} in {folder}"
+        found.add({field.name: encode_name(path)}, problem)
         found.columns["bytes"].append(size)
-    found.sources += [(name, -1, (root / name).stat().st_mtime_ns) for name in folders]
+    found.sources += [source_of(root, name) for name in folders]
     return found
 
 
 def _boxes(root: Path, said: str, names: list[str]) -> tuple[list[int], Found]:
     place = root / said
     if not place.is_dir():
+        source = source_of(root, said)  # before it is read: a change in between makes the manifest stale, not wrong
         listed, found = read_coco(place, names)
-        found.sources = [(said, size, time) for _, size, time in found.sources]
+        found.sources.append(source)
         return listed, found
-    found_files, folders = _by_stem(root, said, (YOLO_SUFFIX, VOC_SUFFIX))
+    found_files, folders = by_stem(root, said, (YOLO_SUFFIX, VOC_SUFFIX))
+    sources = [source_of(root, name) for name in (*folders, *(path for path, _ in found_files.values()))]
     kinds = {posixpath.splitext(path)[1].lower() for path, _ in found_files.values()}
     if len(kinds) != 1:
         there = "both" if kinds else "none"
@@ -213,14 +241,25 @@ def _boxes(root: Path, said: str, names: list[str]) -> tuple[list[int], Found]:
         raise StoreError(f"{place}: no file in it is named after a picture")
     if without and kinds == {YOLO_SUFFIX}:
         found.notes.append(f"{without:,} pictures have no file in {place}, and therefore no boxes")
-    found.sources += [(name, -1, (root / name).stat().st_mtime_ns) for name in folders]
-    for path, size in found_files.values():
-        found.sources.append((path, size, (root / path).stat().st_mtime_ns))
+    found.sources += sources
     return list(range(len(names))), found
 
 
-def _manifest(root: Path, folder: str, base: Manifest, masks: Found | None, boxes: Found) -> Manifest:
-    fields = [Field(IMAGE, PICTURE)]
+def manifest_of(
+    kind: str, root: Path, folder: str, base: Manifest, first: str, files: Sequence[Found], boxes: Found
+) -> Manifest:
+    """Return the manifest of files with others beside them.
+
+    Args:
+        kind: Of the store.
+        root: The data set.
+        folder: Where the first files lie in it.
+        base: Manifest of that folder.
+        first: Kind of the first field.
+        files: Of each field that is a file of its own, where these lie.
+        boxes: Fields that are kept in the manifest.
+    """
+    fields = [Field(IMAGE, first)]
     prefix = "" if folder == "." else f"{folder}/"
     ids = [f"{prefix}{name}" for name in base.ids.to_pylist()]
     binary = pa.large_binary()
@@ -229,11 +268,12 @@ def _manifest(root: Path, folder: str, base: Manifest, masks: Found | None, boxe
         f"bytes/{IMAGE}": base.sizes,
     }
     total = base.sizes.astype(np.int64)
-    if masks is not None:
-        fields += masks.fields
-        sizes = np.array(masks.columns["bytes"], np.int64)
-        locations |= {"file/mask": pa.array(masks.values["mask"], binary), "bytes/mask": sizes}
-        locations |= _problems("mask", masks)
+    for found in files:
+        (field,) = found.fields
+        fields.append(field)
+        sizes = np.array(found.columns["bytes"], np.int64)
+        locations |= {f"file/{field.name}": pa.array(found.values[field.name], binary), f"bytes/{field.name}": sizes}
+        locations |= _problems(field.name, found)
         total = total + sizes
     for field in boxes.fields:
         fields.append(field)
@@ -242,18 +282,18 @@ def _manifest(root: Path, folder: str, base: Manifest, masks: Found | None, boxe
         locations |= _problems(field.name, boxes)
         total = total + sizes
     sources = [
-        (posixpath.normpath(posixpath.join(folder, decode_name(name))), -1, time)
-        for name, time in zip(base.sources["name"].to_pylist(), base.sources["mtime_ns"].to_pylist(), strict=True)
+        (posixpath.normpath(posixpath.join(folder, decode_name(one["name"]))), -1, one["mtime_ns"], one["ctime_ns"])
+        for one in base.sources.to_pylist()
     ]
-    sources += (masks.sources if masks is not None else []) + boxes.sources
-    bad = sum(map(bool, boxes.problems)) + (0 if masks is None else sum(map(bool, masks.problems)))
+    sources += [source for found in (*files, boxes) for source in found.sources]
+    bad = sum(bool(problem) for found in (*files, boxes) for problem in found.problems)
     notes = [*base.notes, *boxes.notes]
     if bad:
         whose = counted(bad, "sample", "samples")
         notes.append(f"targets of {whose} in {root} are missing or damaged; on_error decides what happens to them")
     return replace(
         base,
-        kind=AnnotatedStore.kind,
+        kind=kind,
         ids=pa.array(ids, pa.large_string()),
         sizes=total + head_bytes(len(fields)),
         classes=base.classes or boxes.classes,
@@ -263,6 +303,13 @@ def _manifest(root: Path, folder: str, base: Manifest, masks: Found | None, boxe
         notes=tuple(notes),
         fields=tuple(fields),
     )
+
+
+def source_of(root: Path, name: str) -> tuple[str, int, int, int]:
+    """Return what a manifest keeps of a file or folder, to know whether it has changed."""
+    stat = (root / name).stat()
+    size = -1 if stat_flags.S_ISDIR(stat.st_mode) else stat.st_size
+    return name, size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 def _problems(name: str, found: Found) -> dict[str, Any]:

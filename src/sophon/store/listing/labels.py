@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sophon.store.listing.rows import Listing
-from sophon.store.manifest import NO_LABEL, Int64Array
+from sophon.store.manifest import NO_LABEL
+from sophon.store.pages.identity import Int64Array
 
 _SEPARATORS: Final = ("|", ";", ",")
 _PLURAL: Final = ("labels", "tags", "classes", "categories")  # several words in such a column mean several labels

@@ -26,7 +26,8 @@ from sophon.store.listing.files import Files, find_files, find_files_of
 from sophon.store.listing.labels import Labels, labels_of
 from sophon.store.listing.rows import Listing, read_listing
 from sophon.store.listing.where import matches
-from sophon.store.manifest import NO_LABEL, Int64Array, Manifest, decode_name, is_as_listed, sources_table
+from sophon.store.manifest import NO_LABEL, Manifest, decode_name, is_as_listed, sources_table
+from sophon.store.pages.identity import Int64Array
 from sophon.store.store import Progress
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sophon.bundle import head_bytes, pack, unpack
 from sophon.errors import PayloadError
-from sophon.store.bundle import head_bytes, pack, unpack
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=64))

@@ -5,7 +5,7 @@ import pytest
 
 from sophon.errors import ConfigError
 from sophon.store import open_store
-from sophon.store.part import Part, part_of
+from sophon.store.listing.part import Part, part_of
 from tests.support.servers import make_images
 
 

@@ -1,0 +1,1 @@
+"""Made-up CT scans with labels, and benchmarks on them."""

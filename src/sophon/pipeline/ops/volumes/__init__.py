@@ -1,0 +1,22 @@
+"""Volumes: CT and MR scans with labels, of NIfTI files and of arrays in chunks."""
+
+from sophon.pipeline.ops.volumes.crop import RandomBalancedCrop, RandomFlipVolume
+from sophon.pipeline.ops.volumes.decode import DecodeVolume
+from sophon.pipeline.ops.volumes.intensity import (
+    CastVolume,
+    NormalizeVolume,
+    RandomBrightnessVolume,
+    RandomNoiseVolume,
+)
+from sophon.pipeline.ops.volumes.resample import ResampleVolume
+
+__all__ = [
+    "CastVolume",
+    "DecodeVolume",
+    "NormalizeVolume",
+    "RandomBalancedCrop",
+    "RandomBrightnessVolume",
+    "RandomFlipVolume",
+    "RandomNoiseVolume",
+    "ResampleVolume",
+]

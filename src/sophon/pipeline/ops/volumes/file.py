@@ -1,0 +1,135 @@
+"""What is in the file of a volume, whatever its format: sizes, numbers, spacing, and any box of the voxels.
+
+Axes are those of the file, x, y and z for NIfTI; channels come first. Files are hostile until they are parsed: every
+number of a header is bounded before anything is allocated, and whatever is wrong ends in an `OpError`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sophon.errors import OpError
+from sophon.pipeline.part import Box
+
+Voxels = np.ndarray[Any, np.dtype[Any]]
+
+AXES = 3
+MAX_VOXELS = 1 << 28  # of all channels: 512 × 512 × 1,024, a gigabyte of float32
+_MOST_CHANNELS = 1 << 16
+_NUMBERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64")
+REMEDY = "Check that the file is complete and opens elsewhere, replace it, or leave it out."
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file says of itself.
+
+    Args:
+        channels: Number of values of a voxel.
+        sizes: Number of voxels along each axis.
+        dtype: Of the numbers in the file, with their byte order.
+        spacing: Distance of two voxels along each axis, in mm.
+        slope: What stored numbers are multiplied by, and
+        inter: what is added to them then; 1 and 0 where they stand for themselves.
+    """
+
+    channels: int
+    sizes: tuple[int, int, int]
+    dtype: np.dtype[Any]
+    spacing: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    slope: float = 1.0
+    inter: float = 0.0
+
+    @property
+    def voxels(self) -> int:
+        """Number of values in the file."""
+        return self.channels * math.prod(self.sizes)
+
+    @property
+    def whole(self) -> Box:
+        """The box of all voxels."""
+        return (0, 0, 0, *self.sizes)
+
+    def checked(self, max_voxels: int) -> Header:
+        """Return the header itself.
+
+        Raises:
+            OpError: It promises more voxels than are allowed, none at all, or numbers that cannot be.
+        """
+        if min(self.sizes) < 1 or not 1 <= self.channels <= _MOST_CHANNELS:
+            raise OpError(f"a volume of {self} voxels.", remedy=REMEDY)
+        if self.voxels > max_voxels:
+            raise OpError(
+                f"a volume of {self} voxels, more than the {max_voxels:,} allowed.",
+                remedy="Raise DecodeVolume(max_voxels=…) if the file is what it should be.",
+            )
+        if self.dtype.name not in _NUMBERS:
+            raise OpError(f"voxels of type {self.dtype.name}.", remedy=f"Save it with one of {', '.join(_NUMBERS)}.")
+        if not all(math.isfinite(step) and 0 < step < 1e6 for step in self.spacing):
+            raise OpError(f"a spacing of {self.spacing} mm.", remedy=REMEDY)
+        if not (math.isfinite(self.slope) and math.isfinite(self.inter)):
+            raise OpError(f"a slope of {self.slope} and an intercept of {self.inter}.", remedy=REMEDY)
+        return self
+
+    def __str__(self) -> str:
+        sizes = "×".join(map(str, self.sizes))
+        return sizes if self.channels == 1 else f"{self.channels}×{sizes}"
+
+
+class VolumeFile(ABC):
+    """The file of a volume, whose header has been read.
+
+    Attributes:
+        header: What it says of itself.
+    """
+
+    header: Header
+
+    @abstractmethod
+    def read(self, box: Box) -> Voxels:
+        """Return the stored numbers of a box of the whole as (channels, x, y, z).
+
+        Raises:
+            OpError: The file is damaged there.
+        """
+
+
+def as_image(stored: Voxels, header: Header) -> Voxels:
+    """Return stored numbers as what they stand for, in float32."""
+    if (header.slope, header.inter) == (1.0, 0.0):
+        return np.ascontiguousarray(stored, np.float32)
+    scaled = stored.astype(np.float64)
+    scaled *= header.slope
+    scaled += header.inter
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(scaled, np.float32)
+
+
+def as_label(stored: Voxels, header: Header) -> Voxels:
+    """Return stored numbers as classes, in uint8.
+
+    Raises:
+        OpError: They are no whole numbers of 0 … 255.
+    """
+    if stored.dtype == np.uint8 and (header.slope, header.inter) == (1.0, 0.0):
+        return np.ascontiguousarray(stored)
+    numbers = stored if (header.slope, header.inter) == (1.0, 0.0) else as_image(stored, header)
+    with np.errstate(invalid="ignore"):
+        classes = numbers.astype(np.uint8)
+    if not np.array_equal(classes, numbers):
+        raise OpError(
+            f"a label with values of {numbers.min()} … {numbers.max()}, expected whole numbers of 0 … 255.",
+            remedy="Save class numbers, or leave the label out.",
+        )
+    return np.ascontiguousarray(classes)
+
+
+def slices(box: Box) -> tuple[slice, ...]:
+    """Return where a box lies, all channels of it."""
+    starts, lengths = box[:AXES], box[AXES:]
+    return (slice(None), *(slice(start, start + length) for start, length in zip(starts, lengths, strict=True)))

@@ -1,0 +1,100 @@
+"""Where the foreground of a label lies: a few boxes for each class, so that crops can be drawn without a voxel read.
+
+They are made once (`sophon index`), by looking for the connected pieces of each class, and are a field of the sample,
+so that both ends of a link draw by the same ones. As in MLPerf's recipe for 3D U-Net, the two largest pieces of each
+class are kept.
+
+A file is JSON::
+
+    {"format": 1, "sizes": [256, 256, 96], "label_bytes": 40213, "boxes": [[1, 30, 90, 12, 71, 133, 60], …]}
+
+A box is a class, where it begins along x, y and z, and where it ends. The size of the label's file is there so that an
+index of another label is not taken for this one's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+
+from sophon.errors import ConfigError, OpError
+from sophon.pipeline.ops.volumes.file import AXES, Voxels
+
+Boxes = np.ndarray[Any, np.dtype[np.float64]]
+
+_FORMAT = 1
+_PIECES = 2  # of each class: MLPerf's number
+_MOST_BYTES = 1 << 16
+_MOST_BOXES = 255 * _PIECES
+_REMEDY = "Run `sophon index` on the data set again."
+
+
+def found_in(label: Voxels) -> list[list[int]]:
+    """Return the boxes of the largest pieces of each class, by class and then by size.
+
+    Args:
+        label: Classes as (1, x, y, z) in uint8; 0 is the background.
+    """
+    try:
+        from scipy import ndimage
+    except ImportError as error:
+        raise ConfigError("the foreground is looked for with scipy: pip install 'sophon-loader[volumes]'") from error
+    boxes = []
+    for number in np.unique(label):
+        if number == 0:
+            continue
+        pieces, _ = ndimage.label(label[0] == number)
+        found = [piece for piece in ndimage.find_objects(pieces) if piece is not None]
+        sizes = [math.prod(side.stop - side.start for side in piece) for piece in found]
+        for which in np.argsort(sizes, kind="stable")[-_PIECES:]:
+            sides = found[which]
+            boxes.append([int(number), *(int(side.start) for side in sides), *(int(side.stop) for side in sides)])
+    return boxes
+
+
+def to_bytes(boxes: list[list[int]], sizes: tuple[int, ...], label_bytes: int) -> bytes:
+    """Return the file of an index."""
+    said = {"format": _FORMAT, "sizes": list(sizes), "label_bytes": label_bytes, "boxes": boxes}
+    return json.dumps(said).encode()
+
+
+def from_bytes(data: bytes | memoryview, sizes: tuple[int, ...], label_bytes: int | None) -> Boxes:
+    """Return the boxes that a file holds, one to a row: class, starts, stops.
+
+    Args:
+        data: The file.
+        sizes: Of the label.
+        label_bytes: Of the label's file; None where only a part of it is here.
+
+    Raises:
+        OpError: It is damaged, or that of another label.
+    """
+    if len(data) > _MOST_BYTES:
+        raise OpError(f"an index of foreground of {len(data):,} bytes.", remedy=_REMEDY)
+    try:
+        said = json.loads(bytes(data))
+        if said["format"] != _FORMAT:
+            raise ValueError(f"format {said['format']!r:.20}")
+        rows = said["boxes"]
+        whole = all(type(number) is int for row in rows for number in row)
+        boxes = np.array(rows, np.float64).reshape(-1, 1 + 2 * AXES)
+        if not whole or len(boxes) > _MOST_BOXES:
+            raise ValueError("expected boxes of whole numbers")
+        low, high = boxes[:, 1 : 1 + AXES], boxes[:, 1 + AXES :]
+        told, its_bytes = tuple(said["sizes"]), said["label_bytes"]
+        if (low < 0).any() or (low >= high).any() or (high > np.array(told, np.float64)).any():
+            raise ValueError("a box beyond the border")
+        if not ((boxes[:, 0] >= 1) & (boxes[:, 0] <= 255)).all():
+            raise ValueError("a class beyond 1 … 255")
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
+        raise OpError(f"the index of the foreground is damaged: {error!s:.100}.", remedy=_REMEDY) from error
+    if told != sizes or (label_bytes is not None and its_bytes != label_bytes):
+        raise OpError(
+            f"the index of the foreground is that of a label of {told} voxels in {its_bytes} bytes, and this one has "
+            f"{sizes} in {label_bytes}.",
+            remedy=_REMEDY,
+        )
+    return boxes

@@ -1,0 +1,184 @@
+"""NIfTI files, versions 1 and 2, of either byte order, plain (`.nii`) or compressed (`.nii.gz`).
+
+Only what decides about voxels is read: sizes, type, spacing, slope and intercept, as nibabel has them. Orientation
+(qform, sform) is left alone: voxels come in the order of the file, as from ``nibabel.load(file).dataobj``.
+
+Limits:
+    A gzip stream can only be read from its beginning, and its checksum is at its end. So all of it is decompressed for
+    any box, and a damaged file is found whichever box is wanted. Files in pairs (`.hdr` and `.img`) are refused.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+
+from sophon.errors import OpError
+from sophon.pipeline.ops.volumes.file import AXES, REMEDY, Header, VolumeFile, Voxels, slices
+from sophon.pipeline.part import Box
+
+Buffer = bytes | memoryview
+
+GZIP = b"\x1f\x8b"
+_TYPES = {
+    2: "u1",
+    4: "i2",
+    8: "i4",
+    16: "f4",
+    64: "f8",
+    256: "i1",
+    512: "u2",
+    768: "u4",
+    1024: "i8",
+    1280: "u8",
+}
+_SIZES = (348, 540)  # of the headers of versions 1 and 2
+_EXTENSION_BYTES = 4  # after the header, whether or not there are extensions
+_MOST_DIMENSIONS = 7
+_MOST_LEFT_BYTES = 1 << 20  # after the voxels of a compressed file
+_PIECE_BYTES = 1 << 16
+_MOST_MEMBERS = 1 << 16  # bgzip makes one of 64 KiB; each costs some microseconds, however small it is
+_GZIP_ONLY = 31  # zlib's window bits: the largest window, and a gzip header
+
+
+class NiftiFile(VolumeFile):
+    """A NIfTI file.
+
+    Args:
+        data: All of the file.
+        max_voxels: How many voxels it may have.
+
+    Raises:
+        OpError: It is none, or is damaged.
+    """
+
+    def __init__(self, data: Buffer, max_voxels: int) -> None:
+        self._packed = data[:2] == GZIP
+        self._data = memoryview(data)
+        stream = _Stream(self._data) if self._packed else None
+        start = bytes(self._data[: _SIZES[1]]) if stream is None else stream.read(_SIZES[1])
+        header, self._offset = _parsed(start)
+        self.header = header.checked(max_voxels)
+
+    def read(self, box: Box) -> Voxels:
+        """Return the stored numbers of a box."""
+        header = self.header
+        wanted = self._offset + header.voxels * header.dtype.itemsize
+        data: Buffer = _unpacked(self._data, wanted) if self._packed else self._data
+        if len(data) < wanted:
+            raise OpError(f"{len(data):,} bytes, where {wanted:,} were expected.", remedy=REMEDY)
+        flat = np.frombuffer(data, header.dtype, header.voxels, self._offset)
+        x, y, z = header.sizes
+        # x is the axis along which voxels are next to each other, channels are the last.
+        found = flat.reshape(header.channels, z, y, x).transpose(0, 3, 2, 1)[slices(box)]
+        return found.astype(header.dtype.newbyteorder("="))
+
+
+def is_nifti(data: Buffer) -> bool:
+    """Return whether a file looks like NIfTI, compressed or not."""
+    if data[:2] == GZIP:
+        return True
+    sizes = [size.to_bytes(4, order) for size in _SIZES for order in ("little", "big")]
+    return bytes(data[:4]) in sizes
+
+
+def _parsed(start: bytes) -> tuple[Header, int]:
+    """Return what a header says, and where the voxels begin."""
+    for order in "<>":
+        if len(start) >= _SIZES[0] and struct.unpack_from(f"{order}i", start)[0] in _SIZES:
+            break
+    else:
+        raise OpError(f"no NIfTI header: {start[:8]!r}.", remedy=REMEDY)
+    if struct.unpack_from(f"{order}i", start)[0] == _SIZES[0]:
+        magic, least = start[344:348], _SIZES[0] + _EXTENSION_BYTES
+        dim = struct.unpack_from(f"{order}8h", start, 40)
+        (code,) = struct.unpack_from(f"{order}h", start, 70)
+        pixdim = struct.unpack_from(f"{order}8f", start, 76)
+        offset, slope, inter = struct.unpack_from(f"{order}3f", start, 108)
+    else:
+        magic, least = start[4:8], _SIZES[1] + _EXTENSION_BYTES
+        if len(start) < _SIZES[1]:
+            raise OpError(f"a header of {len(start)} bytes, expected {_SIZES[1]}.", remedy=REMEDY)
+        (code,) = struct.unpack_from(f"{order}h", start, 12)
+        dim = struct.unpack_from(f"{order}8q", start, 16)
+        pixdim = struct.unpack_from(f"{order}8d", start, 104)
+        (offset,) = struct.unpack_from(f"{order}q", start, 168)
+        slope, inter = struct.unpack_from(f"{order}2d", start, 176)
+    if magic[:2] != b"n+":
+        raise OpError(f"a NIfTI header that ends in {magic!r}.", remedy="Save it as one file, .nii or .nii.gz.")
+    if code not in _TYPES:
+        raise OpError(f"voxels of NIfTI's type {code}.", remedy=f"Save it with one of {', '.join(_TYPES.values())}.")
+    header = _header(dim, pixdim, np.dtype(order + _TYPES[code]), slope, inter)
+    if not math.isfinite(offset) or offset != int(offset) or not (offset == 0 or least <= offset < 1 << 40):
+        raise OpError(f"voxels that begin at byte {offset}.", remedy=REMEDY)
+    return header, int(offset) or least
+
+
+def _header(
+    dim: tuple[int, ...], pixdim: tuple[float, ...], dtype: np.dtype[Any], slope: float, inter: float
+) -> Header:
+    if not 1 <= dim[0] <= _MOST_DIMENSIONS:
+        raise OpError(f"{dim[0]} dimensions, expected 1 to {_MOST_DIMENSIONS}.", remedy=REMEDY)
+    shape = [*dim[1 : dim[0] + 1], 1, 1][: max(dim[0], AXES)]
+    if min(shape) < 1 or any(size != 1 for size in shape[AXES + 1 :]):
+        raise OpError(f"a shape of {tuple(shape)}.", remedy="Save it with three dimensions, or channels as a fourth.")
+    steps = [abs(step) or 1.0 for step in pixdim[1 : AXES + 1]]
+    if slope == 0 or not math.isfinite(slope):  # as the standard has it: numbers stand for themselves
+        slope, inter = 1.0, 0.0
+    sizes = (shape[0], shape[1], shape[2])
+    channels = shape[AXES] if len(shape) > AXES else 1
+    return Header(channels, sizes, dtype, (steps[0], steps[1], steps[2]), slope, inter)
+
+
+class _Stream:
+    """Bytes of a gzip file of one or more members, as many at a time as are asked for."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self._at = 0
+        self._inflate = zlib.decompressobj(_GZIP_ONLY)
+        self._members = 1
+
+    def read(self, most: int) -> bytes:
+        """Return as many bytes, fewer at the end.
+
+        Raises:
+            OpError: The stream is damaged, or ends too early.
+        """
+        pieces = []
+        while most > 0:
+            if self._inflate.eof:
+                if self._data[self._at : self._at + 2] != GZIP:  # some tools fill up with zeros
+                    break
+                self._members += 1
+                if self._members > _MOST_MEMBERS:
+                    raise OpError(f"a gzip file of more than {_MOST_MEMBERS:,} members.", remedy=REMEDY)
+                self._inflate = zlib.decompressobj(_GZIP_ONLY)
+            given = self._data[self._at : self._at + _PIECE_BYTES]
+            try:
+                piece = self._inflate.decompress(given, most)
+            except zlib.error as error:
+                raise OpError(f"a damaged gzip stream: {error}.", remedy=REMEDY) from error
+            self._at += len(given) - len(self._inflate.unconsumed_tail) - len(self._inflate.unused_data)
+            if not len(given) and not piece and not self._inflate.eof:
+                raise OpError("a gzip stream that ends too early.", remedy=REMEDY)
+            pieces.append(piece)
+            most -= len(piece)
+        return b"".join(pieces)
+
+
+def _unpacked(data: memoryview, wanted: int) -> bytes:
+    """Return so many bytes of a gzip file, whose checksum has been compared.
+
+    Raises:
+        OpError: It is damaged, has fewer bytes, or many more.
+    """
+    stream = _Stream(data)
+    found = stream.read(wanted)
+    if len(found) == wanted and len(stream.read(_MOST_LEFT_BYTES)) == _MOST_LEFT_BYTES:
+        raise OpError(f"more than {_MOST_LEFT_BYTES:,} bytes after the voxels.", remedy=REMEDY)
+    return found

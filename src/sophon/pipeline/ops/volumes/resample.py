@@ -1,0 +1,149 @@
+"""ResampleVolume: to another distance of voxels.
+
+Portable: positions come from one multiplication and one division of whole numbers, and voxels from one subtraction, one
+multiplication and one addition of float32 for each axis, all of them IEEE-754 basic operations; so the bits are the
+same on every machine, and of a part those of the whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sophon.errors import ConfigError
+from sophon.pipeline import checks
+from sophon.pipeline.ops.volumes.file import AXES, Voxels
+from sophon.pipeline.ops.volumes.op import VolumeOp
+from sophon.pipeline.part import Box, Signal
+from sophon.pipeline.spec import Objects, Spec
+
+Sizes = tuple[int, ...]
+_MOST_SIZE = 1 << 16  # along one axis
+
+
+@dataclass(frozen=True)
+class ResampleVolume(VolumeOp):
+    """Bring a volume to another spacing: the image by trilinear interpolation, the label by the nearest voxel.
+
+    The outermost voxels stay where they are (``align_corners=True`` of torch's ``interpolate``). Along each axis, n
+    voxels at a distance of a become ``floor(n * a / b + 0.5)`` at a distance of b, one at least.
+
+    Args:
+        spacing: Distance of voxels along each axis, in mm.
+    """
+
+    spacing: tuple[float, float, float] = (1.6, 1.2, 1.2)
+
+    def __post_init__(self) -> None:
+        where = self._where("spacing")
+        told = (self.spacing,) * AXES if isinstance(self.spacing, int | float) else self.spacing
+        steps = checks.sequence(where, told, (AXES,))
+        self._set(spacing=tuple(float(checks.number(where, step, 1e-3, 1e3)) for step in steps))
+
+    def output(self, spec: Spec) -> Spec:
+        """Return a volume of another size, which is known where that of the input and its spacing are."""
+        self._check_kind(spec)
+        if spec.dtype != "float32":
+            raise ConfigError(f"ResampleVolume takes volumes of float32, and the op before it gives {spec}")
+        before = spec.sizes
+        sizes = [
+            None if size is None or not spec.scale else self._made(size, spec.scale[axis], axis)
+            for axis, size in enumerate(before)
+        ]
+        return replace(spec.resized(tuple(sizes)), scale=self.spacing, objects=None)
+
+    def _made(self, size: int, step: float, axis: int) -> int:
+        return min(max(math.floor(size * step / self.spacing[axis] + 0.5), 1), _MOST_SIZE)
+
+    def placed(self, spec: Spec, params: Any) -> Objects | None:  # noqa: ARG002 - part of the contract
+        """Return the boxes of the foreground, grown to whole voxels."""
+        if spec.objects is None or None in spec.sizes:
+            return None
+        before = [size or 1 for size in spec.sizes]
+        after = [self._made(size, spec.scale[axis], axis) for axis, size in enumerate(before)]
+        return _moved(spec.objects, before, after)
+
+    def box_before(self, box: Box, spec: Spec, params: Any) -> Box | None:  # noqa: ARG002 - part of the contract
+        """Return the voxels that those of a box lie between."""
+        starts, lengths = [], []
+        for axis, size in enumerate(spec.sizes):
+            assert size is not None
+            made = self._made(size, spec.scale[axis], axis)
+            low, _ = _positions(size, made, box[axis], 1)
+            high, _ = _positions(size, made, box[axis] + box[AXES + axis] - 1, 1)
+            starts.append(int(low[0]))
+            lengths.append(min(int(high[0]) + 2, size) - int(low[0]))
+        return (*starts, *lengths)
+
+    def apply(self, value: Signal, params: Any = None) -> Signal:  # noqa: ARG002 - part of the contract
+        """Return the volume at the other spacing; of a part, as much as can be made of it."""
+        before = value.whole_sizes
+        after = tuple(self._made(size, value.scale[axis], axis) for axis, size in enumerate(before))
+        starts = value.starts or (0,) * AXES
+        image, label = value.array, value.label
+        begins = []
+        for axis in range(AXES):
+            if before[axis] == after[axis]:
+                begins.append(starts[axis])
+                continue
+            first, count = _covered(before[axis], after[axis], starts[axis], value.array.shape[1 + axis])
+            begins.append(first)
+            image = _interpolated(image, axis, before[axis], after[axis], starts[axis], first, count)
+            if label is not None:
+                label = _nearest(label, axis, before[axis], after[axis], starts[axis], first, count)
+        objects = None if value.objects is None else _moved(value.objects, before, after)
+        whole = image.shape[1:] == after
+        return Signal(
+            image, value.kind, self.spacing, () if whole else tuple(begins), () if whole else after, label, objects
+        )
+
+
+def _positions(size: int, made: int, first: int, count: int) -> tuple[Any, Any]:
+    """Return between which voxels those of the result lie: the lower one, and how far above it in float64."""
+    at = np.arange(first, first + count, dtype=np.int64)
+    if made == 1:
+        return np.zeros(count, np.int64), np.zeros(count)
+    exact = (at * (size - 1)) / (made - 1)
+    low = np.floor(exact)
+    return low.astype(np.int64), exact - low
+
+
+def _covered(size: int, made: int, start: int, length: int) -> tuple[int, int]:
+    """Return which voxels of the result can be made of a stretch of the input: the first of them, and how many."""
+    low, share = _positions(size, made, 0, made)
+    needed = np.minimum(low + (share > 0), size - 1)
+    inside = np.flatnonzero((low >= start) & (needed < start + length))
+    return (int(inside[0]), len(inside)) if len(inside) else (0, 0)
+
+
+def _interpolated(image: Voxels, axis: int, size: int, made: int, start: int, first: int, count: int) -> Voxels:
+    low, share = _positions(size, made, first, count)
+    high = np.minimum(low + (share > 0), size - 1)
+    below = np.take(image, low - start, axis=1 + axis)
+    above: Voxels = np.take(image, high - start, axis=1 + axis)
+    weights = share.astype(np.float32).reshape([-1 if a == 1 + axis else 1 for a in range(1 + AXES)])
+    above -= below
+    above *= weights
+    above += below
+    return above
+
+
+def _nearest(label: Voxels, axis: int, size: int, made: int, start: int, first: int, count: int) -> Voxels:
+    low, share = _positions(size, made, first, count)
+    found: Voxels = np.take(label, low + (share >= 0.5) - start, axis=1 + axis)
+    return found
+
+
+def _moved(boxes: Objects, before: Sequence[int], after: Sequence[int]) -> Objects:
+    """Return boxes of the foreground where they lie after resampling, grown to whole voxels."""
+    moved = boxes.copy()
+    for axis, (size, made) in enumerate(zip(before, after, strict=True)):
+        if size != made:
+            low, high = 1 + axis, 1 + AXES + axis
+            moved[:, low] = np.floor(boxes[:, low] * made / size)
+            moved[:, high] = np.maximum(np.minimum(np.ceil(boxes[:, high] * made / size), made), moved[:, low] + 1)
+    return moved
