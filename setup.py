@@ -4,8 +4,8 @@ from setuptools import Extension, setup
 
 SHARED = ["src/sophon/codec/window/_bits.pxd"]
 # `optional`: where no compiler is found the install succeeds. That node does not offer windows of pictures and FLAC
-# files, decodes and resizes pictures by Pillow, blurs them and makes tensors by NumPy, reads files by `os`: the same
-# bits, more slowly.
+# files, decodes and resizes pictures by Pillow, blurs them, makes tensors and draws many random numbers by NumPy, and
+# reads files by `os`: the same bits, more slowly.
 WINDOWS = [
     Extension(f"sophon.codec.window.{name}", [f"src/sophon/codec/window/{name}.pyx"], depends=SHARED, optional=True)
     for name in ("_jpeg", "_progressive")
@@ -13,7 +13,7 @@ WINDOWS = [
 ARROW = ["src/sophon/pipeline/_arrow.pxd"]
 PIXELS = [
     Extension(f"sophon.pipeline.{name}", [f"src/sophon/pipeline/{name}.pyx"], depends=ARROW, optional=True)
-    for name in ("_pixels", "_blur")
+    for name in ("_pixels", "_blur", "_streams")
 ]
 SOUND = Extension("sophon.codec.audio._flac", ["src/sophon/codec/audio/_flac.pyx"], optional=True)
 LIBJPEG = Extension(

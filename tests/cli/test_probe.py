@@ -39,6 +39,7 @@ def test_probe_gives_json(images, pipeline):
         "io_per_s",
         "cpu_per_s",
         "store_per_s",
+        "storage_per_s",
         "io_stall",
         "cpu_stall",
         "verdict",

@@ -6,9 +6,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sophon.pipeline import Key, Rng, portable
+from sophon.pipeline import streams as streams_module
 from sophon.pipeline.streams import Streams
 
 WORDS = st.integers(0, 2**64 - 1)
+
+
+@pytest.fixture(autouse=True, params=["compiled", "numpy"])
+def _by(request, monkeypatch):
+    """Draw by the extension, where it was built, and by NumPy."""
+    if request.param == "numpy":
+        monkeypatch.setattr(streams_module, "compiled", None)
+    elif streams_module.compiled is None:
+        pytest.skip("built without a compiler")
 
 
 @settings(max_examples=200, deadline=None)

@@ -484,6 +484,7 @@ def test_a_node_without_descriptors_ends_the_request_and_not_the_sample(make, st
     for name in ("read", "read_into"):
         monkeypatch.setattr(store, name, fails)
     monkeypatch.setattr("sophon.store.folder._read_whole", lambda *_: False)
+    monkeypatch.setattr("sophon.store.folder.files", None)
     for cut in ("0:raw", "2:webp"):
         with pytest.raises(RetryableError, match="too many files"):
             list(executor.replies(_request(cut=cut)).pulse(lambda: None, lambda _: 1e9))

@@ -31,6 +31,8 @@ def test_where_the_link_is_slow_the_last_samples_of_a_request_come_in_smaller_ba
         pace.sent(int(pace.run_bytes), pace.run_bytes / 2.5e6)
     assert pace.run(7_000_000) == pytest.approx(2e6, rel=0.05)
     assert pace.run(3_000_000) == 1_500_000
+    assert pace.run(900_000) == 1 << 19
+    assert pace.run(700_000) == 700_000, "no crumb is left"
     assert pace.run(300_000) == 1 << 19
     for _ in range(40):
         pace.sent(int(pace.run_bytes), pace.run_bytes / 1e9)

@@ -2,10 +2,12 @@
 
 import os
 
+import numpy as np
 import pytest
 
 from sophon.store import folder, open_store
 from tests.support.open_files import open_files
+from tests.support.waiting import HANG_S
 
 files = pytest.importorskip("sophon.store._files", reason="built without a compiler")
 
@@ -69,3 +71,67 @@ def test_without_the_extension_the_same_is_read(tmp_path, monkeypatch):
     with_it = everything()
     monkeypatch.setattr(folder, "files", None)
     assert everything() == with_it
+
+
+def _run(root, names, sizes, space):
+    """Read files by their names; return how many were read."""
+    text = "".join(names).encode()
+    starts = np.concatenate([[0], np.cumsum([len(name.encode()) for name in names])]).astype(np.int64)
+    data = np.frombuffer(text, np.uint8)
+    found, seconds = files.read_run(os.fsencode(root), starts, data, np.array(sizes, np.int64), memoryview(space))
+    assert 0 <= seconds < HANG_S
+    return found
+
+
+def test_a_run_of_files_lies_side_by_side_as_os_reads_them(tmp_path):
+    names, sizes = ["a.jpg", "ü/b.jpg", "c.jpg"], [1, 70_000, 4096]
+    (tmp_path / "ü").mkdir()
+    for name, size in zip(names, sizes, strict=True):
+        (tmp_path / name).write_bytes(os.urandom(size))
+    space = bytearray(sum(sizes))
+    assert _run(f"{tmp_path}/", names, sizes, space) == 3
+    assert bytes(space) == b"".join((tmp_path / name).read_bytes() for name in names)
+    assert files.read_run(b"/", np.zeros(1, np.int64), np.zeros(0, np.uint8), np.zeros(0, np.int64), space) == (0, 0.0)
+
+
+@pytest.mark.parametrize("wrong", ["nothing", "folder", "pipe", "shorter", "longer", "a\0.jpg", "x" * 5000, ""])
+def test_a_run_ends_before_the_first_file_that_is_not_as_expected(tmp_path, wrong):
+    for name, size in {"a": 3, "shorter": 2, "longer": 4}.items():
+        (tmp_path / name).write_bytes(b"x" * size)
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    before = len(open_files())
+    space = bytearray(9)
+    assert _run(f"{tmp_path}/", ["a", wrong, "a"], [3, 3, 3], space) == 1
+    assert len(open_files()) == before
+
+
+def test_a_run_never_leaves_the_memory_that_it_is_given(tmp_path):
+    (tmp_path / "a").write_bytes(b"abc")
+    space = bytearray(5)
+    assert _run(f"{tmp_path}/", ["a", "a"], [3, 3], space) == 1
+    assert _run(f"{tmp_path}/", ["a"], [-1], space) == 0
+    ahead = np.array([0, 9], np.int64)  # beyond the names
+    assert files.read_run(os.fsencode(f"{tmp_path}/"), ahead, np.zeros(1, np.uint8), ahead[:1] + 3, space)[0] == 0
+    with pytest.raises(ValueError, match="2 starts"):
+        files.read_run(b"", np.zeros(1, np.int64), np.zeros(1, np.uint8), np.ones(1, np.int64), space)
+
+
+def test_a_store_reads_the_same_run_with_the_extension_and_without_whatever_is_missing(tmp_path, monkeypatch):
+    for number in range(6):
+        (tmp_path / f"{number}.jpg").write_bytes(os.urandom(1000 + number))
+    (tmp_path / "5.jpg").write_bytes(b"")
+    store = open_store(tmp_path)
+    for number in (0, 3):
+        (tmp_path / f"{number}.jpg").unlink()
+    order = [5, 0, 4, 3, 1, 2, 1]
+
+    def read():
+        space = bytearray(sum(int(store.manifest.sizes[number]) for number in order))
+        ends, failed = store.read_run(order, memoryview(space))
+        return ends, sorted(failed), bytes(space[: ends[-1]])
+
+    found = read()
+    assert found[1] == [1, 3]
+    monkeypatch.setattr(folder, "files", None)
+    assert read() == found

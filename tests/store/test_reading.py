@@ -6,7 +6,7 @@ import pytest
 
 from sophon.errors import ConfigError
 from sophon.store import reading as stage
-from sophon.store.reading import Reading
+from sophon.store.reading import Reading, tell_took
 from tests.support.waiting import HANG_S, wait_until
 
 
@@ -174,3 +174,17 @@ def test_a_store_is_quick_if_some_of_its_reads_are():
     for seconds in [0.002, 0.003] * 16:
         reading.learn(seconds)
     assert not reading.is_quick
+
+
+def test_a_job_that_knows_how_long_its_read_took_is_believed():
+    reading = Reading()
+    lane, ended = reading.lane(), threading.Event()
+
+    def job():
+        tell_took(0.25)
+        return ended.set
+
+    lane.add(job, 1, 10)
+    assert ended.wait(HANG_S)
+    assert lane.read_s == reading.each_s == 0.25
+    lane.close()

@@ -21,6 +21,7 @@ EXTENSIONS: Final = {
     "sophon.pipeline._pixels": "pictures are resized more slowly",
     "sophon.pipeline.jpeg._libjpeg": "JPEG files are decoded more slowly",
     "sophon.pipeline._blur": "pictures are blurred more slowly",
+    "sophon.pipeline._streams": "plans of large data sets take longer to make",
     "sophon.store._files": "many small files are read more slowly",
 }
 _REBUILD: Final = (

@@ -14,10 +14,10 @@ A message is opened if its columns are not compressed; then its bytes are used i
 from __future__ import annotations
 
 import functools
-import io
 import struct
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from sophon.errors import ProtocolError
@@ -25,7 +25,11 @@ from sophon.errors import ProtocolError
 CLOSED_SCHEMA = pa.schema([("closed", pa.null())])
 _CONTINUATION = b"\xff\xff\xff\xff"  # how a message begins, and JSON does not
 _EDGE_BYTES, _ROW_BYTES = 4096, 128  # space on each side of payloads: for the header of a message, and for each row
-_HEADER, _COMPRESSION = 2, 3  # fields of the tables Message and RecordBatch in Arrow's Message.fbs
+_PREFIX_BYTES, _ALIGNMENT = 8, 8  # bytes before the header of a message; parts of a message start at multiples of 8
+# Fields of the tables Message and RecordBatch in Arrow's Message.fbs.
+_HEADER, _BODY_LENGTH = 2, 3
+_BUFFERS, _COMPRESSION = 2, 3
+_NO_BYTES = pa.py_buffer(b"")
 
 
 @functools.cache
@@ -55,53 +59,62 @@ class Room:
 
     def enclosed(self, batch: pa.RecordBatch) -> pa.Buffer:
         """Return a record batch whose payloads are here in an envelope that is built around them."""
-        parts = _parts(batch)
-        at = next((at for at, part in enumerate(parts) if part.address == self.payloads.address and part.size), None)
-        if at is None:  # there are no payloads
+        around = _around(batch, self.payloads)
+        if around is None:
             return enclosed(batch)
-        before, after = b"".join(parts[:at]), b"".join(parts[at + 1 :])
-        if max(len(before), len(after) + parts[at].size - self.payloads.size) > self._edge_bytes:
+        before, size_bytes, after = around
+        if max(len(before), len(after) + size_bytes - self.payloads.size) > self._edge_bytes:
             return enclosed(batch)
-        start, end = self._edge_bytes - len(before), self._edge_bytes + parts[at].size
+        start, end = self._edge_bytes - len(before), self._edge_bytes + size_bytes
         memory = memoryview(self._all).cast("B")
         memory[start : self._edge_bytes] = before
         memory[end : end + len(after)] = after
-        return self._all.slice(start, len(before) + parts[at].size + len(after))
+        return self._all.slice(start, len(before) + size_bytes + len(after))
 
 
-class _Parts(io.RawIOBase):
-    """A file that Arrow writes a stream to; it keeps the parts unchanged."""
+def _around(batch: pa.RecordBatch, payloads: pa.Buffer) -> tuple[memoryview, int, bytes] | None:
+    """Return the message of a record batch without its payloads: what comes before them, their size, what comes after.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[pa.Buffer] = []
+    Arrow writes the message as if there were no payloads, and then their place is made in it: their offsets are put
+    in, and what lies behind them is said to lie farther back. None if they do not lie in that buffer.
+    """
+    number, column, found = 2, 0, batch.column(0)
+    while not pa.types.is_binary(found.type):
+        number += len(found.buffers())  # of all buffers, that of the payloads
+        column += 1
+        found = batch.column(column)
+    _, offsets, data = found.buffers()
+    if not batch.num_rows or data is None or data.address != payloads.address or found.offset:
+        return None
+    starts = np.frombuffer(offsets, np.int32, batch.num_rows + 1)
+    size_bytes = int(starts[-1])
+    if starts[0] or not size_bytes:
+        return None
+    none = pa.Array.from_buffers(pa.binary(), batch.num_rows, [None, pa.py_buffer(bytes(starts.nbytes)), _NO_BYTES])
+    message = bytearray(batch.set_column(column, batch.schema.field(column), none).serialize())
+    header_end = _PREFIX_BYTES + struct.unpack_from("<i", message, 4)[0]
+    length_at, buffers_at = _places(message)
+    count = struct.unpack_from("<I", message, buffers_at)[0]
+    # Structs of an offset and a length each.
+    buffers = np.frombuffer(message, "<i8", 2 * count, buffers_at + 4).reshape(count, 2)
+    end = header_end + int(buffers[number, 0])
+    offsets_at = header_end + int(buffers[number - 1, 0])
+    message[offsets_at : offsets_at + starts.nbytes] = starts.tobytes()
+    padding_bytes = -size_bytes % _ALIGNMENT
+    buffers[number, 1] = size_bytes
+    buffers[number + 1 :, 0] += size_bytes + padding_bytes
+    (body_bytes,) = struct.unpack_from("<q", message, length_at)
+    struct.pack_into("<q", message, length_at, body_bytes + size_bytes + padding_bytes)
+    return memoryview(message)[:end], size_bytes, bytes(padding_bytes) + message[end:]
 
-    def writable(self) -> bool:
-        """Return True: it can be written to."""
-        return True
 
-    def write(self, part: Any) -> int:
-        """Append one part of the message."""
-        self.found.append(part if isinstance(part, pa.Buffer) else pa.py_buffer(part))
-        return len(part)
-
-
-def _parts(batch: pa.RecordBatch) -> list[pa.Buffer]:
-    """Return the message of a record batch in parts; columns are not copied."""
-    sink = _Parts()
-    with pa.PythonFile(sink, "w") as file:
-        stream = pa.ipc.new_stream(file, batch.schema)
-        stream.write_batch(batch)
-    schema_bytes, at = _schema_bytes(batch.schema), 0  # which comes first
-    while schema_bytes > 0:
-        schema_bytes -= len(sink.found[at])
-        at += 1
-    return sink.found[at:]
-
-
-@functools.cache
-def _schema_bytes(schema: pa.Schema) -> int:
-    return int(schema.serialize().size)
+def _places(message: bytearray) -> tuple[int, int]:
+    """Return where a message of a record batch says how long its body is, and where the list of its buffers begins."""
+    root = _PREFIX_BYTES + struct.unpack_from("<I", message, _PREFIX_BYTES)[0]
+    header = _field(message, root, _HEADER)
+    header += struct.unpack_from("<I", message, header)[0]
+    buffers = _field(message, header, _BUFFERS)
+    return _field(message, root, _BODY_LENGTH), buffers + struct.unpack_from("<I", message, buffers)[0]
 
 
 def enclosed(batch: pa.RecordBatch) -> pa.Buffer:
@@ -144,7 +157,7 @@ def _is_compressed(metadata: bytes) -> bool:
     return _field(metadata, header, _COMPRESSION) != 0
 
 
-def _field(data: bytes, table: int, number: int) -> int:
+def _field(data: bytes | bytearray, table: int, number: int) -> int:
     """Return the offset of a field of a table; 0 if it is absent."""
     start = table - struct.unpack_from("<i", data, table)[0]
     (length,) = struct.unpack_from("<H", data, start)

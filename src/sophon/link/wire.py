@@ -75,8 +75,6 @@ _MAX_TRACEBACK = 8000  # characters of a traceback that are sent: its end matter
 
 _NEVER_NULL = ("position", "cut", "payload", "cpu_s", "op_s", "raw_bytes", "height", "width")
 
-_BARE = ("cut", "cpu_s", "error", "columns", "reason", "op_s", "raw_bytes", "height", "width")
-
 REPLY_SCHEMA = pa.schema(
     [
         ("position", pa.int32()),
@@ -93,6 +91,9 @@ REPLY_SCHEMA = pa.schema(
         ("width", pa.int32()),
     ]
 )
+_POSITION, _PAYLOAD, _LABEL = (REPLY_SCHEMA.names.index(name) for name in ("position", "payload", "label"))
+_BARE = [number for number in range(len(REPLY_SCHEMA)) if number not in (_POSITION, _PAYLOAD, _LABEL)]
+_COUNTS_KEPT = 128  # numbers of samples whose bare columns are kept; a request of a loader has at most 64
 
 
 def agreed(said: object) -> int:
@@ -330,27 +331,25 @@ def raw_batch(
     Args:
         positions: Positions of the samples in the request.
         ends: Where each sample ends in the data; they lie side by side, from 0.
-        data: The bytes of all of them.
+        data: The bytes of all of them, at its beginning.
         labels: Their labels, if they have any.
     """
     count = len(positions)
     offsets = np.zeros(count + 1, np.int32)
     offsets[1:] = ends
-    payload = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), data])
-    made = {"position": pa.array(positions), "payload": payload}
+    held = data.slice(0, int(offsets[-1]))
+    payload = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), held])
+    columns = list(_bare(count))
+    columns[_POSITION], columns[_PAYLOAD] = pa.array(positions), payload
     if labels is not None:
-        made["label"] = pa.array(labels)
-    return pa.record_batch([made.get(name, _bare(name, count)) for name in REPLY_SCHEMA.names], schema=REPLY_SCHEMA)
+        columns[_LABEL] = pa.array(labels)
+    return pa.RecordBatch.from_arrays(columns, schema=REPLY_SCHEMA)
 
 
-def _bare(name: str, count: int) -> pa.Array:
-    """Return the values of a column for raw samples that have nothing else to report."""
-    return _bare_columns().column(name).slice(0, count)
-
-
-@functools.cache
-def _bare_columns() -> pa.RecordBatch:
-    return batch_of([Reply(0)] * MAX_SAMPLES)
+@functools.lru_cache(_COUNTS_KEPT)
+def _bare(count: int) -> tuple[pa.Array, ...]:
+    """Return the columns of so many raw samples that have nothing else to report."""
+    return tuple(batch_of([Reply(0)] * count).columns)
 
 
 def replies_of(batch: pa.RecordBatch, request: Request) -> Iterator[Reply]:
@@ -379,7 +378,10 @@ def replies_of(batch: pa.RecordBatch, request: Request) -> Iterator[Reply]:
 def _is_bare(batch: pa.RecordBatch) -> bool:
     """Return whether all samples were sent raw and nothing else is reported about them."""
     count = batch.num_rows
-    return 0 < count <= MAX_SAMPLES and all(batch.column(name).equals(_bare(name, count)) for name in _BARE)
+    if not 0 < count <= MAX_SAMPLES:
+        return False
+    bare = _bare(count)
+    return all(batch.column(number).equals(bare[number]) for number in _BARE)
 
 
 def _bare_replies(batch: pa.RecordBatch, views: Iterator[memoryview]) -> Iterator[Reply]:

@@ -7,13 +7,21 @@ takes IEEE basic operations only (`tests/pipeline/test_streams.py` compares both
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sophon.pipeline import portable
 from sophon.pipeline.rng import position_inside
+
+if TYPE_CHECKING:
+    from sophon.pipeline import _streams as compiled
+else:
+    try:
+        from sophon.pipeline import _streams as compiled
+    except ImportError:  # built without a compiler
+        compiled = None
 
 Numbers: TypeAlias = NDArray[np.int64]
 Sizes: TypeAlias = tuple[Numbers, ...]
@@ -62,11 +70,18 @@ class Streams:
         """Return the word with this index, counted from 0, of every stream."""
         block, place = divmod(number, 4)
         if block not in self._blocks:
-            # NumPy's Philox counts before it draws.
-            counter = (_one(block + 1), _one(0), _one(self._position), self._samples)
-            drawn = _philox(counter, (_one(self._seed), self._epochs))
-            self._blocks[block] = tuple(np.broadcast_to(words, self._samples.shape) for words in drawn)
+            self._blocks[block] = self._drawn(block + 1)  # NumPy's Philox counts before it draws
         return self._blocks[block][place]
+
+    def _drawn(self, count: int) -> tuple[Words, ...]:
+        shape, position, seed = self._samples.shape, self._position % _LIMIT, self._seed % _LIMIT
+        if compiled is not None and len(shape) == 1:
+            drawn = np.empty((4, *shape), np.uint64)
+            samples, epochs = np.ascontiguousarray(self._samples), np.ascontiguousarray(self._epochs)
+            compiled.philox(count, position, samples, seed, epochs, drawn)
+            return tuple(drawn)
+        words = _philox((_one(count), _one(0), _one(position), self._samples), (_one(seed), self._epochs))
+        return tuple(np.broadcast_to(word, shape) for word in words)
 
     def uniform(self, number: int, low: float = 0.0, high: float = 1.0) -> NDArray[np.float64]:
         """Return what `Rng.uniform` derives from a word."""

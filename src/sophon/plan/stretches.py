@@ -97,6 +97,8 @@ class _Exchanges:
     # Looks for the samples that change routes: block by block through the tables, as `pricing` does.
     def __init__(self, costs: Costs, cut: CutIndex, weights: Matrix) -> None:
         self._costs, self._cut, self._weights = costs, cut, weights
+        # A route that no sample has is too dear for all of them, and looking costs as much as for one in use.
+        self._columns = np.flatnonzero(np.bincount(cut, minlength=1)).tolist()
 
     def best(
         self, stretches: Stretches, worth: NDArray[np.float64], excess_s: Vector
@@ -132,7 +134,7 @@ class _Exchanges:
         most_s = np.where(stretches >= 0, 2 * excess_s[stretches], 0.0)  # more would only turn the stretch round
         rows, cut = np.arange(block.start, block.stop), self._cut[block].astype(np.intp)
         now = [table.T.reshape(-1).take(cut * len(costs) + rows) for table in costs.tables]
-        for column in costs.columns:
+        for column in self._columns:
             won_s, cost_s = np.zeros(len(rows)), np.zeros(len(rows))
             barred = np.zeros(len(rows), np.bool_)
             with np.errstate(invalid="ignore", divide="ignore"):  # an illegal route is infinite, and never taken

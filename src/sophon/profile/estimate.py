@@ -77,6 +77,7 @@ class _Estimate:
         self._rows = features.rows(self._kind, self._raw_bytes, sizes, self._told.areas, np.float32)
         self._rows_by_cut: dict[Cut, Rows] = {}
         self._rules: dict[str, Fit] = {}
+        self._sums: dict[str, tuple[int, FloatTable]] = {}  # the last on each side of a cut
         self._op_rules = [self._op_rule(position) for position in range(self._pipeline.first_call)]
         self._ratios = self._storage_to_trainer()
 
@@ -136,6 +137,15 @@ class _Estimate:
         op_s[timed] = self._told.op_s[timed]
         return timed
 
+    def _sum(self, side: str, at: int, op_s: FloatTable, ratios: FloatTable | None, out: FloatTable) -> None:
+        """Write down the seconds of the ops on one side of a cut; cuts after the same op have them in common."""
+        known = self._sums.get(side)
+        if known is not None and known[0] == at:
+            out[:] = known[1]
+            return
+        seconds(op_s, ratios, out=out)
+        self._sums[side] = at, out.copy()
+
     def _costs(self, cut: Cut, op_s: FloatTable, costs: Sequence[FloatTable]) -> tuple[tuple[float | None, ...], int]:
         """Fill in bytes, storage and trainer seconds of all samples at a cut; return errors and number of records.
 
@@ -143,8 +153,8 @@ class _Estimate:
         """
         sizes, there, here = costs
         first = 1 if looks_ahead(cut) else cut.k  # where the codec's decoder replaces Decode
-        seconds(op_s[:, : cut.k], self._ratios[: cut.k], out=there)
-        seconds(op_s[:, first:], None, out=here)
+        self._sum("there", cut.k, op_s[:, : cut.k], self._ratios[: cut.k], there)
+        self._sum("here", first, op_s[:, first:], None, here)
         here_error = _mean([rule.error for rule in self._op_rules[first:]])
         there_error = _mean([rule.error for rule in self._op_rules[: cut.k]])
         if cut == RAW:

@@ -1,4 +1,4 @@
-"""Verdict: which of consumer, link, store and trainer CPU holds training back, and by how much."""
+"""Verdict: which of consumer, link, store, storage CPU and trainer CPU holds training back, and by how much."""
 
 from __future__ import annotations
 
@@ -21,22 +21,24 @@ class Verdict:
         io_per_s: Fetching raw bytes; infinite if there is no link.
         cpu_per_s: Preprocessing raw bytes.
         store_per_s: Reading raw bytes from the store; infinite if it never held anything up.
+        storage_per_s: Cutting samples near storage; infinite if that never held anything up.
     """
 
     consumer_per_s: float
     io_per_s: float
     cpu_per_s: float
     store_per_s: float = math.inf
+    storage_per_s: float = math.inf
 
     def __post_init__(self) -> None:
-        for name in ("consumer_per_s", "io_per_s", "cpu_per_s", "store_per_s"):
+        for name in ("consumer_per_s", "io_per_s", "cpu_per_s", "store_per_s", "storage_per_s"):
             rate = getattr(self, name)
             if not rate > 0:
                 raise ConfigError(f"{name} is {rate}; a rate above zero was expected: measure at least one batch")
 
     @property
     def bound(self) -> str:
-        """The bottleneck: "GPU-bound", "I/O-bound" (the link), "store-bound" or "CPU-bound"."""
+        """The bottleneck: "GPU-bound", "I/O-bound" (the link), "store-bound", "storage-CPU-bound" or "CPU-bound"."""
         return f"{self._ranked[0][0]}-bound"
 
     @property
@@ -61,7 +63,8 @@ class Verdict:
 
     @property
     def _rates(self) -> dict[str, float]:
-        return {"GPU": self.consumer_per_s, "I/O": self.io_per_s, "CPU": self.cpu_per_s, "store": self.store_per_s}
+        rates = {"GPU": self.consumer_per_s, "I/O": self.io_per_s, "CPU": self.cpu_per_s}
+        return {**rates, "store": self.store_per_s, "storage-CPU": self.storage_per_s}
 
     @property
     def _ranked(self) -> list[tuple[str, float]]:
@@ -69,7 +72,7 @@ class Verdict:
 
     @property
     def slowest(self) -> str:
-        """The bottleneck, in words: "training loop", "link", "store" or "trainer's CPU"."""
+        """The bottleneck, in words: "training loop", "link", "store", "storage node's CPU" or "trainer's CPU"."""
         return _WORDS[self._ranked[0][0]]
 
     def rates(self) -> str:
@@ -77,8 +80,8 @@ class Verdict:
         return ", ".join(f"{_WORDS[part]} {rate}" for part, rate in self._shown().items())
 
     def _shown(self) -> dict[str, str]:
-        """Return the rate of each part; a store that never held anything up is left out."""
-        rates = {part: rate for part, rate in self._rates.items() if part != "store" or math.isfinite(rate)}
+        """Return the rate of each part; what is near storage and never held anything up is left out."""
+        rates = {part: rate for part, rate in self._rates.items() if part in _ALWAYS or math.isfinite(rate)}
         missing = {"GPU": "not measured", "I/O": "none", "CPU": "not measured"}
         return {part: format_rate(rate) if math.isfinite(rate) else missing[part] for part, rate in rates.items()}
 
@@ -105,6 +108,7 @@ class Verdict:
             "io_per_s": _known(self.io_per_s),
             "cpu_per_s": _known(self.cpu_per_s),
             "store_per_s": _known(self.store_per_s),
+            "storage_per_s": _known(self.storage_per_s),
             "io_stall": self.io_stall,
             "cpu_stall": self.cpu_stall,
             "verdict": self.bound,
@@ -116,13 +120,22 @@ def _known(rate: float) -> float | None:
     return rate if math.isfinite(rate) else None
 
 
-_WORDS = {"GPU": "training loop", "I/O": "link", "CPU": "trainer's CPU", "store": "store"}
+_WORDS = {
+    "GPU": "training loop",
+    "I/O": "link",
+    "CPU": "trainer's CPU",
+    "store": "store",
+    "storage-CPU": "storage node's CPU",
+}
+_ALWAYS = ("GPU", "I/O", "CPU")
 _ADVICE = {
     "GPU": "Offloading would not help: the link and the trainer's CPUs keep up with the training loop. Its time "
     "includes the training step, making batches and your own steps.",
     "I/O": "Offloading helps: policy 'optimal' sends fewer bytes where storage has CPU to spare.",
     "store": "Offloading would not help: the store is the limit, whatever is sent. A faster disk, fewer and larger "
     "files (tar shards), or a second node with a copy would help.",
+    "storage-CPU": "Too much is offloaded: ops and codecs near storage take longer than anything else. Give the "
+    "storage node more cores, or use policy 'optimal', which cuts only as many samples as its cores keep up with.",
     "CPU": "Offloading helps if storage has cores to spare: policy 'optimal' moves ops there. While cores are idle "
     "here, more workers help too.",
 }

@@ -40,11 +40,13 @@ class Pace:
         """Return how many bytes of raw samples to send at once, of those that a request still has.
 
         On a slow link the last ones are sent in smaller batches: the trainer starts on a sample when its batch has
-        arrived, and work after the last byte cannot overlap with the transfer.
+        arrived, and work after the last byte cannot overlap with the transfer. What would leave a very small batch is
+        sent whole, since each batch costs the node as much CPU as 200 KB of payload.
         """
         if self.run_bytes >= left_bytes and self.run_bytes >= MOST_BYTES:
             return self.run_bytes
-        return min(self.run_bytes, max(left_bytes / 2, _LAST_BYTES))
+        is_end = left_bytes <= 1.5 * _LAST_BYTES
+        return min(self.run_bytes, max(left_bytes if is_end else left_bytes / 2, _LAST_BYTES))
 
     def sent(self, size_bytes: int, seconds: float) -> None:
         """Record how long a batch took."""

@@ -13,6 +13,8 @@ from __future__ import annotations
 import os
 import re
 import stat as stat_flags
+import sys
+import time
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +33,7 @@ from sophon.store.manifest import Manifest, decode_name, encode_name, is_as_list
 from sophon.store.options import suffixes
 from sophon.store.pages.columns import parts_of
 from sophon.store.pages.identity import Int64Array
+from sophon.store.reading import tell_took
 from sophon.store.store import Progress, Store, describe, fill, stamp_of
 
 if TYPE_CHECKING:
@@ -40,6 +43,8 @@ else:
         from sophon.store import _files as files
     except ImportError:  # built without a compiler
         files = None
+
+_NAMES_ARE_BYTES = sys.getfilesystemencoding() == "utf-8"  # then names as the manifest has them are names of files
 
 IMAGE_SUFFIXES = SUFFIXES[PICTURE]
 
@@ -64,6 +69,7 @@ class FolderStore(Store):
         super().__init__(path, name, manifest)
         check_inside(manifest)
         self._root = f"{path}/"  # text, since creating a Path for every read takes as long as opening the file
+        self._root_bytes = os.fsencode(self._root)
         self._odd_paths = manifest.locations["path"] if "path" in manifest.locations.column_names else None
 
     @classmethod
@@ -162,11 +168,40 @@ class FolderStore(Store):
         """Read several files; same result as one by one, with less overhead for each file that is in order."""
         if self._closed or self._odd_paths is not None:
             return super().read_run(indexes, space)
-        names = self.manifest.ids.take(pa.array(indexes, pa.int64())).to_pylist()
+        names = self.manifest.ids.take(pa.array(indexes, pa.int64()))
+        sizes = self.manifest.sizes[indexes]
+        if files is None or not _NAMES_ARE_BYTES:
+            return self._read_one_by_one(indexes, names.to_pylist(), sizes.tolist(), space)
+        _, offsets, text = names.buffers()
+        starts = np.frombuffer(offsets, np.int64, len(names) + 1, 8 * names.offset)
+        data = np.frombuffer(text if text is not None else b"", np.uint8)
+        ends: list[int] = []
+        failed: dict[int, StoreError] = {}
+        at, took_s, done = 0, 0.0, 0
+        while done < len(indexes):
+            found, seconds = files.read_run(self._root_bytes, starts[done:], data, sizes[done:], space[at:])
+            ends += (at + np.cumsum(sizes[done : done + found])).tolist()
+            at, took_s, done = ends[-1] if ends else 0, took_s + seconds, done + found
+            if done < len(indexes):
+                start_s, size = time.monotonic(), int(sizes[done])
+                try:
+                    self.read_into(indexes[done], space[at : at + size])  # which tells what is the matter
+                except StoreError as error:
+                    failed[done] = error
+                else:
+                    at += size
+                    ends.append(at)
+                took_s, done = took_s + time.monotonic() - start_s, done + 1
+        tell_took(took_s)
+        return ends, failed
+
+    def _read_one_by_one(
+        self, indexes: Sequence[int], names: list[str], sizes: list[int], space: memoryview
+    ) -> tuple[list[int], dict[int, StoreError]]:
         ends: list[int] = []
         failed: dict[int, StoreError] = {}
         at = 0
-        for place, size in enumerate(self.manifest.sizes[indexes].tolist()):
+        for place, size in enumerate(sizes):
             part = space[at : at + size]
             if not _read_whole(self._root + names[place], part):
                 try:

@@ -45,6 +45,16 @@ _WEIGHT = 0.2  # weight of the newest job in the average read time
 Job = Callable[[], Callable[[], None] | None]
 """Reads, and returns a function that passes on the result, if needed; neither may raise."""
 
+_told = threading.local()
+
+
+def tell_took(seconds: float) -> None:
+    """Say how long the read of the job in this thread took, if that is known better than from when the job ended.
+
+    On a busy machine most of that time a job waits for Python's lock or a core, and a quick store would look slow.
+    """
+    _told.seconds = seconds
+
 
 @dataclass(slots=True)
 class _Waiting:
@@ -221,12 +231,13 @@ class Reading:
                 self._under_way[number] = _UnderWay(time.monotonic(), waiting.size_bytes)
                 self._under_way_bytes += waiting.size_bytes
                 self._staff()  # take the next job, if there is one
-            start_s, pass_on = time.monotonic(), None
+            start_s, pass_on, _told.seconds = time.monotonic(), None, None
             try:
                 if not lane.is_closed:
                     pass_on = waiting.job()
             finally:
-                self._ended(number, lane, waiting, time.monotonic() - start_s)
+                took_s: float | None = _told.seconds
+                self._ended(number, lane, waiting, time.monotonic() - start_s if took_s is None else took_s)
             if pass_on is not None:
                 pass_on()
             del taken, lane, waiting, pass_on  # these keep a request alive, which must end before this thread waits

@@ -15,7 +15,7 @@ class Told(Fetch):
         return iter(())
 
 
-def _watched(monkeypatch, *, is_remote, reads, stats):
+def _watched(monkeypatch, *, is_remote, reads, stats, computes=0.0):
     """Let a second of a stream pass in which a hundred samples come, and return the verdict."""
     now = [0.0]
     monkeypatch.setattr(watching.time, "monotonic", lambda: now[0])
@@ -23,7 +23,7 @@ def _watched(monkeypatch, *, is_remote, reads, stats):
     watch.began(1)
     for _ in range(101):
         now[0] += 0.01
-        fetch.clock = fetch.clock + StreamClock(reading_s=0.01 * reads)
+        fetch.clock = fetch.clock + StreamClock(reading_s=0.01 * reads, computing_s=0.01 * computes)
         watch.received(1, 0, Reply(0, payload=bytes(20_000)), RAW, fetch)
     watch.ended(1)
     return watch.verdict()
@@ -47,6 +47,22 @@ def test_a_link_that_is_full_binds_and_the_store_is_not_known(monkeypatch):
     assert verdict.bound == "I/O-bound"
     assert verdict.io_per_s == pytest.approx(100, rel=0.02)
     assert verdict.to_json()["store_per_s"] is None
+
+
+def test_a_storage_node_whose_cores_are_waited_for_binds(monkeypatch):
+    verdict = _watched(monkeypatch, is_remote=True, reads=0.02, computes=0.95, stats=_stats())
+    assert verdict.bound == "storage-CPU-bound"
+    assert verdict.storage_per_s == pytest.approx(100, rel=0.02)
+    assert verdict.io_per_s > 1000
+    assert "more cores" in verdict.explain()
+    assert verdict.slowest == "storage node's CPU"
+
+
+def test_cores_that_keep_up_are_not_worth_a_word(monkeypatch):
+    verdict = _watched(monkeypatch, is_remote=True, reads=0.0, computes=0.2, stats=_stats())
+    assert verdict.bound == "I/O-bound"
+    assert "storage" not in verdict.rates()
+    assert verdict.to_json()["storage_per_s"] is None
 
 
 def test_workers_that_are_slower_than_the_store_bind(monkeypatch):

@@ -115,6 +115,36 @@ def test_a_reserve_leaves_cores_free_and_is_predicted_with_all_of_them():
     assert kept.bound_s <= tight.epoch_s  # what no plan can beat, with nothing kept free
 
 
+@settings(max_examples=15, deadline=None)
+@given(problems(), st.floats(0.3, 1.5), st.floats(0.05, 0.5))
+def test_headroom_costs_no_epoch_second_and_is_had_wherever_it_can_be(problem, pace, headroom):
+    profile, resources = problem
+    least = predict(profile, choose(profile, resources.having(consumer_samples_per_s=1e12), DEFAULTS).cut, resources)
+    consumer = pace * len(profile) / max(least.epoch_s, 1e-9)
+    resources = resources.having(consumer_samples_per_s=consumer)
+    plain, roomy = (choose(profile, resources, Options(headroom=share)) for share in (0.0, headroom))
+    before, after = (predict(profile, choice.cut, resources) for choice in (plain, roomy))
+    assert after.epoch_s <= before.epoch_s + worth_s(profile, resources)
+    assert roomy.bound_s <= after.epoch_s
+    for name in others(profile):
+        assert after.epoch_s <= predict(profile, POLICIES[name](profile, resources, DEFAULTS).cut, resources).epoch_s
+    # What the quickest plan needs, and the consumer's time less the headroom: the longer of the two is enough.
+    keen = resources.having(consumer_samples_per_s=consumer / (1 - headroom))
+    oracle = milp_epoch_s(profile, keen, list(exact_columns(profile, DEFAULTS)), seconds=2.0)
+    varying = [seconds for label, seconds in after.busy_s.items() if label != "consumer"]
+    assert max(varying) <= oracle + worth_s(profile, resources) * (1 + 1e-6)
+
+
+def test_where_link_and_consumer_take_equally_long_cores_that_are_idle_make_room_on_the_link():
+    profile = profile_of([[100, 50]] * 1000, [[0, 0.1]] * 1000, [[0, 0]] * 1000)
+    resources = Resources(1000, 10, 1, 10)  # raw files take as long as the consumer: 100 s
+    brim, roomy = (choose(profile, resources, Options(headroom=share)) for share in (0.0, 0.15))
+    assert predict(profile, brim.cut, resources).link_s == pytest.approx(100)
+    found = predict(profile, roomy.cut, resources)
+    assert found.link_s == pytest.approx(85, rel=1e-2)
+    assert found.epoch_s == roomy.bound_s == pytest.approx(100)
+
+
 def test_a_hundred_thousand_samples_are_within_a_thousandth_of_the_bound():
     rng = np.random.default_rng(0)
     for turn in range(8):

@@ -29,7 +29,7 @@ from sophon.errors import ConfigError, Error
 from sophon.loader.order.order import epoch_order
 from sophon.pipeline import Key, Trace
 from sophon.plan.plan import Plan, make_plan
-from sophon.plan.policies import Options, reserve_for
+from sophon.plan.policies import HEADROOM, Options, reserve_for
 from sophon.plan.resources import Resources
 from sophon.process.scratch import scratch_folder
 from sophon.profile.columns import cuts_to_profile
@@ -40,6 +40,7 @@ from sophon.profile.table import Profile
 SAMPLES = (1_281_167,)  # ImageNet's training set
 CUTS = cuts_to_profile(RECIPE)
 RESOURCES = Resources(link_bytes_per_s=60e6, storage_cores=2, trainer_cores=8)  # link and storage both bind
+_OPTIONS = Options(reserve=reserve_for(RESOURCES.storage_cores), headroom=HEADROOM)
 _RECORDS = 64  # of every cut
 _EPOCH = 1
 _SEED = 4
@@ -114,7 +115,7 @@ def _in_child(samples: int) -> dict[str, Any]:
 def _plan(profile: Profile) -> Plan:
     # As a loader does: with some of the cores kept free, and spread along the order of the epoch.
     order = epoch_order(len(profile), _SEED, _EPOCH, shuffle=True)
-    return make_plan(profile, RESOURCES, options=Options(reserve=reserve_for(RESOURCES.storage_cores)), order=order)
+    return make_plan(profile, RESOURCES, options=_OPTIONS, order=order)
 
 
 def measure(samples: int) -> dict[str, Any]:

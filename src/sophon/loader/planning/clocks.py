@@ -68,6 +68,7 @@ class LinkClock:
         self._link: deque[tuple[float, float]] = deque(maxlen=_KEPT)  # bytes and seconds
         self._storage: deque[tuple[float, float]] = deque(maxlen=_KEPT)  # CPU seconds and seconds
         self._store: deque[tuple[float, float]] = deque(maxlen=_KEPT)  # samples and seconds
+        self._cutting: deque[tuple[float, float]] = deque(maxlen=_KEPT)  # the same, where ops were waited for
 
     @property
     def link_bytes_per_s(self) -> float | None:
@@ -104,6 +105,15 @@ class LinkClock:
         now = self._now
         is_short = not self._link and not self._storage and now.samples > 0  # not one stretch is over
         return now.samples / now.busy_s if is_short and now.reading_s > _WAITS * now.busy_s > 0 else None
+
+    @property
+    def cut_samples_per_s(self) -> float | None:
+        """How fast samples are cut near storage; None where that was never what was waited for."""
+        if self._cutting:
+            return _rate(self._cutting)
+        now = self._now
+        is_short = not self._link and not self._store and now.samples > 0  # not one stretch is over
+        return now.samples / now.busy_s if is_short and now.computing_s > _WAITS * now.busy_s > 0 else None
 
     def turn(self) -> None:
         """Record that an epoch starts."""
@@ -177,14 +187,19 @@ class LinkClock:
             self._store.popleft()
         if stretch.computing_s > _WAITS * stretch.busy_s:
             self._storage.append((stretch.cpu_s, stretch.busy_s))
-        elif stretch.size_bytes >= _LEAST_BYTES:
-            self._link.append((stretch.size_bytes, stretch.busy_s))
-            self._usual = (self._usual[0] + stretch.size_bytes, self._usual[1] + stretch.busy_s)
-            if len(self._link) == _KEPT and differ(_rate(self._link), self._usual[0] / self._usual[1]):
-                self._usual = (sum(amount for amount, _ in self._link), sum(seconds for _, seconds in self._link))
-            if self._storage and cores > self.storage_cores:
-                # It had more for us than we thought, and was not even the slower part.
-                self._storage.append((stretch.cpu_s, stretch.busy_s))
+            self._cutting.append((stretch.samples, stretch.busy_s))
+            return
+        if self._cutting:  # samples may be cut otherwise by now
+            self._cutting.popleft()
+        if stretch.size_bytes < _LEAST_BYTES:
+            return
+        self._link.append((stretch.size_bytes, stretch.busy_s))
+        self._usual = (self._usual[0] + stretch.size_bytes, self._usual[1] + stretch.busy_s)
+        if len(self._link) == _KEPT and differ(_rate(self._link), self._usual[0] / self._usual[1]):
+            self._usual = (sum(amount for amount, _ in self._link), sum(seconds for _, seconds in self._link))
+        if self._storage and cores > self.storage_cores:
+            # It had more for us than we thought, and was not even the slower part.
+            self._storage.append((stretch.cpu_s, stretch.busy_s))
 
 
 def _rate(stretches: deque[tuple[float, float]]) -> float:

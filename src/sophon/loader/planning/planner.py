@@ -47,7 +47,7 @@ from sophon.loader.sources.samples import Samples
 from sophon.pipeline import Key, Trace
 from sophon.pipeline.pipeline import in_words
 from sophon.plan.plan import Plan, make_plan
-from sophon.plan.policies import Options, reserve_for
+from sophon.plan.policies import HEADROOM, Options, reserve_for
 from sophon.plan.resources import Node, Resources
 from sophon.process.cores import cores_here
 from sophon.process.renewal import renew_after_fork
@@ -320,7 +320,8 @@ class Planner:
         if job is not None and not job.is_wanted:
             return
         profile, resources = self._in_parts(self._with_own_steps(profile), resources)
-        options = replace(self._settings.options, reserve=reserve_for(resources.storage_cores))
+        reserve = reserve_for(resources.storage_cores)
+        options = replace(self._settings.options, reserve=reserve, headroom=HEADROOM)
         plan = make_plan(profile, resources, self._settings.policy, options, self._row)
         with self._lock:
             if job is not None and not job.is_wanted:

@@ -66,6 +66,7 @@ class Watch:
             return None
         with self._lock:
             link, store = self._clock.link_bytes_per_s, self._clock.store_samples_per_s
+            cutting = self._clock.cut_samples_per_s
         each_bytes = max(stats.link_bytes / stats.samples, 1.0)
         loop_s = stats.consumer_s + (stats.collate_s if self._is_alone else 0.0)
         cpu_s = stats.finish_cpu_s + (0.0 if self._is_alone else stats.collate_s)
@@ -74,4 +75,5 @@ class Watch:
             io_per_s=link / each_bytes if self._is_remote and link else math.inf,
             cpu_per_s=self._trainer_cores * stats.samples / cpu_s if cpu_s > 0 else math.inf,
             store_per_s=store or math.inf,
+            storage_per_s=cutting or math.inf,
         )

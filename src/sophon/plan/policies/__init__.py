@@ -9,7 +9,7 @@ from __future__ import annotations
 from sophon.errors import ConfigError
 from sophon.plan.policies import all as all_
 from sophon.plan.policies import fastflow, none, optimal, resize, sophon
-from sophon.plan.policies.choice import DEFAULTS, Choice, Options, Policy, reserve_for, resize_k
+from sophon.plan.policies.choice import DEFAULTS, HEADROOM, Choice, Options, Policy, reserve_for, resize_k
 from sophon.profile.table import Profile
 
 POLICIES: dict[str, Policy] = {
@@ -41,6 +41,7 @@ def applicable(profile: Profile, options: Options = DEFAULTS) -> tuple[str, ...]
 __all__ = [
     "DEFAULTS",
     "DEFAULT_POLICY",
+    "HEADROOM",
     "POLICIES",
     "Choice",
     "Options",

@@ -23,11 +23,14 @@ class Options:
             size, according to the profile.
         allow_lossy: Whether `optimal` may choose codecs that change the tensors.
         reserve: Share of the storage cores that `optimal` leaves free; see `RESERVE`.
+        headroom: Share of the consumer's time that `optimal` leaves free on link and cores, where that makes the epoch
+            no longer; see `HEADROOM`.
     """
 
     resize_k: int | None = None
     allow_lossy: bool = False
     reserve: float = 0.0
+    headroom: float = 0.0
 
     def __post_init__(self) -> None:
         k = self.resize_k
@@ -37,6 +40,8 @@ class Options:
             raise ConfigError(f"allow_lossy is {self.allow_lossy!r}; give True or False.")
         if isinstance(self.reserve, bool) or not 0 <= self.reserve <= 0.9:
             raise ConfigError(f"reserve is {self.reserve!r}; give a share of the storage cores, 0 … 0.9.")
+        if isinstance(self.headroom, bool) or not 0 <= self.headroom <= 0.9:
+            raise ConfigError(f"headroom is {self.headroom!r}; give a share of the consumer's time, 0 … 0.9.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +69,14 @@ RESERVE = 0.15
 A plan that fully loads link and cores has no slack for a stretch of the epoch that is heavier than the mean: when the
 cores fall behind there, the link waits, and no later stretch makes up for it. Measured with 0.2 of a core: an epoch
 takes 25 to 40 % longer than predicted with nothing free, 9 to 11 % with 15 to 20 % free.
+"""
+
+HEADROOM = 0.15
+"""Share of the consumer's time that link and cores have free in a plan which is really run, where that is to be had.
+
+Where a plan is as fast as the consumer, many others are, and the one of least storage seconds has the link busy all the
+time that the consumer is. Then every sample that comes late keeps the consumer waiting, and none that comes early makes
+up for it. As much as `RESERVE`, and for the same reason: stretches differ by so much.
 """
 
 

@@ -14,7 +14,8 @@
 
 Better is: fewer epoch seconds, then fewer storage CPU seconds, then fewer bytes. All resources count alike, so that a
 CPU-bound job moves work to storage even where bytes do not shrink. With `Options.reserve` the plan leaves a share of
-the storage cores free; its prediction and the bound refer to all cores.
+the storage cores free; its prediction and the bound refer to all cores. With `Options.headroom`, of plans that are as
+fast as the consumer those are better that would also be fast enough for a faster one.
 """
 
 from __future__ import annotations
@@ -41,6 +42,19 @@ _SLOPE = 1e-6  # of storage's seconds, by which the other resources may miss the
 
 def choose(profile: Profile, resources: Resources, options: Options) -> Choice:
     """Give every sample the route that makes the epoch shortest."""
+    consumer = resources.consumer_samples_per_s
+    if not options.headroom or not np.isfinite(consumer):
+        return _choose(profile, resources, options)
+    # A plan that is best for a quicker consumer is best for this one too: T is the longer of what the plan takes and
+    # what the consumer takes. So are the bounds.
+    keen = resources.having(consumer_samples_per_s=consumer / (1 - options.headroom))
+    choice = _choose(profile, keen, options)
+    floor_s = Costs.of(profile, resources, exact_columns(profile, options)).floor_s
+    bound_s = max(choice.bound_s or 0.0, floor_s)
+    return replace(choice, bound_s=_matching(bound_s, predict(profile, choice.cut, resources).epoch_s))
+
+
+def _choose(profile: Profile, resources: Resources, options: Options) -> Choice:
     columns = exact_columns(profile, options)
     costs = Costs.of(profile, resources, columns, options.reserve)
     floor_s = costs.floor_s
@@ -60,11 +74,15 @@ def choose(profile: Profile, resources: Resources, options: Options) -> Choice:
     if not ranked or rivals.bound_s <= min(ranked, key=_rank)[0][0]:
         ranked += _others(profile, resources, options)
     rank, cut, name = min(ranked, key=_rank)
-    if rank[0] < bound_s <= rank[0] / SAFETY:  # the same, but added up in another order
-        bound_s = rank[0]
+    bound_s = _matching(bound_s, rank[0])
     reason = f"the plan of `{name}` cannot be improved on" if name else "all cuts of all samples were weighed at once"
     priced = not name and bool(prices.any()) and np.isfinite(bound_s)
     return Choice(cut, reason, bound_s, prices if priced else None, rivals.bound_s)
+
+
+def _matching(bound_s: float, epoch_s: float) -> float:
+    # They may be the same, but added up in another order.
+    return epoch_s if epoch_s < bound_s <= epoch_s / SAFETY else bound_s
 
 
 _Ranked = tuple[tuple[float, ...], CutIndex, str]
