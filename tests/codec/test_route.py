@@ -57,7 +57,9 @@ RECIPE = Pipeline([ops.Decode(), ops.RandomResizedCrop(16), ops.RandomHorizontal
 
 
 def test_a_window_is_followed_by_what_comes_after_the_crop_and_by_nothing_else():
-    after = {str(route.arrival) for route in legal_routes(RECIPE, ("raw", "window")) if str(route.cuts[0]) == "0:window"}
+    after = {
+        str(route.arrival) for route in legal_routes(RECIPE, ("raw", "window")) if str(route.cuts[0]) == "0:window"
+    }
     assert after == {"0:window", "2:raw", "3:raw", "4:raw"}
 
 

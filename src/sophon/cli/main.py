@@ -45,6 +45,7 @@ class Commands(click.Group):
         "profile": "sophon.cli.profile:profile_command",
         "report": "sophon.cli.report:report",
         "serve": "sophon.cli.serve:serve",
+        "relay": "sophon.cli.relay:relay",
         "synth": "sophon.cli.synth:synth",
     }
 

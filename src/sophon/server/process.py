@@ -29,7 +29,7 @@ from sophon.server.isolation.processes import Processes
 from sophon.server.journal import LOG
 from sophon.server.limit import RateLimit
 from sophon.server.limits import Limits
-from sophon.server.maker import Threads
+from sophon.server.maker import Maker, Threads
 from sophon.server.metrics import Metrics, serve_metrics
 from sophon.server.service import Service
 from sophon.store import Store
@@ -92,12 +92,38 @@ class Ready:
 
 def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Callable[[Ready], None]) -> bool:
     """Serve until SIGTERM or SIGINT, then let requests under way end; return whether it was SIGINT."""
+
+    def executor(budget: CpuBudget, maker: Maker) -> Executor:
+        return Executor(stores, budget, config.patience_s, config.limits, maker)
+
+    has_buckets = any(isinstance(store.path, Address) for store in stores.values())
+    is_interrupt = run_executor(executor, config, on_ready, has_buckets=has_buckets)
+    for store in stores.values():
+        store.close()
+    return is_interrupt
+
+
+def run_executor(
+    make: Callable[[CpuBudget, Maker], Executor],
+    config: ServerConfig,
+    on_ready: Callable[[Ready], None],
+    *,
+    has_buckets: bool = False,
+) -> bool:
+    """Answer requests by an executor of any kind; see `run_server`.
+
+    Args:
+        make: Returns the executor, given CPU for ops and where ops run.
+        config: How the server runs.
+        on_ready: Called once requests are accepted.
+        has_buckets: Whether prices of object stores count.
+    """
     _check_place(config)
     tell_all(config.debug)
     _allow_many_files()
     keep_buffers()
     metrics = Metrics()
-    if any(isinstance(store.path, Address) for store in stores.values()):
+    if has_buckets:
         metrics.price_buckets(config.prices)
     import_modules(config.modules)
     budget = CpuBudget(config.cores)
@@ -108,7 +134,7 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
         if in_threads
         else Processes(budget.slots, config.limits, config.modules, config.indexes, has_reserve=is_shared)
     )
-    executor = Executor(stores, budget, config.patience_s, config.limits, maker)
+    executor = make(budget, maker)
     limit = None if config.limit_bytes_per_s is None else RateLimit(config.limit_bytes_per_s)
     try:
         service = Service(_url(config, config.port), executor, metrics, limit, config.access)
@@ -140,8 +166,6 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
         _drain((service.drain, executor.close, budget.close, maker.close), signals, config.drain_s)
     if http is not None:
         http.shutdown()
-    for store in stores.values():
-        store.close()
     return signals.is_interrupt
 
 

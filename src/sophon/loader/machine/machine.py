@@ -26,7 +26,8 @@ If the implementation is inconsistent with the following, it is a bug:
 
 - Every position is received exactly once; a second reply for it is refused, whoever sends it.
 - A position is owed by at most two requests, and by at least one while it is asked for.
-- A request goes to a holder of all its positions, or to the fallback.
+- A request goes to a holder of all its positions, or to one that stands in for them, or to the fallback.
+- A stand-in is asked for what nobody is asked for yet only while no holder is well.
 - Every position gets exactly one place, and every place exactly one position.
 - Batches become ready in order.
 - In relaxed order no sample comes more than `max_delay` batches after the batch it would be in by strict order: where
@@ -48,7 +49,7 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,7 +142,10 @@ class _Choices(dict[int, Choice | None]):
         self._standings, self._parts, self._full, self._now_s = standings, parts, full, now_s
 
     def __missing__(self, part: int) -> Choice | None:
-        choice = self[part] = self._standings.pick(self._now_s, self._parts.holders[part], self._full)
+        holders = self._parts.holders[part]
+        if self._parts.stand_ins and not self._standings.is_any_well(holders):
+            holders = self._parts.everybody(part)
+        choice = self[part] = self._standings.pick(self._now_s, holders, self._full)
         return choice
 
 
@@ -199,7 +203,9 @@ class Machine:
         self._parts = parts or Parts.copies(config.nodes)
         self._lanes = self._parts.lanes(config.nodes if config.has_fallback else None)
         self._holding_nodes = len({node for holders in self._parts.holders for node in holders}) or 1
-        self._has_others = [self._standings.has_others(holders) for holders in self._parts.holders]
+        self._has_others = [
+            self._standings.has_others(self._parts.everybody(part)) for part in range(len(self._parts.holders))
+        ]
         self._patience = Patience(config.hedge, silent_s if any(self._has_others) else math.inf)
         self._state = np.zeros(count, np.uint8)
         self._held: dict[int, int] = {}
@@ -276,7 +282,7 @@ class Machine:
 
     def _ready_s(self, part: int, now_s: float) -> float:
         """Return since when a part could have been asked for; a driver always comes to the only one."""
-        return now_s if len(self._waits) == 1 else self._standings.ready_s(self._parts.holders[part])
+        return now_s if len(self._waits) == 1 else self._standings.ready_s(self._parts.everybody(part))
 
     def _first(self, accepts: Callable[[int], bool]) -> int | None:
         """Return which part that is accepted has the sample that is wanted first; want more if none has any."""
@@ -395,7 +401,7 @@ class Machine:
         self, positions: list[int], pick: Callable[[tuple[int, ...]], int | None]
     ) -> dict[int | None, list[int]]:
         """Return which source is picked for which positions, the most urgent first."""
-        picked = {part: pick(self._parts.holders[part]) for part in {self._parts.at(p) for p in positions}}
+        picked = {part: pick(self._parts.everybody(part)) for part in {self._parts.at(p) for p in positions}}
         found: dict[int | None, list[int]] = {}
         for position in positions:
             found.setdefault(picked[self._parts.at(position)], []).append(position)
@@ -468,6 +474,15 @@ class Machine:
     def _hold(self, position: int, size_bytes: int) -> None:
         self.held_bytes += size_bytes - self._held.get(position, 0)
         self._held[position] = size_bytes
+
+    def reroute(self, of: NDArray[np.uint16]) -> None:
+        """Have samples that are not wanted yet asked of other holders; those that are wanted stay where they are.
+
+        Args:
+            of: For each position the number of its part.
+        """
+        assert self._parts.of is not None
+        self._parts = replace(self._parts, of=np.concatenate([self._parts.of[: self.wanted], of[self.wanted :]]))
 
     # --- what happens to requests -------------------------------------------------------------------------------------
 

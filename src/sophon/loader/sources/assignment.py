@@ -41,16 +41,31 @@ class Assignment:
     Args:
         cuts: The cuts that occur, at most 256.
         number_of: For each sample the number of its cut; None if all have the first.
+        firsts: For each cut what the node sends to the relay that makes it, None where a node makes it; empty if no
+            sample goes through a relay.
     """
 
     cuts: tuple[Cut, ...] = (RAW,)
     number_of: Numbers | None = None
+    firsts: tuple[Cut | None, ...] = ()
 
     def of(self, samples: Sequence[int]) -> tuple[Cut, ...]:
         """Return the cuts of some samples."""
         if self.number_of is None:
             return (self.cuts[0],) * len(samples)
         return tuple(self.cuts[number] for number in self.number_of[list(samples)].tolist())
+
+    def firsts_of(self, samples: Sequence[int]) -> tuple[Cut | None, ...]:
+        """Return what nodes send to relays of some samples; None of each that goes straight to the trainer."""
+        if not self.firsts:
+            return (None,) * len(samples)
+        if self.number_of is None:
+            return (self.firsts[0],) * len(samples)
+        return tuple(self.firsts[number] for number in self.number_of[list(samples)].tolist())
+
+    def are_relayed(self, samples: Sequence[int]) -> list[bool]:
+        """Return which of some samples go through a relay."""
+        return [first is not None for first in self.firsts_of(samples)]
 
     def used(self) -> tuple[Cut, ...]:
         """Return the cuts that some sample has."""
@@ -196,4 +211,6 @@ def differences(opened: Opened) -> str:
 def within(assignment: Assignment, agreed: int) -> Assignment:
     """Return an assignment in which cuts beyond the agreed one are replaced by raw bytes."""
     cuts = tuple(cut if cut.k <= agreed else RAW for cut in assignment.cuts)
-    return Assignment(cuts, assignment.number_of)
+    kept = zip(assignment.firsts, assignment.cuts, strict=False)
+    firsts = tuple(first if cut.k <= agreed else None for first, cut in kept)
+    return Assignment(cuts, assignment.number_of, firsts)
