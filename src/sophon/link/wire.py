@@ -22,9 +22,10 @@ Where a node holds a part of a data set, a sample is a pair ``[17, 1003]``: its 
 whole data set, which is the one that random ops depend on. A node of a release that does not know pairs refuses them.
 
 To a relay, which says at opening that it is one (``relay`` in its answer), a request names routes instead of cuts:
-``"cuts": ["0:window/2:raw"]``, what its node is asked for and what the relay is to make of it. Nobody else is sent any. Its replies then have three more columns: ``first``, the cut that the node really made, ``relay_s``, the CPU
-seconds that the relay spent, and ``first_bytes``, what came from the node; ``cut`` is that of the arrival, and may also
-be the first one, where the relay did nothing. ``node_versions`` are to the node what ``versions`` are to the relay.
+``"cuts": ["0:window/2:raw"]``, what its node is asked for and what the relay is to make of it. Nobody else is sent any.
+Its replies then have three more columns: ``first``, the cut that the node really made, ``relay_s``, the CPU seconds
+that the relay spent, and ``first_bytes``, what came from the node; ``cut`` is that of the arrival, and may also be the
+first one, where the relay did nothing. ``node_versions`` are to the node what ``versions`` are to the relay.
 
 Reply columns: ``position`` in the request, ``cut`` really made, ``payload``, ``label`` (null if the data set has none),
 ``cpu_s`` spent on ops and codec near storage, ``error`` (null, or JSON with type, message and traceback), ``columns``

@@ -5,7 +5,6 @@ A failure names its seed; `python -m tests.loader.machine.simulation SEED` tells
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,9 +79,9 @@ def _division(world):
     return "parts" if sizes == {1} else "parts with copies"
 
 
-def _run(machine_type):
-    for seed in range(SEEDS):
-        World(seed, machine_type).run()
+def _run(machine_type, seeds=SEEDS, **more):
+    for seed in range(seeds):
+        World(seed, machine_type, **more).run()
 
 
 # --- whether it would notice ------------------------------------------------------------------------------------------
@@ -373,8 +372,8 @@ class AsksNodesInTheLaneOfRelays(Machine):
 
 
 class ReroutesWhatIsAskedFor(Machine):
-    def reroute(self, of):
-        self._parts = replace(self._parts, of=of)
+    def reroute(self, is_relayed):
+        self._parts = self._parts.rerouted(is_relayed)
 
 
 @pytest.mark.parametrize(
@@ -392,5 +391,4 @@ class ReroutesWhatIsAskedFor(Machine):
 )
 def test_a_machine_that_breaks_a_promise_about_relays_is_caught_by_it(broken, promise):
     with pytest.raises(BrokenPromiseError, match=promise):
-        for seed in range(RELAY_SEEDS):
-            World(seed, broken, has_relays=True).run()
+        _run(broken, RELAY_SEEDS, has_relays=True)

@@ -49,7 +49,7 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -475,14 +475,18 @@ class Machine:
         self.held_bytes += size_bytes - self._held.get(position, 0)
         self._held[position] = size_bytes
 
-    def reroute(self, of: NDArray[np.uint16]) -> None:
-        """Have samples that are not wanted yet asked of other holders; those that are wanted stay where they are.
+    @property
+    def has_ways(self) -> bool:
+        """Whether samples may go through relays or not."""
+        return bool(self._parts.ways)
+
+    def reroute(self, is_relayed: NDArray[np.bool_]) -> None:
+        """Have samples that are not wanted yet asked of nodes or relays; those that are wanted stay where they are.
 
         Args:
-            of: For each position the number of its part.
+            is_relayed: For each position whether a relay is to be asked.
         """
-        assert self._parts.of is not None
-        self._parts = replace(self._parts, of=np.concatenate([self._parts.of[: self.wanted], of[self.wanted :]]))
+        self._parts = self._parts.rerouted(is_relayed, self.wanted)
 
     # --- what happens to requests -------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ lanes cannot take over that work, so none of them goes without a request because
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,12 +32,15 @@ class Parts:
         of: For each position the number of its part; None where there is only one.
         names: What to call the nodes in messages; by default "node 0" and so on.
         stand_ins: For each part the numbers of its stand-ins; empty where there are none at all.
+        ways: For each part the number of the one with the same samples that nodes are asked for, and of the one that
+            relays are.
     """
 
     holders: tuple[tuple[int, ...], ...]
     of: NDArray[np.uint16] | None = None
     names: tuple[str, ...] = field(default=(), repr=False)
     stand_ins: tuple[tuple[int, ...], ...] = ()
+    ways: tuple[tuple[int, int], ...] = field(default=(), repr=False)
 
     @classmethod
     def copies(cls, nodes: int) -> Parts:
@@ -62,17 +65,30 @@ class Parts:
             is_relayed: For each position whether a relay is to be asked.
             names: What to call all of them.
         """
-        kept, through = list(holders), list(range(len(holders)))
+        kept, ways = list(holders), [(part, part) for part in range(len(holders))]
         stand_ins: list[tuple[int, ...]] = [()] * len(holders)
         for part, its in enumerate(holders):
             nodes = tuple(number for number in its if number not in relays)
             passing = tuple(number for number in its if number in relays)
             if nodes and passing:
-                kept[part], stand_ins[part], through[part] = nodes, passing, len(kept)
+                kept[part], stand_ins[part], ways[part] = nodes, passing, (part, len(kept))
                 kept.append(passing)
                 stand_ins.append(nodes)
-        made = np.where(is_relayed, np.array(through, np.uint16)[of], of).astype(np.uint16)
-        return cls(tuple(kept), made, names, tuple(stand_ins))
+                ways.append(ways[part])
+        made = cls(tuple(kept), of, names, tuple(stand_ins), tuple(ways))
+        return made.rerouted(is_relayed)
+
+    def rerouted(self, is_relayed: NDArray[np.bool_], since: int = 0) -> Parts:
+        """Return the same parts with other samples in them.
+
+        Args:
+            is_relayed: For each position whether a relay is to be asked.
+            since: The first position that may change its part.
+        """
+        assert self.of is not None
+        table = np.array(self.ways, np.uint16)
+        changed = table[self.of[since:], is_relayed[since:].astype(np.intp)]
+        return replace(self, of=np.concatenate([self.of[:since], changed]))
 
     def everybody(self, part: int) -> tuple[int, ...]:
         """Return all who can answer for a part, its stand-ins last."""

@@ -40,8 +40,9 @@ from sophon.loader.planning.background import Background, Job
 from sophon.loader.planning.clocks import LinkClock
 from sophon.loader.planning.early import Early
 from sophon.loader.planning.kept import KeptProfile, cache_path
+from sophon.loader.planning.relaying import Relaying
 from sophon.loader.planning.replanning import Replanning, moved
-from sophon.loader.sources.assignment import Assignment, agreed_cut
+from sophon.loader.sources.assignment import Assignment, agreed_cut, assigned
 from sophon.loader.sources.samples import Samples
 from sophon.pipeline import Key, Trace
 from sophon.pipeline.pipeline import in_words
@@ -97,10 +98,17 @@ class Planner:
         trainer_cores: How many cores finish samples here.
         stats: The loader's own counts.
         is_alone: Whether the thread that iterates does everything, also what is done to samples and batches here.
+        may_relay: Whether samples may go through relays, where there are any.
     """
 
     def __init__(
-        self, samples: Samples, settings: PlanSettings, trainer_cores: float, stats: Stats, is_alone: bool = False
+        self,
+        samples: Samples,
+        settings: PlanSettings,
+        trainer_cores: float,
+        stats: Stats,
+        is_alone: bool = False,
+        may_relay: bool = True,
     ) -> None:
         self.plan: Plan | None = None
         self.profile: Profile | None = None
@@ -118,6 +126,9 @@ class Planner:
         self.cuts = cuts_to_profile(pipeline, codecs, max_k=samples.agreed_cut, allow_lossy=lossy)
         self._recorder = Recorder(pipeline, self.cuts, len(samples), samples.seed)
         self._clock = LinkClock(samples.sources.cores(opened))
+        self._relaying: Relaying | None = None
+        if may_relay and settings.policy == "optimal" and samples.sources.relays:
+            self._relaying = Relaying(pipeline, self.cuts)
         self._background = Background()
         self.renew()
         renew_after_fork(self)
@@ -172,6 +183,7 @@ class Planner:
         self._row = row
         self._early = self._tried = None
         self._begin = (self._stats.samples, self._loop_s())
+        self._samples.sources.revisit()
         if self._is_ready:
             self._ask_for_sizes()
             with self._lock:
@@ -257,7 +269,11 @@ class Planner:
         here = min(self._trainer_cores, cores_here() / ranks_here(ranks))
         # What sending takes is not counted on top: the cores that the clock has seen are those left over for ops.
         reads_per_s = math.inf if store is None else ranks * store
-        return Resources(bytes_per_s, ranks * cores, ranks * here, rate, store_reads_per_s=reads_per_s)
+        found = Resources(bytes_per_s, ranks * cores, ranks * here, rate, store_reads_per_s=reads_per_s)
+        if self._relaying is None:
+            return found
+        with self._lock:
+            return self._relaying.resources(found, self._samples.sources.relay_cores, ranks)
 
     def _loop_s(self) -> float:
         """Return the seconds that the thread which iterates was busy, whatever the cuts are."""
@@ -271,7 +287,7 @@ class Planner:
 
     def finish_s(self) -> NDArray[Any] | None:
         """Return the seconds that finishing each sample is predicted to take here under the plan, if there is one."""
-        if self.plan is None or self.profile is None or self.plan.cuts != self.profile.cuts:
+        if self.plan is None or self.profile is None or self.plan.routes != self.profile.routes:
             return None
         return self.profile.trainer_s[np.arange(len(self.profile)), self.plan.cut]
 
@@ -292,7 +308,7 @@ class Planner:
 
     def _replan(self, resources: Resources, job: Job | None = None) -> None:
         """Make a plan and put it in place, unless it is no longer wanted by then."""
-        profile = self._estimate(self._epoch)
+        profile = self._estimate(self._epoch, with_relays=resources.relay_cores > 0)
         if job is not None and not job.is_wanted:
             return
         profile = self._with_own_steps(profile)
@@ -307,7 +323,7 @@ class Planner:
                 tried, columns = self._tried
                 column = column.copy()
                 column[tried] = columns
-            self._samples.assignment = Assignment(plan.cuts, column)
+            self._samples.assignment = assigned(plan, column)
             if job is not None:
                 self.revisions += 1
                 self._replanning.settle(time.monotonic())
@@ -322,19 +338,27 @@ class Planner:
         with self._lock:
             early.planned(now_s - start_s, now_s)
 
-    def _estimate(self, epoch: int) -> Profile:
+    def _estimate(self, epoch: int, *, with_relays: bool = False) -> Profile:
         told: dict[str, Any] = {"url": self._samples.url, "own_s": self._own_s}
         if self._resources is not None:
             told["resources"] = self._resources.to_json()
         dataset, is_early = self._samples.opened.fingerprint, self._early is not None
-        return estimate(self._recorder, epoch, dataset=dataset, provenance=told, is_early=is_early)
+        relayed = None
+        if self._relaying is not None and with_relays:
+            with self._lock:
+                self._relaying.turn()
+                relayed = self._relaying.relayed
+        return estimate(self._recorder, epoch, dataset=dataset, provenance=told, is_early=is_early, relayed=relayed)
 
     # --- told by the engine -------------------------------------------------------------------------------------------
 
-    def began(self, request: int) -> None:
+    def began(self, request: int, is_relay: bool = False) -> None:
         """A request was sent."""
         with self._lock:
-            self._clock.began(request, time.monotonic())
+            if is_relay and self._relaying is not None:
+                self._relaying.began(request, time.monotonic())
+            else:
+                self._clock.began(request, time.monotonic())
 
     def received(self, request: int, sample: int, reply: Reply, asked: Cut, fetch: Fetch) -> None:
         """A reply has come."""
@@ -342,7 +366,11 @@ class Planner:
         now_s = time.monotonic()
         with self._lock:
             clock = fetch.clock
-            self._clock.got(request, len(reply.payload), reply.cpu_s, clock.computing_s, now_s, clock.reading_s)
+            if self._relaying is not None and self._relaying.is_of(request):
+                known = None if self.plan is None or self.profile is None else (self.plan, self.profile)
+                self._relaying.received(request, sample, reply, fetch, known, now_s)
+            else:
+                self._clock.got(request, len(reply.payload), reply.cpu_s, clock.computing_s, now_s, clock.reading_s)
         if reply.cut != asked and reply.reason in _CANNOT:
             self._recorder.refused(sample, asked)
         if self._replanning.is_due(now_s):
@@ -351,10 +379,16 @@ class Planner:
     def ended(self, request: int) -> None:
         """A stream has ended."""
         with self._lock:
-            self._clock.ended(request, time.monotonic())
+            if self._relaying is not None and self._relaying.is_of(request):
+                self._relaying.ended(request, time.monotonic())
+            else:
+                self._clock.ended(request, time.monotonic())
 
     def finished(self, key: Key, reply: Reply, trace: Trace) -> None:
         """A sample was finished here."""
+        if reply.first is not None:  # what it took near storage and at the relay is not what a cut takes
+            self._count_own(trace)
+            return
         told = Storage(reply.cpu_s, reply.op_s, reply.raw_bytes, reply.size)
         self._saw(key, reply.cut, len(reply.payload), trace, told)
 
@@ -379,8 +413,7 @@ class Planner:
             self._saw(key, Cut.parse(cut), size_bytes, Trace.from_json(trace), storage)
 
     def _saw(self, key: Key, cut: Cut, size_bytes: int, trace: Trace, told: Storage) -> None:
-        with self._lock:
-            self._own_s += (_OWN_WEIGHT if self._own_s else 1.0) * (trace.own_s - self._own_s)
+        self._count_own(trace)
         if key.sample < len(self._samples):  # one that comes again in an epoch has another box than is predicted for it
             self._recorder.saw(key, cut, size_bytes, trace, told)
         early = self._early
@@ -391,9 +424,14 @@ class Planner:
             if is_due:
                 self._background.start(lambda job: self._plan_early(early, job))
 
+    def _count_own(self, trace: Trace) -> None:
+        with self._lock:
+            self._own_s += (_OWN_WEIGHT if self._own_s else 1.0) * (trace.own_s - self._own_s)
+
     def _look(self, now_s: float) -> None:
         """Have a new plan made if the link or the storage node is not what the plan was made for."""
         self._replanning.looked(now_s)
+        self._samples.sources.revisit()
         planned = self.plan.resources if self.plan is not None else None
         if planned is None:
             return

@@ -31,12 +31,13 @@ class Replanning:
 
 
 def moved(seen: Resources, planned: Resources) -> bool:
-    """Return whether link or storage node are not what was planned with."""
-    return differ(seen.link_bytes_per_s, planned.link_bytes_per_s) or differ(seen.storage_cores, planned.storage_cores)
+    """Return whether link, storage node or relays are not what was planned with."""
+    rates = ("link_bytes_per_s", "storage_cores", "relay_cores", "relay_link_bytes_per_s")
+    return any(differ(getattr(seen, rate), getattr(planned, rate)) for rate in rates)
 
 
 def differ(now: float, then: float) -> bool:
     """Return whether one number is more than a quarter above or below another."""
-    if now <= 0 or then <= 0:
+    if now <= 0 or then <= 0 or math.inf in (now, then):
         return now != then
     return abs(math.log(now / then)) > MOVED

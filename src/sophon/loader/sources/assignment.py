@@ -9,6 +9,7 @@ from os import PathLike
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sophon.codec.cut import RAW, WINDOW, Cut, check_cut, is_exact
 from sophon.errors import ConfigError
@@ -63,9 +64,12 @@ class Assignment:
             return (self.firsts[0],) * len(samples)
         return tuple(self.firsts[number] for number in self.number_of[list(samples)].tolist())
 
-    def are_relayed(self, samples: Sequence[int]) -> list[bool]:
+    def are_relayed(self, samples: Sequence[int] | NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which of some samples go through a relay."""
-        return [first is not None for first in self.firsts_of(samples)]
+        if not self.firsts or self.number_of is None:
+            return np.full(len(samples), bool(self.firsts) and self.firsts[0] is not None)
+        numbers = self.number_of[np.asarray(samples)]
+        return np.asarray(np.array([first is not None for first in self.firsts], np.bool_)[numbers])
 
     def used(self) -> tuple[Cut, ...]:
         """Return the cuts that some sample has."""
@@ -125,11 +129,23 @@ def _check_job(plan: Plan, pipeline: Pipeline, dataset: str | None) -> None:
     )
 
 
+def assigned(plan: Plan, column: Numbers | None = None) -> Assignment:
+    """Return the cuts of a plan, and what nodes send to relays for those that relays make.
+
+    Args:
+        plan: The plan.
+        column: The route of each sample; by default the plan's.
+    """
+    firsts = tuple(None if route.is_direct else route.cuts[0] for route in plan.routes)
+    arrivals = tuple(route.arrival for route in plan.routes)
+    return Assignment(arrivals, plan.cut if column is None else column, firsts if any(firsts) else ())
+
+
 def _from_plan(plan: Any) -> Assignment:
     if isinstance(plan, Assignment):
         return plan
     if isinstance(plan, Plan):
-        return Assignment(plan.cuts, plan.cut)
+        return assigned(plan)
     if not isinstance(plan, Iterable):
         raise ConfigError(f"plan: expected a Plan, the path of one, or one cut per sample, got {plan!r}")
     cuts = [cut if isinstance(cut, Cut) else Cut.parse(cut) for cut in plan]

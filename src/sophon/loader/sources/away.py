@@ -90,6 +90,10 @@ class Absences:
         if line is not None:
             LOG.warning("%s", line, extra={"event": "away", "fields": {"node": self._names[source]}})
 
+    def is_away(self, source: int) -> bool:
+        """Return whether a source has failed since it last answered."""
+        return source in self._away
+
     def answered(self, source: int) -> None:
         """A reply has come."""
         if source not in self._away:  # as nearly always; a lock for every sample would cost more than this

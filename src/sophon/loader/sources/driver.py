@@ -28,6 +28,9 @@ class Errand(ABC):
     def send(self, ask: Ask) -> Fetch:
         """Send a request."""
 
+    def look(self, machine: Machine) -> None:  # noqa: B027
+        """Tell the machine, before it is asked, what has changed about what is to be fetched."""
+
     def received(self, ask: Ask, reply: Reply, fetch: Fetch) -> None:  # noqa: B027 - not everybody keeps books
         """A reply has come that was wanted."""
 
@@ -77,6 +80,7 @@ class Driver:
     def inline(self, is_done: Callable[[], bool]) -> Iterator[tuple[int, Reply]]:
         """Yield the replies for all positions in the thread that iterates, until it is done or stopped."""
         while not is_done() and not self.is_stopped:
+            self._errand.look(self.machine)
             ask = self.machine.ask(time.monotonic())
             self.raise_if_over()
             if ask is None:
@@ -107,6 +111,7 @@ class Driver:
             while not is_done():
                 for request, fetch in self._fetches.items():
                     self.machine.heard(request, fetch.heard_s)
+                self._errand.look(self.machine)
                 ask = self.machine.ask(time.monotonic())
                 if ask is not None:
                     return ask

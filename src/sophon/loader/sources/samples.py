@@ -12,12 +12,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sophon.codec.cut import RAW, Cut
 from sophon.errors import Error, OpError
 from sophon.link.transport import Fetch, Opened
 from sophon.link.wire import Reply, Request
 from sophon.loader.account.stats import Stats
-from sophon.loader.machine.machine import Ask
+from sophon.loader.machine.machine import Ask, Machine
 from sophon.loader.sources.assignment import Assignment, versions_for, within
 from sophon.loader.sources.driver import Driver, Errand
 from sophon.loader.sources.sources import Row, Sources, explain
@@ -31,8 +34,8 @@ _LEAVE_S = 1.0  # that a fetching thread may take to end; one that can be cancel
 class Watcher(Protocol):
     """What wants to know how requests go: see `Planner`."""
 
-    def began(self, request: int) -> None:
-        """A request was sent."""
+    def began(self, request: int, is_relay: bool = False) -> None:
+        """A request was sent, to a node or to a relay."""
 
     def received(self, request: int, sample: int, reply: Reply, asked: Cut, fetch: Fetch) -> None:
         """A reply has come."""
@@ -102,7 +105,8 @@ class Samples:
             samples: Their indexes.
             keys: What random ops know them by, if that is not their index.
         """
-        cuts = self.assignment.of(samples)
+        cuts, firsts = self.assignment.of(samples), self.assignment.firsts_of(samples)
+        relayed = any(first is not None for first in firsts) and bool(self.sources.relays)
         return Request(
             dataset=self.opened.name,
             dataset_fingerprint=self.opened.fingerprint,
@@ -116,7 +120,12 @@ class Samples:
             columns_digest=self.opened.columns_digest if set(self.columns) - {"id"} else "",
             fields=self.fields,
             keys=() if tuple(keys) == tuple(samples) else tuple(keys),
+            firsts=tuple(first or cut for first, cut in zip(firsts, cuts, strict=True)) if relayed else (),
         )
+
+    def are_relayed(self, row: Row) -> NDArray[np.bool_] | None:
+        """Return which samples go through relays; None if there are no relays."""
+        return self.assignment.are_relayed(np.asarray(row, np.int64)) if self.sources.relays else None
 
     def errand(
         self, epoch: int, row: Row, stats: Stats, watcher: Watcher | None = None, keys: Row | None = None
@@ -140,7 +149,7 @@ class Samples:
         config = self.sources.config(
             request_samples=min(len(samples), self.opened.max_samples) or 1, request_bytes=1 << 62, hedge=hedge
         )
-        machine = self.sources.machine(samples, len(samples) or 1, config, 0)
+        machine = self.sources.machine(samples, len(samples) or 1, config, 0, is_relayed=self.are_relayed(samples))
         driver = Driver(machine, self.errand(epoch, samples, stats, watcher), self.raise_fatal)
         got = 0
         # The holders of different parts are asked at the same time.
@@ -184,7 +193,7 @@ class Samples:
 
     def _glance(self, sample: int, columns: tuple[str, ...] = ("id",), fields: tuple[str, ...] = ()) -> Reply | None:
         """Return a sample as it is, if some source gives it soon; nothing is counted or tried again."""
-        request = replace(self.request(0, [sample]), cuts=(RAW,), columns=columns, fields=fields)
+        request = replace(self.request(0, [sample]), cuts=(RAW,), firsts=(), columns=columns, fields=fields)
         for number in self.sources.holders_of(sample):
             try:
                 (reply,) = self.sources[number].fetch(request, min(_GLANCE_S, self.deadline_s))
@@ -206,6 +215,12 @@ class _Samples(Errand):
         self._watcher = watcher
         self._sent: dict[int, Request] = {}
         self._fetches: dict[int, Fetch] = {}
+        self._assignment = samples.assignment
+
+    def look(self, machine: Machine) -> None:
+        if machine.has_ways and self._samples.assignment is not self._assignment:
+            self._assignment = self._samples.assignment
+            machine.reroute(self._assignment.are_relayed(np.asarray(self._row, np.int64)))
 
     def _watching(self, ask: Ask) -> Watcher | None:
         """Return who watches a request; nobody has to know of the fallback, where there is no link and no node."""
@@ -217,7 +232,7 @@ class _Samples(Errand):
         request = samples.request(self._epoch, [int(self._row[position]) for position in ask.positions], keys)
         self._sent[ask.request] = request
         if (watcher := self._watching(ask)) is not None:
-            watcher.began(ask.request)
+            watcher.began(ask.request, ask.source in samples.sources.relays)
         if ask.is_second:
             self._stats.add(hedges=1)
         fetch = self._fetches[ask.request] = samples.sources[ask.source].fetch(request, samples.deadline_s)
@@ -228,8 +243,10 @@ class _Samples(Errand):
 
     def received(self, ask: Ask, reply: Reply, fetch: Fetch) -> None:
         request = self._sent[ask.request]
-        asked = request.cuts[reply.position]
         sources = self._samples.sources
+        # A node that stands in for a relay is asked for its own part of the work.
+        wanted = request.firsts if request.firsts and reply.first is None else request.cuts
+        asked = wanted[reply.position]
         sources.absences.answered(ask.source)
         self._stats.received(reply, asked, sources.is_fallback(ask.source), sources[ask.source].address)
         if (watcher := self._watching(ask)) is not None:

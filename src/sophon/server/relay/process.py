@@ -44,7 +44,8 @@ def run_relay(
     upstreams = {name: Upstream(addresses, tls, trusted=trusted) for name, addresses in nodes.items()}
     until_s = time.monotonic() + wait_s
     # A node that asks for tokens protects the relay as well. Where one does not, the relay's own place has to.
-    if all([_asks(upstream, until_s) for upstream in upstreams.values()]):
+    asking = [_asks(upstream, until_s) for upstream in upstreams.values()]
+    if all(asking):
         tokens = PassedTokens()
         for upstream in upstreams.values():
             upstream.judge(tokens)

@@ -370,7 +370,7 @@ class Trainer:
         """The plan has changed, and with it who is asked for what."""
         parts = self._world.parts_of(self.order)
         if parts.stand_ins and not self.is_over:
-            self.machine.reroute(parts.of)
+            self.machine.reroute(self._world.assignment.are_relayed(self.order))
             self.ledger.reroute(parts.of)
 
     # --- planning anew ------------------------------------------------------------------------------------------------

@@ -127,7 +127,7 @@ class World:
         if not self.relays:
             return Parts(self.holders, self.part_of[samples])
         reached = [(*its, *(relay for relay, node in self.relays.items() if node in its)) for its in self.holders]
-        is_relayed = np.array(self.assignment.are_relayed(samples.tolist()), np.bool_)
+        is_relayed = self.assignment.are_relayed(samples)
         return Parts.among(reached, set(self.relays), self.part_of[samples].astype(np.uint16), is_relayed)
 
     def ways_of(self, samples: list[int]) -> list[Any]:
@@ -148,8 +148,8 @@ class World:
         least = 0 if has_fallback and r.random() < 0.2 else 1
         holders = [set(r.sample(range(nodes), r.randint(least, r.choice((1, 1, nodes))))) for _ in range(parts)]
         for held in holders:
-            if self.good and nodes not in self.good and not held & self.good:
-                held.add(r.choice(sorted(self.good)))  # parts were divided anew
+            if self.good and self.fallback not in self.good and not held & self.good:
+                held.add(r.choice(sorted(self.good & set(range(nodes)))))  # parts were divided anew
         stripes = r.random() < 0.5
         part_of = [i * parts // self.count if stripes else r.randrange(parts) for i in range(self.count)]
         return tuple(tuple(sorted(held)) for held in holders), np.array(part_of, np.uint16)
