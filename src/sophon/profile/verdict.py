@@ -123,6 +123,6 @@ _ADVICE = {
     "I/O": "Offloading helps: policy 'optimal' sends fewer bytes where storage has CPU to spare.",
     "store": "Offloading would not help: the store delivers no more, whatever is sent of it. A faster disk, fewer and "
     "larger files (tar shards), or a second node with a copy would.",
-    "CPU": "Offloading helps if storage has cores to spare: policy 'optimal' moves ops there. While cores are idle "
-    "here, more workers help too.",
+    "CPU": "Offloading helps if storage has cores to spare: policy 'optimal' moves ops there. Where it has none, "
+    "relays (`sophon relay`) bring theirs. While cores are idle here, more workers help too.",
 }
