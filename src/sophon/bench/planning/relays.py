@@ -8,7 +8,8 @@ turns, and each is compared with what its plan has predicted; the digest of all 
 from __future__ import annotations
 
 import statistics
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,13 @@ from sophon.bench.harness import OnStep, nothing
 from sophon.bench.rig import quota
 from sophon.bench.rig.processes import Relay, Server, Trainer
 from sophon.errors import ConfigError, Error
+from sophon.process.scratch import scratch_folder
+from sophon.store import open_store
 
 _NAME = "train"
-_CONSUMER = {"kind": "stand-in", "samples_per_s": 4000.0, "interface": None}  # faster than any CPU here
+_CONSUMER: dict[str, Any] = {"kind": "stand-in", "samples_per_s": 4000.0, "interface": None}  # faster than any CPU here
 _BATCH, _WORKERS = 16, 1
+_LEAST = 1000  # samples in an epoch, so that making its plan is a small part of it
 _LEARNING = 2  # epochs before the timed ones: costs, links and relays are known from then on
 
 
@@ -56,7 +60,8 @@ def bench_relays(
     told: dict[str, list[dict[str, Any]]] = {"0": [], str(relays): []}
     sums: dict[str, str] = {}
     with ExitStack() as stack:
-        node = stack.enter_context(Server({_NAME: data}, 0))
+        folder = stack.enter_context(repeated(data))
+        node = stack.enter_context(Server({_NAME: folder}, 0))
         started = [stack.enter_context(Relay({_NAME: node.url(_NAME)}, relay_cores)) for _ in range(relays)]
         trainer = stack.enter_context(Trainer())
         urls = {"0": node.url(_NAME), str(relays): [node.url(_NAME), *(relay.url(_NAME) for relay in started)]}
@@ -79,7 +84,7 @@ def bench_relays(
     if len(set(sums.values())) > 1:
         raise Error(f"the batches with relays differ from those without: {sums}")
     timed = {name: epochs[_LEARNING:] for name, epochs in told.items()}
-    found = {name: _summed(epochs, samples) for name, epochs in timed.items()}
+    found: dict[str, dict[str, Any]] = {name: _summed(epochs, samples) for name, epochs in timed.items()}
     return {
         "samples": samples,
         "relays": found,
@@ -92,9 +97,22 @@ def bench_relays(
     }
 
 
-def _summed(epochs: list[dict[str, Any]], samples: int) -> dict[str, float | None]:
+def _summed(epochs: list[dict[str, Any]], samples: int) -> dict[str, Any]:
     per_s = samples / statistics.median(epoch["epoch_s"] for epoch in epochs)
     predicted = [epoch["predicted_s"] for epoch in epochs if epoch["predicted_s"]]
     predicted_per_s = samples / statistics.median(predicted) if predicted else None
     off = None if predicted_per_s is None else per_s / predicted_per_s - 1
     return {"per_s": per_s, "predicted_per_s": predicted_per_s, "off": off}
+
+
+@contextmanager
+def repeated(data: Path, least: int = _LEAST) -> Iterator[Path]:
+    """Yield a folder with links to the files of another, each as often as it takes to have so many."""
+    ids = open_store(data).manifest.ids.to_pylist()
+    with scratch_folder("relays") as name:
+        for copy in range(-(-least // max(len(ids), 1))):
+            for sample in ids:
+                link = Path(name, _NAME, f"{copy:03d}", sample)
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to((data / sample).absolute())
+        yield Path(name, _NAME)

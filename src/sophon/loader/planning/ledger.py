@@ -80,7 +80,7 @@ class Reporter:
         """Return a number for a request that no other process has."""
         return (os.getpid() << 32) + request
 
-    def began(self, request: int, is_relay: bool = False) -> None:  # noqa: ARG002 - relays are not planned with here
+    def began(self, request: int, relay: int | None = None) -> None:  # noqa: ARG002 - relays are not planned with here
         """Note that a request was sent."""
         self._rows.append(["began", self._name(request), time.monotonic()])
 

@@ -49,7 +49,7 @@ from sophon.pipeline.pipeline import in_words
 from sophon.plan.plan import Plan, make_plan
 from sophon.plan.policies import Options, reserve_for
 from sophon.plan.resources import Resources
-from sophon.process.cores import cores_here
+from sophon.process.cores import cores_here, quota_here
 from sophon.process.renewal import renew_after_fork
 from sophon.profile.columns import cuts_to_profile
 from sophon.profile.estimate import estimate
@@ -63,6 +63,8 @@ _OWN_WEIGHT = 0.02  # of the newest sample in the mean of what own steps take: i
 _CAREFUL = 4  # times the samples that the first plan needs: so many are under way by the time that it is made
 _BEYOND_PROOF = 2.0  # times the most that was seen of a link which never was full, or a plan would fill it blindly
 _MOST_ASKED = 1 << 20  # samples whose sizes are asked for while an epoch begins: 8 MB that compete with the first ones
+_BUSY = 0.6  # of the trainer's cores spent on samples: then nobody knows how much more the link could bring
+_BEYOND_BUSY = 4.0  # times what such a link is believed to bring, where relays could make use of it
 _UNMEASURED_LINK = 1e9  # bytes per second, where not one stretch of a second was seen
 
 
@@ -141,6 +143,7 @@ class Planner:
         self._has_asked = False
         self._saves = 0
         self._begin = (0, 0.0)
+        self._start = (time.monotonic(), 0.0)
         self._replanning = Replanning()
         self._kept = self._kept_at()
         self.profile = self._kept.load(self._recall)
@@ -188,6 +191,8 @@ class Planner:
             self._ask_for_sizes()
             with self._lock:
                 self._clock.hope()
+                if self._relaying is not None:
+                    self._relaying.hope()
             self._replan(self._resources if self.plan is None and self._resources else self.resources())
         else:
             self._samples.assignment = Assignment(
@@ -195,6 +200,7 @@ class Planner:
             )
         with self._lock:
             self._clock.turn()
+        self._start = (time.monotonic(), self._cpu_s())
         self._replanning.settle(time.monotonic())
 
     def _first_cuts(self, row: NDArray[np.int64] | None) -> NDArray[np.uint8]:
@@ -257,6 +263,8 @@ class Planner:
         rate = math.inf if before is None else before.consumer_samples_per_s
         if taken:
             rate = ranks * taken / spent_s if spent_s > 0 else math.inf
+        quota = quota_here()  # of all ranks here together; containers often have one
+        here = min(self._trainer_cores, min(cores_here(), math.inf if quota is None else quota) / ranks_here(ranks))
         there = self._samples.sources.cores(self._samples.opened)
         with self._lock:
             self._clock.cores = there / ranks
@@ -266,7 +274,8 @@ class Planner:
         bytes_per_s = _UNMEASURED_LINK if before is None else before.link_bytes_per_s
         if link is not None:
             bytes_per_s = ranks * (link if proven is None else min(link, _BEYOND_PROOF * proven))
-        here = min(self._trainer_cores, cores_here() / ranks_here(ranks))
+            if self._relaying is not None and self._is_busy(here):
+                bytes_per_s *= _BEYOND_BUSY
         # What sending takes is not counted on top: the cores that the clock has seen are those left over for ops.
         reads_per_s = math.inf if store is None else ranks * store
         found = Resources(bytes_per_s, ranks * cores, ranks * here, rate, store_reads_per_s=reads_per_s)
@@ -274,6 +283,15 @@ class Planner:
             return found
         with self._lock:
             return self._relaying.resources(found, self._samples.sources.relay_cores, ranks)
+
+    def _is_busy(self, cores: float) -> bool:
+        """Return whether the trainer's cores are what holds this epoch up, and not what comes to them."""
+        start_s, cpu_s = self._start
+        return self._cpu_s() - cpu_s > _BUSY * cores * (time.monotonic() - start_s)
+
+    def _cpu_s(self) -> float:
+        """Return the CPU seconds that fetching and finishing samples took here so far."""
+        return self._stats.finish_cpu_s + self._stats.fetch_cpu_s
 
     def _loop_s(self) -> float:
         """Return the seconds that the thread which iterates was busy, whatever the cuts are."""
@@ -283,6 +301,8 @@ class Planner:
         """Return a profile in which finishing includes what the user's own steps, and batches, take of a worker."""
         batches_s = 0.0 if self._is_alone else self._stats.collate_s / max(self._stats.samples, 1)
         own_s = self._own_s + batches_s
+        if self._relaying is not None:  # which are there to relieve these cores: all that the cores do has to count
+            own_s += self._stats.fetch_cpu_s / max(self._stats.samples, 1)
         return replace(profile, trainer_s=profile.trainer_s + np.float32(own_s)) if own_s else profile
 
     def finish_s(self) -> NDArray[Any] | None:
@@ -352,11 +372,11 @@ class Planner:
 
     # --- told by the engine -------------------------------------------------------------------------------------------
 
-    def began(self, request: int, is_relay: bool = False) -> None:
+    def began(self, request: int, relay: int | None = None) -> None:
         """A request was sent."""
         with self._lock:
-            if is_relay and self._relaying is not None:
-                self._relaying.began(request, time.monotonic())
+            if relay is not None and self._relaying is not None:
+                self._relaying.began(request, relay, time.monotonic())
             else:
                 self._clock.began(request, time.monotonic())
 

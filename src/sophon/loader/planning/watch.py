@@ -41,7 +41,7 @@ class Watch:
         """Replace the lock in a forked child."""
         self._lock = threading.RLock()  # as in `stats`
 
-    def began(self, request: int, is_relay: bool = False) -> None:  # noqa: ARG002
+    def began(self, request: int, relay: int | None = None) -> None:  # noqa: ARG002
         """A request was sent."""
         with self._lock:
             self._clock.began(request, time.monotonic())

@@ -34,8 +34,8 @@ _LEAVE_S = 1.0  # that a fetching thread may take to end; one that can be cancel
 class Watcher(Protocol):
     """What wants to know how requests go: see `Planner`."""
 
-    def began(self, request: int, is_relay: bool = False) -> None:
-        """A request was sent, to a node or to a relay."""
+    def began(self, request: int, relay: int | None = None) -> None:
+        """A request was sent, to a node or to the relay of that number."""
 
     def received(self, request: int, sample: int, reply: Reply, asked: Cut, fetch: Fetch) -> None:
         """A reply has come."""
@@ -232,7 +232,7 @@ class _Samples(Errand):
         request = samples.request(self._epoch, [int(self._row[position]) for position in ask.positions], keys)
         self._sent[ask.request] = request
         if (watcher := self._watching(ask)) is not None:
-            watcher.began(ask.request, ask.source in samples.sources.relays)
+            watcher.began(ask.request, ask.source if ask.source in samples.sources.relays else None)
         if ask.is_second:
             self._stats.add(hedges=1)
         fetch = self._fetches[ask.request] = samples.sources[ask.source].fetch(request, samples.deadline_s)

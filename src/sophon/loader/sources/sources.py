@@ -157,10 +157,10 @@ class Sources:
         return frozenset(number for number, told in opened if told is not None and told.is_relay)
 
     @property
-    def relay_cores(self) -> float:
-        """How many cores the relays have together that answer, or were not asked yet."""
-        there = [self._sources[number].opened for number in self.relays if not self.absences.is_away(number)]
-        return sum(told.cores for told in there if told is not None)
+    def relay_cores(self) -> dict[int, float]:
+        """How many cores each relay has that answers, or was not asked yet, by its number."""
+        there = {number: self._sources[number].opened for number in self.relays if not self.absences.is_away(number)}
+        return {number: told.cores for number, told in there.items() if told is not None}
 
     def revisit(self) -> None:
         """Ask relays that have failed whether they are back; in a thread of its own, one at a time.
