@@ -3,16 +3,20 @@
 from setuptools import Extension, setup
 
 SHARED = ["src/sophon/codec/window/_bits.pxd"]
-# `optional`: where no compiler is found the install succeeds. That node does not offer the window codec, resizes
-# pictures by Pillow, blurs them and makes tensors by NumPy, and reads files by `os`: the same bits, more slowly.
+# `optional`: where no compiler is found the install succeeds. That node does not offer the window codec, decodes and
+# resizes pictures by Pillow, blurs them and makes tensors by NumPy, reads files by `os`: the same bits, more slowly.
 WINDOWS = [
     Extension(f"sophon.codec.window.{name}", [f"src/sophon/codec/window/{name}.pyx"], depends=SHARED, optional=True)
     for name in ("_jpeg", "_progressive")
 ]
+ARROW = ["src/sophon/pipeline/_arrow.pxd"]
 PIXELS = [
-    Extension(f"sophon.pipeline.{name}", [f"src/sophon/pipeline/{name}.pyx"], optional=True)
+    Extension(f"sophon.pipeline.{name}", [f"src/sophon/pipeline/{name}.pyx"], depends=ARROW, optional=True)
     for name in ("_pixels", "_blur")
 ]
+LIBJPEG = Extension(
+    "sophon.pipeline.jpeg._libjpeg", ["src/sophon/pipeline/jpeg/_libjpeg.pyx"], depends=ARROW, optional=True
+)
 FILES = Extension("sophon.store._files", ["src/sophon/store/_files.pyx"], optional=True)
 
-setup(ext_modules=[*WINDOWS, *PIXELS, FILES])
+setup(ext_modules=[*WINDOWS, *PIXELS, LIBJPEG, FILES])

@@ -70,7 +70,7 @@ class SqliteStore(Store):
         try:
             return self.path.stat().st_mtime_ns
         except OSError as error:
-            raise self._failure(index, f"its file cannot be examined: {error}", "Put it back.") from error
+            raise self._failure(index, f"its file cannot be examined: {error}", "Restore it.") from error
 
     def _read(self, index: int) -> bytes:
         # A connection for each read: SQLite's may not be shared by threads, nor taken along by a fork.

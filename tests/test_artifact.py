@@ -191,7 +191,7 @@ def test_another_format_and_another_version_are_named(path, tmp_path):
 def test_other_columns_are_refused(path):
     with load(path, format="thing", version=3) as file:
         for types in ({"small": pa.uint8()}, {**TYPES, "real": pa.float64()}, {**TYPES, "more": pa.uint8()}):
-            with pytest.raises(ArtifactError, match="were expected; make the file again"):
+            with pytest.raises(ArtifactError, match="were expected; recreate the file"):
                 file.require_columns(types)
 
 

@@ -76,6 +76,6 @@ def test_it_installs_without_a_compiler_and_runs_the_demo(tmp_path):
     run(*pip, "--constraint", ROOT / "requirements" / "pins.txt", f"{wheel}[torch,report]")
     command = home / "bin" / "sophon"
     assert sophon.__version__ in run(command, "--version")
-    assert f"all {len(EXTENSIONS)} compiled extensions are here" in run(command, "doctor")
+    assert f"all {len(EXTENSIONS)} compiled extensions are present" in run(command, "doctor")
     assert "all policies fed the model identical bits" in run(command, "demo", "--count", 32, "--epochs", 1)
     assert (tmp_path / "sophon-demo" / "report.html").exists()

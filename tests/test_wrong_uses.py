@@ -141,7 +141,7 @@ ARGUMENTS = {
     "a cache of what is random": (lambda p: p.loader(cache="2:webp"), "cache: .*such as 1:raw"),
     "a cache and a policy": (lambda p: p.loader(cache=True, policy="all"), "give no policy"),
     "a cache of no bytes": (lambda p: p.loader(cache=Cache(most_bytes=0)), "most_bytes: expected .*at least 1"),
-    "a column that is not there": (
+    "an unknown column": (
         lambda p: p.loader(output=Output(columns=("caption",))),
         "no column 'caption'.*there is",
     ),
@@ -150,7 +150,7 @@ ARGUMENTS = {
         lambda p: p.loader(ranks=Ranks(rank=5, size=2)),
         "expected a rank in 0 … size - 1",
     ),
-    "a state of another run": (_other_state, "Make the loader as it was when the state was saved"),
+    "a state of another run": (_other_state, "Create the loader as it was when the state was saved"),
     "a share beyond the whole": (lambda p: p.loader(policy=Planning(share=2.0)), "share: expected"),
 }
 ADDRESSES = {
@@ -170,11 +170,11 @@ ADDRESSES = {
     ),
     "a port where nobody listens": (
         lambda p: p.remote(f"grpc://127.0.0.1:{free_port()}/train", faults=Faults(deadline_s=1)),
-        "nothing listens on that port there.*Is `sophon serve` running there",
+        "nothing is listening on that port.*Is `sophon serve` running there",
     ),
     "a host that nobody knows": (
         lambda p: p.remote("grpc://no-such-host.invalid:7077/train", faults=Faults(deadline_s=1)),
-        "host name is not known here.*Is `sophon serve` running there",
+        "host name cannot be resolved.*Is `sophon serve` running there",
     ),
     "another data set": (lambda p: p.remote(f"{p.node}/val"), "no data set 'val' here; there is train"),
     "TLS with a node that has none": (
@@ -233,10 +233,10 @@ FILES = {
     ),
     "a plan that is none": (_other_plan, "plan.parquet.*give a file that sophon saved"),
     "a plan that is not there": (lambda p: p.loader(policy=p.folder / "no.plan"), "no.plan.*check the path"),
-    "a pipeline that is no JSON": (lambda p: _no_pipeline(p, "{"), r"write what pipeline.to_json\(\) gives"),
+    "a pipeline that is no JSON": (lambda p: _no_pipeline(p, "{"), r"give the output of pipeline.to_json\(\)"),
     "a pipeline of an unknown op": (
         lambda p: _no_pipeline(p, json.dumps({"format": 1, "ops": [{"op": "NoOp", "version": 1}]})),
-        "unknown op 'NoOp'; sophon.OPS has those that are known",
+        "unknown op 'NoOp'; sophon.OPS lists the known ops",
     ),
     "a port that is taken": (_busy, "choose another --host or --port"),
     "two data sets of one name": (lambda p: _serve(p, f"images={p.folder / 'empty'}"), "write NAME="),

@@ -6,7 +6,7 @@ import importlib
 import logging
 from typing import TYPE_CHECKING
 
-from sophon.version import __version__
+from sophon.version import __version__, install_command
 
 if TYPE_CHECKING:
     from sophon.codec import CODECS, Cut, finish_payload, legal_cuts, make_payload
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from sophon.store import open_store
     from sophon.store.objects.recognise import from_dataset
 
-logging.getLogger("sophon").addHandler(logging.NullHandler())  # silent, unless a program asks to hear
+logging.getLogger("sophon").addHandler(logging.NullHandler())  # silent unless the program sets up logging
 
-# Rooms are entered when something of theirs is first used: `import sophon` costs next to nothing, and needs no torch.
+# Modules are imported when one of their names is first used: `import sophon` costs next to nothing and needs no torch.
 _ROOMS = {
     "sophon.codec": ("CODECS", "Cut", "finish_payload", "legal_cuts", "make_payload"),
     "sophon.errors": (
@@ -164,7 +164,7 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise ImportError(f'sophon.{name} needs torch; pip install "sophon-loader[torch]"') from error
+        raise ImportError(f"sophon.{name} needs torch; run: {install_command('torch')}") from error
 
 
 def __dir__() -> list[str]:

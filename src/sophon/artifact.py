@@ -1,10 +1,10 @@
-"""One way to replace a file, and one way to save a versioned one: Parquet columns with a JSON header.
+"""How files are replaced, and how versioned files are saved: Parquet columns with a JSON header.
 
 Every file that this project keeps appears under its name only when it is whole (`replacing`).
 
 The header of a versioned file is in the Parquet metadata under ``sophon``, with its CRC-32 next to it; pages carry
-Parquet's own checksums, so that a flipped bit is found instead of planned with. The same table and header give the same
-bytes: nothing here reads a clock.
+Parquet's own checksums, so that a flipped bit is detected instead of being planned with. The same table and header give
+the same bytes: nothing here reads a clock.
 
 Limits:
     Nothing in a file is trusted: its footer, header, column types, row count and row groups are checked
@@ -38,15 +38,15 @@ from numpy.typing import NDArray
 from sophon.errors import ArtifactError
 from sophon.version import __version__
 
-MAX_ROWS = 2**28  # 27 × the ten million samples that we plan for; a uint8 column of this length has 256 MiB
-MAX_COLUMNS = 4096  # four times what is needed: four columns for each of the 256 cuts that a uint8 can name
+MAX_ROWS = 2**28  # 27 × the ten million samples we plan for; a uint8 column of this length takes 256 MiB
+MAX_COLUMNS = 4096  # four times what is needed: four columns for each of the 256 cuts a uint8 can name
 MAX_HEADER_BYTES = 2**22
 MAX_FOOTER_BYTES = 2**26
-_ROW_GROUP_ROWS = 2**20  # 4 MiB per float32 column: what load and save hold besides the table itself
+_ROW_GROUP_ROWS = 2**20  # 4 MiB per float32 column: what load and save hold in addition to the table itself
 _MAX_ROW_GROUP_ROWS = 2**22
 _MAX_ROW_GROUPS = 2**12
 _MAGIC = b"PAR1"
-# What Arrow raises on bytes that are not what they claim to be; some of it is not an ArrowException.
+# What Arrow raises on malformed bytes; not all of it is an ArrowException.
 ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError)
 _KEY = b"sophon"
 _KEY_CRC = b"sophon.crc32"
@@ -54,11 +54,11 @@ _KEY_CRC = b"sophon.crc32"
 
 @dataclass(frozen=True)
 class Header:
-    """What a file is, where it comes from and what it belongs to.
+    """What a file contains, where it comes from and what it belongs to.
 
     Args:
         format: Name of the format, such as ``profile``.
-        version: Version of that format; a reader takes exactly the one it knows.
+        version: Version of that format; a reader accepts only the version it knows.
         fingerprints: What the content belongs to, such as ``pipeline`` and ``dataset``.
         provenance: How it was made: a JSON object.
         packages: Versions of the packages that wrote it.
@@ -72,32 +72,31 @@ class Header:
 
 
 def package_versions() -> dict[str, str]:
-    """Return the versions of the packages that decide a file's bytes."""
+    """Return the versions of the packages that determine a file's bytes."""
     return {"sophon": __version__, "numpy": metadata.version("numpy"), "pyarrow": metadata.version("pyarrow")}
 
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str], *, sync: bool = False, beside: Path | None = None) -> Iterator[BinaryIO]:
-    """Write a file that takes its place when the ``with`` block ends, whole or not at all.
+    """Write a file that replaces `path` when the ``with`` block ends, whole or not at all.
 
-    It is written under another name in the same folder, since a rename is atomic within one file system only. The name
-    is new and cannot be guessed: threads, processes and hosts that share the folder never write to the same file, and
-    nobody can have put a link there. Of several writers at once the last one wins. The permissions are those that the
-    umask leaves.
+    It is written under another name in the same folder, since a rename is atomic within one file system only. The
+    temporary name is new and cannot be guessed: threads, processes and hosts that share the folder never write to the
+    same file, and nobody can have put a link there. If several write at once, the last one wins. The permissions are
+    those that the umask leaves.
 
     Args:
-        path: Where the file goes; one that is there is replaced, and a link is replaced rather than followed.
-        sync: Whether it has to be on the disk before it is renamed. Otherwise a power cut may leave an empty file; that
-            is good enough where readers notice and the content can be made again.
-        beside: Folder of the same file system to write it in; by default that of `path`.
+        path: Where the file goes. An existing file is replaced; a link is replaced rather than followed.
+        sync: Whether the content must be on disk before the rename. Without that a power cut may leave an empty file,
+            which is acceptable where readers notice and the content can be regenerated.
+        beside: Folder on the same file system to write it in; by default the folder of `path`.
 
     Yields:
         The file, open for writing.
 
     Raises:
-        OSError: It cannot be written or renamed. Whatever is raised, what was there before stays, and nothing is left
-            beside it; only a process that is killed leaves its ``.sophon.*.partial`` behind, until somebody calls
-            `remove_leftovers`.
+        OSError: It cannot be written or renamed. Whatever is raised, the previous file stays and no other file is left.
+            Only a killed process leaves its ``.sophon.*.partial`` behind, until `remove_leftovers` is called.
     """
     target = Path(path)
     file, partial = _begun(beside or target.parent)
@@ -115,7 +114,7 @@ def replacing(path: str | os.PathLike[str], *, sync: bool = False, beside: Path 
 
 
 def _begun(folder: Path) -> tuple[BinaryIO, Path]:
-    """Return a new file, locked: the kernel takes the lock back when its process ends, however it ends."""
+    """Return a new, locked file; the kernel releases the lock when the process ends, however it ends."""
     while True:
         partial = folder / f".sophon.{os.getpid()}.{secrets.token_hex(8)}.partial"
         file = partial.open("xb")
@@ -123,11 +122,11 @@ def _begun(folder: Path) -> tuple[BinaryIO, Path]:
             fcntl.flock(file, fcntl.LOCK_SH)
         if os.fstat(file.fileno()).st_nlink:
             return file, partial
-        file.close()  # somebody has taken it for a leftover, in the moment before it was locked
+        file.close()  # another process took it for a leftover just before it was locked
 
 
 def remove_leftovers(folder: Path) -> int:
-    """Remove what killed processes have left half-written in a folder; return how many files."""
+    """Remove the half-written files that killed processes left in a folder; return how many there were."""
     count = 0
     try:
         partials = list(folder.glob(".sophon.*.partial"))
@@ -146,13 +145,13 @@ def save(path: str | os.PathLike[str], header: Header, columns: Mapping[str, NDA
 
     Args:
         path: Where to write; an existing file is replaced.
-        header: What it is; its `packages` are filled in when empty.
+        header: Header of the file; its `packages` are filled in when empty.
         columns: One-dimensional arrays of equal length. Contiguous ones are not copied.
     """
     target = Path(path)
     text = _encode(header)
     table = pa.table({name: pa.array(array) for name, array in columns.items()})
-    # Floats hardly repeat; a plan's few cuts do: three bits a sample instead of eight.
+    # Floats hardly repeat, but a plan has few distinct cuts: three bits a sample instead of eight.
     repetitive = [name for name in columns if columns[name].dtype == np.uint8]
     try:
         with (
@@ -172,8 +171,8 @@ def save(path: str | os.PathLike[str], header: Header, columns: Mapping[str, NDA
             writer.add_key_value_metadata({_KEY: text, _KEY_CRC: b"%08x" % zlib.crc32(text)})
     except OSError as error:
         raise ArtifactError(
-            f"{target}: cannot be written ({error.strerror or error}); choose a folder that exists, is "
-            "writable and has room."
+            f"{target}: cannot be written ({error.strerror or error}); choose a folder that exists, is writable and "
+            "has space."
         ) from error
 
 
@@ -199,7 +198,7 @@ class Artifact:
             _refuse(
                 self.path,
                 f"its columns are {_listed(found)} where {_listed(types)} were expected",
-                "make the file again.",
+                "recreate the file.",
             )
 
     def read(self, name: str, out: NDArray[Any]) -> None:
@@ -209,11 +208,11 @@ class Artifact:
             for group in range(self._file.metadata.num_row_groups):
                 for chunk in self._file.read_row_group(group, columns=[name], use_threads=False).column(0).chunks:
                     if chunk.null_count or done + len(chunk) > self.rows:
-                        _refuse(self.path, f"column {name} has holes or too many rows", "make the file again.")
+                        _refuse(self.path, f"column {name} has holes or too many rows", "recreate the file.")
                     out[done : done + len(chunk)] = chunk.to_numpy(zero_copy_only=False)
                     done += len(chunk)
         if done != self.rows:
-            _refuse(self.path, f"column {name} has {done} rows of {self.rows}", "make the file again.")
+            _refuse(self.path, f"column {name} has {done} rows of {self.rows}", "recreate the file.")
 
 
 @contextlib.contextmanager
@@ -240,7 +239,7 @@ def load(path: str | os.PathLike[str], *, format: str, version: int) -> Iterator
             _refuse(
                 source,
                 f"it is {format} version {header.version}, written by sophon {made}",
-                f"this is sophon {__version__}, which reads version {version}: make the file again.",
+                f"this is sophon {__version__}, which reads version {version}: recreate the file.",
             )
         yield Artifact(source, parquet, header)
 
@@ -316,7 +315,7 @@ def _translated(path: Path) -> Iterator[None]:
         yield
     except ARROW_ERRORS as error:  # to the user all of them mean one thing
         first = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        raise ArtifactError(f"{path}: the file is damaged ({first}); make it again or fetch a whole copy.") from error
+        raise ArtifactError(f"{path}: the file is damaged ({first}); recreate it or fetch an intact copy.") from error
 
 
 def _check_frame(path: Path, descriptor: int) -> None:
@@ -326,7 +325,7 @@ def _check_frame(path: Path, descriptor: int) -> None:
         _refuse(path, f"its {size} bytes are not a whole Parquet file", "give a file that sophon saved.")
     footer = int.from_bytes(tail[:4], "little")
     if footer > min(size - 12, MAX_FOOTER_BYTES):
-        _refuse(path, f"its footer claims {footer} bytes", "the file is damaged: make it again.")
+        _refuse(path, f"its footer claims {footer} bytes", "the file is damaged: recreate it.")
 
 
 def _check_shape(path: Path, shape: pq.FileMetaData) -> None:
@@ -338,7 +337,7 @@ def _check_shape(path: Path, shape: pq.FileMetaData) -> None:
         )
     groups = [shape.row_group(index).num_rows for index in range(min(shape.num_row_groups, _MAX_ROW_GROUPS))]
     if any(not 0 <= rows <= _MAX_ROW_GROUP_ROWS for rows in groups) or sum(groups) != shape.num_rows:
-        _refuse(path, "its row groups do not add up", "the file is damaged: make it again.")
+        _refuse(path, "its row groups do not add up", "the file is damaged: recreate it.")
 
 
 def _encode(header: Header) -> bytes:
@@ -363,7 +362,7 @@ def _decode(path: Path, raw: Mapping[bytes, bytes] | None) -> Header:
     if text is None:
         _refuse(path, "it is Parquet without a sophon header", "give a file that sophon saved.")
     if len(text) > MAX_HEADER_BYTES or (raw or {}).get(_KEY_CRC) != b"%08x" % zlib.crc32(text):
-        _refuse(path, "its header does not match its checksum", "the file is damaged: make it again.")
+        _refuse(path, "its header does not match its checksum", "the file is damaged: recreate it.")
     try:
         fields = json.loads(text)
         header = Header(**fields)

@@ -3,20 +3,20 @@
 ::
 
     sophon.Error
-    ├── ConfigError            an argument, spec or pipeline that cannot work, found before any sample is touched
-    │   └── RankError          which of several training processes this is cannot be found out yet
+    ├── ConfigError            a wrong argument, spec or pipeline, detected before any sample is touched
+    │   └── RankError          it is not known yet which of several training processes this is
     ├── ArtifactError          a saved file that is damaged, of another version or of another job
     ├── StoreError             a data set or sample that cannot be read
     ├── OpError                an op failed on one sample; carries op, position and sample
     ├── BudgetError            more samples are bad than the user allows
     ├── WorkerError            a worker process died
-    ├── BatchTimeoutError      a batch did not come within the timeout that the user set; a TimeoutError, too
+    ├── BatchTimeoutError      a batch did not arrive within the user's timeout; also a TimeoutError
     └── TransportError         trouble between trainer and storage
-        ├── UnavailableError   no storage node answered within the deadline; a ConnectionError, too
+        ├── UnavailableError   no storage node answered within the deadline; also a ConnectionError
         ├── RetryableError     one request failed, and may succeed later or elsewhere; loaders try again by themselves
         │   └── UpstreamError  a relay is well, but its node is not, or cannot be reached from there
         ├── AccessError        a token, certificate or right that is missing or wrong
-        └── ProtocolError      the other side sent what it must never send
+        └── ProtocolError      the other side sent something it must never send
             └── PayloadError   a payload that its codec cannot decode
 
 Every message says what was found, what was expected and what to try.
@@ -34,7 +34,7 @@ class ConfigError(Error, ValueError):
 
 
 class RankError(ConfigError):
-    """Nothing says yet which of several training processes this is."""
+    """It is not known yet which of several training processes this is."""
 
 
 class ArtifactError(Error):
@@ -48,8 +48,8 @@ class StoreError(Error):
 class OpError(Error):
     """An op failed on one sample.
 
-    Ops raise it knowing only what is wrong and what to try; the pipeline raises it again with the op, its
-    position and the sample filled in, so that one line is enough to find the file.
+    Ops know only what is wrong and what to try; the pipeline adds the op's name, its position and the sample and raises
+    the error again, so that one line is enough to find the file.
 
     Args:
         problem: What was found and what was expected.
@@ -86,11 +86,11 @@ class OpError(Error):
         return f"{text} {self.remedy}" if self.remedy else text
 
     def at(self, op: str, position: int, sample: int) -> OpError:
-        """Return the same error with its place filled in."""
+        """Return the same error with its location filled in."""
         return type(self)(self.problem, remedy=self.remedy, op=op, position=position, sample=sample)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Exceptions cross process borders in torch's DataLoader workers; the default would drop the fields.
+        # torch's DataLoader workers pickle exceptions; the default would drop the fields.
         return (_rebuild, (type(self), self.problem, self.remedy, self.op, self.position, self.sample))
 
 
@@ -105,11 +105,11 @@ class BudgetError(Error):
 
 
 class WorkerError(Error, RuntimeError):
-    """A worker process died while it was at work."""
+    """A worker process died while it was working."""
 
 
 class BatchTimeoutError(Error, RuntimeError, TimeoutError):
-    """A batch did not come in time; a RuntimeError, as torch's DataLoader raises."""
+    """A batch did not arrive in time; also a RuntimeError, which is what torch's DataLoader raises."""
 
 
 class TransportError(Error):
@@ -117,11 +117,11 @@ class TransportError(Error):
 
 
 class UnavailableError(TransportError, ConnectionError):
-    """No storage node answered within the deadline, whatever was tried."""
+    """No storage node answered within the deadline, despite retries."""
 
 
 class RetryableError(TransportError):
-    """A request failed that may succeed later or on another node.
+    """A request failed but may succeed later or on another node.
 
     Loaders try again by themselves, and raise `UnavailableError` when they give up.
     """
@@ -132,11 +132,11 @@ class UpstreamError(RetryableError):
 
 
 class AccessError(TransportError):
-    """A token, certificate or right that is missing or wrong; asking again does not help."""
+    """A token, certificate or permission is missing or wrong; asking again does not help."""
 
 
 class ProtocolError(TransportError):
-    """The other side sent something that it must never send."""
+    """The other side sent something it must never send."""
 
 
 class PayloadError(ProtocolError):

@@ -1,9 +1,9 @@
-"""The only file that knows 1024 and 8: text to numbers in base units, and back.
+"""Conversion between text and numbers in base units; the only module that knows 1024 and 8.
 
-Base units everywhere else: bytes, seconds, bytes per second, samples per second. Prefixes are decimal
-(``1 MB`` = 10^6 bytes, ``1mbit`` = 10^6 bits, as network makers and `tc` count); binary ones are spelled out
-(``MiB``). Bits are always written ``bit`` and bytes ``B``: ``mbps`` means bits to the SOPHON paper and bytes
-to `tc`, so it is refused rather than guessed.
+Base units everywhere else: bytes, seconds, bytes per second, samples per second. Prefixes are decimal (``1 MB`` = 10^6
+bytes, ``1mbit`` = 10^6 bits, as network vendors and `tc` count); binary prefixes are spelled out (``MiB``). Bits are
+always written ``bit`` and bytes ``B``: ``mbps`` means bits to the SOPHON paper and bytes to `tc`, so it is rejected
+rather than guessed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def parse_bandwidth(text: str) -> float:
     else:
         raise _unknown(text, unit, kind, examples)
     if rate <= 0:
-        raise ConfigError(f"{text!r} is not a bandwidth above zero; give what the link carries, such as {examples}.")
+        raise ConfigError(f"{text!r} is not a bandwidth above zero; give the link's capacity, such as {examples}.")
     return rate
 
 
@@ -81,14 +81,14 @@ def parse_rate(text: str) -> float:
     if unit not in _RATES:
         raise _unknown(text, unit, kind, examples)
     if value <= 0:
-        raise ConfigError(f"{text!r} is not a rate above zero; give what is consumed, such as {examples}.")
+        raise ConfigError(f"{text!r} is not a rate above zero; give the rate of consumption, such as {examples}.")
     return value * _RATES[unit]
 
 
 def _scaled(value: float, step: int, units: tuple[str, ...]) -> str:
     magnitude = abs(value)
     index = 0
-    # 999.95 prints as 1000.0: step up where rounding would need a fifth digit.
+    # 999.95 would print as 1000.0, so use the next unit where rounding needs a fifth digit.
     while magnitude >= step * 0.99995 and index < len(units) - 1:
         magnitude /= step
         index += 1

@@ -68,7 +68,7 @@ def test_names_and_options(folder, texts, named):
         (("a", "b"), "x", None, "--name goes with one PATH; write NAME=PATH"),
         (("a", "b"), None, "x = 1", "--where goes with one PATH; write PATH?where=CONDITION"),
         (("x/a", "y/a"), None, None, "'a' cannot be the name of y/a"),
-        (("a?where=x = 1",), None, "y = 2", "has a condition of its own"),
+        (("a?where=x = 1",), None, "y = 2", "already has a condition"),
     ],
 )
 def test_what_cannot_be_meant(folder, texts, name, where, message):

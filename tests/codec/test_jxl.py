@@ -143,7 +143,7 @@ def test_without_imagecodecs_it_is_not_offered(monkeypatch):
     assert set(NAMES) <= set(CODECS)
     assert not set(NAMES) & set(offered())
     assert not {cut.codec for cut in legal_cuts(PIPELINE)} & set(NAMES)
-    with pytest.raises(ConfigError, match=r"pip install sophon-loader\[jxl\]"):
+    with pytest.raises(ConfigError, match=r'pip install ".+\[jxl\]"'):
         codec_named("jxl1").encode(scene(9, 7))
     payload = bytes.fromhex("ff0a00101009080201009802")  # the head of one pixel in RGB
     with pytest.raises(PayloadError, match="not installed"):

@@ -17,7 +17,7 @@ from tests.support.waiting import HANG_S
 
 # What is planted, what the doctor calls it, how bad that is, and words of its line.
 QUICK = [
-    (planted.port_closed, "port", "fault", "nothing listens on port"),
+    (planted.port_closed, "port", "fault", "nothing is listening on port"),
     (planted.truncated_photo, "samples", "fault", "1 of 4 samples are damaged: sample 2"),
     (planted.no_pictures, "data", "fault", "texts"),
     (planted.old_pillow, "pillow", "fault", "pillow 11.0.0 is installed, and sophon needs 12.0 or newer"),
@@ -30,10 +30,10 @@ SLOW = [
     (planted.no_token, "rights", "fault", "this node needs a token"),
     (planted.no_right, "rights", "fault", "this node does not know the token"),
     (planted.clock_off, "clock", "fault", "its clock is 66.7 min ahead of ours"),
-    (planted.no_such_host, "host", "fault", "no-such-host.invalid is not known here"),
+    (planted.no_such_host, "host", "fault", "no-such-host.invalid cannot be resolved"),
     (planted.no_node, "answer", "fault", "does not answer"),
     (planted.other_name, "dataset", "fault", "no data set 'date' here; there is data"),
-    (planted.other_data, "copy", "advice", "holds another data set than"),
+    (planted.other_data, "copy", "advice", "holds a different data set than"),
     (planted.blocking_step, "steps", "fault", "step 2 (Call(recipe.wait)) has not returned after 1 s"),
     (planted.blocked_offloading, "offload", "advice", "step 1, Call(recipe.negative), runs on the trainer only"),
     (planted.unseeded_step, "seed", "fault", "step 3 (Call(recipe.noise)): run twice on one value under one seed"),
@@ -41,7 +41,7 @@ SLOW = [
     (planted.nothing_there, "path", "fault", "there is nothing at"),
     (planted.cache_unwritable, "cache", "advice", "cannot be written to"),
     (planted.cache_full, "cache", "advice", "No space left on device"),
-    (planted.cache_of_others, "cache", "advice", "others may write to"),
+    (planted.cache_of_others, "cache", "advice", "other users can write to"),
     (planted.other_release, "release", "fault", "the node speaks protocol 99"),
     (planted.other_op, "ops", "advice", "RandomResizedCrop and what follows it cannot run there"),
     (planted.wrong_authority, "tls", "fault", "certificate is not trusted"),

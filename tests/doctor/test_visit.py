@@ -35,7 +35,7 @@ def test_a_person_reads_what_is_wrong_and_what_to_do(tmp_path):
     assert done.exit_code == 1
     assert f"✗ path: there is nothing at {tmp_path / 'nowhere'}" in done.output
     assert "→ Give the folder, listing, shards or address of a data set." in done.output
-    assert done.output.rstrip().endswith("must be mended.") or "could be better" in done.output
+    assert done.output.rstrip().endswith("must be fixed.") or "could be better" in done.output
 
 
 def test_strict_fails_on_advice_too(tmp_path, monkeypatch):

@@ -25,7 +25,7 @@ def test_started_again_with_other_files(tmp_path):
             server.start()
 
         struck = Struck(server.url, fault, "first batch", buffer_bytes=1)
-        with pytest.raises(ConfigError, match="the files have changed: start the run anew"):
+        with pytest.raises(ConfigError, match="the files have changed: start the run again"):
             struck.digest()
         struck.join()
 

@@ -141,7 +141,7 @@ def test_one_that_was_away_when_the_data_set_was_opened_holds_other_files(tmp_pa
     others = make_images(tmp_path / "train", COUNT - 1)
     with serve(images) as one, serve(others) as two:
         two.kill()
-        with pytest.warns(AbsentWarning, match=f"no answer from {two.url}: taken for a copy"):
+        with pytest.warns(AbsentWarning, match=f"no answer from {two.url}: assumed to hold a copy"):
             loader = sophon.DataLoader(
                 [one.url, two.url], RECIPE, batch_size=BATCH, num_workers=sophon.Workers(1, buffer_bytes=1)
             )
@@ -215,7 +215,7 @@ def test_late_samples_are_asked_for_a_second_time(pair, expected, hedge):
 
 
 def test_to_ask_twice_needs_threads(images):
-    with pytest.raises(ConfigError, match="hedge: asking twice needs threads"):
+    with pytest.raises(ConfigError, match="hedge: asking twice needs fetching threads"):
         sophon.DataLoader(images, RECIPE, num_workers=0, faults=sophon.Faults(hedge=True))
     for wrong in (-1, 0, 0.0, "yes", float("nan")):
         with pytest.raises(ConfigError, match="hedge: expected True, False or seconds"):

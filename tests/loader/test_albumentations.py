@@ -107,7 +107,7 @@ def test_draws_are_those_of_albumentations_with_generators_of_the_same_seed(imag
 def test_a_lambda_that_hides_it_is_told_of(images):
     hidden = A.Compose(_steps())
     recipe = T.Compose([T.RandomResizedCrop(44), T.Lambda(lambda image: hidden(image=np.array(image))["image"])])
-    message = r"step 2 \(Call\(.*<lambda>, line \d+\)\).*Give transforms of albumentations as they are"
+    message = r"step 2 \(Call\(.*<lambda>, line \d+\)\).*Pass albumentations transforms directly"
     with pytest.warns(SeedWarning, match=message):
         sophon.DataLoader(images, recipe)
 

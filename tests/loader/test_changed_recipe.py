@@ -39,7 +39,7 @@ def test_a_step_that_is_changed_is_named(images, change):
     list(loader)
     list(loader)
     alter(step)
-    with pytest.raises(ConfigError, match=rf"{type(step).__name__}, was changed after the loader was made"):
+    with pytest.raises(ConfigError, match=rf"{type(step).__name__}, was changed after the loader was created"):
         list(loader)
 
 

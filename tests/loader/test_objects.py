@@ -177,7 +177,7 @@ def test_what_cannot_be_represented_is_refused_with_a_reason(folder, tmp_path):
         (FakeData(4), "FakeData does not say in a known way where its files lie"),
         (joint, "its `transforms` change picture and target together"),
         (own_loader, "its loader fromfile reads files in a way of its own"),
-        (_made(datasets.UCF101, folder, samples=[("a", 1)], video_clips=object()), "clips of videos"),
+        (_made(datasets.UCF101, folder, samples=[("a", 1)], video_clips=object()), "video clips"),
         (torch.utils.data.TensorDataset(torch.zeros(3)), "TensorDataset does not say where its files lie"),
     ]:
         with pytest.raises(ConfigError, match=message):

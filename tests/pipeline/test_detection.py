@@ -26,7 +26,7 @@ def test_a_crop_by_boxes_needs_boxes():
 def test_a_picture_without_objects_stays_as_it_is_or_is_refused():
     nothing = seen(objects=np.zeros((0, 4)))
     assert ops.RandomIoUCrop().draw(Rng(Key(0, 0, 0), 1), nothing) is None
-    with pytest.raises(OpError, match=r"keeps one of 0 boxes.*1\.0 into sampler_options"):  # torchvision never returns
+    with pytest.raises(OpError, match=r"keeps one of 0 boxes.*1\.0 to sampler_options"):  # torchvision never returns
         ops.RandomIoUCrop(sampler_options=(0.5,)).draw(Rng(Key(0, 0, 0), 1), nothing)
 
 

@@ -135,7 +135,7 @@ def _finished(ours, raw, key, cut):
     try:
         return ours.finished(raw, key, cut)
     except OpError as error:
-        if cut == RAW or "needs all of the picture" not in str(error):
+        if cut == RAW or "needs the whole picture" not in str(error):
             return error
         return _finished(ours, raw, key, RAW)  # a node then sends the file
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sophon.errors import OpError
-from sophon.pipeline import Key, Part, Pipeline, Rng, Trace, ops, spec_of
+from sophon.errors import ConfigError, OpError
+from sophon.pipeline import Key, Part, Pipeline, Rng, Trace, needed_box, ops, spec_of
 from sophon.pipeline.fuse import fuse
 from tests.support.pictures import encode, scene
 
@@ -52,6 +52,45 @@ def test_a_run_of_crops_and_flips_gives_the_same_bits_in_one_pass(seed):
                 done = pipeline.run(middle, key, start, stop)
                 assert _same(done, _one_by_one(pipeline, middle, key, start, stop))
         assert picture.tobytes() == before
+
+
+ENDINGS = [
+    [ops.ToTensor(), ops.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))],
+    [ops.ToTensor(), ops.Normalize((0.5,), (0.3,))],
+    [ops.PILToTensor()],
+]
+
+
+@pytest.mark.parametrize("is_part", [False, True], ids=["picture", "part"])
+@pytest.mark.parametrize("seed", range(60))
+def test_crops_and_flips_and_the_tensor_that_is_made_of_them_give_the_same_bits_in_one_pass(seed, is_part):
+    r = random.Random(seed)
+    moves = [r.choice(MOVES)(r) for _ in range(r.randint(1, 4))]
+    pipeline = Pipeline([ops.Decode(), *moves, *ENDINGS[seed % 3]])
+    whole = scene(r.randint(60, 90), r.randint(60, 90), seed)
+    for epoch in range(4):
+        key = Key(seed, epoch, 7)
+        expected = _one_by_one(pipeline, whole, key, 1)
+        picture: Image.Image | Part = whole
+        if is_part:  # just what the ops need of it
+            box = needed_box(pipeline, key, whole.height, whole.width)
+            if box is None:
+                continue
+            top, left, height, width = box
+            picture = Part(whole.crop((left, top, left + width, top + height)), top, left, whole.height, whole.width)
+        room = np.full((2, *expected.shape), 9, expected.dtype)
+        trace = Trace(len(pipeline))
+        for out in (None, room[1]):
+            assert pipeline.run(picture, key, 1, out=out).tobytes() == expected.tobytes()
+            assert pipeline.run(picture, key, 1, out=out, trace=trace).tobytes() == expected.tobytes()
+        assert (room[0] == 9).all()
+
+
+@pytest.mark.parametrize("ending", ENDINGS[1:])
+def test_room_of_another_size_is_refused_and_not_resized_to(ending):
+    pipeline = Pipeline([ops.Decode(), ops.RandomResizedCrop(20), ops.RandomHorizontalFlip(), *ending])
+    with pytest.raises(ConfigError, match="expected room"):
+        pipeline.run(scene(60, 50, 1), Key(0, 0, 0), 1, out=np.empty((3, 19, 20), pipeline.specs[-1].dtype))
 
 
 @pytest.mark.parametrize("epoch", range(8))

@@ -121,7 +121,7 @@ def check(recipe, raws, epochs, cuts=None):
                 try:
                     found = ours.finished(raw, key, cut)
                 except OpError as error:
-                    if "needs all of the picture" in str(error):
+                    if "needs the whole picture" in str(error):
                         continue  # a node then sends the file
                     raise
                 report += [f"{cut}, epoch {epoch}: {text}" for text in differences(found, expected)]

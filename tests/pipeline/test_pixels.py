@@ -126,10 +126,16 @@ def test_the_kernel_refuses_sizes_that_are_not_those_of_the_picture():
         with pytest.raises(ValueError, match=r"expected|empty"):
             pixels.kernel.resize(source, size, box, target, to_size, False)
     table = np.zeros((3, 256), np.float32)
+    whole, no_flips = (0, 0, 8, 6), (False, False, False)
     with pytest.raises(ValueError, match="four bytes per pixel"):
-        pixels.kernel.look_up(source, table, np.empty((3, 6, 9), np.float32))
+        pixels.kernel.look_up(source, (9, 6), (0, 0, 9, 6), *no_flips, np.empty((3, 6, 9), np.float32), table)
     with pytest.raises(ValueError, match="3 × 256"):
-        pixels.kernel.look_up(source, table[:2], np.empty((3, 6, 8), np.float32))
+        pixels.kernel.look_up(source, (8, 6), whole, *no_flips, np.empty((3, 6, 8), np.float32), table[:2])
+    for box in ((0, 0, 9, 6), (-1, 0, 8, 6), (0, 5, 8, 5)):
+        with pytest.raises(ValueError, match="empty or not inside"):
+            pixels.kernel.separate(source, (8, 6), box, *no_flips, np.empty((3, 6, 8), np.uint8))
+    with pytest.raises(ValueError, match="3 channels"):
+        pixels.kernel.separate(source, (8, 6), whole, *no_flips, np.empty((4, 6, 8), np.uint8))
 
 
 @needs_kernel

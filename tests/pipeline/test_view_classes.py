@@ -320,7 +320,7 @@ def test_a_class_that_is_changed_after_the_loader_was_made_is_noticed(tmp_path):
     loader = sophon.DataLoader(tmp_path, recipe)
     assert len(next(iter(loader))) == 4
     recipe.local_crops_number = 3
-    with pytest.raises(sophon.ConfigError, match="was changed after the loader was made"):
+    with pytest.raises(sophon.ConfigError, match="was changed after the loader was created"):
         next(iter(loader))
 
 

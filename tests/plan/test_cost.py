@@ -86,7 +86,7 @@ def test_a_plan_that_does_not_fit_is_refused(cut):
 
 def test_an_illegal_cut_is_refused():
     gone = [[1, np.inf], [1, 1]]
-    with pytest.raises(ConfigError, match="a cut that it cannot have"):
+    with pytest.raises(ConfigError, match="an impossible cut"):
         gather(profile_of(gone, gone, gone), plan(1, 0))
 
 

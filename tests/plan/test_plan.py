@@ -63,10 +63,11 @@ def test_a_plan_explains_itself_in_words():
     assert text.splitlines() == [
         "Policy optimal: all cuts of all samples were weighed at once.",
         "Cuts: 100.0% 0:raw.",
-        "An epoch takes 16.7 s with this plan; the consumer decides (link 10 s, storage 0 s, trainer 2 s, consumer "
-        "16.7 s).",
+        "An epoch takes 16.7 s with this plan; the bottleneck is the consumer (link 10 s, storage 0 s, "
+        "trainer 2 s, consumer 16.7 s).",
         "10 KB cross the link and 0 s of CPU are spent near storage.",
-        "Without offloading it would take 16.7 s; the consumer would decide, and 10 KB would cross the link.",
+        "Without offloading it would take 16.7 s; the bottleneck would be the consumer, and "
+        "10 KB would cross the link.",
         "No plan can be faster.",
     ]
 

@@ -58,7 +58,7 @@ def test_a_folder_that_others_may_write_to_is_told_of(tmp_path, mode):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
 def test_a_folder_of_another_user_is_told_of(tmp_path):
     os.chown(tmp_path, 12345, 12345)
-    assert "belongs to another user (number 12345)" in not_private(tmp_path)
+    assert "belongs to another user (uid 12345)" in not_private(tmp_path)
 
 
 def test_a_key_is_made_once_and_is_nobody_elses(tmp_path, monkeypatch):

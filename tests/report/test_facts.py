@@ -117,7 +117,7 @@ def test_a_profile_tells_what_samples_weigh_and_what_plans_would_do(profile):
 def test_a_loaders_profile_is_shown_with_what_the_loader_found(profile):
     facts = profile_facts(replace(profile, provenance={"resources": RESOURCES.to_json()}))
     assert "a link of 40 Mbit/s, 1 storage core, 2 trainer cores, a consumer of 2,000/s" in facts.remarks[0]
-    assert "clocks of the loader" in facts.remarks[1]
+    assert "measured by the loader" in facts.remarks[1]
     odd = profile_facts(replace(profile, provenance={"resources": {"link": 1}, "ops": ["<b>", 3]}))
     assert any("assumed" in remark for remark in odd.remarks)
 

@@ -18,10 +18,10 @@ def test_a_gain_is_told_with_what_binds_before_and_after_and_where_it_ends():
 def test_no_gain_is_told_as_such():
     before, after = Epoch(5.0, 1e6, "consumer"), Epoch(5.0, 1e6, "consumer")
     (only,) = sentences(before, after, "optimal", measured=False)
-    assert "data come fast enough" in only
+    assert "data arrive fast enough" in only
     assert "would take 5 s" in only
     assert "not faster" in only
-    assert "leave things as they are" in only
+    assert "nothing needs to change" in only
 
 
 def test_a_loss_is_told_as_such():

@@ -175,7 +175,7 @@ def test_a_trainer_without_the_right_token_is_told_at_once(two_tenants, token):
     refused = _metric(two_tenants, 'sophon_errors_total{type="AccessError"}')
     with pytest.raises(AccessError, match="token"):
         sophon.RemoteDataset(f"{two_tenants['url']}/alice", RECIPE, credentials=sophon.Credentials(token=token))
-    with pytest.raises(AccessError, match="opens no data set 'bob'; it opens alice"):
+    with pytest.raises(AccessError, match="may not read a data set 'bob'; it may read alice"):
         sophon.RemoteDataset(f"{two_tenants['url']}/bob", RECIPE, credentials=sophon.Credentials(token=ALICE))
     assert _metric(two_tenants, 'sophon_errors_total{type="AccessError"}') == refused + 2, "nothing was tried again"
 
@@ -229,7 +229,7 @@ def test_a_token_file_may_hold_digests_and_rights_are_exact():
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
 def test_a_public_address_needs_access_control_or_the_word_insecure(host):
     tokens = Tokens.parse(f"{ROOT} *", "file")
-    with pytest.raises(ConfigError, match=r"anybody there could read the data: give --token-file"):
+    with pytest.raises(ConfigError, match=r"anyone there could read the data: give --token-file"):
         Access().check_place(host)
     assert "anybody" in Access(insecure=True).check_place(host)
     assert "in the clear" in Access(tokens).check_place(host)
@@ -241,7 +241,7 @@ def test_sophon_serve_refuses_a_public_address_without_access_control(images, pl
     command = [sys.executable, "-m", "sophon.cli.main", "serve", str(images), "--host", "0.0.0.0", "--port", "0"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG_S)
     assert done.returncode != 0
-    assert "say --insecure" in done.stderr
+    assert "give --insecure" in done.stderr
     with serve(images, options=("--host", "0.0.0.0", "--insecure")) as server:
         assert len(sophon.RemoteDataset(server.url, RECIPE)) == 8
 
@@ -392,9 +392,9 @@ def test_the_file_that_the_readme_makes_opens_the_node_by_the_variable_too(tmp_p
     ("text", "problem"),
     [
         ("a-token-of-enough-letters *\nanother-of-enough-letters *\n", "several tokens; give one of them"),
-        ("sha256:" + 64 * "0" + " *", "only the SHA-256 of this token"),
-        ("# nothing but a comment", "what stands first in a line of the node's --token-file"),
-        ("töken", "what stands first in a line of the node's --token-file"),
+        ("sha256:" + 64 * "0" + " *", "this is the SHA-256 of a token"),
+        ("# nothing but a comment", "the first word of a line in the node's --token-file"),
+        ("töken", "the first word of a line in the node's --token-file"),
     ],
 )
 def test_a_text_that_is_no_token_is_refused_with_what_to_give(text, problem):

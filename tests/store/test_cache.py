@@ -203,7 +203,7 @@ def test_a_forged_manifest_leads_nowhere_outside_of_the_data_set(tmp_path, listi
 def test_a_store_is_not_made_of_a_manifest_that_leads_outside(tmp_path):
     store = open_store(settle(make("folder", tmp_path / "data")))
     forged = replace(store.manifest, ids=pa.array(["../x"] * len(store), pa.large_string()))
-    with pytest.raises(StoreError, match=r"'\.\./x', outside of the data set"):
+    with pytest.raises(StoreError, match=r"'\.\./x', outside the data set"):
         store.holding(forged)
 
 
@@ -212,7 +212,7 @@ def test_a_cache_folder_that_others_can_write_to_is_not_used(tmp_path, inner):
     data = settle(make("folder", tmp_path / "data"))
     open_store(data, cache_dir=tmp_path / "cache")
     (tmp_path / "cache" / inner).chmod(0o777)
-    with pytest.raises(ConfigError, match="others may write to"):
+    with pytest.raises(ConfigError, match="other users can write to"):
         open_store(data, cache_dir=tmp_path / "cache")
 
 
@@ -221,7 +221,7 @@ def test_a_default_folder_that_others_can_write_to_is_not_used_and_named(tmp_pat
     data = settle(make("folder", tmp_path / "data"))
     open_store(data)
     (tmp_path / "home" / "sophon").chmod(0o777)
-    with pytest.warns(UserWarning, match="the cache folder is not used: others may write to"):
+    with pytest.warns(UserWarning, match="the cache folder is not used: other users can write to"):
         open_store(data)
     assert listings == ["folder", "folder"]
 

@@ -112,7 +112,7 @@ def test_a_manifest_keeps_its_fields(shards, tmp_path):
         ("fields=jpg,image", "comes first"),
         ("fields=image, ", "different endings"),
         ("fields=image,../x", "different endings"),
-        ("files=.npy&fields=image,npy", "expected one of them"),
+        ("files=.npy&fields=image,npy", "give only one of them"),
     ],
 )
 def test_odd_fields_are_refused(shards, option, message):

@@ -77,7 +77,7 @@ def test_without_a_picture_or_with_several_it_is_refused(columns):
 
 def test_columns_of_one_name_are_refused():
     schema = pa.schema([("image", STRUCT), ("a", pa.string()), ("a", pa.string())])
-    with pytest.raises(StoreError, match="several columns of one name"):
+    with pytest.raises(StoreError, match="several columns with the same name"):
         roles_of(schema, "shard x")
 
 

@@ -232,11 +232,11 @@ def test_a_pipe_in_the_place_of_a_shard_keeps_nobody_waiting(tmp_path):
 def test_files_of_any_kind_are_samples_if_they_are_asked_for(tmp_path):
     members = [("0.npy", b"array"), ("0.cls", b"3"), ("1.wav", b"sound"), ("1.cls", b"4"), ("1.mask.npy", b"mask")]
     path = write_tar(tmp_path / "a.tar", members)
-    with pytest.raises(StoreError, match=r"no picture found .*\?files=\.npy takes files of another kind"):
+    with pytest.raises(StoreError, match=r"no picture found .*\?files=\.npy for files of another kind"):
         open_store(path)
     store = open_store(f"{path}?files=.npy")
     assert [store.read(i) for i in range(len(store))] == [b"array", b"mask"]
-    with pytest.warns(UserWarning, match="1 pictures in .* are left out since their sample has another one"):
+    with pytest.warns(UserWarning, match="1 pictures in .* are left out because their sample has another one"):
         every = open_store(f"{path}?files=any")
     assert [every.read(i) for i in range(2)] == [b"array", b"sound"]
     assert every.manifest.labels.tolist() == [3, 4]

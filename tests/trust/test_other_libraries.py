@@ -23,7 +23,7 @@ def test_a_node_that_comes_back_with_other_libraries_changes_no_bit(tmp_path, mo
     assert loader.stats.to_dict()["cuts"]["3:raw"] > 0
     assert found == expected[:1]
     with serve(images, port=server.port, options=("--import", "tests.support.other_libraries")):
-        with pytest.raises(sophon.ConfigError, match=r"other libraries .*99\.0\.0.* start the run anew"):
+        with pytest.raises(sophon.ConfigError, match=r"other libraries .*99\.0\.0.* start the run again"):
             digest(loader)
         raw = sophon.DataLoader(server.url, RECIPE, batch_size=4, shuffle=True, seed=3, policy="none")
         assert digest(raw) == expected[0]

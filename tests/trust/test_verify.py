@@ -102,7 +102,7 @@ def test_local_files_are_checked_too(data, tmp_path):
     broken = tmp_path / "broken.parquet"
     other = open_store(make_images(tmp_path / "other", COUNT + 1))
     write_digests(other, broken)
-    with pytest.raises(ConfigError, match="digests are of another data set"):
+    with pytest.raises(ConfigError, match="digests do not belong to"):
         _loader(folder, broken)
     with pytest.raises(ArtifactError):
         _loader(folder, tmp_path / "nowhere")

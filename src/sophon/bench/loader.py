@@ -1,11 +1,13 @@
 """`sophon bench loader`: our loader in local mode beside torch's DataLoader with torchvision, on the same files.
 
 Both get the same recipe, batch size and number of workers; whole epochs take turns, and the figure is the median.
-torch's workers are kept alive between epochs, so that starting them does not count.
+torch's workers are kept alive between epochs, so that starting them does not count. CPU time is that of the process and
+its workers; its ratio is the median over pairs of epochs, one of each loader, which makes it steadier than either.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from pathlib import Path
@@ -21,6 +23,7 @@ from sophon.bench.ops import MEAN, RECIPE, STD
 from sophon.bench.torchvision_import import import_torchvision
 from sophon.errors import ConfigError
 from sophon.loader.loader import DataLoader
+from sophon.process.children import children_of, tree_cpu_s
 from sophon.store import open_store
 
 WORKERS = (0, 1, 2)
@@ -37,7 +40,8 @@ def bench_loader(folder: Path, seconds: float, on_step: OnStep | None = None) ->
         on_step: Called with the name of what runs next, its number and how many there are.
 
     Returns:
-        ``{"workers": {"0": {"sophon_per_s", "torch_per_s"}, …}, "samples": …}``
+        ``{"workers": {"0": {"sophon_per_s", "torch_per_s", "sophon_cpu_ms", "torch_cpu_ms", "cpu_ratio"}, …},
+        "samples": …}``: samples per second, and CPU milliseconds for each of them.
     """
     report = on_step or nothing
     torchvision = import_torchvision()
@@ -67,24 +71,36 @@ def bench_loader(folder: Path, seconds: float, on_step: OnStep | None = None) ->
                 persistent_workers=workers > 0,
             )
             result["samples"] = len(ours.dataset)
-            rates = _race({"sophon": ours, "torch": theirs}, len(ours.dataset), seconds / len(WORKERS))
-            result["workers"][str(workers)] = {f"{name}_per_s": rate for name, rate in rates.items()}
+            row = _race({"sophon": ours, "torch": theirs}, len(ours.dataset), seconds / len(WORKERS))
+            result["workers"][str(workers)] = row
     return result
 
 
 def _race(loaders: dict[str, Any], samples: int, seconds: float) -> dict[str, float]:
     rates: dict[str, list[float]] = {name: [] for name in loaders}
+    cpu_ms: dict[str, list[float]] = {name: [] for name in loaders}
     end_s = time.monotonic() + seconds
     first = True
     while first or len(rates["torch"]) < _MIN_ROUNDS or time.monotonic() < end_s:
         for name, loader in loaders.items():
-            start_s = time.monotonic()
+            start_s, start_cpu_s = time.monotonic(), _cpu_s()
             for _ in loader:
                 pass
             if not first:  # the first epoch fills the page cache and starts workers
                 rates[name].append(samples / (time.monotonic() - start_s))
+                cpu_ms[name].append(1e3 * (_cpu_s() - start_cpu_s) / samples)
         first = False
-    return {name: statistics.median(values) for name, values in rates.items()}
+    pairs = zip(cpu_ms["sophon"], cpu_ms["torch"], strict=True)
+    return {
+        **{f"{name}_per_s": statistics.median(values) for name, values in rates.items()},
+        **{f"{name}_cpu_ms": statistics.median(values) for name, values in cpu_ms.items()},
+        "cpu_ratio": statistics.median(ours / theirs for ours, theirs in pairs),
+    }
+
+
+def _cpu_s() -> float:
+    """Return the CPU seconds of this process, and of its workers by the kernel's ticks."""
+    return time.process_time() + sum(tree_cpu_s(child) for child in children_of(os.getpid()))
 
 
 class Images(Dataset[Any]):

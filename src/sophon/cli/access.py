@@ -1,4 +1,4 @@
-"""The options of `sophon serve` that say who may read, and how the connection is protected."""
+"""The options of `sophon serve` for who may read, and how the connection is protected."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _OPTIONS = (
     click.option(
         "--token-file",
         type=_FILE,
-        help="Who may read what: lines of a token and the data sets that it opens, or '*' for all. "
-        f"The variable {TOKENS_VARIABLE} may hold the same text.",
+        help="Who may read what: one line per token, with the data sets it may read, or '*' for all. The variable "
+        "{TOKENS_VARIABLE} may hold the same text.",
     ),
     click.option("--tls-cert", type=_FILE, help="PEM file of the certificate."),
     click.option("--tls-key", type=_FILE, help="PEM file of its key."),
@@ -30,7 +30,7 @@ _OPTIONS = (
         type=_FILE,
         help="PEM file of the authority that signs trainers' certificates; each trainer then needs one (mutual TLS).",
     ),
-    click.option("--insecure", is_flag=True, help="Listen on a public address even though anybody may read."),
+    click.option("--insecure", is_flag=True, help="Listen on a public address even though anyone may read."),
 )
 
 

@@ -1,4 +1,4 @@
-"""`sophon cache`: what is kept in the cache folder, and removing it."""
+"""`sophon cache`: list and remove what is kept in the cache folder."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from sophon.units import format_bytes, format_seconds
 def cache() -> None:
     """List or clear the cache folder.
 
-    Lists of samples, window indexes, measured costs and results of the first ops: all of it can be made again. The
-    user's folder is bounded by SOPHON_CACHE_BYTES, 20 GB by default; what was not used for the longest time goes first.
+    It holds lists of samples, window indexes, measured costs and results of the first ops, all of which can be
+    recreated. The user's folder is bounded by SOPHON_CACHE_BYTES, 20 GB by default; the least recently used entries are
+    removed first.
     """
 
 
@@ -46,14 +47,14 @@ def list_command(cache_dir: Path | None, json_target: str | None) -> None:
     default=0.0,
     type=click.FloatRange(0),
     metavar="DAYS",
-    help="Only entries that were not used for so many days.",
+    help="Only entries that were not used for this many days.",
 )
 @cache_option
 @json_option
 def clear(kinds: tuple[str, ...], days: float, cache_dir: Path | None, json_target: str | None) -> None:
     """Remove cached entries: all of them, or the given KINDS.
 
-    Entries that a running process uses are kept.
+    Entries in use by a running process are kept.
     """
     base = _folder(cache_dir)
     chosen = [entry for entry in unused(base, days) if not kinds or entry.kind in kinds]
@@ -71,7 +72,7 @@ def clear(kinds: tuple[str, ...], days: float, cache_dir: Path | None, json_targ
 def _folder(cache_dir: Path | None) -> Path:
     base = cache_dir or user_folder()
     if base is None:
-        raise ConfigError("this user has no home, and so no cache folder; name one with --cache-dir")
+        raise ConfigError("this user has no home folder, and therefore no cache folder; give one with --cache-dir")
     return base
 
 
@@ -101,7 +102,7 @@ def _print(result: dict[str, Any], console: Console) -> None:
 def _print_cleared(result: dict[str, Any], console: Console) -> None:
     parts = [f"removed {result['removed']} entries, {format_bytes(result['removed_bytes'])}, from {result['folder']}"]
     if result["leftovers"]:
-        parts.append(f"{result['leftovers']} files that killed processes had left")
+        parts.append(f"{result['leftovers']} files left by killed processes")
     if result["in_use"]:
-        parts.append(f"{result['in_use']} are in use, or not ours to remove, and stay")
+        parts.append(f"{result['in_use']} are in use or belong to others, and were kept")
     console.print("; ".join(parts), highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`sophon index`: note where windows can be cut from the files of a data set, in a file of its own."""
+"""`sophon index`: record where windows can be cut from the files of a data set, in a separate file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     callback=new_file,
-    help="File to write; by default beside PATH, or in the cache folder where that cannot be written to.",
+    help="File to write; by default next to PATH, or in the cache folder if that is not writable.",
 )
 @cache_option
 @click.option(
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     "--digests",
     type=click.Path(path_type=Path, dir_okay=False),
     callback=new_file,
-    help="Also write the digests of all files to this file, so that trainers can check what nodes send.",
+    help="Also write the digests of all files to this file, with which trainers can check what nodes send.",
 )
 @json_option
 def index(
@@ -54,9 +54,9 @@ def index(
     """Index JPEG files, so that windows of them are cut faster.
 
     A server that finds the indexes of PATH cuts windows at full speed from its first sample. Files that were indexed
-    before, and have the same size and time, are not read again.
+    before, with the same size and time, are not read again.
 
-    PATH may be the address of an object store, such as s3://bucket/train: the index is then written beside the data,
+    PATH may be the address of an object store, such as s3://bucket/train: the index is then written next to the data,
     and only the rows that a crop needs are read. An interrupted run continues where it stopped.
     """
     from sophon.codec.window import available
@@ -64,7 +64,7 @@ def index(
     from sophon.store import open_store
 
     if not available():
-        raise ConfigError("the window extension was not built here; install a C compiler and sophon again")
+        raise ConfigError("the window extension was not built here; install a C compiler, then reinstall sophon")
     with count_bar("listing") as report:
         store = open_store(path, cache_dir=cache_dir, on_progress=report)
     if isinstance(store.path, Address):
@@ -91,7 +91,7 @@ def index(
 
 
 def _index_objects(store: Store, out: Path | None, cache_dir: Path | None, json_target: str | None) -> None:
-    """Index the objects of a bucket, by which only the rows are read that a crop needs."""
+    """Index the objects of a bucket, so that only the rows that a crop needs are read."""
     from sophon.codec.window.object_index import write_index
 
     with store, count_bar("indexing") as report:

@@ -13,7 +13,8 @@ from sophon.units import parse_bytes, parse_seconds
 if TYPE_CHECKING:
     from sophon.server.limits import Limits
 
-# Field of Limits, option, metavar, default, help. Limits itself is loaded when a server starts; a test compares both.
+# Field of Limits, option, metavar, default, help. Limits itself is loaded only when a server starts; a test compares
+# both.
 _OPTIONS = (
     ("request_samples", "--max-request-samples", "N", "8192", "Samples in one request."),
     ("request_bytes", "--max-request-bytes", "SIZE", "16GiB", "Bytes of the files in one request."),
@@ -22,8 +23,8 @@ _OPTIONS = (
     ("sample_cpu_s", "--max-sample-cpu", "TIME", "10s", "CPU time for one sample."),
     ("child_bytes", "--max-child-memory", "SIZE", "4GiB", "Memory of a child process, in which ops run."),
     ("requests", "--max-requests", "N", "256", "Requests answered at once."),
-    ("in_flight_bytes", "--max-in-flight", "SIZE", "1GiB", "Bytes read and not sent yet, of all requests."),
-    ("reads", "--max-reads", "N", "64", "Concurrent reads of one data set; fewer are used where reads are quick."),
+    ("in_flight_bytes", "--max-in-flight", "SIZE", "1GiB", "Bytes read but not sent yet, over all requests."),
+    ("reads", "--max-reads", "N", "64", "Concurrent reads of one data set; fewer are used if reads are quick."),
     ("read_bytes", "--max-read-bytes", "SIZE", "256MiB", "Bytes of one data set that are being read at once."),
 )
 _PARSERS: dict[str, Callable[[str], float]] = {"SIZE": parse_bytes, "TIME": parse_seconds}
@@ -40,7 +41,7 @@ def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def limits_from(given: Mapping[str, Any]) -> Limits:
-    """Return the limits that were set, and the defaults for the rest."""
+    """Return the limits that were given, and defaults for the rest."""
     from sophon.server.limits import Limits
 
     return Limits(**{name: given[name] for name, *_ in _OPTIONS if given[name] is not None})

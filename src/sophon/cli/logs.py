@@ -1,6 +1,6 @@
-"""What the package logs and warns of, on the error stream: lines for people, or JSON for machines.
+"""Shows the package's logs and warnings on the error stream: lines for people, or JSON for machines.
 
-A library is silent unless a program asks; the command is such a program.
+A library is silent unless the program sets up logging; the command is such a program.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 
 import click
 
-INTERRUPTED = 130  # exit code after Ctrl-C, as a shell has it
+INTERRUPTED = 130  # exit code after Ctrl-C, as in a shell
 _ROOT = logging.getLogger("sophon")
 _DATED = "%Y-%m-%d %H:%M:%S"
 
 
 class _Handler(logging.Handler):
-    """Writes records to whatever is the error stream at that moment."""
+    """Writes records to whatever the error stream is at that moment."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
@@ -30,7 +30,7 @@ class _Handler(logging.Handler):
 
 
 class _Short(logging.Formatter):
-    """Lines like all others that the command writes."""
+    """Formats records like all other lines of the command."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record."""
@@ -54,7 +54,7 @@ class _Json(logging.Formatter):
 
 @contextmanager
 def shown() -> Iterator[None]:
-    """Show warnings of the package's logs, and Python's, while a command runs."""
+    """Show the package's log warnings and Python's warnings while a command runs."""
     handler = _Handler()
     handler.setFormatter(_Short())
     _ROOT.addHandler(handler)
@@ -69,7 +69,7 @@ def shown() -> Iterator[None]:
 
 
 def set_format(kind: str) -> None:
-    """Show everything from now on, for a program that runs for days: with the time, or as JSON.
+    """Show all records from now on, for a long-running program: with the time, or as JSON.
 
     Args:
         kind: "text" or "json".
@@ -81,7 +81,7 @@ def set_format(kind: str) -> None:
 
 
 def tell(event: str, text: str, **fields: Any) -> None:
-    """Say what a command does, on standard output; where machines read along, in the log as they like it."""
+    """Print what a command does on standard output, or log it if the log is JSON."""
     if any(isinstance(handler.formatter, _Json) for handler in _ours()):
         _ROOT.info("%s", text, extra={"event": event, "fields": fields})
     else:
@@ -93,5 +93,5 @@ def _ours() -> list[_Handler]:
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    # Whose line it was is of no use to somebody who runs a command.
+    # The source line of a warning is of no use to someone who runs a command.
     _ROOT.warning("%s", message, extra={"event": category.__name__})

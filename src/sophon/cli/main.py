@@ -1,6 +1,6 @@
-"""The `sophon` command and how it ends.
+"""The `sophon` command and its exit codes.
 
-Exit codes: 0 if all went well, 2 for wrong use, 1 for what failed, 130 for Ctrl-C.
+Exit codes: 0 for success, 2 for wrong use, 1 for a failure, 130 for Ctrl-C.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _FAILED, _WRONG_USE = 1, 2
 _WELCOME = """\
 sophon moves preprocessing next to the data, sample by sample, without changing one bit.
 
-  See what it wins       sophon demo
+  See what it gains      sophon demo
   Try your own images    sophon demo --data DIR
-  Check what you have    sophon doctor [URL|PATH]
+  Check your setup       sophon doctor [URL|PATH]
   Serve a data set       sophon serve PATH
   Train from there       sophon.DataLoader("grpc://HOST:7077/NAME", transform, batch_size=256)
 
@@ -30,7 +30,7 @@ All commands: sophon --help
 
 
 class Commands(click.Group):
-    """Commands that are loaded when they are used: `sophon doctor` must run where others cannot be imported."""
+    """Commands that are imported when used: `sophon doctor` must run where others cannot be imported."""
 
     _PLACES: ClassVar = {
         "bench": "sophon.cli.bench.bench:bench",
@@ -54,7 +54,7 @@ class Commands(click.Group):
         return sorted({*self._PLACES, *self.commands})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
-        """Return a command, which is imported if it is not yet."""
+        """Return a command; import it if necessary."""
         if cmd_name not in self.commands and cmd_name in self._PLACES:
             module, _, name = self._PLACES[cmd_name].partition(":")
             found: Any = getattr(importlib.import_module(module), name)
@@ -68,14 +68,14 @@ class Commands(click.Group):
 def cli(ctx: click.Context) -> None:
     """Move preprocessing next to the data, sample by sample, without changing one bit.
 
-    `sophon demo` shows what that wins, in a minute or two. `sophon COMMAND --help` tells more about a command.
+    `sophon demo` shows what that gains, in a minute or two. See `sophon COMMAND --help` for details of a command.
     """
     if ctx.invoked_subcommand is None:
         click.echo(_WELCOME, nl=False)
 
 
 def main() -> None:
-    """Run the command and end with its exit code; an error of ours is one line and no traceback."""
+    """Run the command and exit with its code; our own errors are shown as one line without a traceback."""
     with shown():
         sys.exit(_run())
 
@@ -93,7 +93,7 @@ def _run() -> int:
         click.echo(f"sophon: {error}", err=True)
         return _WRONG_USE if isinstance(error, ConfigError | AccessError) else _FAILED
     except ImportError as error:
-        click.echo(f"sophon: {error}; `sophon doctor` says what this installation lacks", err=True)
+        click.echo(f"sophon: {error}; run `sophon doctor` to see what this installation lacks", err=True)
         return _FAILED
 
 

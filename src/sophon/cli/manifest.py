@@ -1,4 +1,4 @@
-"""`sophon manifest`: list a data set in an object store, once and for all."""
+"""`sophon manifest`: list a data set in an object store, once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from sophon.errors import ConfigError
 
 @click.command("manifest")
 @click.argument("address")
-@click.option("-o", "--out", help="File or address to write; by default beside the data, where opening finds it.")
+@click.option(
+    "-o",
+    "--out",
+    help="File or address to write; by default next to the data, where it is found when the data set is opened.",
+)
 @click.option("--inventory", help="Path or address of the manifest.json of an S3 Inventory, read instead of listing.")
 @cache_option
 @json_option
@@ -35,12 +39,14 @@ def manifest_command(
     from sophon.store.cache import cache_file
 
     if not is_address(address):
-        raise ConfigError(f"expected an address such as s3://bucket/train, got {address!r:.80}; files need no manifest")
+        raise ConfigError(
+            f"expected an address such as s3://bucket/train, got {address!r:.80}; local files need no manifest"
+        )
     source = parse_address(address)
     place = beside(source) if out is None else parse_address(out) if is_address(out) else Path(out)
     journal = cache_file("listings", source, 1, cache_dir)
     if journal is None:
-        raise ConfigError("there is no cache folder to keep a listing in; name one with --cache-dir")
+        raise ConfigError("there is no cache folder for the listing; give one with --cache-dir")
     start_s = time.monotonic()
     with count_bar("listing") as report:
         manifest, known = list_manifest(source, journal, inventory, report)
@@ -58,7 +64,7 @@ def manifest_command(
 
 
 def _print(result: dict[str, Any], console: Console) -> None:
-    known = f", {result['known']:,} objects known from before" if result["known"] else ""
+    known = f", {result['known']:,} objects known from an earlier run" if result["known"] else ""
     console.print(
         f"wrote {result['path']}: {result['samples']:,} samples in {result['seconds']:.1f} s{known}",
         highlight=False,

@@ -1,4 +1,4 @@
-"""Options that several commands take, and what they stand for."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def parsed(parse: Callable[[str], Any]) -> Callable[..., Any]:
-    """Return a callback that reads a number with its unit; the parser itself says what is wrong with it."""
+    """Return a callback that reads a number with its unit; the parser itself reports errors."""
 
     def callback(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Any:
         try:
@@ -53,10 +53,10 @@ def cache_option(command: _Command) -> _Command:
 
 
 def resource_options(*, required: bool) -> Callable[[_Command], _Command]:
-    """Add an option for every resource; each is passed on under the name of its rate, None if left out.
+    """Add an option for every resource; each is passed under the name of its rate, None if left out.
 
     Args:
-        required: Whether those that a plan cannot do without must be given.
+        required: Whether those that a plan needs must be given.
     """
 
     def add(command: _Command) -> _Command:
@@ -74,15 +74,15 @@ def resource_options(*, required: bool) -> Callable[[_Command], _Command]:
 
 
 def new_file(_ctx: click.Context, _param: click.Parameter, value: Path | None) -> Path | None:
-    """Check that a file can be written there, before minutes are spent on what goes into it."""
+    """Check that a file can be written, before minutes are spent on its contents."""
     if value is not None and not value.absolute().parent.is_dir():
-        raise click.BadParameter(f"there is no folder {value.parent}; make it, or name another place.")
+        raise click.BadParameter(f"there is no folder {value.parent}; create it, or choose another place.")
     return value
 
 
 @contextmanager
 def photo_folder(data: Path | None, count: int, report: Callable[[str, int, int], None]) -> Iterator[Path]:
-    """Yield the folder that ``--data`` names, or one of made-up photos that is gone after the block."""
+    """Yield the folder given with ``--data``, or one of synthetic photos that is removed after the block."""
     if data is not None:
         yield data
         return
@@ -97,7 +97,7 @@ pipeline_option = click.option(
     "pipeline_file",
     required=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="JSON of the pipeline, as `pipeline.to_json()` gives it.",
+    help="JSON file of the pipeline, as written by `pipeline.to_json()`.",
 )
 
 

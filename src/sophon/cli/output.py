@@ -1,4 +1,4 @@
-"""What the commands share: JSON to a file or to standard output."""
+"""Shared by all commands: JSON to a file or to standard output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def json_option(command: _Command) -> _Command:
-    """Add ``--json [FILE]``: alone it prints JSON instead of tables, with a file it also writes there."""
+    """Add ``--json [FILE]``: on its own it prints JSON instead of tables, with a file it writes JSON there as well."""
     return click.option(
         "--json",
         "json_target",
@@ -30,17 +30,17 @@ def json_option(command: _Command) -> _Command:
 
 
 def _checked(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
-    # Before minutes are spent on what could not be written.
+    # Before minutes are spent on something that could not be written.
     if value is not None and value != STDOUT:
         if Path(value).is_dir():
-            raise click.BadParameter(f"{value} is a folder; name a file.")
+            raise click.BadParameter(f"{value} is a folder; give a file.")
         if not Path(value).absolute().parent.is_dir():
-            raise click.BadParameter(f"there is no folder {Path(value).parent}; make it, or name another place.")
+            raise click.BadParameter(f"there is no folder {Path(value).parent}; create it, or choose another place.")
     return value
 
 
 def write_json(target: str, data: object) -> None:
-    """Write `data` to the file `target`, or to standard output for ``-``; numbers without end become null."""
+    """Write `data` to the file `target`, or to standard output for ``-``; infinite numbers become null."""
     text = json.dumps(_plain(data), indent=2, allow_nan=False)
     if target == STDOUT:
         click.echo(text)
@@ -52,7 +52,7 @@ def write_json(target: str, data: object) -> None:
 
 
 def show(result: dict[str, Any], json_target: str | None, render: Callable[[dict[str, Any], Console], None]) -> None:
-    """Print a result as its tables, and write it where ``--json`` says; to standard output instead of the tables."""
+    """Print a result as tables, and write it to the ``--json`` file; JSON on standard output replaces the tables."""
     if json_target is not None:
         write_json(json_target, result)
     if json_target != STDOUT:

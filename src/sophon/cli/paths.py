@@ -1,4 +1,4 @@
-"""The paths that `sophon serve` is given: which data sets they are, and what those are called."""
+"""The path arguments of `sophon serve`: which data sets they are, and their names."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _NUMBER: Final = re.compile(r"\d+")
 def named_paths(texts: tuple[str, ...], name: str | None, where: str | None) -> list[tuple[str, str]]:
     """Return data sets as (name, path with options).
 
-    Shards that differ in their numbers alone are one data set: the shell has written out a pattern.
+    Shards that differ only in their numbers are one data set: the shell has expanded a pattern.
 
     Args:
         texts: Arguments as given: ``PATH`` or ``NAME=PATH``.
-        name: Name for the only data set, whatever its path.
-        where: Condition that selects samples of it.
+        name: Name for the data set, if there is only one.
+        where: Condition that selects its samples.
 
     Raises:
-        ConfigError: Two data sets have one name, or it is not clear what is meant.
+        ConfigError: Two data sets have the same name, or the arguments are ambiguous.
     """
     pairs = _with_shards_joined([_pair(text) for text in texts])
     if (name is not None or where is not None) and len(pairs) != 1:
         option, instead = ("--name", "NAME=PATH") if name is not None else ("--where", "PATH?where=CONDITION")
-        raise ConfigError(f"{option} goes with one PATH; write {instead} where there are several")
+        raise ConfigError(f"{option} goes with one PATH; write {instead} if there are several")
     named: dict[str, str] = {}
     for told, path in pairs:
         label = name or told or _title(path)
@@ -51,7 +51,7 @@ def _pair(text: str) -> tuple[str | None, str]:
 def _with_where(path: str, where: str) -> str:
     options = split_options(path)[1]
     if "where" in options:
-        raise ConfigError(f"{path!r} has a condition of its own; leave --where out")
+        raise ConfigError(f"{path!r} already has a condition; leave --where out")
     return f"{path}{'&' if options else '?'}where={where}"
 
 
@@ -75,7 +75,7 @@ def _alike(path: str) -> tuple[Path, str]:
 
 
 def _pattern(group: list[str]) -> str:
-    """Return the pattern that names these shards, and no others."""
+    """Return the pattern that matches exactly these shards."""
     parts = list(zip(*(_NUMBER.split(Path(path).name) for path in group), strict=True))
     numbers = list(zip(*(_NUMBER.findall(Path(path).name) for path in group), strict=True))
     stars = ["*" if len(set(found)) > 1 else found[0] for found in numbers]
@@ -85,9 +85,9 @@ def _pattern(group: list[str]) -> str:
     there, given = {path.name for path in folder.glob(name)}, {Path(path).name for path in group}
     if len(given) < len(group) or there != given:
         raise ConfigError(
-            f"{len(given)} of the {len(there)} files named like {folder / name} are given: are they one data set? "
-            f"Write '{folder / name}', in quotes, for all of them, put these into a folder of their own, or "
-            "write NAME=PATH for each that is a data set of its own"
+            f"{len(given)} of the {len(there)} files that match {folder / name} are given: are they one data set? "
+            f"Write '{folder / name}', in quotes, for all of them, move these into a separate folder, or write "
+            "NAME=PATH for each separate data set"
         )
     return str(folder / name)
 

@@ -1,4 +1,4 @@
-"""``sophon plan``: what every policy would do with a profile, and what more storage cores would buy."""
+"""``sophon plan``: what every policy would do with a profile, and what more storage cores would gain."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ def _parse_cores(text: str) -> tuple[float, ...]:
     show_default=True,
     help="Policy to plan with.",
 )
-@click.option("--compare", is_flag=True, help="Show every policy, and what other numbers of storage cores would do.")
+@click.option("--compare", is_flag=True, help="Show every policy, and the effect of other numbers of storage cores.")
 @click.option(
     "--resize-k",
     type=int,
-    help="Number of ops that `resize` runs near storage; by default up to the one that gives all pictures one size.",
+    help="Number of ops that `resize` runs near storage; by default up to the op after which all pictures have "
+    "one size.",
 )
 @click.option("--allow-lossy", is_flag=True, help="Let `optimal` choose codecs that change the tensors.")
 @click.option(
@@ -52,7 +53,7 @@ def _parse_cores(text: str) -> tuple[float, ...]:
     callback=parsed(_parse_cores),
     default=",".join(map(str, FIGURE_4_CORES)),
     show_default=True,
-    help="Numbers of storage cores to ask about with --compare.",
+    help="Numbers of storage cores to compare with --compare.",
 )
 @click.option(
     "--save",
@@ -92,7 +93,7 @@ def plan(
 
 
 def to_json(plans: dict[str, Plan], points: tuple[Point, ...] = ()) -> dict[str, Any]:
-    """Return what ``--json`` writes: one row per policy and, if asked for, the frontier of `--policy`."""
+    """Return the content for ``--json``: one row per policy and, if requested, the frontier of `--policy`."""
     data: dict[str, Any] = {
         "policies": {name: _row(made.prediction) for name, made in plans.items()},
     }

@@ -24,7 +24,7 @@ from sophon.units import parse_rate
     default=60.0,
     show_default=True,
     type=click.FloatRange(0.1),
-    help="Longest time to measure; what is done by then counts.",
+    help="Longest time to measure; whatever is done by then counts.",
 )
 @click.option("--batch-size", default=64, show_default=True, type=click.IntRange(1), help="Samples in a batch.")
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(1), help="Threads that preprocess.")
@@ -33,7 +33,7 @@ from sophon.units import parse_rate
     metavar="RATE",
     callback=parsed(parse_rate),
     default=None,
-    help="Samples per second that training takes, such as 1200/s, since there is no training step to measure here.",
+    help="Samples per second that training consumes, such as 1200/s, since there is no training step to measure here.",
 )
 @json_option
 def probe_command(
@@ -47,7 +47,7 @@ def probe_command(
     consumer: float | None,
     json_target: str | None,
 ) -> None:
-    """Say what holds training back: fetching or preprocessing.
+    """Find out what holds training back: fetching or preprocessing.
 
     Measures each alone: fetching raw samples from a server (URL) or a data set here (PATH), and preprocessing them.
     """
@@ -55,7 +55,7 @@ def probe_command(
     from sophon.loader.probe import probe
 
     pipeline = read_pipeline(pipeline_file)
-    with steps_bar(f"opening {url}") as report:  # a server that does not answer is waited for
+    with steps_bar(f"opening {url}") as report:  # waits for a server that does not answer
         loader = DataLoader(url, pipeline, batch_size=batch_size, num_workers=workers, policy="none")
         found = probe(loader, batches=batches, seconds=seconds, on_step=report)
         verdict = replace(found, consumer_per_s=consumer or math.inf)

@@ -28,8 +28,7 @@ def profile_command(*, path: Path, pipeline_file: Path, out: Path, seed: int, ep
     """Measure what every sample costs at every cut.
 
     All samples of PATH are run through the pipeline on one core of this machine. A loader with policy "optimal" does
-    the same by itself, in its first epoch. Use this to ask questions beforehand, with `sophon plan` or
-    `sophon report`.
+    this by itself in its first epoch. Use this command to explore beforehand, with `sophon plan` or `sophon report`.
     """
     from sophon.profile.columns import cuts_to_profile
     from sophon.profile.measure import measure
@@ -52,4 +51,6 @@ def profile_command(*, path: Path, pipeline_file: Path, out: Path, seed: int, ep
     profile.save(out)
     console = Console()
     console.print(profile.explain(), highlight=False, soft_wrap=True)
-    console.print(f"written to {out}; `sophon plan {out} --help` says what to ask it", highlight=False, soft_wrap=True)
+    console.print(
+        f"written to {out}; see `sophon plan {out} --help` for what to do with it", highlight=False, soft_wrap=True
+    )

@@ -1,4 +1,4 @@
-"""Progress bars, on standard error so that what a command says can be piped."""
+"""Progress bars, on standard error so that the output of a command can be piped."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeE
 
 
 def bars(*columns: ProgressColumn, transient: bool = True) -> Progress:
-    """Return bars for a terminal; where standard error is a file or a pipe, nothing is written to it."""
+    """Return bars for a terminal; nothing is written if standard error is a file or a pipe."""
     console = Console(stderr=True)
     return Progress(*columns, console=console, transient=transient, disable=not console.is_terminal)
 
 
 @contextmanager
 def steps_bar(title: str) -> Iterator[Callable[[str, int, int], None]]:
-    """Show which step of how many is running; yields the function that moves the bar."""
+    """Show which step is running, of how many; yields the function that moves the bar."""
     count = TextColumn("{task.completed:.0f}/{task.total:.0f}")
     with bars(TextColumn("{task.description:<28}"), BarColumn(), count, TimeElapsedColumn()) as progress:
         task = progress.add_task(title, total=1)
@@ -26,7 +26,7 @@ def steps_bar(title: str) -> Iterator[Callable[[str, int, int], None]]:
 
 @contextmanager
 def count_bar(title: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Show how many things are done, of how many if that is known; yields the function that moves the bar."""
+    """Show how many items are done, of how many if known; yields the function that moves the bar."""
     count = TextColumn("{task.completed:,.0f}")
     with bars(TextColumn("{task.description}"), BarColumn(), count, TimeElapsedColumn()) as progress:
         task = progress.add_task(title, total=None)

@@ -1,4 +1,4 @@
-"""``sophon report``: a result, a profile or a plan as one page that needs no network."""
+"""``sophon report``: shows a result, a profile or a plan as one page that needs no network."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @click.command("report")
 @click.argument("file", type=_FILE, metavar="RESULT|PROFILE|PLAN")
-@click.option("--profile", type=_FILE, help="Profile of the PLAN: shows what it does with which samples, and what-ifs.")
+@click.option("--profile", type=_FILE, help="Profile of the PLAN: adds how it treats which samples, and what-ifs.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for report.html and the pictures; NAME-report by default, of a file NAME.json.",
+    help="Folder for report.html and the pictures; by default NAME-report for a file NAME.json.",
 )
 @resource_options(required=False)
 @json_option
@@ -39,8 +39,8 @@ def report(
 ) -> None:
     """Show a result, a profile or a plan: words, a table, figures.
 
-    RESULT is what `sophon demo` or `sophon bench paper --json` wrote. A PROFILE is shown with plans for the link and
-    cores that its loader measured, or else for 500mbit, 2 storage cores and 8 trainer cores.
+    RESULT is a file written by `sophon demo` or `sophon bench paper --json`. A PROFILE is shown with plans for the link
+    and cores that its loader measured, or else for 500mbit, 2 storage cores and 8 trainer cores.
     """
     from sophon.report.profile import ASSUMED
     from sophon.report.reading import read_source
@@ -68,13 +68,13 @@ def _show(facts: Facts, page: Path) -> None:
         table.add_row(*map(escape, row[:shown]))
     console.print(table)
     console.print(
-        f"{escape(str(page))}: the page, with {len(facts.charts)} figures as PNG beside it",
+        f"{escape(str(page))}: the page, with {len(facts.charts)} figures as PNG files next to it",
         highlight=False,
         soft_wrap=True,
     )
 
 
 def _fitting(summary: chart.Table, width: int) -> int:
-    # As many columns as the terminal holds, each with its borders; the page has them all.
+    # As many columns as fit the terminal, with their borders; the page has all of them.
     widths = [max(map(len, column)) + 3 for column in zip(summary.header, *summary.rows, strict=True)]
     return max(2, sum(total < width for total in accumulate(widths)))

@@ -38,14 +38,14 @@ LOG = logging.getLogger("sophon.server")
     default=7077,
     show_default=True,
     type=click.IntRange(0, 65535),
-    help="Port there; 0 for any free one.",
+    help="Port to listen on; 0 for any free one.",
 )
 @click.option(
     "--cores",
     default=float(os.cpu_count() or 1),
     show_default="all",
     type=click.FloatRange(0, 4096),
-    help="CPU cores for ops, such as 1.5; 0 for none. Reading and sending are not counted, and come first.",
+    help="CPU cores for ops, such as 1.5; 0 for none. Reading and sending are not counted, and take precedence.",
 )
 @click.option(
     "--limit",
@@ -58,7 +58,7 @@ LOG = logging.getLogger("sophon.server")
     default=30.0,
     show_default=True,
     type=click.FloatRange(0),
-    help="Seconds that a sample may wait for a core before it is sent as it is.",
+    help="Seconds that a sample may wait for a core before it is sent raw.",
 )
 @access_options
 @click.option(
@@ -92,7 +92,7 @@ LOG = logging.getLogger("sophon.server")
     "--metrics-host",
     default="127.0.0.1",
     show_default=True,
-    help="Address of that port; anybody who can reach it may read.",
+    help="Address of that port; anyone who can reach it may read it.",
 )
 @click.option(
     "--ready-file",
@@ -138,15 +138,15 @@ def serve(
 ) -> None:
     """Serve files, listings, tar shards or Parquet to trainers.
 
-    PATH is a folder of images, a listing (.csv, .tsv, .jsonl or .parquet) of files, a .tar or .parquet file, or a
-    folder of these. Options may follow it: 'labels.csv?where=split = "train"'. Shards that differ in their numbers
-    alone are one data set.
+    PATH is a folder of images, a listing of files (.csv, .tsv, .jsonl or .parquet), a .tar or .parquet file, or a
+    folder of these. Options may follow it: 'labels.csv?where=split = "train"'. Shards that differ only in their numbers
+    are one data set.
     """
     from sophon.server.process import Ready, ServerConfig, import_modules, run_server  # Flight takes a moment to load
 
     set_format(more.pop("log_format"))
     named = named_paths(paths, name, where)
-    import_modules(modules)  # first of all, since they may bring the store that opens a path
+    import_modules(modules)  # first, since they may provide the store that opens a path
     # Before the data sets are listed, which may take minutes.
     limits = limits_from(more)
     access = access_from(more, [label for label, _ in named])
@@ -188,7 +188,7 @@ def serve(
 
 
 def _opened(named: list[tuple[str, str]], cache_dir: Path | None) -> tuple[dict[str, Store], list[Path]]:
-    """Return the data sets by name, and the files of window indexes that were found for them."""
+    """Return the data sets by name, and the window index files found for them."""
     from sophon.store import open_store
 
     stores: dict[str, Store] = {}
@@ -206,24 +206,24 @@ def _attach_object_index(store: Store, cache_dir: Path | None) -> None:
     try:
         samples = open_index(store, cache_dir)
     except ArtifactError as error:
-        LOG.warning("the window index is left out: %s", error, extra={"event": "indexes"})
+        LOG.warning("the window index is not used: %s", error, extra={"event": "indexes"})
         return
     if samples is not None:
         tell("indexes", f"window index of {samples:,} samples of {store.path}", samples=samples)
 
 
 def _attach_indexes(store: Store, cache_dir: Path | None) -> list[Path]:
-    """Use what `sophon index` wrote, and say where; else indexes are built as samples are asked for."""
+    """Use the indexes written by `sophon index`, and report where; otherwise samples are indexed on demand."""
     from sophon.codec.window.indexes import INDEXES
     from sophon.codec.window.sidecar import find_sidecar
 
     if isinstance(store.path, Address):
         _attach_object_index(store, cache_dir)
-    again = f"run `sophon index {store.path}` again; until then such samples are indexed as they are asked for"
+    again = f"run `sophon index {store.path}` again; until then such samples are indexed on demand"
     try:
         sidecar = find_sidecar(store.path, cache_dir)
     except ArtifactError as error:
-        LOG.warning("window indexes are left out: %s", error, extra={"event": "indexes"})
+        LOG.warning("window indexes are not used: %s", error, extra={"event": "indexes"})
         return []
     if sidecar is None:
         return []
@@ -231,6 +231,6 @@ def _attach_indexes(store: Store, cache_dir: Path | None) -> list[Path]:
     tell("indexes", f"window indexes of {len(sidecar):,} samples from {sidecar.path}", samples=len(sidecar))
     stale = sidecar.stale_share(store)
     if stale:
-        text = f"{stale:.1%} of the samples were changed after they were indexed; {again}"
+        text = f"{stale:.1%} of the samples have changed since they were indexed; {again}"
         LOG.warning("%s", text, extra={"event": "indexes"})
     return [sidecar.path]

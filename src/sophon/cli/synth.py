@@ -1,4 +1,4 @@
-"""`sophon synth`: make a folder of photos to try things on."""
+"""`sophon synth`: make a folder of synthetic photos for experiments."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from sophon.cli.progress import steps_bar
     "--like", default="imagenet", show_default=True, metavar="|".join(KINDS), help="Data set that the photos resemble."
 )
 @click.option("--count", default=256, show_default=True, help="Number of photos.")
-@click.option("--seed", default=0, show_default=True, help="Another seed gives other photos.")
-@click.option("--classes", default=10, show_default=True, help="Class folders to spread them over; 0 for none.")
-@click.option("--force", is_flag=True, help="Write even if DIR holds other files; those are left alone.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the photos.")
+@click.option(
+    "--classes", default=10, show_default=True, help="Number of class folders to spread them over; 0 for none."
+)
+@click.option("--force", is_flag=True, help="Write even if DIR contains other files; those are not touched.")
 def synth(folder: Path, like: str, count: int, seed: int, classes: int, force: bool) -> None:
     """Fill DIR with synthetic photos as large as real ones.
 
-    They have the sizes and compress like those of ImageNet or OpenImages.
+    Their sizes and compressibility are like those of ImageNet or OpenImages.
     """
     with steps_bar("preparing") as report:
         written = write_photos(

@@ -1,6 +1,7 @@
-"""Boxes and other numbers of a sample, as fields and columns hold them, and what draws may look at of them.
+"""Boxes and other numbers of a sample, as stored in fields and columns, and what random draws may use of them.
 
-Both ends read boxes by the same code, so that an op that draws by them (`RandomIoUCrop`) draws the same on either.
+Both ends read boxes with the same code, so that an op whose draws depend on them (`RandomIoUCrop`) draws the same on
+both.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ Numbers = np.ndarray[Any, np.dtype[Any]]
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Size = tuple[int, int]  # height, width
 
-_MOST_BOXES = 100_000  # in one picture; more is a damaged file, or a node that keeps a trainer busy
+_MOST_BOXES = 100_000  # in one picture; more means a damaged file, or a node that tries to keep a trainer busy
 
 
 def with_sight(pipeline: Pipeline, key: Key, data: Payload, size: Size, boxes: tuple[str, str, Any] | None) -> Key:
-    """Return a key with what the ops of a pipeline may look at.
+    """Return a key with what the ops of a pipeline may use in their draws.
 
     Args:
-        pipeline: What is done to the sample.
-        key: Which sample, of which epoch.
-        data: The file of its picture, where the size is not known yet.
-        size: Of the picture; (0, 0) if nobody has looked.
+        pipeline: The pipeline of the sample.
+        key: Key of the sample.
+        data: The file of its picture, for when the size is not known yet.
+        size: Size of the picture; (0, 0) if unknown.
         boxes: Name, kind and value of the sample's boxes; None if it has none.
 
     Raises:
@@ -46,7 +47,7 @@ def with_sight(pipeline: Pipeline, key: Key, data: Payload, size: Size, boxes: t
         try:
             picture = decode.open(bytes(data))
         except OpError:
-            return key  # whoever decodes it has a better message
+            return key  # decoding gives a better message
         size = picture.height, picture.width
     name, kind, found = boxes
     try:
@@ -57,7 +58,7 @@ def with_sight(pipeline: Pipeline, key: Key, data: Payload, size: Size, boxes: t
 
 
 def boxes_among(fields: Sequence[tuple[str, str]], values: Sequence[Any]) -> tuple[str, str, Any] | None:
-    """Return the first boxes among fields, each of a name and a kind: with both, and their value."""
+    """Return the name, kind and value of the first boxes among fields."""
     for (name, kind), value in zip(fields, values, strict=True):
         if kind.partition(":")[0] == BOXES:
             return name, kind, value
@@ -65,7 +66,7 @@ def boxes_among(fields: Sequence[tuple[str, str]], values: Sequence[Any]) -> tup
 
 
 def of_field(name: str, error: OpError, key: Key) -> OpError:
-    """Return an error that says in which field of which sample it was."""
+    """Return an error with the field and sample filled in."""
     return OpError(f"field {name!r}: {error.problem}", remedy=error.remedy, sample=int(key.sample))
 
 
@@ -73,12 +74,12 @@ def read_boxes(form: str, found: Any, size: Size) -> tuple[Floats, str]:
     """Return boxes in pixels, and their format.
 
     Args:
-        form: Of the boxes that were found; those of shares of the picture become boxes about a centre.
+        form: Format of the boxes; relative boxes become boxes in pixels about a centre.
         found: Bytes, or the value of a column.
-        size: Of the picture.
+        size: Size of the picture.
 
     Raises:
-        OpError: They are no boxes of this picture.
+        OpError: They are not boxes of this picture.
     """
     boxes = read_numbers(found, "f4", 4).reshape(-1, 4)
     if len(boxes) > _MOST_BOXES:
@@ -103,7 +104,7 @@ def corners(boxes: Floats, form: str) -> Objects:
 
 
 def _check_inside(boxes: Floats, form: str, size: Size) -> None:
-    """Raise if a box has no point in common with the picture; what only sticks out is for the recipe to clamp."""
+    """Raise if a box lies entirely outside the picture; clamping boxes that stick out is left to the recipe."""
     if not len(boxes):
         return
     left, top, right, bottom = corners(boxes, form).T
@@ -112,16 +113,16 @@ def _check_inside(boxes: Floats, form: str, size: Size) -> None:
         which = int(np.flatnonzero(outside)[0])
         numbers = ", ".join(f"{number:g}" for number in boxes[which])
         raise OpError(
-            f"box {which} ({form}: {numbers}) lies outside of the picture of {size[1]}×{size[0]} pixels.",
-            remedy="Correct it, or name the format that boxes are written in.",
+            f"box {which} ({form}: {numbers}) lies outside the picture of {size[1]}×{size[0]} pixels.",
+            remedy="Correct it, or give the format of the boxes.",
         )
 
 
 def read_numbers(found: Any, dtype: str, each: int) -> Numbers:
-    """Return numbers, from bytes or from the value of a column, of which there are a multiple of some number."""
+    """Return numbers from bytes or a column value; their count must be a multiple of a given number."""
     if isinstance(found, bytes | memoryview):
         if len(found) % np.dtype(dtype).itemsize:
-            raise OpError(f"its {len(found)} bytes are no whole numbers of {np.dtype(dtype).itemsize}.")
+            raise OpError(f"its {len(found)} bytes are not a multiple of {np.dtype(dtype).itemsize}.")
         array = np.frombuffer(found, f"<{dtype}").astype(dtype)
     else:
         try:

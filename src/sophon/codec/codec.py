@@ -1,11 +1,11 @@
-"""The contract of a codec: how one value becomes the bytes of a payload and back.
+"""The contract of a codec, which turns a value into the bytes of a payload and back.
 
 If a codec is inconsistent with the following, it is a bug:
 
 - `decode(encode(value), spec)` is the value, to the last bit, where `exact` is True.
 - `decode` gets bytes from the network. It checks them against the spec that the pipeline declares at the cut, bounds
-  every length before it allocates, and raises `PayloadError` for whatever does not fit. It raises nothing else, and it
-  never hangs.
+  every length before it allocates, and raises `PayloadError` for anything that does not fit. It raises nothing else,
+  and never hangs.
 - `encode` is a pure function; the same value gives the same bytes.
 """
 
@@ -19,7 +19,7 @@ from sophon.pipeline import Key, Part, Pipeline, Spec, Trace, Value
 
 Payload: TypeAlias = bytes | memoryview
 
-MAX_VALUE_BYTES = 1 << 30  # one decoded value; a picture of the largest legal size has half of this
+MAX_VALUE_BYTES = 1 << 30  # one decoded value; twice the size of the largest legal picture
 
 
 class Codec(ABC):
@@ -48,18 +48,18 @@ class Codec(ABC):
 class AheadCodec(Codec):
     """A codec that looks ahead: it encodes only as much of a file as the ops after Decode need.
 
-    It works at the start of a pipeline (k is 0), and decodes to what `Decode` would give, as a `Part`.
+    It works at the start of a pipeline (k is 0), and decodes to the result of `Decode`, as a `Part`.
     """
 
     @abstractmethod
     def looks_ahead(self, pipeline: Pipeline) -> bool:
-        """Return whether the ops of a pipeline need less than all of a file."""
+        """Return whether the ops of a pipeline need only part of a file."""
 
     @abstractmethod
     def encode_ahead(self, data: Payload, pipeline: Pipeline, key: Key, trace: Trace | None = None) -> bytes:
         """Return the payload for one pass of a sample; raise `OpError` where the same bits cannot be promised.
 
-        A trace is told the size of the whole picture.
+        The size of the whole picture is recorded in the trace.
         """
 
     @abstractmethod
@@ -67,9 +67,9 @@ class AheadCodec(Codec):
         """Return the part of the picture that a payload holds."""
 
     def encode(self, value: Value) -> bytes:  # noqa: ARG002 - part of the contract
-        """Refuse: without the ops that follow there is nothing to leave out."""
+        """Raise: without the ops that follow, nothing can be left out."""
         raise ConfigError(f"{self.name} needs the pipeline and the key; use make_payload")
 
     def decode(self, payload: Payload, spec: Spec) -> Value:  # noqa: ARG002 - part of the contract
-        """Refuse, as `encode` does."""
+        """Raise, as `encode` does."""
         raise ConfigError(f"{self.name} needs the pipeline; use finish_payload")

@@ -31,7 +31,7 @@ class Cut:
 
     @classmethod
     def parse(cls, text: str) -> Cut:
-        """Return the cut that is written as ``2:webp``."""
+        """Return the cut for a text such as ``2:webp``."""
         k, _, codec = text.partition(":")
         if not k.isdecimal() or not codec:
             raise ConfigError(f"expected a cut as NUMBER:CODEC, for example 2:webp, got {text!r}")
@@ -43,7 +43,7 @@ WINDOW = Cut(0, "window")
 
 
 def is_exact(cut: Cut) -> bool:
-    """Return whether a cut leaves every bit of the tensors as it is; a codec that nobody here knows is not trusted."""
+    """Return whether a cut preserves every bit of the tensors; False for an unknown codec."""
     try:
         return codec_named(cut.codec).exact
     except ConfigError:
@@ -51,15 +51,15 @@ def is_exact(cut: Cut) -> bool:
 
 
 def looks_ahead(cut: Cut) -> bool:
-    """Return whether the codec of a cut sends a part of the file, and its decoder stands in for Decode."""
+    """Return whether the codec of a cut sends part of the file, with its decoder in place of Decode."""
     return isinstance(codec_named(cut.codec), AheadCodec)
 
 
 def legal_cuts(pipeline: Pipeline, codecs: Iterable[str] = tuple(CODECS), *, allow_lossy: bool = False) -> list[Cut]:
-    """Return every cut that a pipeline can be divided at.
+    """Return every cut at which a pipeline can be divided.
 
     Args:
-        pipeline: What is to be divided.
+        pipeline: The pipeline to divide.
         codecs: Which codecs to consider, by name.
         allow_lossy: Also consider codecs that change the value.
     """
@@ -81,9 +81,12 @@ def _fits(pipeline: Pipeline, k: int, codec: Codec) -> bool:
 def check_cut(pipeline: Pipeline, cut: Cut) -> Codec:
     """Return the codec of a cut, or raise if the pipeline cannot be divided there."""
     codec = codec_named(cut.codec)
+    if cut in pipeline.notes:  # looked at before
+        return codec
     if not 0 <= cut.k <= pipeline.max_cut or not _fits(pipeline, cut.k, codec):
         legal = ", ".join(map(str, legal_cuts(pipeline, allow_lossy=True)))
         raise ConfigError(f"the pipeline cannot be cut at {cut}; it can at {legal}")
+    pipeline.notes[cut] = True
     return codec
 
 
@@ -103,7 +106,7 @@ def _make_joint(pipeline: Pipeline, codec: Codec, data: bytes, key: Key, cut: Cu
     key = with_sight(pipeline, key, first, (0, 0), boxes_among(pipeline.fields, others))
     made = _make_single(pipeline, codec, bytes(first), key, cut, trace)
     box, size = None, trace.size
-    if key.sight is not None:  # the trainer needs it to know what was drawn, also of a file that it cannot look into
+    if key.sight is not None:  # the trainer needs it to repeat the draws, even for a file whose header it cannot read
         size = key.sight.height, key.sight.width
     if 0 not in size:
         box = mask_box(pipeline, key, size, None if isinstance(codec, AheadCodec) else cut.k)
@@ -121,7 +124,7 @@ def _make_single(
         run = _run_window if isinstance(data, Windowed) else _run_file
         value = run(pipeline, data, key, cut.k, None, trace)
         if isinstance(pipeline.ops[0], Decode) and pipeline.ops[0].metadata and _has_metadata(value):
-            raise OpError("its EXIF orientation or colour profile, which a later step may look at, would be lost.")
+            raise OpError("its EXIF orientation or colour profile, which a later step may use, would be lost.")
         payload = views.encode(codec, value)
     if trace is not None:
         trace.coded()
@@ -144,7 +147,7 @@ def finish_payload(
 ) -> Value:
     """Do the trainer's part: decode a payload and run ops[k:stop], into `out` where that saves a copy.
 
-    A trace is told of every op that runs. For a pipeline with fields this is about the payload of its picture
+    Every op that runs is recorded in the trace. For a pipeline with fields this takes the payload of the picture
     (`targets.taken_apart`).
     """
     codec = check_cut(pipeline, cut)
@@ -189,7 +192,7 @@ def _run_file(
     out: Tensor | None = None,
     trace: Trace | None = None,
 ) -> Value:
-    """Run ops[:stop] on a file; of a JPEG, on either side, only the part that the next crop needs is decoded."""
+    """Run ops[:stop] on a file; of a JPEG, only the part that the next crop needs is decoded, on either side."""
     part = cut_down(data, pipeline, key, stop, trace)
     if part is None:
         return pipeline.run(data, key, 0, stop, out, trace)

@@ -1,4 +1,4 @@
-"""jpeg: lossy, and so never used unless the user allows it."""
+"""jpeg: lossy, and therefore never used unless the user allows it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sophon.errors import OpError, PayloadError
 from sophon.pipeline import Kind, Spec, Value, spec_of
 from sophon.pipeline.checks import MAX_SIDE, integer
 
-DEFAULT_QUALITY = 95  # about a seventh of the bytes, and an error that augmentation drowns out
+DEFAULT_QUALITY = 95  # about a seventh of the bytes, with an error far below that of augmentation
 
 
 class Jpeg(Codec):

@@ -1,14 +1,14 @@
-"""jxl1, jxl3: lossless compression of pictures by JPEG XL, at two efforts.
+"""jxl1, jxl3: lossless compression of pictures with JPEG XL, at two effort levels.
 
 Measured on crops of photos, 224 × 224: effort 1 gives about the bytes of `webp` for a third of its encoding time, and
-effort 3 about 15 % fewer bytes for four times of it.
+effort 3 about 15 % fewer bytes for four times the encoding time.
 
-Effort 1 of libjxl 0.11 is not lossless: where a picture has at most 512 colours it writes a palette, finds colours in
-it by a hash of 16 bits, and does not notice two colours of one hash if they stand within eight pixels and nowhere else:
-one of them becomes the other. So what it made of a picture with few colours is decoded once more and compared, and the
-picture is encoded at effort 3 where that differs.
+Effort 1 of libjxl 0.11 is not lossless: where a picture has at most 512 colours it writes a palette, looks colours up
+by a 16-bit hash, and misses a collision of two colours that occur only within eight pixels of each other: one of them
+becomes the other. So the result for a picture with few colours is decoded and compared, and the picture is encoded at
+effort 3 if it differs.
 
-Concurrency: libjxl runs in the calling thread alone and releases the GIL; there is no state but what is cached here.
+Concurrency: libjxl runs only in the calling thread and releases the GIL; there is no state beyond what is cached here.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from sophon.codec.jxl_header import declared
 from sophon.errors import ConfigError, OpError, PayloadError
 from sophon.pipeline import Kind, Spec, Value
 from sophon.pipeline.checks import MAX_SIDE
+from sophon.version import install_command
 
 _ERRORS = (
     RuntimeError,
@@ -33,15 +34,15 @@ _ERRORS = (
     MemoryError,
 )  # what imagecodecs raises; its own errors are RuntimeErrors
 _MODES = {1: "L", 3: "RGB"}
-_FEW_COLOURS = 1024  # twice of what libjxl writes a palette for
-_LOOKED_AT = 2048  # pixels: photos have a different colour in most of so many
+_FEW_COLOURS = 1024  # twice the colours for which libjxl writes a palette
+_LOOKED_AT = 2048  # pixels: enough for a photo to show many colours
 
 
 @cache
 def _imagecodecs() -> Any:
-    """Return the module `imagecodecs` if it is there and gives back what it was given; else None."""
+    """Return the module `imagecodecs` if it is installed and passes a round trip; otherwise None."""
     try:
-        import imagecodecs  # heavy, and an extra that storage nodes may go without
+        import imagecodecs  # heavy, and an optional extra
     except ImportError:
         return None
     ramp = np.arange(7 * 5 * 3, dtype=np.uint8).reshape(7, 5, 3) * 37
@@ -66,12 +67,12 @@ def _encoded(module: Any, pixels: np.ndarray[Any, np.dtype[np.uint8]], effort: i
 
 
 def _has_many_colours(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> bool:
-    """Return whether some pixels have more colours than a palette; if not, all of them still may."""
+    """Return whether a sample of pixels has more colours than a palette; the whole picture may have more."""
     if pixels.ndim != 3:
         return False
     some = pixels.reshape(-1, 3)
     some = some[:: max(1, len(some) // _LOOKED_AT)].astype(np.uint16)
-    # Colours that share a number are counted as one, so that there are never fewer than were counted.
+    # Colours with the same number count as one, so the true count is never lower.
     seen = np.zeros(1 << 16, np.bool_)
     seen[(some[:, 0] << 8 | some[:, 1]) ^ (some[:, 2] << 4)] = True
     return int(np.count_nonzero(seen)) > _FEW_COLOURS
@@ -105,7 +106,7 @@ class Jxl(Codec):
         module = _imagecodecs()
         if module is None:
             raise ConfigError(
-                f"{self.name} needs the package imagecodecs; install it with pip install sophon-loader[jxl]"
+                f"{self.name} needs the package imagecodecs, which is not installed; run: {install_command('jxl')}"
             )
         pixels = np.asarray(value)
         try:
@@ -121,7 +122,7 @@ class Jxl(Codec):
 
     def decode(self, payload: Payload, spec: Spec) -> Value:
         """Return the picture of a payload."""
-        # libjxl allocates what a file asks for: all that can make it large is looked at first.
+        # libjxl allocates whatever a file asks for, so everything that can make it large is checked first.
         height, width, channels = declared(bytes(payload[:64]))
         layout.check(Spec(Kind.IMAGE, (height, width, channels)), spec)
         module = _imagecodecs()

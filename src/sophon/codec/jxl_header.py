@@ -1,7 +1,7 @@
 """What a JPEG XL codestream declares before its pixels (ISO/IEC 18181-1), as far as our payloads use it.
 
 libjxl allocates as much as a file asks for: large frames, thousands of extra channels, frames that refer to others. So
-the header is read first, and anything but one plain lossless frame of 8-bit pixels is refused.
+the header is read first, and anything but one plain lossless frame of 8-bit pixels is rejected.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from sophon.errors import PayloadError
 _SIGNATURE: Final = b"\xff\x0a"
 # Bits of a side, by its selector.
 _SIDE_BITS: Final = (9, 13, 18, 30)
-# Width by height, by ratio; 0 stands for a width of its own.
+# Width by height, by ratio; 0 means that the width is given explicitly.
 _RATIOS: Final = ((0, 0), (1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
 _RGB: Final = 0
 _GRAY: Final = 1
 
 
 class _Bits:
-    """Bits of the header, lowest first."""
+    """Reads bits of the header, lowest first."""
 
     def __init__(self, head: bytes) -> None:
         self._value = int.from_bytes(head, "little")
@@ -29,7 +29,7 @@ class _Bits:
 
     def take(self, count: int) -> int:
         if self._left < count:
-            raise PayloadError("JPEG XL that ends in its header")
+            raise PayloadError("JPEG XL that ends within its header")
         self._left -= count
         self._used += count
         value = self._value & ((1 << count) - 1)
@@ -60,7 +60,7 @@ def declared(head: bytes) -> tuple[int, int, int]:
     bits = _Bits(head[2:])
     height, width = _size(bits)
     channels = _channels(bits)
-    bits.must(1, 1, "transforms of its own")
+    bits.must(1, 1, "custom transforms")
     bits.align()
     _frame(bits)
     return height, width, channels
@@ -104,15 +104,15 @@ def _colours(bits: _Bits) -> int:
 
 
 def _frame(bits: _Bits) -> None:
-    """Read the header of the first frame, which must be the last one, and of the size of the picture."""
+    """Read the header of the first frame, which must be the last and have the size of the picture."""
     bits.must(1, 0, "lossy pixels")
     bits.must(2, 0, "frames that others refer to")
     bits.must(1, 1, "lossy pixels")
     bits.must(2, 0, "noise, patches or splines")
     bits.must(1, 0, "lossy colours")
-    bits.must(2, 0, "pixels to be enlarged")
+    bits.must(2, 0, "upsampled pixels")
     bits.take(2)  # size of groups
     bits.must(2, 0, "several passes")
-    bits.must(1, 0, "a frame of a size of its own")
-    bits.must(2, 0, "frames to be blended")
+    bits.must(1, 0, "a frame with its own size")
+    bits.must(2, 0, "blended frames")
     bits.must(1, 1, "several frames")

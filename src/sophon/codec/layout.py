@@ -28,7 +28,7 @@ from sophon.pipeline.spec import OTHER_MODES
 
 _KINDS = (Kind.ENCODED, Kind.IMAGE, Kind.TENSOR)
 _DTYPES = ("uint8", "float32", "uint16", "int32")
-_MODES = ("", *OTHER_MODES)  # the numbers are part of the format: tests/codec/test_modes.py has them
+_MODES = ("", *OTHER_MODES)  # the numbers are part of the format: tests/codec/test_modes.py fixes them
 _PALETTE = struct.Struct("<BH1024s")
 _COLOURS = {3: "RGB", 4: "RGBA"}
 _MAX_DIMENSIONS = 4
@@ -62,7 +62,7 @@ def split(value: Value) -> tuple[bytes, Payload]:
 
 
 def parse(payload: Payload, expected: Spec) -> tuple[Spec, memoryview]:
-    """Return the spec that a payload's header declares, checked against the expected one, and what follows it."""
+    """Return the spec that a payload's header declares, checked against the expected one, and the data after it."""
     view = memoryview(payload)
     if len(view) < 4:
         raise PayloadError(f"expected a header of at least 4 bytes, got {len(view)}")
@@ -77,7 +77,7 @@ def parse(payload: Payload, expected: Spec) -> tuple[Spec, memoryview]:
 
 
 def check(found: Spec, expected: Spec) -> None:
-    """Raise unless a payload holds what the pipeline gives at the cut, and no more than fits."""
+    """Raise unless a payload has the pipeline's spec at the cut and a size within bounds."""
     same = (found.kind, found.dtype, found.mode) == (expected.kind, expected.dtype, expected.mode)
     same = same and len(found.shape) == len(expected.shape)
     if not same or any(e not in (None, f) for f, e in zip(found.shape, expected.shape, strict=True)):
@@ -93,7 +93,7 @@ def value_bytes(spec: Spec) -> int:
 
 
 def join(spec: Spec, data: Payload) -> Value:
-    """Return the value that a checked spec and its data make; arrays are views of the data."""
+    """Return the value for a checked spec and its data; arrays are views of the data."""
     if len(data) != value_bytes(spec):
         raise PayloadError(f"expected {value_bytes(spec):,} bytes of data for {spec}, got {len(data):,}")
     if spec.kind is Kind.ENCODED:
@@ -129,10 +129,10 @@ def _with_palette(spec: Spec, data: memoryview) -> Image.Image:
 
 
 def bare(picture: Image.Image) -> Image.Image:
-    """Return a picture that has the pixels of another and nothing else of it.
+    """Return a picture with only the pixels of another.
 
-    It has neither its metadata nor its class: Pillow gives a picture from a file the class of that file format, and
-    some transforms look at the class.
+    It drops the metadata and the class: Pillow gives a picture from a file the class of that file format, and some
+    transforms check the class.
     """
     plain = picture._new(picture.im)
     plain.info = {}

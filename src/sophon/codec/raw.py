@@ -1,4 +1,4 @@
-"""raw: bytes as they are."""
+"""raw: bytes without compression."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Routes: how one sample's pipeline is divided among the places it passes.
+"""Routes: how one sample's pipeline is divided among the places it passes through.
 
-Between two places, storage node and trainer, there is one cut, and the route is written as that cut: ``2:webp``. Where
-a relay stands between them there are two: ``0:window/2:raw`` sends a window to the relay, which runs the ops up to the
-second one and sends the result on, uncompressed.
+Between two places, storage node and trainer, there is one cut, and the route is written as that cut: ``2:webp``. With a
+relay between them there are two: ``0:window/2:raw`` sends a window to the relay, which runs the ops up to the second
+cut and sends the result on uncompressed.
 
-A window is enough for whatever comes after the crop, and for nothing else: a relay that was sent one can neither give
-the file back nor the whole picture. A sample whose fields belong together (`sophon.codec.targets`) is relayed from its
-file, since what a node makes of it is not taken apart again before the trainer.
+A window is enough for whatever comes after the crop, and for nothing else: a relay that was sent one can restore
+neither the file nor the whole picture. A sample whose fields belong together (`sophon.codec.targets`) is relayed from
+its file, since what a node makes of it is taken apart only at the trainer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Route:
     """One or two cuts, in the order in which a sample passes them.
 
     Args:
-        cuts: The cuts; no later one has fewer ops done than the one before.
+        cuts: The cuts; the second has at least as many ops done as the first.
     """
 
     cuts: tuple[Cut, ...]
@@ -45,7 +45,7 @@ class Route:
         if odd or not 1 <= len(cuts) <= _MOST_CUTS or not rising:
             raise ConfigError(
                 f"{'/'.join(map(str, cuts))[:80]!r} is not a route; one cut such as 2:webp was expected, or two such "
-                "as 0:window/2:raw, of which the second has no fewer ops done."
+                "as 0:window/2:rawwhere the second has at least as many ops done."
             )
         object.__setattr__(self, "cuts", cuts)
 
@@ -54,9 +54,9 @@ class Route:
 
     @classmethod
     def parse(cls, text: str) -> Route:
-        """Return the route that is written as ``2:webp`` or ``0:window/2:raw``.
+        """Return the route for a text such as ``2:webp`` or ``0:window/2:raw``.
 
-        Its codecs need not exist here, only where the route is taken.
+        Its codecs need not exist here, only where the route is used.
         """
         cuts = []
         for part in text.split("/"):
@@ -71,7 +71,7 @@ class Route:
 
     @classmethod
     def of(cls, way: Cut | Route) -> Route:
-        """Return a route as it is, and a cut as the route that has no other."""
+        """Return a route unchanged, or a cut as a route with that one cut."""
         return way if isinstance(way, Route) else cls((way,))
 
     @property
@@ -81,12 +81,12 @@ class Route:
 
     @property
     def is_direct(self) -> bool:
-        """Whether nothing stands between storage node and trainer."""
+        """Whether there is nothing between storage node and trainer."""
         return len(self.cuts) == 1
 
     @property
     def is_exact(self) -> bool:
-        """Whether every bit of the tensors stays as it is."""
+        """Whether every bit of the tensors is preserved."""
         return all(map(is_exact, self.cuts))
 
 

@@ -1,4 +1,4 @@
-"""The table of codecs: a new one is one file, one row here and one test."""
+"""The table of codecs: a new codec is one file, one row here and one test."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CODECS: dict[str, Callable[..., Codec]] = {
     "window": WindowCodec,
 }
 
-# What a codec needs besides the package itself: an extension that a machine without a compiler does not have, an extra.
+# What a codec needs besides the package itself: an extension, which requires a compiler, or an extra.
 _NEEDS: dict[str, Callable[[], bool]] = {"window": window.available, "jxl1": jxl.available, "jxl3": jxl.available}
 
 

@@ -1,11 +1,11 @@
 """The payload of a sample whose fields belong together: picture, masks, boxes.
 
-The picture is cut as ever. With it come its size before the first op, which the trainer needs to know what was drawn
-for the ops that ran elsewhere, and the other fields. Of a mask, no more than the first crop needs is sent, if the crop
-has been made or its window is; everything else is small and sent as it is.
+The picture is cut as usual. With it come its size before the first op, which the trainer needs to repeat the draws of
+ops that ran elsewhere, and the other fields. If the crop has been made, or its window is sent, only the part of a mask
+that the first crop needs is sent; everything else is small and sent unchanged.
 
-Layout: a bundle (`store.bundle`) of the picture's payload, height and width as two uint32, 0 where nobody has looked,
-and each further field. A mask is one of::
+Layout: a bundle (`store.bundle`) of the picture's payload, height and width as two uint32, 0 if unknown, and each
+further field. A mask is one of::
 
     0 | the file
     1 | top, left: uint32 | a PNG of that part
@@ -39,19 +39,19 @@ _SIZE = struct.Struct("<II")
 _PLACE = struct.Struct("<BII")
 _WHOLE, _PART = 0, 1
 _MODES = ("1", "L", "P", "I;16", "I")
-_WORTHWHILE_SHARE = 0.8  # of the area: to encode more of a mask anew saves next to nothing
-_MARGIN = 2  # pixels: nearest neighbours of a mask and filters of a picture round in different ways
+_WORTHWHILE_SHARE = 0.8  # share of the area: re-encoding more of a mask saves next to nothing
+_MARGIN = 2  # pixels: nearest neighbours of a mask and filters of a picture round differently
 
 
 def packed(pipeline: Pipeline, parts: list[memoryview], made: Payload, size: Size, box: Box | None) -> bytes:
     """Return the payload of a sample, given that of its picture.
 
     Args:
-        pipeline: What is done to it.
-        parts: Its further fields, as they are.
+        pipeline: The pipeline of the sample.
+        parts: Its further fields, unchanged.
         made: The payload of the picture.
-        size: Of the picture; (0, 0) if nobody has looked.
-        box: The part of masks that is needed; None for all.
+        size: Size of the picture; (0, 0) if unknown.
+        box: The part of masks that is needed; None for the whole mask.
     """
     fields = [
         _sent_mask(part, size, box) if kind == MASK else part
@@ -71,16 +71,16 @@ def taken_apart(pipeline: Pipeline, payload: Payload, is_raw: bool) -> tuple[mem
         raise PayloadError(f"expected the size of a picture, got {len(size)} bytes")
     height, width = _SIZE.unpack(size)
     decode = pipeline.ops[0]
-    if isinstance(decode, Decode) and height * width > decode.max_pixels:  # masks of that size would be made
+    if isinstance(decode, Decode) and height * width > decode.max_pixels:  # masks of that size would be allocated
         raise PayloadError(f"a picture of {height:,} × {width:,} pixels, more than the {decode.max_pixels:,} allowed")
     return first, (height, width), others
 
 
 def mask_box(pipeline: Pipeline, key: Key, size: Size, stop: int | None) -> Box | None:
-    """Return the part of masks that the first crop among ops[:stop] needs; None for all of it."""
+    """Return the part of masks that the first crop among ops[:stop] needs; None for the whole mask."""
     spec = image(*size, 3).with_objects(None if key.sight is None else key.sight.objects)
     passed: list[tuple[Op, Spec, Params]] = []
-    reach = 0.0  # source pixels to one of the result, of the one resize that there may be
+    reach = 0.0  # source pixels per result pixel, of the only resize there may be
     for position, op in enumerate(pipeline.ops[1:stop], start=1):
         params = op.draw(Rng(key, position), spec) if op.random else None
         box = op.box_needed(spec, params)
@@ -95,7 +95,7 @@ def mask_box(pipeline: Pipeline, key: Key, size: Size, stop: int | None) -> Box 
         made = op.passed(spec, params)
         if made.shape != spec.shape:
             if reach:
-                return None  # what one resize rounds, the other multiplies
+                return None  # a second resize would multiply the rounding of the first
             reach = max(spec.height / made.height, spec.width / made.width, 1.0)
         passed.append((op, spec, params))
         spec = made
@@ -109,7 +109,7 @@ def _wider(box: Box, margin: int, size: Size) -> Box:
 
 
 def _sent_mask(data: memoryview, size: Size, box: Box | None) -> bytes:
-    """Return a mask as it is sent: a part of it, if that is smaller than the file."""
+    """Return the form in which a mask is sent: a part of it, if that is smaller than the file."""
     whole = bytes([_WHOLE]) + data
     if box is None or box[2] * box[3] > _WORTHWHILE_SHARE * size[0] * size[1]:
         return whole
@@ -124,11 +124,11 @@ def _sent_mask(data: memoryview, size: Size, box: Box | None) -> bytes:
 
 
 def received_mask(data: memoryview, size: Size, is_raw: bool) -> Mask:
-    """Return a mask of the picture's size; where only a part of it was sent, there are zeros around that.
+    """Return a mask of the picture's size; if only a part was sent, it is surrounded by zeros.
 
     Raises:
-        OpError: It is no mask of this picture.
-        PayloadError: It is not what a node sends.
+        OpError: It is not a mask of this picture.
+        PayloadError: It does not have the form that a node sends.
     """
     if is_raw:
         return read_mask(data, size)
@@ -153,17 +153,17 @@ def received_mask(data: memoryview, size: Size, is_raw: bool) -> Mask:
 
 
 def read_mask(data: Payload, size: Size) -> Mask:
-    """Return what a mask says of every pixel: uint8, uint16 or int32, as its file has them.
+    """Return a mask's value for every pixel, as uint8, uint16 or int32 depending on its file.
 
     Raises:
-        OpError: It cannot be decoded, has several channels, or another size than the picture.
+        OpError: It cannot be decoded, has several channels, or a size other than the picture's.
     """
     try:
         with Image.open(io.BytesIO(data)) as picture:
-            # Before it is decoded: a picture of the wrong size may be a large one.
+            # Checked before decoding: a picture of the wrong size may be very large.
             if (picture.height, picture.width) != size:
                 found, expected = (f"{width}×{height}" for height, width in ((picture.height, picture.width), size))
-                raise OpError(f"the mask has {found} pixels and its picture {expected}.")
+                raise OpError(f"the mask has {found} pixels but its picture {expected}.")
             return _array(picture)
     except OpError:
         raise

@@ -1,6 +1,6 @@
-"""Payloads of views: what a codec makes of each, in one bundle.
+"""Payloads of views: each view encoded by a codec, all in one bundle.
 
-Byte layout: a bundle (`store.bundle`) with the payload of each view in turn; of a single view, its payload.
+Byte layout: a bundle (`store.bundle`) with the payload of each view in turn; for a single view, just its payload.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def encode(codec: Codec, value: Value) -> bytes:
 
 
 def decode(codec: Codec, payload: Payload, spec: Spec) -> Value:
-    """Return the value of a payload, or all views of it, each of which must be of its spec."""
+    """Return the value of a payload, or all its views; each must have its spec."""
     if spec.kind is not Kind.VIEWS:
         return codec.decode(payload, spec)
     parts = unpack(payload, len(spec.views))

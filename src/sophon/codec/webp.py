@@ -44,7 +44,7 @@ class Webp(Codec):
         out.write(bytes([len(value.getbands())]))
         # A fresh picture: save() would copy a decoded file's ICC profile and EXIF data into the payload.
         bare = layout.bare(value if value.mode == "RGB" else value.convert("RGB"))
-        # For lossless WebP "quality" is effort; 20 is as quick as any, and more of it gains nothing at method 0.
+        # For lossless WebP "quality" is effort; 20 is as fast as any, and more gains nothing at method 0.
         bare.save(out, "WEBP", lossless=True, quality=20, method=0)
         return out.getvalue()
 

@@ -1,4 +1,4 @@
-"""zstd: general compression, for values that no picture codec takes."""
+"""zstd: general compression, for values that no picture codec can encode."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _PROBE_BYTES = 1 << 14
 class Zstd(Codec):
     """A value compressed with Zstandard.
 
-    Byte layout: the header of `layout`, then one byte and one zstd frame. Where the byte is 1 the frame holds float32
-    data shuffled: all first bytes, then all second bytes, and so on. That helps with measured signals, whose exponents
+    Byte layout: the header of `layout`, then one byte and one zstd frame. If the byte is 1, the frame contains shuffled
+    float32 data: all first bytes, then all second bytes, and so on. That helps for measured signals, whose exponents
     repeat while their mantissas do not. Floats that used to be 8-bit pixels repeat as a whole, and shuffling makes them
     larger (from 192 KB to 382 KB for a normalised 224×224 crop), so the encoder tries both on a piece from the middle.
     """

@@ -1,4 +1,4 @@
-"""Does the model see the same bits, whichever side runs an op? Asked of a real node, for real samples, at every cut."""
+"""Checks on a real node, with real samples and at every cut, that either side gives the model the same bits."""
 
 from __future__ import annotations
 
@@ -15,31 +15,33 @@ from sophon.pipeline import Key, Pipeline
 
 _SAMPLES: Final = 3
 _PATIENCE_S: Final = 30.0
-_SAME_RELEASES: Final = "Install the same versions on trainer and storage node; until then these ops stay here."
+_SAME_RELEASES: Final = (
+    "Install the same versions on trainer and storage node; until then these ops run on the trainer."
+)
 
 
 def examine_bits(
     about: str, transport: Transport, opened: Opened, pipeline: Pipeline, files: dict[int, bytes]
 ) -> Iterator[Finding]:
-    """Compare what samples become after every cut with what they become without one.
+    """Compare the results of samples at every cut with those without a cut.
 
     Args:
         about: Where the samples are.
-        transport: The way to them.
-        opened: What is known of the data set.
-        pipeline: What is done to a sample.
-        files: Bytes of samples that have come as they are.
+        transport: The transport to their source.
+        opened: The data set, as the source described it.
+        pipeline: The pipeline to run.
+        files: Bytes of samples that were sent raw.
     """
-    from sophon.loader.sources.assignment import count_agreed, differences  # the loader's rooms take a moment
+    from sophon.loader.sources.assignment import count_agreed, differences  # the loader takes a moment to import
 
     agreed = count_agreed(pipeline, opened)
     if agreed < pipeline.max_cut:
         op = pipeline.ops[agreed].name()
         if opened.reason:
-            text = f"{op} and what follows it cannot run there: {opened.reason}"
+            text = f"{op} and the ops after it cannot run there: {opened.reason}"
             yield Finding(about, "ops", ADVICE, text, "Install the same release there, and what --import needs.")
         else:
-            text = f"not the same bits: {op} gives another result there ({differences(opened)})"
+            text = f"not the same bits: {op} gives a different result there ({differences(opened)})"
             yield Finding(about, "bits", FAULT, text, _SAME_RELEASES)
     codecs = opened.codecs if transport.is_remote else offered()
     cuts = [cut for cut in legal_cuts(pipeline, codecs) if cut.k <= agreed]
@@ -74,6 +76,6 @@ def _compare(
                 compared += 1
                 made.add(reply.cut)
         except Error as error:
-            return Finding(about, "bits", FAULT, f"cut {cut} could not be compared: {error}", "Look at the node's log.")
+            return Finding(about, "bits", FAULT, f"cut {cut} could not be compared: {error}", "Check the node's log.")
     text = f"the same bits at {len(made)} cuts, compared on {len(files)} samples ({compared} results)"
     return Finding(about, "bits", FINE, text)

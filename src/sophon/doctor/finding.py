@@ -1,4 +1,4 @@
-"""One finding of the doctor: what was looked at, what was found, and what to do about it."""
+"""One finding of the doctor: what was examined, what was found, and what to do about it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, Final
 
 FINE: Final = "fine"  # as it should be
 NOTE: Final = "note"  # worth knowing; nothing to do
-ADVICE: Final = "advice"  # works, but would work better otherwise
-FAULT: Final = "fault"  # must be mended
+ADVICE: Final = "advice"  # works, but could be better
+FAULT: Final = "fault"  # must be fixed
 LEVELS: Final = (FINE, NOTE, ADVICE, FAULT)
 
 
@@ -18,7 +18,7 @@ class Finding:
 
     Args:
         about: What was examined: "installation", "machine", "pipeline", or the address or path.
-        name: One word for what was looked at, the same in every release; machines may rely on it.
+        name: One word for what was examined, the same in every release; programs may rely on it.
         level: One of `LEVELS`.
         text: What was found.
         remedy: What to do about it; "" if there is nothing to do.

@@ -1,4 +1,4 @@
-"""Does a node answer, may we read there, and is it set up well? Host, port, rights, release, clock, cores, codecs."""
+"""Checks that a node answers, may be read and is set up well: host, port, access, release, clock, cores, codecs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sophon.units import format_seconds
 
 _CONNECT_S: Final = 5.0
 _CLOCK_NOTED_S: Final = 5.0
-_CLOCK_WRONG_S: Final = 300.0  # from here on certificates and the signatures of object stores begin to fail
+_CLOCK_WRONG_S: Final = 300.0  # beyond this, certificates and signatures of object stores start to fail
 
 
 @dataclass
@@ -33,8 +33,8 @@ class Node:
         url: Address of the data set.
 
     Attributes:
-        transport: The way to it, once its address is known to be one.
-        opened: What it has said of the data set; None if it could not be opened.
+        transport: The transport to it, once its address is known to be valid.
+        opened: Its description of the data set; None if it could not be opened.
     """
 
     url: str
@@ -42,11 +42,11 @@ class Node:
     opened: Opened | None = None
 
     def examine(self, pipeline: Pipeline) -> Iterator[Finding]:
-        """Look at it from the outside in; stop where nothing further can be seen."""
+        """Examine it from the outside in; stop where nothing further can be checked."""
         try:
             self.transport = open_address(self.url, None, _CONNECT_S)
         except ConfigError as error:
-            yield self._fault("address", str(error), "Give the address that `sophon serve` shows.")
+            yield self._fault("address", str(error), "Give the address that `sophon serve` prints.")
             return
         parts = urlsplit(self.url)
         reached = self._reach(str(parts.hostname), parts.port or 0)
@@ -72,33 +72,33 @@ class Node:
         try:
             socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
-            return self._fault("host", f"the host name {host} is not known here: {error}", "Check its spelling or DNS.")
+            return self._fault(
+                "host", f"the host name {host} cannot be resolved: {error}", "Check its spelling or DNS."
+            )
         began_s = time.monotonic()
         try:
             socket.create_connection((host, port), _CONNECT_S).close()
         except ConnectionRefusedError:
             remedy = "Start `sophon serve` there, with --host 0.0.0.0 if it is another machine, or give its --port."
-            return self._fault("port", f"nothing listens on port {port} of {host}", remedy)
+            return self._fault("port", f"nothing is listening on port {port} of {host}", remedy)
         except OSError as error:
-            remedy = "Is the machine up? Let the port through the firewalls in between."
+            remedy = "Is the machine up? Open the port in any firewalls in between."
             return self._fault("port", f"no connection to port {port} of {host}: {error}", remedy)
         return Finding(self.url, "port", FINE, f"port {port} answers in {format_seconds(time.monotonic() - began_s)}")
 
     def _refused(self, error: Error) -> Finding:
         text = str(error).removeprefix(f"{self.url}: ")
         if isinstance(error, AccessError) and ("certificate" in text or "TLS" in text):
-            return self._fault("tls", text, "SOPHON_TLS_CA names the PEM file of the authority that signed it.")
+            return self._fault("tls", text, "Set SOPHON_TLS_CA to the PEM file of the authority that signed it.")
         if isinstance(error, AccessError):
-            remedy = f"Set {TOKEN_VARIABLE} to a token that the node's --token-file lists with this data set."
+            remedy = f"Set {TOKEN_VARIABLE} to a token that the node's --token-file lists for this data set."
             return self._fault("rights", text, remedy)
         if isinstance(error, ProtocolError):
             return self._fault("release", text, "Install the same release of sophon on both sides.")
         if isinstance(error, ConfigError):
             return self._fault("dataset", text, "Correct the last part of the address.")
-        remedy = (
-            "Is it `sophon serve` that listens there, and with TLS if the address says grpc+tls://? Look at its log."
-        )
-        return self._fault("answer", f"the node does not answer as it should: {text}", remedy)
+        remedy = "Is `sophon serve` listening there, with TLS if the address starts with grpc+tls://? Check its log."
+        return self._fault("answer", f"the node gives an unexpected answer: {text}", remedy)
 
     def _data(self, opened: Opened) -> Finding:
         if not opened.samples:
@@ -109,18 +109,18 @@ class Node:
 
     def _secrecy(self, host: str, scheme: str) -> Iterator[Finding]:
         if scheme == "grpc" and os.environ.get(TOKEN_VARIABLE) and not _is_loopback(host):
-            remedy = "Serve with --tls-cert and --tls-key, and use a grpc+tls:// address, unless the network is yours."
+            remedy = "Serve with --tls-cert and --tls-key, and use a grpc+tls:// address, unless you trust the network."
             yield Finding(self.url, "secrecy", ADVICE, "the token crosses the network in the clear", remedy)
 
     def _clock(self, opened: Opened, here_s: float, took_s: float) -> Iterator[Finding]:
-        if not opened.time_s:  # a node of an earlier release does not say
+        if not opened.time_s:  # a node of an earlier release does not report it
             return
         apart_s = opened.time_s - here_s
         if abs(apart_s) <= _CLOCK_NOTED_S + took_s:
             yield Finding(self.url, "clock", FINE, "its clock agrees with ours")
             return
         text = f"its clock is {format_seconds(abs(apart_s))} {'ahead of' if apart_s > 0 else 'behind'} ours"
-        remedy = "Set the clock that is wrong (NTP): certificates and requests to object stores are refused by time."
+        remedy = "Correct the wrong clock (NTP): certificates and requests to object stores depend on the time."
         yield Finding(self.url, "clock", FAULT if abs(apart_s) > _CLOCK_WRONG_S else ADVICE, text, remedy)
 
     def _offer(self, opened: Opened) -> Iterator[Finding]:
@@ -130,16 +130,16 @@ class Node:
             text = "the node has no `window` codec, which saves most of the bytes of JPEG files"
             yield Finding(self.url, "codecs", ADVICE, text, remedy)
         elif missing:
-            text = f"the node lacks codecs that are here: {', '.join(missing)}"
+            text = f"the node lacks codecs that are available here: {', '.join(missing)}"
             yield Finding(self.url, "codecs", NOTE, text, "They are optional; install the same extras there.")
         else:
             yield Finding(self.url, "codecs", FINE, ", ".join(opened.codecs))
         if not opened.cores:
             remedy = "Start it with --cores 1 or more."
-            text = "the node has no cores for ops (--cores 0): it sends files as they are"
+            text = "the node has no cores for ops (--cores 0): it sends raw files"
             yield Finding(self.url, "cores", ADVICE, text, remedy)
         else:
-            yield Finding(self.url, "cores", FINE, f"{opened.cores:g} cores there run ops")
+            yield Finding(self.url, "cores", FINE, f"{opened.cores:g} cores run ops there")
 
 
 def _is_loopback(host: str) -> bool:

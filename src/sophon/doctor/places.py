@@ -1,4 +1,4 @@
-"""Each place that samples come from, and whether several of them hold the same data set."""
+"""Examines each place that samples come from, and whether several of them hold the same data set."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from sophon.loader.sources.local import open_path
 from sophon.pipeline import Pipeline
 
 _REMEDIES: Final = {
-    "rights": "Let this user read it: `chmod -R o+rX PATH`, or a group that it is in.",
+    "rights": "Let this user read it: `chmod -R o+rX PATH`, or give access to one of its groups.",
     "path": "Give the folder, listing, shards or address of a data set.",
     "data": "See docs/data.md for what can be opened.",
 }
 
 
 class Place:
-    """A place that is being examined.
+    """A place to examine.
 
     Args:
         address: Address of a node, or path of a data set.
 
     Attributes:
-        opened: What is known of the data set; None if it could not be opened.
+        opened: The opened data set; None if it could not be opened.
         files: Bytes of some samples.
     """
 
@@ -46,9 +46,9 @@ class Place:
         """Open it and read some samples.
 
         Args:
-            pipeline: What is done to a sample.
-            samples: How many to look at.
-            seconds: How long the speed of a link is measured.
+            pipeline: The pipeline to run.
+            samples: How many samples to examine.
+            seconds: How long to measure the speed of a link.
         """
         yield from self._node(pipeline) if self._is_node else self._path(pipeline)
         if self._transport is None or self.opened is None or not self.opened.samples:
@@ -58,7 +58,7 @@ class Place:
             taken = take(self._transport, self.opened, pipeline, chosen, seconds)
         except Error as error:
             text = f"samples cannot be read: {error}"
-            yield Finding(self.address, "samples", FAULT, text, "Look at the log of the node.")
+            yield Finding(self.address, "samples", FAULT, text, "Check the log of the node.")
             return
         self.files = taken.files
         if self._is_node:
@@ -66,7 +66,7 @@ class Place:
         yield from examine_samples(self.address, self.opened, taken, pipeline)
 
     def compare(self, pipeline: Pipeline) -> Iterator[Finding]:
-        """Compare bits, with a pipeline of which every step is known to return."""
+        """Compare bits, with a pipeline whose steps are all known to return."""
         if self._transport is not None and self.opened is not None:
             yield from examine_bits(self.address, self._transport, self.opened, pipeline, self.files)
 
@@ -107,10 +107,10 @@ class Place:
 
 
 def examine_copies(opened_at: dict[str, Opened]) -> Iterator[Finding]:
-    """Say whether several places hold the same data set.
+    """Check whether several places hold the same data set.
 
     Args:
-        opened_at: What is known of each, by its address.
+        opened_at: The opened data sets, by address.
     """
     if len(opened_at) < 2:
         return
@@ -120,8 +120,8 @@ def examine_copies(opened_at: dict[str, Opened]) -> Iterator[Finding]:
             yield Finding(address, "copy", FINE, f"holds the same samples as {first}")
             continue
         text = (
-            f"holds another data set than {first}: {other.samples:,} samples here, {one.samples:,} there, and other "
-            "fingerprints"
+            f"holds a different data set than {first}: {other.samples:,} samples here, {one.samples:,} there, with "
+            "different fingerprints"
         )
-        remedy = "Copies must be equal: copy the files again. Nodes that are to hold parts of one data set may differ."
+        remedy = "Copies must be identical: copy the files again. Nodes that hold parts of one data set may differ."
         yield Finding(address, "copy", ADVICE, text, remedy)

@@ -1,6 +1,6 @@
-"""What can be done with a pipeline: does each step return, does it depend on the seed, and what could be offloaded?
+"""Examines a pipeline: whether each step returns and depends only on the seed, and what could be offloaded.
 
-Concurrency: steps run in a thread of their own, which is left behind if one of them never returns.
+Concurrency: steps run in a separate thread, which is abandoned if one of them never returns.
 """
 
 from __future__ import annotations
@@ -26,26 +26,27 @@ from sophon.units import format_bytes
 
 ABOUT: Final = "pipeline"
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-_FILES: Final = 8  # on which cuts are compared
+_FILES: Final = 8  # samples on which cuts are compared
 _GAIN_S: Final = 5.0  # for comparing them
 
 
 def default_recipe() -> Pipeline:
-    """Return what most people train with: the recipe of torchvision for ImageNet."""
+    """Return the most common recipe: torchvision's for ImageNet."""
     crop, flip = ops.RandomResizedCrop(224), ops.RandomHorizontalFlip()
     return Pipeline([ops.Decode(), crop, flip, ops.ToTensor(), ops.Normalize(_MEAN, _STD)])
 
 
 def load_recipe(text: str) -> Pipeline:
-    """Return the pipeline that a text names.
+    """Return the pipeline named by a text.
 
     Args:
-        text: The path of a JSON file, or where a recipe lies in code: ``train.py:transform``, ``package.module:name``.
+        text: The path of a JSON file, or the location of a recipe in code: ``train.py:transform``,
+            ``package.module:name``.
 
     Raises:
-        ConfigError: It names no recipe.
+        ConfigError: It does not name a recipe.
     """
-    from sophon.loader.objects import as_pipeline  # takes a moment, and is needed for code alone
+    from sophon.loader.objects import as_pipeline  # takes a moment, and is only needed for code
 
     place, colon, name = text.rpartition(":")
     if not colon:
@@ -56,13 +57,13 @@ def load_recipe(text: str) -> Pipeline:
     try:
         module = _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
         found = getattr(module, name)
-    except Exception as error:  # somebody's code may raise anything
+    except Exception as error:  # user code may raise anything
         raise ConfigError(f"{text}: {type(error).__name__}: {error}; give FILE.py:NAME of a recipe") from error
     return _on_pictures(as_pipeline(found))
 
 
 def _on_pictures(pipeline: Pipeline) -> Pipeline:
-    """Return the steps that take a picture alone; those over whole samples are tried when a loader opens."""
+    """Return the steps that take only a picture; steps over whole samples are tried when a loader opens."""
     joint = (place for place, op in enumerate(pipeline.ops) if isinstance(op, Call) and op.is_joint)
     return pipeline.prefix(next(joint, len(pipeline)))
 
@@ -72,7 +73,7 @@ def _from_file(path: Path) -> Any:
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)  # what the recipe is made of may want to be found again
+    sys.modules.setdefault(path.stem, module)  # parts of the recipe may be looked up by module name
     spec.loader.exec_module(module)
     return module
 
@@ -81,11 +82,11 @@ def examine_recipe(pipeline: Pipeline, files: dict[int, bytes], patience_s: floa
     """Try a pipeline on some files.
 
     Args:
-        pipeline: What is done to a sample.
+        pipeline: The pipeline to try.
         files: Bytes of samples, by their index; may be empty.
-        patience_s: How long one step may take.
+        patience_s: How long a step may take.
     """
-    from sophon.loader.opening.blocked import why_blocked  # the loader's rooms take a moment to load
+    from sophon.loader.opening.blocked import why_blocked  # the loader takes a moment to import
 
     yield Finding(ABOUT, "steps", FINE, in_words(pipeline))
     blocked = why_blocked(pipeline)
@@ -103,14 +104,14 @@ def examine_recipe(pipeline: Pipeline, files: dict[int, bytes], patience_s: floa
 
 
 def _try_steps(pipeline: Pipeline, files: dict[int, bytes], patience_s: float) -> Finding | None:
-    """Return what is wrong with a step: one that does not return, or fails on every file."""
+    """Return what is wrong with a step that does not return or fails on every file."""
     errors: list[Error] = []
     for sample, data in files.items():
         run = _Run(pipeline, data, Key(0, 0, sample))
         position = run.wait(patience_s)
         if position is not None:
             text = f"step {position} ({title(pipeline.ops[position])}) has not returned after {patience_s:g} s"
-            remedy = "It blocks: does it wait for a lock, a download, input or another process? Make it return."
+            remedy = "It blocks: is it waiting for a lock, a download, input or another process? Make it return."
             return Finding(ABOUT, "steps", FAULT, text, remedy)
         if run.error is None:
             return None
@@ -118,7 +119,7 @@ def _try_steps(pipeline: Pipeline, files: dict[int, bytes], patience_s: float) -
         if len(errors) >= _FILES:
             break
     text = f"the pipeline fails on each of {len(errors)} samples; on the first: {errors[0]}"
-    return Finding(ABOUT, "steps", FAULT, text, "Try it by hand on one picture.")
+    return Finding(ABOUT, "steps", FAULT, text, "Try it manually on one picture.")
 
 
 class _Run:
@@ -142,7 +143,7 @@ class _Run:
             self.error = error
 
     def wait(self, patience_s: float) -> int | None:
-        """Return the position of a step that takes longer than this; None if all of them have ended."""
+        """Return the position of a step that takes longer than this; None if all have ended."""
         while self._thread.is_alive():
             self._thread.join(0.05)
             if self._thread.is_alive() and time.monotonic() - self._since_s > patience_s:
@@ -162,7 +163,7 @@ def _try_seeds(pipeline: Pipeline, data: bytes) -> Iterator[Finding]:
             yield Finding(ABOUT, "steps", FAULT, str(error), "")
             return
     for warning in (warning for warning in told if issubclass(warning.category, SeedWarning)):
-        yield Finding(ABOUT, "seed", FAULT, str(warning.message), "Until then no run can be repeated.")
+        yield Finding(ABOUT, "seed", FAULT, str(warning.message), "Until then no run is repeatable.")
 
 
 def _gain(pipeline: Pipeline, files: list[tuple[int, bytes]]) -> Finding:
@@ -190,6 +191,6 @@ def _gain(pipeline: Pipeline, files: list[tuple[int, bytes]]) -> Finding:
         f"{format_bytes(raw_bytes / count)}, {gain:.1f}× less ({used} of {count} samples)"
     )
     if gain < 1.1:
-        remedy = "Raw files are about the best already: sophon will not save much on these samples."
+        remedy = "Raw files are already close to the best: sophon will not save much on these samples."
         return Finding(ABOUT, "offload", ADVICE, text, remedy)
     return Finding(ABOUT, "offload", FINE, text)

@@ -1,6 +1,6 @@
-"""Some samples of a data set: are they whole, and how fast do they come?
+"""Examines some samples of a data set: whether they are intact, and how fast they arrive.
 
-Concurrency: a few threads, each of which reads replies; all of them end with the measurement.
+Concurrency: a few threads read replies; all of them end with the measurement.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from sophon.link.wire import Reply, Request
 from sophon.pipeline import Key, Pipeline, ops
 from sophon.units import format_bandwidth, format_bytes, format_rate, format_seconds
 
-_STREAMS: Final = 4  # at once: enough to fill a link with a long round trip
-_REQUEST: Final = 8  # samples: few, so that a slow link is cut short soon
+_STREAMS: Final = 4  # concurrent requests: enough to fill a link with a long round trip
+_REQUEST: Final = 8  # samples per request: few, so that the measurement ends soon on a slow link
 _PATIENCE_S: Final = 30.0  # for a reply; a photo of 3 MB takes as long at 1 Mbit/s
 _TINY_BYTES_PER_S: Final = 10e6 / 8  # 10 Mbit/s: ten photos of ImageNet a second
-_NAMED: Final = 3  # damaged samples that are named
+_NAMED: Final = 3  # number of damaged samples to name
 
 
 @dataclass
 class Taken:
-    """Samples that were read as they are.
+    """Samples that were read raw.
 
     Attributes:
         files: Bytes of each sample.
         errors: Why the others could not be read.
-        link_bytes: Bytes that have come, of samples that came again too.
+        link_bytes: Bytes received, including repeated samples.
         count: Number of replies.
-        took_s: How long it took until the last of them.
+        took_s: Seconds until the last reply.
     """
 
     files: dict[int, bytes] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Taken:
 
 
 def request_for(opened: Opened, pipeline: Pipeline, samples: list[int], cut: Cut) -> Request:
-    """Return the request for some samples of the first epoch, all with one cut."""
+    """Return a request for some samples of the first epoch, all with the same cut."""
     spec: dict[str, Any] = pipeline.prefix(pipeline.reach).to_spec() if pipeline.reach else {"ops": []}
     return Request(
         dataset=opened.name,
@@ -62,20 +62,20 @@ def request_for(opened: Opened, pipeline: Pipeline, samples: list[int], cut: Cut
 
 
 def spread(samples: int, most: int) -> list[int]:
-    """Return at most so many of the samples 0 … samples - 1, evenly spread."""
+    """Return at most a given number of the samples 0 … samples - 1, evenly spread."""
     count = min(samples, most)
     return [number * samples // count for number in range(count)]
 
 
 def take(transport: Transport, opened: Opened, pipeline: Pipeline, chosen: list[int], seconds: float) -> Taken:
-    """Read samples as they are: each once, and then again until the time is over if they come from a node.
+    """Read samples raw: each once, and if they come from a node, again until the time is over.
 
     Args:
-        transport: The way to them.
-        opened: What is known of the data set.
-        pipeline: Only for the form of the request; nothing of it is run.
+        transport: The transport to their source.
+        opened: The opened data set.
+        pipeline: Needed to form the request; nothing of it is run.
         chosen: Indexes of the samples.
-        seconds: How long to go on; at least one reply is waited for.
+        seconds: How long to continue; waits for at least one reply.
 
     Raises:
         Error: The node has failed.
@@ -102,7 +102,7 @@ def take(transport: Transport, opened: Opened, pipeline: Pipeline, chosen: list[
     with ThreadPoolExecutor(_STREAMS if transport.is_remote else 1, "sophon-doctor") as pool:
         for running in [pool.submit(stream) for _ in range(_STREAMS if transport.is_remote else 1)]:
             running.result()
-    taken.files = dict(sorted(taken.files.items()))  # not as they came, which is by chance
+    taken.files = dict(sorted(taken.files.items()))  # not in the order of arrival, which is random
     return taken
 
 
@@ -124,15 +124,15 @@ def _note(taken: Taken, sample: int, reply: Reply) -> None:
 
 
 def examine_link(about: str, opened: Opened, taken: Taken) -> Finding:
-    """Say how fast raw samples come from a node."""
+    """Report how fast raw samples arrive from a node."""
     per_s = taken.link_bytes / max(taken.took_s, 1e-9)
     rate = taken.count / max(taken.took_s, 1e-9)
     text = (
         f"the link carries {format_bandwidth(per_s)}: {format_rate(rate)} raw samples, "
-        f"{format_seconds(opened.samples / max(rate, 1e-9))} for an epoch of them"
+        f"{format_seconds(opened.samples / max(rate, 1e-9))} per epoch"
     )
     if per_s < _TINY_BYTES_PER_S:
-        remedy = "That is very little: look at the network, and use the default policy, which sends less."
+        remedy = "That is very slow: check the network, and use the default policy, which sends less."
         return Finding(about, "link", ADVICE, text, remedy)
     return Finding(about, "link", FINE, text)
 
@@ -151,7 +151,7 @@ def examine_samples(about: str, opened: Opened, taken: Taken, pipeline: Pipeline
     if not wrong:
         mean = format_bytes(sum(map(len, taken.files.values())) / max(len(taken.files), 1))
         yield Finding(
-            about, "samples", FINE, f"{looked} of {opened.samples:,} samples looked at: all whole, {mean} each"
+            about, "samples", FINE, f"{looked} of {opened.samples:,} samples examined: all intact, {mean} each"
         )
         return
     named = "; ".join(f"sample {sample}: {text}" for sample, text in sorted(wrong.items())[:_NAMED])

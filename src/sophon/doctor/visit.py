@@ -17,9 +17,9 @@ class Visit:
 
     Args:
         places: Addresses of nodes and paths of data sets.
-        recipe: Names the pipeline, see `doctor.recipe.load_recipe`; None for the recipe of ImageNet.
-        samples: Number of samples of each place that are looked at.
-        seconds: How long the speed of a link is measured.
+        recipe: Name of the pipeline, see `doctor.recipe.load_recipe`; None for the ImageNet recipe.
+        samples: Number of samples to examine in each place.
+        seconds: How long to measure the speed of a link.
         patience_s: How long a step of the pipeline may take.
     """
 
@@ -30,13 +30,13 @@ class Visit:
     patience_s: float = 10.0
 
     def examine(self) -> Iterator[Finding]:
-        """Yield findings as they are made; a fault that hides what lies behind it ends its chapter, not the visit."""
+        """Yield findings as they are made; a fault that prevents further checks ends its section, not the visit."""
         yield from examine_installation()
         yield from examine_machine()
         if not self.places and self.recipe is None:
             return
         try:
-            # Not before the installation was looked at: what is missing there could not be imported.
+            # Only after the installation was examined: what is missing there could not be imported.
             from sophon.doctor.places import Place, examine_copies
             from sophon.doctor.recipe import default_recipe, examine_recipe, load_recipe
         except ImportError as error:
@@ -53,5 +53,5 @@ class Visit:
             for finding in examine_recipe(pipeline, files, self.patience_s):
                 works &= finding.level != FAULT
                 yield finding
-            for place in places if works else ():  # else a step would hang here, too, or differ by itself
+            for place in places if works else ():  # otherwise a step would hang here too, or differ by itself
                 yield from place.compare(pipeline)

@@ -1,1 +1,1 @@
-"""How a trainer and a storage node talk."""
+"""Communication between a trainer and a storage node."""

@@ -1,7 +1,7 @@
-"""What a node says when a data set is opened: bounded and checked, since a trainer allocates by it.
+"""A node's answer when a data set is opened: bounded and checked, since a trainer allocates memory by it.
 
-A node is trusted with nothing but time. Numbers that make no sense, and more of anything than a data set ever has, are
-a `ProtocolError` that names the node.
+A node is trusted with nothing but time. Numbers that make no sense, or exceed what any data set has, raise a
+`ProtocolError` that names the node.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from sophon.link.transport import Behind, Opened
 from sophon.link.wire import MAX_SAMPLES, parse_json
 from sophon.store.fields import Field, fields_from_json
 
-MOST_SAMPLES = 1 << 24  # more than the ten million that we plan for; the order of an epoch takes 24 bytes for each
+MOST_SAMPLES = 1 << 24  # more than the ten million we plan for; the order of an epoch takes 24 bytes per sample
 MOST_TRUSTED = 1 << 28
-MAX_ANSWER_BYTES = 1 << 20  # of JSON: fifty thousand class names; read in less than 50 ms whatever they are
+MAX_ANSWER_BYTES = 1 << 20  # of JSON: fifty thousand class names; always read in less than 50 ms
 MAX_TRUSTED_BYTES = 64 << 20
 _MOST_CLASSES = 1 << 20
 _MOST_NAMES = 1024  # columns, codecs or ops
@@ -37,13 +37,13 @@ def check_answer(size_bytes: int, trusted: bool = False) -> None:
     """Raise `ProtocolError` if a node's answer is longer than it may be."""
     if size_bytes > MAX_ANSWER_BYTES and not trusted:
         raise ProtocolError(
-            f"an answer of {size_bytes:,} bytes, more than the {MAX_ANSWER_BYTES:,} that are taken; has the data set "
-            "so many classes or columns? Take more from a node of your own with Credentials(trusted=True)"
+            f"an answer of {size_bytes:,} bytes, more than the limit of {MAX_ANSWER_BYTES:,}; does the data set have "
+            "that many classes or columns? Accept more from your own node with Credentials(trusted=True)"
         )
 
 
 def opened_from(message: dict[str, Any], address: str, trusted: bool = False) -> Opened:
-    """Return what a node's answer says, or raise `ProtocolError`.
+    """Return the content of a node's answer, or raise `ProtocolError`.
 
     Args:
         message: The answer.
@@ -51,7 +51,7 @@ def opened_from(message: dict[str, Any], address: str, trusted: bool = False) ->
         trusted: Whether the user trusts it, so that the largest data sets are accepted.
     """
     read = _Reader(message, address)
-    remedy = "" if trusted else ", or more from a node of your own with Credentials(trusted=True)"
+    remedy = "" if trusted else ", or more from your own node with Credentials(trusted=True)"
     return Opened(
         name=read.text("dataset"),
         samples=read.integer("samples", 0, MOST_TRUSTED if trusted else MOST_SAMPLES, remedy=remedy),

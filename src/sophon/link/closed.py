@@ -1,15 +1,14 @@
-"""Record batches in closed envelopes, which a trainer looks at before it opens them.
+"""Record batches in closed envelopes, which a trainer checks before it opens them.
 
-Flight unpacks the columns of a record batch as soon as it comes, and what it allocates for that is what the other side
-says: 33 KB of compressed zeros become a gigabyte. So a trainer has replies sent beside the columns, as bytes that
-Flight hands on as they are (``app_metadata``), in a stream whose only column is one of nulls, which has no bytes at
-all. Each is either a stream's clock, in JSON, or a record batch as an Arrow IPC message.
+Flight unpacks the columns of a record batch as soon as it arrives, and allocates whatever the other side declares: 33
+KB of compressed zeros become a gigabyte. So a trainer has replies sent outside the columns, as bytes that Flight passes
+on unchanged (``app_metadata``), in a stream whose only column consists of nulls and has no bytes at all. Each is either
+a stream's clock, in JSON, or a record batch as an Arrow IPC message.
 
-Flight copies what it sends in this way once. So that there is no second copy, payloads are put into memory with room
-around them (`Room`), where the rest of the message is written to: what lies before the payloads in a message, and what
-lies behind.
+Flight copies such bytes once. To avoid a second copy, payloads are put into memory with free space around them
+(`Room`), into which the rest of the message is written: the parts before and after the payloads.
 
-A message is opened if its columns are not compressed; then its bytes are used where they lie, and nothing is allocated.
+A message is opened if its columns are not compressed; then its bytes are used in place, and nothing is allocated.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from sophon.errors import ProtocolError
 
 CLOSED_SCHEMA = pa.schema([("closed", pa.null())])
 _CONTINUATION = b"\xff\xff\xff\xff"  # how a message begins, and JSON does not
-_EDGE_BYTES, _ROW_BYTES = 4096, 128  # room on each side of payloads: for the header of a message, and for each row
+_EDGE_BYTES, _ROW_BYTES = 4096, 128  # space on each side of payloads: for the header of a message, and for each row
 _HEADER, _COMPRESSION = 2, 3  # fields of the tables Message and RecordBatch in Arrow's Message.fbs
 
 
@@ -36,26 +35,26 @@ def nothing() -> pa.RecordBatch:
 
 
 class Room:
-    """Memory for the payloads of a record batch, with room for the rest of an envelope.
+    """Memory for the payloads of a record batch, with space for the rest of an envelope.
 
     Args:
         rows: How many payloads.
         size_bytes: Size of all of them, in bytes.
 
     Attributes:
-        payloads: Where the payloads lie, side by side from its start.
+        payloads: Buffer of the payloads, side by side from its start.
         memory: The same, to be written to.
     """
 
     def __init__(self, rows: int, size_bytes: int) -> None:
         self._edge_bytes = _EDGE_BYTES + _ROW_BYTES * rows
-        # From malloc, which has such buffers used again (`process.arenas`); Arrow's own pool gives their pages back.
+        # From malloc, which reuses such buffers (`process.arenas`); Arrow's own pool returns their pages.
         self._all = pa.allocate_buffer(size_bytes + 2 * self._edge_bytes, memory_pool=pa.system_memory_pool())
         self.payloads: pa.Buffer = self._all.slice(self._edge_bytes, size_bytes)
         self.memory = memoryview(self._all).cast("B")[self._edge_bytes : self._edge_bytes + size_bytes]
 
     def enclosed(self, batch: pa.RecordBatch) -> pa.Buffer:
-        """Return a record batch, whose payloads lie here, in an envelope that is built around them."""
+        """Return a record batch whose payloads are here in an envelope that is built around them."""
         parts = _parts(batch)
         at = next((at for at, part in enumerate(parts) if part.address == self.payloads.address and part.size), None)
         if at is None:  # there are no payloads
@@ -71,14 +70,14 @@ class Room:
 
 
 class _Parts(io.RawIOBase):
-    """What Arrow writes a stream to: keeps the parts as they are."""
+    """A file that Arrow writes a stream to; it keeps the parts unchanged."""
 
     def __init__(self) -> None:
         super().__init__()
         self.found: list[pa.Buffer] = []
 
     def writable(self) -> bool:
-        """Return that it can be written to."""
+        """Return True: it can be written to."""
         return True
 
     def write(self, part: Any) -> int:
@@ -111,12 +110,12 @@ def enclosed(batch: pa.RecordBatch) -> pa.Buffer:
 
 
 def read_options() -> Any:
-    """Return the options with which a stream of envelopes is read: whatever else is in it is not unpacked."""
+    """Return the options with which a stream of envelopes is read: nothing else in it is unpacked."""
     return pa.ipc.IpcReadOptions(included_fields=[0])
 
 
 def is_clock(envelope: pa.Buffer) -> bool:
-    """Return whether an envelope holds a clock and no record batch."""
+    """Return whether an envelope contains a clock rather than a record batch."""
     return bool(envelope[:4].to_pybytes() != _CONTINUATION)
 
 
@@ -124,7 +123,7 @@ def opened_batch(envelope: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
     """Return the record batch in an envelope; its columns are views of the envelope.
 
     Raises:
-        ProtocolError: It is none, has other columns, or is compressed.
+        ProtocolError: It is not a record batch, has other columns, or is compressed.
     """
     try:
         message = pa.ipc.read_message(envelope)
@@ -140,13 +139,13 @@ def _is_compressed(metadata: bytes) -> bool:
     (root,) = struct.unpack_from("<I", metadata)
     header = _field(metadata, root, _HEADER)
     if not header:
-        return True  # it cannot be told, so it is not opened
+        return True  # it cannot be determined, so it is not opened
     header += struct.unpack_from("<I", metadata, header)[0]
     return _field(metadata, header, _COMPRESSION) != 0
 
 
 def _field(data: bytes, table: int, number: int) -> int:
-    """Return where a field of a table lies, 0 if it is not there."""
+    """Return the offset of a field of a table; 0 if it is absent."""
     start = table - struct.unpack_from("<i", data, table)[0]
     (length,) = struct.unpack_from("<H", data, start)
     at = 4 + 2 * number

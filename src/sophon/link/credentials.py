@@ -19,18 +19,18 @@ TOKEN_VARIABLE = "SOPHON_TOKEN"
 _FILES = {"tls_ca": "SOPHON_TLS_CA", "tls_cert": "SOPHON_TLS_CERT", "tls_key": "SOPHON_TLS_KEY"}
 _LONGEST_TOKEN = 4096
 _REASONS = {
-    "Connection refused": "connection refused: nothing listens on that port there",
-    "hostname lookup error": "that host name is not known here",
-    "DNS resolution failed": "that host name is not known here",
+    "Connection refused": "connection refused: nothing is listening on that port",
+    "hostname lookup error": "that host name cannot be resolved",
+    "DNS resolution failed": "that host name cannot be resolved",
     "No route to host": "no route to that host",
     "Network is unreachable": "the network of that host cannot be reached",
-    "http1.x server": "what listens there is no storage node: it speaks HTTP",
+    "http1.x server": "what is listening there is not a storage node: it speaks HTTP",
     "Deadline Exceeded": "no answer in time",
 }
 
 
 class Credentials:
-    """A token and files for TLS; whatever is None is taken from the environment, if it is set there.
+    """A token and files for TLS; anything that is None is taken from the environment, if set there.
 
     Args:
         token: Bearer token; SOPHON_TOKEN by default.
@@ -38,8 +38,8 @@ class Credentials:
             authorities that the system trusts.
         tls_cert: PEM file with this trainer's certificate, for mutual TLS; SOPHON_TLS_CERT by default.
         tls_key: PEM file with the key of that certificate; SOPHON_TLS_KEY by default.
-        trusted: Whether the node is your own, so that it is believed about its size: data sets of up to
-            268,435,456 samples instead of 16,777,216.
+        trusted: Whether the node is your own, so that its sizes are trusted: data sets of up to 268,435,456 samples
+            instead of 16,777,216.
     """
 
     __slots__ = ("_files", "_token", "trusted")
@@ -69,7 +69,7 @@ class Credentials:
         if token is not None and not (token.isascii() and token.isprintable() and 0 < len(token) <= _LONGEST_TOKEN):
             raise ConfigError(
                 f"token: expected up to {_LONGEST_TOKEN} ASCII characters, or a line of a token file, got something "
-                f"else; give Credentials(token=…) or set {TOKEN_VARIABLE} to what stands first in a line of the node's "
+                f"else; give Credentials(token=…) or set {TOKEN_VARIABLE} to the first word of a line in the node's "
                 "--token-file"
             )
         files = self._current_files()
@@ -105,16 +105,16 @@ def _made(given: dict[str, Any]) -> Credentials:
 
 
 def _token_of(text: str) -> str:
-    """Return the token of a text that is one, or a token file of one line: its data sets are the node's business."""
+    """Return the token from a text that is a token or a token file of one line; its data sets concern only the node."""
     lines = [words for line in text.splitlines() if (words := line.split("#", 1)[0].split())]
     if len(lines) > 1:
         raise ConfigError(
-            f"token: {len(lines)} lines were given, which are several tokens; give one of them: Credentials(token=…), "
-            f"or {TOKEN_VARIABLE}"
+            f"token: {len(lines)} lines were given, which means several tokens; give one of them: "
+            f"Credentials(token=…), or {TOKEN_VARIABLE}"
         )
     found = lines[0][0] if lines else ""
     if found.startswith("sha256:"):
-        raise ConfigError("token: the node's file has only the SHA-256 of this token; give the token itself")
+        raise ConfigError("token: this is the SHA-256 of a token, as in the node's file; give the token itself")
     return found
 
 
@@ -130,7 +130,7 @@ def _read(name: str, path: str) -> bytes:
 
 
 def certificate_problem(message: str) -> str | None:
-    """Return what to do about a failed connection if gRPC's message blames certificates or TLS; None otherwise."""
+    """Return the remedy for a failed connection if gRPC's message blames certificates or TLS; None otherwise."""
     text = message.lower()
     if "certificate verify failed" in text or "hostname verification" in text:
         return (
@@ -154,4 +154,6 @@ def connection_hint(message: str) -> str:
     """Return a likely reason for a connection that the node closed at once, since gRPC gives none."""
     if "failed to connect" not in message or "Socket closed" not in message:
         return ""
-    return " (closed by the node at once: it may want grpc+tls://, or tls_cert and tls_key of a trainer that it trusts)"
+    return (
+        " (closed by the node at once: it may require grpc+tls://, or tls_cert and tls_key of a trainer that it trusts)"
+    )

@@ -52,12 +52,12 @@ from sophon.process.renewal import renew_after_fork
 # For one record batch: the largest value that a payload may hold, plus everything else in the batch.
 _MAX_MESSAGE_BYTES = MAX_VALUE_BYTES + (64 << 20)
 # A connection is given up after this long without a byte that the node owes. It is ten times as long as a healthy node
-# is ever silent (`server.service`), and a sixth of the default deadline, so that there is time for other tries.
+# is ever silent (`server.service`), and a sixth of the default deadline, which leaves time for retries.
 SILENCE_S = 10.0
-_LEAST_SILENCE_S = 3.0  # three times as long as a healthy node means to be silent, since its machine may be busy
+_LEAST_SILENCE_S = 3.0  # three times the intended silence of a healthy node, since its machine may be busy
 OPEN_S = 10.0
-_MOST_PARTS = 3  # messages of an answer that are read: one more than there should be
-_LONGEST_BACKOFF_MS = 2_000  # as long as the machine's longest pause; gRPC's own would grow to two minutes
+_MOST_PARTS = 3  # messages to read of an answer: one more than there should be
+_LONGEST_BACKOFF_MS = 2_000  # the machine's longest pause; gRPC's own would grow to two minutes
 
 
 class FlightTransport(Transport):
@@ -65,10 +65,10 @@ class FlightTransport(Transport):
 
     Args:
         address: ``grpc://host:port/dataset`` or ``grpc+tls://host:port/dataset``.
-        timeout_s: Timeout for opening; callers watch over their fetches themselves.
-        credentials: What to show to the node; by default what the environment holds.
+        timeout_s: Timeout for opening; callers watch their fetches themselves.
+        credentials: Credentials for the node; by default those in the environment.
         silence_s: How long the node may send nothing while it owes an answer.
-        protocol: Version of the protocol that the node is known to speak; found out when it is opened.
+        protocol: Version of the protocol that the node is known to speak; determined when it is opened.
     """
 
     is_remote = True
@@ -128,20 +128,20 @@ class FlightTransport(Transport):
         with self._connection() as client, _typed_errors(self.address):
             results = list(islice(client.do_action(flight.Action("open", body), options), _MOST_PARTS))
             if len(results) != 1:
-                raise ProtocolError(f"{self.address} gave {len(results)} answers to one question")
+                raise ProtocolError(f"{self.address} gave {len(results)} answers to one request")
             body = results[0].body
             check_answer(body.size, self._credentials.trusted)  # before it is copied
             message = parse_answer(body.to_pybytes(), self._credentials.trusted)
         self._protocol = agreed(message.get("protocols"))
         if self._protocol == OLDEST_PROTOCOL and not self._credentials.trusted:
             raise ProtocolError(
-                f"{self.address} is of an earlier release, whose replies cannot be looked at before they are unpacked; "
-                "upgrade it, or say that it is a node of your own with Credentials(trusted=True)"
+                f"{self.address} runs an earlier release, whose replies cannot be checked before they are unpacked; "
+                "upgrade it, or declare it your own node with Credentials(trusted=True)"
             )
         return message
 
     def file_sizes(self, samples: int, fields: tuple[str, ...] = ()) -> NDArray[np.int64]:
-        """Ask the node for the bytes of every file; one of an earlier release refuses."""
+        """Ask the node for the size of every file; a node of an earlier release refuses."""
         from pyarrow import flight
 
         action = flight.Action("sizes", _json({"dataset": self.dataset, "fields": fields}))
@@ -150,7 +150,7 @@ class FlightTransport(Transport):
             return sizes_from_bytes((part.body.to_pybytes() for part in answer), samples)
 
     def listing(self, opened: Opened) -> Listing:
-        """Ask the node which samples it has, piece by piece; one of an earlier release refuses."""
+        """Ask the node which samples it has, piece by piece; a node of an earlier release refuses."""
         return received(lambda start: self.piece(opened.fingerprint, start), opened.samples, opened.fingerprint)
 
     def piece(self, fingerprint: str, start: int) -> list[bytes]:
@@ -168,9 +168,9 @@ class FlightTransport(Transport):
         return _FlightFetch(self, replace(request, protocol=self._protocol, is_closed=is_closed), timeout_s)
 
     def step_back(self, request: Request) -> bool:
-        """Return whether a request that the node does not understand may be tried again in the oldest version.
+        """Return whether a request that the node does not understand may be retried in the oldest version.
 
-        So it may when the node was replaced by one of an earlier release since it was opened.
+        It may if the node has been replaced by one of an earlier release since it was opened.
         """
         if request.protocol == OLDEST_PROTOCOL or request.fields or not self._credentials.trusted:
             return False
@@ -198,12 +198,12 @@ class FlightTransport(Transport):
             if self._pid != os.getpid():
                 fork.abandon(self._client)
                 self._client, self._pid, self._busy = None, os.getpid(), 0
-                # The thread of the old one runs in the parent.
+                # The old watch's thread runs in the parent.
                 self._watch = SilenceWatch(self._host, self._port, self.silence_s)
             if not fork.grpc_is_usable():
                 raise TransportError(
                     f"this process was forked while gRPC was in use, and cannot connect to {self.address}: an epoch "
-                    "was under way, or something else in the parent process has Flight connections or a Flight server; "
+                    "was running, or something else in the parent process has Flight connections or a Flight server; "
                     "use multiprocessing_context='spawn', or start the workers before that"
                 )
             if self._client is None:
@@ -220,7 +220,7 @@ class FlightTransport(Transport):
 
     @property
     def watch(self) -> SilenceWatch:
-        """The watch that ends this process's connection when nothing comes on it any more."""
+        """The watch that ends this process's connection when nothing arrives on it any more."""
         return self._watch
 
     def call_options(self, timeout_s: float, is_closed: bool = False) -> Any:
@@ -231,7 +231,7 @@ class FlightTransport(Transport):
         return flight.FlightCallOptions(timeout=timeout_s, headers=self._credentials.headers(), **read)
 
     def release(self) -> None:
-        """Count one user of the client less."""
+        """Count one user of the client fewer."""
         with self._lock:
             self._busy -= 1
 
@@ -285,16 +285,16 @@ class _FlightFetch(Fetch):
             with _typed_errors(transport.address):
                 yield from self._replies(client)
         except ProtocolError as error:
-            was_refused = error.__cause__ is not None  # by the node, and not what came from it by us
+            was_refused = error.__cause__ is not None  # rejected by the node, not its reply by us
             if not was_refused or not transport.step_back(self._request):
                 raise
-            raise RetryableError(f"{transport.address} is of an earlier release now; asking in its terms") from error
+            raise RetryableError(f"{transport.address} now runs an earlier release; using its protocol") from error
         except RetryableError as error:
             if not self.fell_silent:
                 raise
             raise RetryableError(
-                f"{transport.address}: nothing came for {transport.silence_s:g} s, so the connection was given up; the "
-                "node's host or process hangs, or the network in between is down"
+                f"{transport.address}: nothing arrived for {transport.silence_s:g} s, so the connection was closed; "
+                "the node's host or process hangs, or the network in between is down"
             ) from error
         finally:
             self.cancel()
@@ -306,8 +306,8 @@ class _FlightFetch(Fetch):
         from pyarrow import flight
 
         self.waiting_since_s = time.monotonic()
-        # do_get itself waits for the first message of the answer, and cannot be cancelled meanwhile. A node sends that
-        # message at once, before it looks for any sample.
+        # do_get itself waits for the first message of the answer, and cannot be cancelled in the meantime. A node sends
+        # that message at once, before it looks for any sample.
         is_closed = self._request.is_closed
         options = self._transport.call_options(self._timeout_s, is_closed)
         self._reader = client.do_get(flight.Ticket(self._request.to_bytes()), options)
@@ -317,14 +317,14 @@ class _FlightFetch(Fetch):
             raise ProtocolError("expected replies in envelopes, got columns")
         for chunk in self._reader:
             self.heard_s = time.monotonic()
-            self.waiting_since_s = None  # the caller may work on a reply for as long as it likes
+            self.waiting_since_s = None  # the caller may take as long as it likes with a reply
             note, batch = chunk.app_metadata, None if is_closed else chunk.data
             if note is not None and (not is_closed or is_clock(note)):
                 self.clock = StreamClock.from_bytes(note.to_pybytes())
             elif note is not None:
                 batch = opened_batch(note, self._request.schema)
             if batch is not None:
-                yield from replies_of(batch, self._request)  # maybe none: the node only says that it is at work
+                yield from replies_of(batch, self._request)  # possibly none: the node only reports that it is working
             self.waiting_since_s = time.monotonic()
 
     def cancel(self) -> None:
@@ -335,7 +335,7 @@ class _FlightFetch(Fetch):
 
 
 class _typed_errors:  # noqa: N801 - reads as a statement
-    """Turns Flight's errors into ours: what the node raised, or what happened to the connection."""
+    """Turns Flight's errors into ours: errors raised by the node, or trouble with the connection."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -349,7 +349,7 @@ class _typed_errors:  # noqa: N801 - reads as a statement
 
         if isinstance(error, flight.FlightError) and error.extra_info:
             told = error_from_json(error.extra_info.decode("utf-8", "replace"))
-            # Flight's own error would only say the same again, with gRPC's inner life.
+            # Flight's own error would only repeat this, with gRPC's internals.
             raise told from (None if isinstance(told, ConfigError | AccessError) else error)
         if isinstance(error, flight.FlightUnauthenticatedError | flight.FlightUnauthorizedError):
             raise AccessError(f"{self._address}: {_first_line(error)}") from error
@@ -362,21 +362,21 @@ class _typed_errors:  # noqa: N801 - reads as a statement
             flight.FlightInternalError,
             pa.ArrowIOError,
         )
-        # gRPC has no class for a node that has no threads left for a while, and Arrow none for gRPC's word for it.
+        # Neither gRPC nor Arrow has an error class for a node that has temporarily run out of threads.
         if isinstance(error, lost) or (error is not None and "resource exhausted error" in str(error)):
             text = plain_reason(str(error)) or f"{_first_line(error)}{connection_hint(str(error))}"
             raise RetryableError(f"{self._address}: {text}") from error
         if isinstance(error, NotImplementedError | flight.FlightServerError) and "http2 header" in str(error):
             raise TransportError(
-                f"{self._address}: what answers there is no storage node ({_first_line(error)}); give the address that "
-                "`sophon serve` says, and look whether a proxy stands between (http_proxy)"
+                f"{self._address}: what answers there is not a storage node ({_first_line(error)}); give the address "
+                "that `sophon serve` prints, and check for a proxy in between (http_proxy)"
             ) from error
         if isinstance(error, flight.FlightError | pa.ArrowException):
             raise TransportError(f"{self._address}: {_first_line(error)}") from error
 
 
 def silence_within(deadline_s: float) -> float:
-    """Return how long a node may be silent if the caller has a deadline: half of it at most, to leave time to retry."""
+    """Return how long a node may be silent given the caller's deadline: at most half of it, to leave time to retry."""
     return min(SILENCE_S, deadline_s, max(_LEAST_SILENCE_S, deadline_s / 2))
 
 

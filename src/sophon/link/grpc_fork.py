@@ -2,13 +2,13 @@
 
 Closing the last connection starts that shutdown, but its threads end a few milliseconds later; a fork in between leaves
 the child with locks that nobody will ever release (one child in twenty hangs on this). So before a fork idle
-connections are closed, and the fork waits until gRPC's threads are gone; streams that lie in reference cycles, such as
-that of an error that was caught, are collected for that. Where a connection is in use the fork goes on, and the child
-is told that it cannot connect, instead of hanging.
+connections are closed, and the fork waits until gRPC's threads are gone; streams in reference cycles, such as that of a
+caught error, are collected for this. If a connection is in use, the fork proceeds, and the child raises an error when
+it tries to connect instead of hanging.
 
-A connection or stream of the parent's must not be freed in the child either: that waits for gRPC's threads, which are
-not there. The garbage collector would do so where one lies in a reference cycle, such as that of an error that somebody
-has caught. So it leaves alone, in the child, whatever comes from the parent (`tests/link/test_grpc_fork.py`).
+The parent's connections and streams must not be freed in the child either: that would wait for gRPC's threads, which do
+not exist there. The garbage collector would free one in a reference cycle, such as that of a caught error. So in the
+child it ignores everything that comes from the parent (`tests/link/test_grpc_fork.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Protocol
 
 _GRPC_THREADS = ("event_engine", "grpc_", "lifeguard", "timer_manager", "resolver-exec", "default-exec")
 _LONGEST_WAIT_S = 5.0
-_USUAL_WAIT_S = 0.2  # gRPC's threads take a few milliseconds to end; after this long something holds on to them
+_USUAL_WAIT_S = 0.2  # gRPC's threads take a few milliseconds to end; after this long something is keeping them
 _TASKS = Path("/proc/self/task")
 
 
@@ -48,7 +48,7 @@ _state = _State()
 
 
 def watch(holder: Forkable) -> None:
-    """Have a holder's connection closed before every fork."""
+    """Make sure that a holder's connection is closed before every fork."""
     _state.holders.add(holder)
 
 
@@ -65,11 +65,11 @@ def abandon(connection: object) -> None:
 
 def _before_fork() -> None:
     busy = [holder.before_fork() for holder in list(_state.holders)]  # a list, so that every holder is asked
-    if _state.used:  # otherwise any gRPC threads belong to somebody else
+    if _state.used:  # otherwise any gRPC threads belong to other code
         _state.usable_in_child = _state.usable and not any(busy) and _wait_for_grpc()
         _state.used = any(busy)
     _state.collects = gc.isenabled()
-    gc.disable()  # until the child has set aside what is the parent's
+    gc.disable()  # until the child has set aside the parent's objects
 
 
 def _wait_for_grpc() -> bool:
@@ -87,14 +87,14 @@ def _wait_for_grpc() -> bool:
 
 
 def grpc_threads() -> bool:
-    """Return whether gRPC has threads, or may have: the kernel's list of threads stops where one ends meanwhile."""
-    if not _TASKS.is_dir():  # elsewhere than on Linux
+    """Return whether gRPC has threads or may have: the kernel's list is cut short if a thread ends meanwhile."""
+    if not _TASKS.is_dir():  # not on Linux
         return False
     try:
         before = _count()
         names = [(task / "comm").read_text() for task in _TASKS.iterdir()]
         is_whole = before == len(names) == _count()
-    except OSError:  # one ended before it told its name
+    except OSError:  # one ended before its name was read
         return True
     return not is_whole or any(name.startswith(_GRPC_THREADS) for name in names)
 

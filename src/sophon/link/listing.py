@@ -1,14 +1,14 @@
-"""What a node holds, sample by sample: how the parts of one data set are told apart and put together.
+"""Lists of the samples a node holds, with which the parts of one data set are distinguished and put together.
 
-Asked for only where nodes turn out to hold different samples. A listing comes in pieces, each the answer to a Flight
+Requested only if nodes turn out to hold different samples. A listing is sent in pieces, each the answer to a Flight
 action ``listing`` with the body ``{"dataset": "train", "fingerprint": "…", "start": 50000}``: a JSON header ``{"rows":
 50000, "id_bytes": 1250000, "has_labels": true, "kind": "folder"}``, and a zstd frame of
 
     lengths of the ids in bytes, uint32 | the ids, UTF-8 | sizes of the files, int64 | labels, int64, if there are any
-    | digests of what the manifest keeps of a sample, such as boxes, int64, if there is ("has_kept") anything
+    | digests of the data that the manifest stores for a sample, such as boxes, int64, if any ("has_kept")
 
 all little-endian. A million samples named as ImageNet's are 20 pieces and about 9 MB. The other side is not trusted:
-rows and bytes are bounded before anything is unpacked, and the whole must have the fingerprint that the node has told.
+rows and bytes are bounded before anything is unpacked, and the whole must have the fingerprint that the node announced.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from sophon.link.wire import parse_json
 from sophon.store.manifest import Manifest, fingerprint_of
 from sophon.store.pages.columns import whole
 
-_ROWS = 50_000  # in one piece: at a megabit per second it takes some seconds, and a call may take ten
-_PIECE_ID_BYTES = 16 << 20  # ids in one piece; a single longer one is still sent
-_MAX_ID_BYTES = _PIECE_ID_BYTES + (1 << 20)  # that is accepted
-_LEAST_SHARE = 8  # a piece that is not the last has at least this part of the rows, or of the ids' bytes, of a full one
+_ROWS = 50_000  # rows in one piece: at a megabit per second it takes a few seconds, and a call may take ten
+_PIECE_ID_BYTES = 16 << 20  # bytes of ids in one piece; a single longer id is still sent
+_MAX_ID_BYTES = _PIECE_ID_BYTES + (1 << 20)  # longest id that is accepted
+_LEAST_SHARE = 8  # a piece other than the last has at least this share of a full piece's rows or id bytes
 _MAX_KIND = 64
 
 
@@ -42,7 +42,7 @@ class Listing:
         ids: Id of each sample.
         sizes: Bytes of each sample's file.
         labels: Label of each sample, as the source numbers them; None if there are none.
-        kept: Digest of what the manifest itself keeps of each sample; None if there is nothing.
+        kept: Digest of the data that the manifest itself stores for each sample; None if there is none.
     """
 
     kind: str
@@ -61,7 +61,7 @@ class Listing:
 
 
 def piece_of(manifest: Manifest, start: int) -> list[bytes]:
-    """Return a piece of a listing as it is sent: the header, and the rows from `start` on, as many as fit."""
+    """Return a piece of a listing as it is sent: a header, and as many rows from `start` on as fit."""
     start = min(max(start, 0), len(manifest))
     ids = manifest.ids.slice(start, _ROWS)
     lengths = np.diff(_offsets(ids))
@@ -94,23 +94,23 @@ def _text(ids: pa.LargeStringArray) -> bytes:
 
 
 def received(ask: Callable[[int], Sequence[bytes]], samples: int, fingerprint: str) -> Listing:
-    """Return the listing of a node that is asked piece by piece.
+    """Return the listing of a node, requested piece by piece.
 
     Args:
-        ask: Asks for the piece that begins with a row.
-        samples: How many rows the node has told that there are.
-        fingerprint: What they must have.
+        ask: Requests the piece that starts at a row.
+        samples: How many rows the node has announced.
+        fingerprint: Fingerprint that they must have.
 
     Raises:
         ProtocolError: The node has sent something else.
     """
     pieces: list[Listing] = []
     start = 0
-    while start < samples or not pieces:  # one that holds nothing says whether that has labels
+    while start < samples or not pieces:  # an empty node's listing still tells whether it has labels
         pieces.append(_unpacked(ask(start), samples - start))
         start += len(pieces[-1])
     if len({(piece.kind, piece.labels is None, piece.kept is None) for piece in pieces}) > 1:
-        raise ProtocolError("a listing whose pieces are of several kinds")
+        raise ProtocolError("a listing whose pieces are of different kinds")
     listing = _joined(pieces)
     found = fingerprint_of(listing.ids, listing.sizes, listing.labels, listing.kept)
     if found != fingerprint:
@@ -131,7 +131,7 @@ def _joined(pieces: list[Listing]) -> Listing:
 
 
 def _unpacked(parts: Sequence[bytes], most: int) -> Listing:
-    """Return a piece that was sent, of at most so many rows."""
+    """Return a received piece of at most a given number of rows."""
     if len(parts) != 2:
         raise ProtocolError(f"expected a header and a frame, got {len(parts)} messages")
     header = parse_json(parts[0])
@@ -143,7 +143,9 @@ def _unpacked(parts: Sequence[bytes], most: int) -> Listing:
     assert isinstance(rows, int)
     assert isinstance(id_bytes, int)
     if rows < min(most, _ROWS // _LEAST_SHARE) and id_bytes < _PIECE_ID_BYTES // _LEAST_SHARE:
-        raise ProtocolError(f"a piece of {rows:,} rows where {most:,} are left; a listing in crumbs would never end")
+        raise ProtocolError(
+            f"a piece of {rows:,} rows where {most:,} are left; with pieces this small a listing would never end"
+        )
     if not isinstance(kind, str) or len(kind) > _MAX_KIND:
         raise ProtocolError(f"expected a kind of store, got {kind!r:.80}")
     has_labels, has_kept = (header.get(name) is True for name in ("has_labels", "has_kept"))
@@ -169,7 +171,7 @@ def _unpacked(parts: Sequence[bytes], most: int) -> Listing:
     sizes, labels = rest[:rows], rest[rows : 2 * rows] if has_labels else None
     kept = rest[len(rest) - rows :] if has_kept else None
     if rows and sizes.min() < 0:
-        raise ProtocolError("a listing with a file of less than nothing")
+        raise ProtocolError("a listing with a file of negative size")
     return Listing(kind, ids, sizes, labels, kept)
 
 

@@ -1,6 +1,6 @@
-"""The table of address schemes: which transport leads to an address such as ``grpc://host:port/dataset``.
+"""The table of address schemes: which transport opens an address such as ``grpc://host:port/dataset``.
 
-A new scheme is a function that opens a transport, one row here and one test. Rooms above this one add rows of their own
+A new scheme is a function that opens a transport, one row here and one test. Rooms above this one add their own rows
 when they are imported.
 """
 
@@ -15,7 +15,7 @@ from sophon.link.credentials import Credentials
 from sophon.link.flight import open_flight
 from sophon.link.transport import Transport
 
-# Takes the address, what to show to the other side, and the caller's deadline, within which any failure is noticed.
+# Takes the address, credentials for the other side, and the caller's deadline, within which any failure is noticed.
 Opener: TypeAlias = Callable[[str, Credentials | None, float], Transport]
 
 SCHEMES: dict[str, Opener] = {"grpc": open_flight, "grpc+tls": open_flight}
@@ -32,17 +32,17 @@ def open_address(address: str, credentials: Credentials | None = None, deadline_
 
     Args:
         address: Address of the data set, with a scheme.
-        credentials: What to show to the other side.
+        credentials: Credentials for the other side.
         deadline_s: Deadline of the caller, within which any failure is noticed.
 
     Raises:
-        ConfigError: The scheme is not in the table, or the address is not of the form that it needs.
+        ConfigError: The scheme is not in the table, or the address does not have the form that it requires.
     """
     scheme = scheme_of(address)
     if scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES)
         raise ConfigError(
-            f"no kind of address begins with {str(scheme)[:40]}://; expected {known}, an object store (s3://, gs://, "
+            f"{str(scheme)[:40]}:// is not a known kind of address; expected {known}, an object store (s3://, gs://, "
             "az://, https://) or a path"
         )
     return SCHEMES[scheme](address, credentials, deadline_s)

@@ -1,18 +1,18 @@
-"""Ends connections on which nothing comes any more: a host that lost power, a process that hangs, a cut link.
+"""Ends connections on which nothing arrives any more: a host that lost power, a process that hangs, a cut link.
 
-Nothing tells a trainer about these, and a call would wait for its whole deadline. A node sends something on every open
-stream at least once a second (`server.service`), so if a call waits and no byte has come for much longer than that, the
-connection is dead. The kernel knows when the last byte came. Any byte counts, so one large sample on a slow link is
-never taken for silence.
+A trainer is not notified of these, and a call would wait for its whole deadline. A node sends something on every open
+stream at least once a second (`server.service`), so if a call waits and no byte has arrived for much longer than that,
+the connection is dead. The kernel knows when the last byte came. Any byte counts, so one large sample on a slow link is
+never mistaken for silence.
 
 Why not gRPC's keepalive: in gRPC 1.81 (pyarrow 26) its timeout is never started. Its ping timeout waits for the answer
 to a ping, which queues behind the samples that are being sent, so on a link of 1 Mbit/s it ends healthy connections. A
 node that has nothing to send also answers it with "too many pings".
 
-Concurrency: one thread runs while calls are under way. It stays for a moment after the last one, since starting a
-thread for every single sample would double the time of a request. `rest` ends it, for callers who close a connection or
-fork. It also ends with the watch, to which it holds no reference while it waits.
-Limits: the kernel is asked in a way that only Linux offers; elsewhere, and behind a proxy, a call ends at its deadline.
+Concurrency: one thread runs while there are calls. It stays for a moment after the last one, since starting a thread
+for every single sample would double the time of a request. `rest` ends it, for callers who close a connection or fork.
+It also ends with the watch, to which it holds no reference while it waits. Limits: the query to the kernel works only
+on Linux; elsewhere, and behind a proxy, a call ends at its deadline.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _OPEN_FILES = Path("/proc/self/fd")
 _ESTABLISHED = 1
 _TCP_INFO_BYTES = 104
 _LAST_RECEIVED = struct.Struct("=52xI")  # struct tcp_info: eight bytes, eleven words, then tcpi_last_data_recv, in ms
-_LOOKS = 10  # how often to look during the time that counts as silence
+_LOOKS = 10  # checks during the time that counts as silence
 
 
 class Call(Protocol):
     """A call that waits for messages from a node.
 
     Attributes:
-        waiting_since_s: Since when it has waited for the next message, by the monotonic clock; None while it has one to
-            work on.
-        heard_s: Set to the time of the last byte, whatever that belongs to.
+        waiting_since_s: Since when it has waited for the next message, by the monotonic clock; None while it is
+            processing one.
+        heard_s: Set to the time of the last byte, whatever it belongs to.
         fell_silent: Set when the connection is ended because of its silence.
     """
 
@@ -50,7 +50,7 @@ class Call(Protocol):
 
 
 class SilenceWatch:
-    """Watches over the calls to one node.
+    """Watches the calls to one node.
 
     Args:
         host: Host of the node.
@@ -65,14 +65,14 @@ class SilenceWatch:
         # Reentrant: the garbage collector may close an abandoned fetch in a thread that holds this lock.
         self._lock = threading.RLock()
         self._calls: set[Call] = set()
-        self._was_used = False  # whether there was a call since the last look
+        self._was_used = False  # whether there was a call since the last check
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._at_end: weakref.finalize[..., SilenceWatch] | None = None
         self._addresses: frozenset[str] = frozenset()
 
     def add(self, call: Call) -> None:
-        """Watch over one more call."""
+        """Watch one more call."""
         with self._lock:
             self._calls.add(call)
             self._was_used = True
@@ -81,19 +81,19 @@ class SilenceWatch:
                 told = (weakref.ref(self), self._over, self._silence_s / _LOOKS)
                 thread = threading.Thread(target=_run, args=told, name="sophon-watch", daemon=True)
                 thread.start()
-                self._thread = thread  # not before it has really started
+                self._thread = thread  # only once it has really started
                 if self._at_end is not None:
                     self._at_end.detach()  # that of a thread that has ended
                 self._at_end = weakref.finalize(self, _end, os.getpid(), self._over, self._thread)
                 self._at_end.atexit = False
 
     def remove(self, call: Call) -> None:
-        """Stop watching over a call."""
+        """Stop watching a call."""
         with self._lock:
             self._calls.discard(call)
 
     def rest(self) -> None:
-        """End the thread now, unless there are calls to watch over."""
+        """End the thread now, unless there are calls to watch."""
         with self._lock:
             if self._calls or self._thread is None:
                 return
@@ -102,11 +102,11 @@ class SilenceWatch:
         thread.join(1.0)  # it may be looking up the node's addresses
 
     def prepare(self) -> None:
-        """Look up the node's addresses with the first call, since it may be impossible once the network is down."""
+        """Look up the node's addresses with the first call, since that may be impossible once the network is down."""
         self._addresses |= _addresses_of(self._host)  # a node may move; old addresses may still be right
 
     def goes_on(self, over: threading.Event) -> bool:
-        """Look at the calls; return False if there have been none for a while."""
+        """Check the calls; return False if there have been none for a while."""
         with self._lock:
             if not self._was_used and not over.is_set():
                 self._thread = None

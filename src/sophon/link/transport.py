@@ -1,4 +1,4 @@
-"""Ways to get samples, and what they have in common. `link.flight` is one, `loader.sources.local` another.
+"""The interface of transports, which fetch samples. `link.flight` is one, `loader.sources.local` another.
 
 Concurrency: several threads may use a transport at the same time.
 """
@@ -49,19 +49,19 @@ class Opened:
         has_labels: Whether samples have labels.
         columns: Names of further columns.
         max_cut: Number of ops, from the first, that can run there.
-        digests: Digests of what each of these ops makes of the built-in picture there.
+        digests: Digests of the built-in picture after each of these ops there.
         versions: Versions of the software there.
         reason: Why no more ops can run there.
         max_samples: Number of samples that one request may name.
         cores: Number of cores that may work on ops there.
         codecs: Names of the codecs that work there.
-        store: Kind of the store; "" if it is not known.
-        fields: What a sample consists of, where that is more than one thing.
-        has_bands: Whether parts of objects can be read in the place of whole ones.
+        store: Kind of the store; "" if unknown.
+        fields: Fields of a sample, if there are several.
+        has_bands: Whether parts of objects can be read instead of whole ones.
         protocol: Version of the protocol that both sides speak.
-        columns_digest: Digest of the further columns, which the fingerprint does not cover; "" if it is not known.
-        time_s: What the clock showed there when it answered, in seconds since 1970; 0 if it is not known.
-        behind: What stands behind a relay; None of a node.
+        columns_digest: Digest of the further columns, which the fingerprint does not cover; "" if unknown.
+        time_s: The time there when it answered, in seconds since 1970; 0 if unknown.
+        behind: What stands behind a relay; None for a node.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Opened:
 
 
 class Fetch(ABC):
-    """The replies to one request, as they come.
+    """The replies to one request, as they arrive.
 
     Attributes:
         clock: Where the time went on the other side so far: how long it had nothing to send because it waited for ops,
@@ -117,11 +117,11 @@ class Fetch(ABC):
     def __iter__(self) -> Iterator[Reply]: ...
 
     def cancel(self) -> None:  # noqa: B027 - there is nothing to stop if nothing runs elsewhere
-        """Stop, from any thread; the thread that iterates gets an error or the end."""
+        """Stop, from any thread; the iterating thread gets an error or the end."""
 
 
 class Transport(ABC):
-    """Where samples come from."""
+    """A source of samples."""
 
     address: str
     is_remote: bool = False
@@ -135,16 +135,16 @@ class Transport(ABC):
         """Ask for samples; iterating fails after the timeout, even if the other side is silent."""
 
     def file_sizes(self, samples: int, fields: tuple[str, ...] = ()) -> NDArray[np.int64] | None:  # noqa: ARG002
-        """Return the bytes of every sample's file; None if not known.
+        """Return the size of every sample's file; None if unknown.
 
         Args:
-            samples: How many there are.
+            samples: Number of samples.
             fields: Names of the fields that are sent besides the first.
         """
         return None
 
     def listing(self, opened: Opened) -> Listing | None:  # noqa: ARG002 - others need it
-        """Return the ids, sizes and labels of all samples; None if not known.
+        """Return the ids, sizes and labels of all samples; None if unknown.
 
         Args:
             opened: What the node said when the data set was opened.

@@ -10,36 +10,36 @@ Request (the ticket of a Flight DoGet)::
      "columns": ["id"], "fields": ["seg.png"], "closed": true, "columns_digest": "…",
      "versions": "…"}
 
-The payload of a sample is that of its first field, the one that the pipeline is for. Where further `fields` are asked
-for it is a bundle (`sophon.store.bundle`): a payload for each of them, one after another, each in a codec of its kind.
+The payload of a sample is that of its first field, which the pipeline works on. If further `fields` are requested, it
+is a bundle (`sophon.store.bundle`): a payload for each of them, one after another, each in a codec of its kind.
 
-Versions: a node says at opening which versions of this protocol it speaks, and a trainer uses the highest that both
-know (`agreed`), so that nodes can be upgraded one by one, before or after trainers. A release speaks its own version
-and the one before. Version 2 brought `fields` and `closed`, which says that record batches come in envelopes
-(`sophon.link.closed`); a trainer asks for that unless its user trusts the node.
+Versions: a node announces at opening which versions of this protocol it speaks, and a trainer uses the highest that
+both know (`agreed`), so that nodes can be upgraded one by one, before or after trainers. A release speaks its own
+version and the one before. Version 2 brought `fields` and `closed`, which says that record batches come in envelopes
+(`sophon.link.closed`); a trainer requests that unless its user trusts the node.
 
-Where a node holds a part of a data set, a sample is a pair ``[17, 1003]``: its index on that node, and its index in the
-whole data set, which is the one that random ops depend on. A node of a release that does not know pairs refuses them.
+If a node holds a part of a data set, a sample is a pair ``[17, 1003]``: its index on that node, and its index in the
+whole data set, on which random ops depend. A node of a release without pairs rejects them.
 
-To a relay, which says at opening that it is one (``relay`` in its answer), a request names routes instead of cuts:
-``"cuts": ["0:window/2:raw"]``, what its node is asked for and what the relay is to make of it. Nobody else is sent any.
-Its replies then have three more columns: ``first``, the cut that the node really made, ``relay_s``, the CPU seconds
-that the relay spent, and ``first_bytes``, what came from the node; ``cut`` is that of the arrival, and may also be the
-first one, where the relay did nothing. ``node_versions`` are to the node what ``versions`` are to the relay.
+A relay announces at opening that it is one (``relay`` in its answer). A request to it names routes instead of cuts:
+``"cuts": ["0:window/2:raw"]``, what its node is asked for and what the relay makes of it. Its replies then have three
+more columns: ``first``, the cut that the node actually made, ``relay_s``, the CPU seconds that the relay spent, and
+``first_bytes``, the bytes that came from the node; ``cut`` is that of the arrival, which may also be the first one, if
+the relay did nothing. ``node_versions`` are to the node what ``versions`` are to the relay.
 
-Reply columns: ``position`` in the request, ``cut`` really made, ``payload``, ``label`` (null if the data set has none),
-``cpu_s`` spent on ops and codec near storage, ``error`` (null, or JSON with type, message and traceback), ``columns``
-(null, or JSON of the columns that were asked for), ``reason`` for a smaller cut than was asked for (null if there is
+Reply columns: ``position`` in the request, ``cut`` actually made, ``payload``, ``label`` (null if the data set has
+none), ``cpu_s`` spent on ops and codec near storage, ``error`` (null, or JSON with type, message and traceback),
+``columns`` (null, or JSON of the requested columns), ``reason`` for a smaller cut than requested (null if there is
 none), and what a trainer needs to learn costs: ``op_s`` (CPU seconds of each op that ran), ``raw_bytes`` of the file,
-``height`` and ``width`` of the picture (0 if they are not known).
+``height`` and ``width`` of the picture (0 if unknown).
 
 The sizes of all files (the answer to the Flight action ``sizes``, whose body is ``{"dataset": "train"}``) are unsigned
 32-bit integers, little-endian, one per sample, in parts of a mebibyte; a file of 4 GiB or more has the largest number.
 
 Each record batch comes with JSON about its stream so far (`StreamClock`): ``computing_s`` says how long the stream had
-nothing to send because it waited for ops, ``reading_s`` how long because it waited for the store. That tells a slow
-node and a slow disk from a slow link. ``reads``, ``read_bytes`` and ``read_s`` say how many samples were read, and how
-long the reads took, summed over those under way at once. A batch without rows means that the node is still at work.
+nothing to send because it waited for ops, ``reading_s`` how long because it waited for the store. That distinguishes a
+slow node and a slow disk from a slow link. ``reads``, ``read_bytes`` and ``read_s`` say how many samples were read, and
+how long the reads took, with concurrent ones added up. A batch without rows means that the node is still working.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ PROTOCOL = 2
 OLDEST_PROTOCOL = 1
 PROTOCOLS = tuple(range(OLDEST_PROTOCOL, PROTOCOL + 1))
 """The versions that this release speaks."""
-MAX_REQUEST_BYTES = 1 << 19  # twice what the largest request has; read in less than 50 ms whatever it is
+MAX_REQUEST_BYTES = 1 << 19  # twice the largest request; always read in less than 50 ms
 MAX_SAMPLES = 8192  # in one request
 _WITH_FIELDS = 2
 _OLD_NODE = "the storage node's release does not know fields; upgrade it"
@@ -77,8 +77,8 @@ _MAX_CUTS = 256
 _MOST_VERSIONS = 64
 _MOST_SIZE = (1 << 32) - 1
 _SIZES_PART_BYTES = 1 << 20
-_MOST_CLOCK = 1 << 62  # of a stream's sums; no stream lasts as long or reads as much
-_MAX_TRACEBACK = 8000  # characters of a traceback that are sent: people read its end
+_MOST_CLOCK = 1 << 62  # bound of a stream's sums; no stream lasts that long or reads that much
+_MAX_TRACEBACK = 8000  # characters of a traceback that are sent: its end matters most
 
 _NEVER_NULL = ("position", "cut", "payload", "cpu_s", "op_s", "raw_bytes", "height", "width")
 
@@ -110,16 +110,16 @@ RELAYED_SCHEMA = pa.schema(
 
 
 def agreed(said: object) -> int:
-    """Return the version of the protocol to use with a node that speaks these; an early release says nothing.
+    """Return the protocol version to use with a node that speaks these; an early release announces none.
 
     Raises:
-        ProtocolError: There is none that both speak.
+        ProtocolError: There is no version that both speak.
     """
     theirs = said if isinstance(said, list) else [1]
     both = [version for version in PROTOCOLS if version in theirs[:_MOST_VERSIONS]]
     if not both:
         raise ProtocolError(
-            f"the node speaks protocol {', '.join(map(str, theirs[:4]))[:40]}, and this release "
+            f"the node speaks protocol {', '.join(map(str, theirs[:4]))[:40]}, but this release speaks "
             f"{' and '.join(map(str, PROTOCOLS))}; upgrade the older of the two"
         )
     return max(both)
@@ -134,20 +134,20 @@ class Request:
         pipeline: JSON spec of the pipeline, or of as many of its first ops as any cut needs.
         seed: Seed of the run.
         epoch: Number of the epoch.
-        samples: Indexes into the data set, as the node has it.
+        samples: Indexes into the data set on the node.
         cuts: One cut per sample.
-        dataset_fingerprint: Fingerprint that the trainer expects of the data set; empty to accept any.
+        dataset_fingerprint: Fingerprint of the data set that the trainer expects; empty to accept any.
         in_order: Whether replies come in the order of the request instead of as they are finished.
-        patience_s: How long a sample may wait for a free core before it is sent as it is.
-        columns: Names of further columns to send along; "id" is the sample's id.
-        keys: What random ops know the samples by: their indexes in the whole data set, or numbers beyond these for one
-            that comes again in an epoch; empty if they are the same as `samples`.
+        patience_s: How long a sample may wait for a free core before it is sent raw.
+        columns: Names of further columns to send; "id" is the sample's id.
+        keys: The numbers by which random ops identify the samples: their indexes in the whole data set, or larger
+            numbers for a sample that is repeated in an epoch; empty if they are the same as `samples`.
         fields: Names of the fields to send besides the first.
         protocol: Version of the protocol that both sides speak.
-        is_closed: Whether record batches come in envelopes, which the trainer looks at first (`closed`).
-        columns_digest: Digest that the trainer expects of the further columns; empty to accept any values.
-        versions: Digest of the versions that the node had when its bits were compared; empty to accept any.
-        firsts: What a relay is to ask its node for, one cut per sample; empty if the request does not go to a relay.
+        is_closed: Whether record batches come in envelopes, which the trainer checks first (`closed`).
+        columns_digest: Digest of the further columns that the trainer expects; empty to accept any values.
+        versions: Digest of the node's versions when its bits were compared; empty to accept any.
+        firsts: What a relay asks its node for, one cut per sample; empty if the request does not go to a relay.
         node_versions: As `versions`, of the node behind the relay.
     """
 
@@ -258,7 +258,7 @@ def _way(text: str) -> tuple[Cut, ...]:
 
 @dataclass(slots=True)
 class Reply:
-    """One sample's answer."""
+    """The reply for one sample."""
 
     position: int
     cut: Cut = RAW
@@ -279,14 +279,14 @@ class Reply:
 
 @dataclass
 class StreamClock:
-    """Where the time of a stream went so far, near storage.
+    """Where a stream's time near storage has gone so far.
 
     Args:
-        computing_s: How long there was nothing to send because ops were waited for.
-        reading_s: How long there was nothing to send because the store was waited for.
+        computing_s: How long there was nothing to send because the stream waited for ops.
+        reading_s: How long there was nothing to send because the stream waited for the store.
         reads: Number of samples that were read.
         read_bytes: Bytes of these samples.
-        read_s: Seconds that the reads took, summed over those under way at once.
+        read_s: Total seconds of the reads, with concurrent ones added up.
     """
 
     computing_s: float = 0.0
@@ -301,7 +301,7 @@ class StreamClock:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> StreamClock:
-        """Parse a clock that was received; a node of an earlier release says less."""
+        """Parse a received clock; a node of an earlier release sends less."""
         message = parse_json(data)
         made = cls()
         for name, default in vars(made).items():
@@ -320,7 +320,7 @@ def _values(clock: StreamClock) -> tuple[Any, ...]:
 
 
 def batch_of(replies: Sequence[Reply], room: Room | None = None, schema: pa.Schema = REPLY_SCHEMA) -> pa.RecordBatch:
-    """Return replies as one record batch; their payloads are put into the room, if there is one for them."""
+    """Return replies as one record batch; their payloads are put into `room`, if it is given."""
     more = []
     if schema is RELAYED_SCHEMA:
         more = [
@@ -364,7 +364,7 @@ def _payloads(parts: list[Payload], room: Room | None) -> pa.Array:
 def raw_batch(
     positions: NDArray[np.int32], ends: NDArray[np.int32], data: pa.Buffer, labels: NDArray[np.int64] | None
 ) -> pa.RecordBatch:
-    """Return samples that are sent as they are as one record batch, without a copy or an object for each of them.
+    """Return raw samples as one record batch, without a copy or an object for each of them.
 
     Args:
         positions: Positions of the samples in the request.
@@ -383,7 +383,7 @@ def raw_batch(
 
 
 def _bare(name: str, count: int) -> pa.Array:
-    """Return the values of a column for samples that are sent as they are and have nothing else to report."""
+    """Return the values of a column for raw samples that have nothing else to report."""
     return _bare_columns().column(name).slice(0, count)
 
 
@@ -396,7 +396,7 @@ def replies_of(batch: pa.RecordBatch, request: Request) -> Iterator[Reply]:
     """Return the replies of a record batch, checked against the request; payloads are views of its memory.
 
     The other side is not trusted: offsets, texts and nulls are validated before anything is read, a position must be
-    one that was asked for, and a cut must be the one that was asked for or raw.
+    one that was requested, and a cut must be the requested one or raw.
     """
     if batch.schema != request.schema:
         raise ProtocolError(f"expected replies with columns {request.schema.names}, got {batch.schema.names}")
@@ -417,7 +417,7 @@ def replies_of(batch: pa.RecordBatch, request: Request) -> Iterator[Reply]:
 
 
 def _is_bare(batch: pa.RecordBatch) -> bool:
-    """Return whether all samples were sent as they are, and nothing else is said of them."""
+    """Return whether all samples were sent raw and nothing else is reported about them."""
     count = batch.num_rows
     return 0 < count <= MAX_SAMPLES and all(batch.column(name).equals(_bare(name, count)) for name in _BARE)
 
@@ -439,7 +439,7 @@ def _full_replies(batch: pa.RecordBatch, views: Iterator[memoryview], request: R
             raise ProtocolError(f"asked for {request.cuts[position]} or less, got {cut}")
         op_s = found["op_s"][row]
         if len(op_s) > len(request.pipeline.get("ops", ())):
-            raise ProtocolError(f"got the times of {len(op_s):,} ops, of which the pipeline has fewer")
+            raise ProtocolError(f"got the times of {len(op_s):,} ops, more than the pipeline has")
         yield Reply(
             position=position,
             cut=cut,
@@ -466,7 +466,7 @@ def _is_answer(request: Request, position: int, first: Cut | None, cut: Cut) -> 
 
 
 def _columns(text: str | None, request: Request, is_whole: bool) -> dict[str, Any]:
-    """Return the columns of a sample: those that were asked for and nothing else, and all of them unless it failed."""
+    """Return the columns of a sample: exactly those that were requested, unless it failed."""
     found = {} if text is None else parse_json(text.encode())
     if is_whole and found.keys() != set(request.columns):
         raise ProtocolError(f"asked for the columns {list(request.columns)!r:.80}, got {list(found)!r:.80}")
@@ -482,7 +482,7 @@ def _views(column: pa.Array) -> Iterator[memoryview]:
     _, offsets_buffer, data_buffer = column.buffers()
     if not len(column):  # then there may be no offsets at all
         return
-    # Validated to have so many; there may be a piece of another behind them.
+    # Validated to have this many; bytes of another buffer may follow.
     offsets = np.frombuffer(offsets_buffer, np.int32, column.offset + len(column) + 1)[column.offset :]
     # Arrow's buffers export signed bytes, as which a payload would not compare equal to its own bytes.
     view = memoryview(b"") if data_buffer is None else memoryview(data_buffer).cast("B")
@@ -500,7 +500,7 @@ def _parse_cut(text: str | None) -> Cut:
 
 
 def error_to_json(error: Error) -> str:
-    """Return an error in a form that the other side can raise, with as much as it may know (`telling`)."""
+    """Return an error in a form that the other side can raise, with only what it may know (`telling`)."""
     message = {"type": type(error).__name__, "message": told_text(error), "traceback": told_traceback(error)}
     return json.dumps(message)
 
@@ -548,7 +548,7 @@ def _integers(message: dict[str, Any], name: str, most: int) -> tuple[int, ...]:
 
 
 def _samples(message: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the indexes of samples, and their indexes in the whole data set where these are given too."""
+    """Return the indexes of samples, and their indexes in the whole data set if these are given too."""
     values = message.get("samples")
     if not isinstance(values, list) or not values or not isinstance(values[0], list):
         return _integers(message, "samples", MAX_SAMPLES), ()
@@ -584,14 +584,14 @@ def _seconds(message: dict[str, Any], name: str) -> float:
 
 
 def sizes_to_bytes(sizes: NDArray[np.int64]) -> Iterator[bytes]:
-    """Yield the sizes of files as they are sent."""
+    """Yield the sizes of files in the form in which they are sent."""
     rows = _SIZES_PART_BYTES // 4
-    for start in range(0, len(sizes), rows):  # part by part: whoever reads slowly holds no more than one of them
+    for start in range(0, len(sizes), rows):  # part by part: a slow reader holds no more than one of them
         yield np.minimum(sizes[start : start + rows], _MOST_SIZE).astype("<u4").tobytes()
 
 
 def sizes_from_bytes(parts: Iterable[bytes], samples: int) -> NDArray[np.int64]:
-    """Return the sizes of so many files that were sent; raise `ProtocolError` for anything else."""
+    """Return the received sizes of a number of files; raise `ProtocolError` for anything else."""
     data = bytearray()
     for part in parts:
         data += part

@@ -1,1 +1,1 @@
-"""At the trainer: asks for samples, finishes them, and hands out batches. Only this room and `bench` import torch."""
+"""The trainer's side: requests samples, finishes them and delivers batches. Only this room and `bench` import torch."""

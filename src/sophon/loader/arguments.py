@@ -1,4 +1,4 @@
-"""What users tell a loader: how it is checked, and what is chosen where they say nothing."""
+"""The arguments of a loader: how they are checked, and their defaults."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from sophon.link.credentials import Credentials
 from sophon.link.transport import Transport
 from sophon.loader.dataset import RemoteDataset, joined
 from sophon.loader.epoch.collate import Collate
+from sophon.loader.epoch.device import Device
 from sophon.loader.machine.tuner import Setting, Tuner
 from sophon.loader.options import Faults, OnError, Output, Planning, Ranks, Workers, at_least
 from sophon.loader.order.log import Relaxed, Replay
@@ -35,7 +36,7 @@ _SHALLOW = 8  # an eighth of the buffer's bytes is read ahead until that proves 
 
 @dataclass(frozen=True)
 class Own:
-    """What users may say beyond torch's arguments; see `DataLoader`."""
+    """Arguments beyond torch's; see `DataLoader`."""
 
     seed: int | None = None
     policy: Any = None
@@ -49,12 +50,21 @@ class Own:
     ranks: Ranks | None = None
 
     @property
+    def device(self) -> Any:
+        """Where batches are to be, if the user said so."""
+        return self.output.device if isinstance(self.output, Output) else None
+
+    def on_host(self) -> Own:
+        """Return the same with samples that are finished on the host, whatever becomes of their batches."""
+        return replace(self, output=replace(self.output, device=None)) if isinstance(self.output, Output) else self
+
+    @property
     def planning(self) -> Planning:
         """How cuts are chosen."""
         return self.policy if isinstance(self.policy, Planning) else Planning(self.policy)
 
     def check_not_told_twice(self, dataset: RemoteDataset) -> None:
-        """Raise if a loader is told what its data set has been told already."""
+        """Raise if a loader gets settings that its data set already has."""
         policy = self.planning.policy
         told = {
             "seed": self.seed is not None and self.seed != dataset.seed,
@@ -68,10 +78,10 @@ class Own:
         }
         names = ", ".join(name for name, is_told in told.items() if is_told)
         if names:
-            raise ConfigError(f"a RemoteDataset has its own {names}; tell it, not the loader")
+            raise ConfigError(f"a RemoteDataset has its own {names}; set them there, not on the loader")
 
     def open(self, data: Any, pipeline: Any, generator: Any) -> RemoteDataset:
-        """Return the data set at an address or a path, of an object, or the one that was given."""
+        """Return the data set at an address or path, of an object, or the given one."""
         if isinstance(data, Several):
             is_drawn = generator is not None and not any(isinstance(one, RemoteDataset) for one in data.members)
             told = replace(self, seed=_drawn(generator)) if is_drawn else self
@@ -108,13 +118,13 @@ def _drawn(generator: Any) -> int:
 
 @dataclass(frozen=True)
 class Several:
-    """Data sets that are used as one, without those that came twice."""
+    """Data sets that are used as one, without duplicates."""
 
     members: tuple[Any, ...]
 
 
 def unwrapped(data: Any) -> tuple[Any, Order | None]:
-    """Return what samples come from, and which of them take part, where `Subset` and `ConcatDataset` say so."""
+    """Return what samples come from, and which take part, resolving `Subset` and `ConcatDataset`."""
     if torch is not None and isinstance(data, torch.utils.data.Subset):
         inner, outer = unwrapped(data.dataset)
         mine = np.asarray(list(data.indices), np.int64)
@@ -158,7 +168,7 @@ def divided(data: Any, pipeline: Any, positional: tuple[Any, ...]) -> tuple[Any,
 
 
 def sampling_of(told: TorchArguments, dataset: RemoteDataset, indices: Order | None, uneven: str) -> Sampling:
-    """Return what decides the order of samples."""
+    """Return what determines the order of samples."""
     given = told.sampler if told.batch_sampler is None else told.batch_sampler
     if given is None:
         return OwnOrder(len(dataset), dataset.seed, bool(told.shuffle), uneven, indices)
@@ -166,7 +176,7 @@ def sampling_of(told: TorchArguments, dataset: RemoteDataset, indices: Order | N
 
 
 def batch_size_of(told: TorchArguments) -> int:
-    """Return how many samples a batch has; about so many where a batch sampler decides."""
+    """Return how many samples a batch has; an estimate if a batch sampler decides."""
     if told.batch_sampler is not None:
         size = getattr(told.batch_sampler, "batch_size", None)
         return size if isinstance(size, int) and size > 0 else _USUAL_BATCH
@@ -175,7 +185,7 @@ def batch_size_of(told: TorchArguments) -> int:
 
 @dataclass(frozen=True)
 class Single:
-    """What makes a "batch" of one sample, where there are no batches: as torch does, the sample itself.
+    """Makes a "batch" of one sample when there are no batches: the sample itself, as in torch.
 
     Args:
         output: "torch" or "numpy".
@@ -194,12 +204,12 @@ class Single:
 
 
 def collate_of(told: TorchArguments, output: str) -> Collate | None:
-    """Return what makes a batch of samples; None for what torch does by default."""
+    """Return the function that makes batches; None for torch's default."""
     return Single(output, told.collate_fn) if told.batch_size is None else told.collate_fn
 
 
 def workers_of(told: int | str | Workers | None, is_remote: bool) -> Workers:
-    """Return who finishes samples: as told, or "auto" where there is a link to wait for."""
+    """Return the setting of workers: as given, or "auto" if there is a link to wait for."""
     if isinstance(told, Workers):
         return told
     if told is None:
@@ -208,7 +218,7 @@ def workers_of(told: int | str | Workers | None, is_remote: bool) -> Workers:
 
 
 def workers_kind(workers: Workers, told: TorchArguments, own_code: str) -> str:
-    """Return whether workers are threads or processes; raise if that kind cannot be.
+    """Return whether workers are threads or processes; raise if that kind is impossible.
 
     Args:
         workers: Setting given by the user.
@@ -216,7 +226,7 @@ def workers_kind(workers: Workers, told: TorchArguments, own_code: str) -> str:
         own_code: What the loader runs of the user's own, in words; "" for nothing.
     """
     if workers.kind == "threads" and told.multiprocessing_context is not None:
-        raise ConfigError("multiprocessing_context: threads are not started that way; leave out it or kind='threads'")
+        raise ConfigError("multiprocessing_context: threads are not started that way; leave out this or kind='threads'")
     if workers.kind == "threads" and own_code and workers.number != 0:
         raise ConfigError(
             f"kind='threads': {own_code} may draw from the global generators, which belong to the training loop, "
@@ -227,7 +237,7 @@ def workers_kind(workers: Workers, told: TorchArguments, own_code: str) -> str:
 
 
 def order_of(order: Any, in_order: bool) -> Any:
-    """Return the order of batches, which torch's `in_order` may say too."""
+    """Return the order of batches, which torch's `in_order` can also set."""
     if in_order not in (True, False):
         raise ConfigError(f"in_order: expected True or False, got {in_order!r}")
     if not in_order and order == "strict":
@@ -244,7 +254,7 @@ def bound_ahead(buffer_bytes: int, prefetch_factor: Any, workers: int, batch_siz
 
 
 def tuner_for(kind: str, max_requests: int | None, requests: int, buffer_bytes: int) -> Tuner:
-    """Return what finds the setting of a loader.
+    """Return the tuner of a loader.
 
     Args:
         kind: "threads" or "processes".
@@ -260,7 +270,7 @@ def tuner_for(kind: str, max_requests: int | None, requests: int, buffer_bytes: 
 
 
 def relaxed_order(order: Any) -> Relaxed | None:
-    """Return how far samples may leave their order; None if they may not."""
+    """Return how far samples may deviate from their order; None if they may not."""
     if isinstance(order, Relaxed):
         return order
     if order == "relaxed":
@@ -268,6 +278,20 @@ def relaxed_order(order: Any) -> Relaxed | None:
     if order != "strict" and not isinstance(order, Replay):
         raise ConfigError(f"order: expected 'strict', 'relaxed', Relaxed(max_delay) or Replay(log), got {order!r}")
     return None
+
+
+def device_of(device: Any, dataset: RemoteDataset, told: TorchArguments) -> Device | None:
+    """Return where batches go; None if they stay on the host.
+
+    Args:
+        device: What the user said to the loader.
+        dataset: What was opened; it may have been told itself.
+        told: Torch's arguments.
+    """
+    if dataset.table is not None and told.collate_fn is not None:
+        raise ConfigError("device: a collate_fn is given finished samples; leave device out of the data set's output")
+    name = dataset.device if device is None else device
+    return None if name is None else Device(name, dataset.table)
 
 
 def can_pin(wanted: bool, device: str, output: str) -> bool:
@@ -278,7 +302,7 @@ def can_pin(wanted: bool, device: str, output: str) -> bool:
             "leave it out"
         )
     if wanted and output == "numpy":
-        raise ConfigError('pin_memory: there is pinned memory for torch tensors only; use output="torch"')
+        raise ConfigError('pin_memory: only torch tensors can be pinned; use output="torch"')
     if wanted and not torch.accelerator.is_available():
         warnings.warn("pin_memory is set but there is no accelerator; batches are not pinned", stacklevel=3)
         return False

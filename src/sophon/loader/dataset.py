@@ -17,6 +17,7 @@ from sophon.link.credentials import Credentials
 from sophon.link.transport import Opened, Transport
 from sophon.loader.account.bad import BadSamples
 from sophon.loader.account.stats import Stats
+from sophon.loader.epoch.device import divided
 from sophon.loader.epoch.finishers import Here
 from sophon.loader.epoch.finishing import Finishing
 from sophon.loader.epoch.mending import Mending
@@ -35,7 +36,7 @@ from sophon.loader.sources.samples import Samples
 from sophon.loader.sources.sources import Address, Sources, addresses_of, transport_to
 from sophon.loader.sources.verified import VerifiedTransport
 from sophon.loader.torch_import import Dataset, in_worker, need_torch
-from sophon.pipeline import Key, Pipeline
+from sophon.pipeline import Key, Pipeline, Tensor
 from sophon.pipeline.pipeline import in_words
 from sophon.plan.plan import Plan
 from sophon.process.arenas import bound_arenas
@@ -54,24 +55,28 @@ class RemoteDataset(Dataset[Any]):
 
     Args:
         url: Address of the data set, a list of addresses of nodes that hold copies or parts of it, a path for local
-            mode, a transport, a torchvision or Hugging Face data set that consists of files, or
-            `from_dataset(…)` of one's own.
+            mode, a transport, a torchvision or Hugging Face data set that consists of files, or `from_dataset(…)` of
+            your own.
         pipeline: A `Pipeline`, a list of ops, or a torchvision transform; by default the transform of the data set.
         seed: Seed of all randomness.
         policy: "none", "all", "resize" or a cut such as "2:webp" for all samples; a plan: a `Plan`, the `Path` of one,
             or one cut per sample; or "optimal", "sophon" or "fastflow", which measure in the first epoch and plan for
-            those that follow, all worker processes together. These have to be told of each epoch, by `set_epoch` or
-            by an `EpochSampler`.
-            See `Planning` for more: where a profile is kept, whether lossy codecs are allowed.
+            those that follow, all worker processes together. These have to be told about each epoch, with `set_epoch`
+            or an `EpochSampler`. See `Planning` for more: where a profile is kept, whether lossy codecs are allowed.
         on_error: What to do with a sample that cannot be loaded: "raise" its error, "substitute" the next good one of
             the data set, or "skip" it, which makes its batch smaller; `OnError(…)` to limit how many may be bad.
         output: "torch" tensors, or "numpy" arrays, which need no torch; `Output(…)` to include further columns.
         target_transform: Applied to labels; seeded for each sample and run in the same place as your own steps.
-        credentials: What to show to the storage node; from the environment by default.
-        faults: What to do when nodes are late or away. With `hedge`, requests are sent by threads.
+        credentials: Credentials for the storage node; from the environment by default.
+        faults: What to do when nodes are late or do not answer. With `hedge`, requests are sent by threads.
         cache: Keep the results of the ops before the first random one, and run those ops once: True, a cut such as
             "1:webp", or `Cache(…)` to choose where and how much.
     """
+
+    table: Tensor | None
+    """What the device makes of each byte, where `output` names one; `pipeline` is then what comes before that."""
+    whole: Pipeline
+    """All ops, those of the device too."""
 
     def __init__(
         self,
@@ -94,7 +99,7 @@ class RemoteDataset(Dataset[Any]):
         found = given(url, pipeline, target_transform)  # of an object: its files and transforms
         url, pipeline, target_transform = found.source, found.pipeline, found.target_transform
         self.faults = told.faults
-        self.pipeline = as_pipeline(pipeline)
+        self.pipeline, self.table = self._divided(pipeline, told.output.device)
         self._recipe = pipeline
         self.seed = Key(seed, 0, 0).seed
         digests = None if told.faults.verify is None else Digests.load(told.faults.verify.digests)
@@ -115,6 +120,7 @@ class RemoteDataset(Dataset[Any]):
         _check_columns(columns, opened, self.url)
         is_joint = isinstance(pipeline, Joint)
         self.pipeline, targets = pipeline.bound(self.pipeline, opened) if is_joint else (self.pipeline, None)
+        self.whole = self.whole if self.table is not None else self.pipeline
         if digests is not None:
             _check_told(digests, opened, self.url)
         self.samples = Samples(sources, opened, self.pipeline, self.seed, columns, self.url, told.faults.deadline_s)
@@ -133,6 +139,13 @@ class RemoteDataset(Dataset[Any]):
                 warn_if_blocked(self.pipeline)
             self._try()
 
+    def _divided(self, recipe: Any, device: Any) -> tuple[Pipeline, Tensor | None]:
+        """Return what is done before batches cross to a device, or all of it, and the table for the rest."""
+        self.whole, self.device = as_pipeline(recipe), device
+        if device is None or isinstance(recipe, Joint):
+            return self.whole, None
+        return divided(self.whole)
+
     def _try(self) -> None:
         """Try the callables of the recipe on the first sample."""
         if self.finishing.targets is None:
@@ -144,7 +157,7 @@ class RemoteDataset(Dataset[Any]):
 
     @property
     def said_policy(self) -> str:
-        """The policy as it was given; the cuts in use may come from a loader's plan."""
+        """The policy as given; the cuts in use may come from a loader's plan."""
         return repr(self._said["policy"])
 
     def with_sources(self, sources: Sources) -> RemoteDataset:
@@ -180,7 +193,7 @@ class RemoteDataset(Dataset[Any]):
         if self.is_cached:
             if policy is not None:
                 raise ConfigError(
-                    "a cache decides by itself what is done before it; give no policy and no plan with it"
+                    "a cache determines by itself what is done before it; give neither policy nor plan with it"
                 )
             policy = cache_cut(pipeline, cache)
         elif policy is None and opened.has_bands:
@@ -203,7 +216,7 @@ class RemoteDataset(Dataset[Any]):
 
     @property
     def opened(self) -> Opened:
-        """What is known of the data set."""
+        """The opened data set."""
         return self.samples.opened
 
     @property
@@ -213,7 +226,7 @@ class RemoteDataset(Dataset[Any]):
 
     @property
     def transport(self) -> Transport:
-        """The way to the first source of samples."""
+        """The transport to the first source of samples."""
         return self.sources[0]
 
     @property
@@ -237,7 +250,7 @@ class RemoteDataset(Dataset[Any]):
         Raises:
             ConfigError: A step of the recipe was changed after it was translated, so that the change has no effect.
         """
-        check_unchanged(self._recipe, self.pipeline)
+        check_unchanged(self._recipe, self.whole)
         self._epoch[0] = Key(0, epoch, 0).epoch
         if self._asked is not None:
             self._asked.forget()
@@ -261,7 +274,7 @@ class RemoteDataset(Dataset[Any]):
 
     @property
     def cuts_in_words(self) -> str:
-        """What decides the cuts of samples, in words: a policy, a plan or a cache."""
+        """What determines the cuts of samples, in words: a policy, a plan or a cache."""
         cuts = self.samples.assignment.cuts
         if self.measures is not None:
             return f"policy={self.measures!r}"
@@ -283,6 +296,11 @@ class RemoteDataset(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int | tuple[int, int]]) -> list[Any]:
         """Return several samples, asked for in one request; an index may be (epoch, index)."""
+        if self.table is not None:
+            raise ConfigError(
+                f"device: whole batches are sent to {self.device!r}, by sophon.DataLoader; leave device out where "
+                "samples are wanted one by one"
+            )
         epochs, samples = zip(*(self._resolve(index) for index in indices), strict=True) if indices else ((), ())
         if self._asked is not None:
             pairs = zip(indices, samples, strict=True)
@@ -336,7 +354,7 @@ def _sources(
     pipeline: Pipeline,
     digests: Digests | None,
 ) -> Sources:
-    """Return the ways to all nodes."""
+    """Return the transports to all nodes."""
     if isinstance(url, Sources):
         return url
     deadline_s = faults.deadline_s
@@ -385,13 +403,13 @@ def _check_alike(first: RemoteDataset, other: RemoteDataset) -> None:
     for name, (one, two) in told.items():
         if one != two:
             raise ConfigError(
-                f"{other.url} has {name}={two!r} and {first.url} {name}={one!r}; data sets are joined if they differ "
-                "in their samples alone"
+                f"{other.url} has {name}={two!r} and {first.url} {name}={one!r}; data sets can be joined only if they "
+                "differ just in their samples"
             )
 
 
 def _verified(nodes: list[Transport], faults: Faults, digests: Digests | None, pipeline: Pipeline) -> list[Transport]:
-    """Return the ways to all nodes, with a check of what they send if the user wants that."""
+    """Return the transports to all nodes, with a check of what they send if the user wants that."""
     if faults.verify is None or digests is None:
         return nodes
     return [VerifiedTransport(node, digests, faults.verify.samples, pipeline) for node in nodes]
@@ -409,14 +427,14 @@ def _names_of(recipe: Any, columns: Sequence[str], target_transform: Any) -> Seq
 
 
 def _checked(faults: Faults, digests: Digests | None) -> str:
-    """Return how what nodes send is checked, and by which digests; what was kept unchecked is not for who checks."""
+    """Return how replies of nodes are checked, and with which digests; part of the key of a cache."""
     return "" if faults.verify is None or digests is None else f"{faults.verify.samples} {digests.name}"
 
 
 def _check_told(digests: Digests, opened: Opened, url: str) -> None:
-    """Raise if digests are of another data set, or of the same and the node says something else of it than they do."""
+    """Raise if digests belong to another data set, or contradict what the node says about it."""
     if digests.fingerprint != opened.fingerprint:
-        raise ConfigError(f"verify: the digests are of another data set than {url}; make them again")
+        raise ConfigError(f"verify: the digests do not belong to {url}; make them again")
     if len(digests) != opened.samples:
         raise ProtocolError(
             f"{url} lied about its data set: it says that there are {opened.samples:,} samples, and there are digests "

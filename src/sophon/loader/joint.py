@@ -1,4 +1,4 @@
-"""Joint: a recipe over whole samples, picture and targets together, and what a sample is made of."""
+"""Joint: a recipe over whole samples (picture and targets), and the shape of a sample."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _IMAGE = "image"
 
 @dataclass(frozen=True)
 class Joint:
-    """A recipe for samples of several fields, as torchvision's v2 has them: ``transform(image, target)``.
+    """A recipe for samples with several fields, as in torchvision's v2: ``transform(image, target)``.
 
     Args:
         transform: A transform of torchvision's v2, or anything that takes a sample of this shape.
         sample: What a sample is: a tuple, list or dict, nested as you like, of the names of fields; "image" is the
             picture, "label" the class of its folder, and a column of the data set is its value. A transform is called
             with the parts of a tuple, ``("image", {"boxes": "boxes", "labels": "labels"})``, or with the dict.
-        kinds: What fields or columns are that do not say so themselves: "mask", "boxes:xyxy", "boxes:xywh",
-            "boxes:cxcywh", "boxes:relative" (YOLO's shares of the picture), "keypoints:17", "labels", "values",
+        kinds: Kinds of fields or columns that do not declare one themselves: "mask", "boxes:xyxy", "boxes:xywh",
+            "boxes:cxcywh", "boxes:relative" (YOLO's fractions of the picture), "keypoints:17", "labels", "values",
             "text" or "bytes".
     """
 
@@ -48,7 +48,7 @@ class Joint:
 
     @property
     def ops(self) -> JointOps:
-        """What the transform becomes."""
+        """The translation of the transform."""
         return joint_ops(self.transform, leads=next(_leaves(self.sample)) == _IMAGE)
 
     @property
@@ -60,7 +60,7 @@ class Joint:
         """Return the pipeline and the targets for a data set, whose fields say what they are.
 
         Raises:
-            ConfigError: The data set lacks a field, or nobody says what it is.
+            ConfigError: The data set lacks a field, or its kind is unknown.
         """
         fields, columns = divided(self.names, opened)
         if LABEL in _leaves(self.sample) and not opened.has_labels:
@@ -73,7 +73,7 @@ class Joint:
         recipe = self.ops
         boxes = [name for name, kind in kinds.items() if kind.partition(":")[0] == BOXES]
         if pipeline.looks and len(boxes) > 1:
-            raise ConfigError(f"sample: a step draws by the boxes, and there are several: {', '.join(boxes)}")
+            raise ConfigError(f"sample: a step depends on the boxes, and there are several: {', '.join(boxes)}")
         targets = Targets(self.sample, fields, kinds, recipe.followers, recipe.form)
         return pipeline.along([(name, kinds[name]) for name in fields]), targets
 

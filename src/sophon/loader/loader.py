@@ -24,6 +24,7 @@ from sophon.loader.arguments import (
     bound_ahead,
     can_pin,
     collate_of,
+    device_of,
     divided,
     order_of,
     relaxed_order,
@@ -70,29 +71,29 @@ class DataLoader:
 
     The sequence of batches is a function of the data set, the pipeline, the batch size, the seed and the epoch:
     workers, threads or processes, cuts and failures on the way do not change it. Several ranks divide it among
-    themselves in equal steps; `state_dict` says in a few numbers where it stands, and any number of ranks and workers
-    can go on from there. Only with ``order="relaxed"`` does it also depend on what is finished first; the tensors of a
-    sample stay the same.
+    themselves in equal steps; `state_dict` describes the position in a few numbers, and any number of ranks and workers
+    can continue from there. Only with ``order="relaxed"`` does it also depend on what is finished first; the tensors of
+    a sample stay the same.
 
     With an address or a path first, the second argument is the pipeline, and torch's arguments are keywords. With a
-    data set first, torch's positional order holds: ``DataLoader(dataset, 64, True)``. Where an argument is torch's and
-    nothing else is said below, it means what it means there.
+    data set first, torch's positional order holds: ``DataLoader(dataset, 64, True)``. Unless noted below, torch's
+    arguments have torch's meanings.
 
     Args:
         data: Address ``grpc://host:port/dataset``, a list of addresses of nodes that hold copies or parts of a data
-            set, a path, a torchvision or Hugging Face data set that consists of files, `from_dataset(…)` of
-            one's own, a `RemoteDataset`, or a `Subset` or `ConcatDataset` of torch's of any of these.
+            set, a path, a torchvision or Hugging Face data set that consists of files, `from_dataset(…)` of your own, a
+            `RemoteDataset`, or torch's `Subset` or `ConcatDataset` of any of these.
         pipeline: A `Pipeline`, a list of ops that begins with `Decode`, or a transform of torchvision, timm or
             albumentations, or a callable, that takes a picture; not with a `RemoteDataset`, which has its own, nor with
             an object that has a transform.
         positional: Torch's further arguments, after a data set.
         batch_size: Samples in a batch; None for single samples, which are not collated.
         shuffle: Whether samples come in random order, a different one in each epoch.
-        sampler: Decides the order instead, as in torch: for this rank alone. It must have a length.
-        batch_sampler: Decides the batches instead.
-        num_workers: Number of threads or processes that finish samples; 0 means the thread that iterates; "auto"
-            follows the measured bottleneck: workers, requests under way and bytes read ahead. See `Workers` for more.
-            By default "auto" with a storage node, and 0 without one.
+        sampler: Determines the order instead, as in torch, for this rank alone. It must have a length.
+        batch_sampler: Determines the batches instead.
+        num_workers: Number of threads or processes that finish samples; 0 means the iterating thread; "auto" follows
+            the measured bottleneck: workers, concurrent requests and bytes read ahead. See `Workers` for more. By
+            default "auto" with a storage node, and 0 without one.
         collate_fn: Makes a batch from a list of samples; by default torch's. It may draw from the global
             generators of Python, NumPy and torch, as CutMix and MixUp do: they are seeded for each batch from the seed,
             the epoch and the batch's place in it, and restored afterwards.
@@ -103,7 +104,7 @@ class DataLoader:
         multiprocessing_context: How processes are started: "fork" where there is one, "spawn" or "forkserver". It also
             asks for processes where threads would do.
         generator: Supplies the seed, if `seed` is not given.
-        prefetch_factor: Largest number of batches that are made ahead per worker; by default only bytes are bounded.
+        prefetch_factor: Largest number of batches made ahead per worker; by default only bytes are bounded.
         persistent_workers: Keep processes between epochs. Otherwise those of the next epoch are forked when it begins,
             and see your objects as they are then.
         pin_memory_device: Device of the pinned memory; only the current accelerator is supported.
@@ -111,20 +112,20 @@ class DataLoader:
         seed: Seed of the order and of all random ops; 0 by default.
         policy: "optimal" measures and plans from the first samples on; "sophon" and "fastflow" measure in the first
             epoch and plan for those that follow; "none", "all", "resize" and a cut such as "2:webp" are the same for
-            all samples; a `Plan`, the `Path` of one, or one cut per sample is a plan. By default "optimal", where the
-            data lie behind a storage node. `Planning(…)` says more: where a profile is kept, whether lossy codecs are
-            allowed.
+            all samples; a `Plan`, the `Path` of one, or one cut per sample is a plan. By default "optimal" with a
+            storage node. `Planning(…)` sets more: where a profile is kept, whether lossy codecs are allowed.
         order: "strict" for batches that are the same in every run; "relaxed", or `Relaxed(max_delay)`, for batches of
             what is finished first, so that slow samples do not hold up others (`loader.log` records the order);
             `Replay(log)` for the batches of a recorded run.
         on_error: What to do with a sample that cannot be loaded: "raise" its error, "substitute" the next good one of
             the data set, or "skip" it, which makes its batch smaller; `OnError(…)` to limit how many may be bad.
-        output: "torch" tensors, or "numpy" arrays, which need no torch; `Output(…)` to include further columns.
+        output: "torch" tensors, or "numpy" arrays, which need no torch; `Output(…)` to include further columns, or
+            to have batches on a device.
         target_transform: Applied to labels; seeded for each sample and run in the same place as your own steps.
-        credentials: What to show to the storage node; from the environment by default.
-        faults: What to do when nodes are late or away: `Faults(deadline_s=…, hedge=…, fallback=…)`.
+        credentials: Credentials for the storage node; from the environment by default.
+        faults: What to do when nodes are late or do not answer: `Faults(deadline_s=…, hedge=…, fallback=…)`.
         cache: Keep the results of the ops before the first random one, and run those ops once: True, a cut such as
-            "1:webp", or `Cache(…)` to choose where and how much. Takes the place of a policy.
+            "1:webp", or `Cache(…)` to choose where and how much. Replaces a policy.
         ranks: Which of several training processes this is, `Ranks(…)`; by default as torch.distributed or the launcher
             says when an epoch begins.
     """
@@ -185,7 +186,9 @@ class DataLoader:
         pipeline, positional = divided(inner, pipeline, positional)
         told = told.with_positional(positional)
         told.check()
-        self.dataset = own.open(inner, pipeline, told.generator)
+        # A collate_fn is given finished samples, and its batches go to a device as they are.
+        opened_as = own if told.collate_fn is None else own.on_host()
+        self.dataset = opened_as.open(inner, pipeline, told.generator)
         self._make(told, own, indices)
 
     # long: what users said is handed to what it is for, in one place.
@@ -199,7 +202,7 @@ class DataLoader:
         is_auto = workers.number == "auto"
         kind = workers_kind(workers, told, self._own_code(told))
         if dataset.faults.hedge and workers.number == 0:
-            raise ConfigError("hedge: asking twice needs threads that fetch; use num_workers of at least 1")
+            raise ConfigError("hedge: asking twice needs fetching threads; use num_workers of at least 1")
         requests = workers.max_requests or MachineConfig.max_requests * samples.sources.nodes
         self._told = told
         self.num_workers: int = cores_here() if isinstance(workers.number, str) else workers.number
@@ -218,6 +221,7 @@ class DataLoader:
             collate_of(told, dataset.output),
             self.pin_memory,
             told.timeout or math.inf,
+            device_of(own.device, dataset, told),
         )
         self._place = Place()
         self._running = Running()  # the latest pass
@@ -284,7 +288,7 @@ class DataLoader:
             len(self)  # samples that must be shared evenly and cannot be are found here
 
     def _own_code(self, told: TorchArguments) -> str:
-        """Return what the loader runs of the user's own, in words; "" for nothing."""
+        """Return which user code the loader runs, in words; "" if none."""
         finishing = self.dataset.finishing
         first = finishing.pipeline.first_call
         names = [title(finishing.pipeline.ops[first])] if first < len(finishing.pipeline) else []
@@ -297,7 +301,7 @@ class DataLoader:
         """Return whether this loader measures and plans for itself."""
         samples = self.dataset.samples
         if self.dataset.is_cached and policy is not None:
-            raise ConfigError(f"policy {policy!r}: a cache decides by itself what is done before it; give no policy")
+            raise ConfigError(f"policy {policy!r}: a cache determines by itself what is done before it; give no policy")
         measures = policy is None or (isinstance(policy, str) and policy in MEASURED)
         if self.dataset.is_cached or not measures:
             return False
@@ -323,7 +327,7 @@ class DataLoader:
 
     @property
     def plan(self) -> Plan | None:
-        """The plan of this epoch: `print(loader.plan.explain())` says what and why.
+        """The plan of this epoch: `print(loader.plan.explain())` shows what was decided and why.
 
         None where this loader does not plan, and until the epoch after the one that was measured begins.
         """
@@ -331,7 +335,7 @@ class DataLoader:
 
     @property
     def log(self) -> OrderLog | None:
-        """In relaxed order, which samples came in which batches: `Replay(loader.log)` gives the same ones again."""
+        """In relaxed order, which samples came in which batches; `Replay(loader.log)` repeats them."""
         return self._passes.log
 
     @property
@@ -346,7 +350,7 @@ class DataLoader:
 
     @property
     def resources(self) -> Resources | None:
-        """What the loader has measured of the link, the storage node, the trainer and the consumer."""
+        """What the loader has measured about the link, the storage node, the trainer and the consumer."""
         return None if self._planner is None else self._planner.resources()
 
     @property
@@ -386,7 +390,7 @@ class DataLoader:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _FIXED and self.__dict__.get("_is_made"):
-            raise ConfigError(f"{name} of a loader cannot be changed once it is made; make another one")
+            raise ConfigError(f"{name} of a loader cannot be changed after creation; create another one")
         super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
@@ -403,17 +407,17 @@ class DataLoader:
     def set_epoch(self, epoch: int) -> None:
         """Continue with this epoch; otherwise every pass is the next one, starting from 0.
 
-        The epoch in which a state was loaded continues where it was left; any other starts at its beginning.
+        An epoch for which a state was loaded continues where it stopped; any other starts at its beginning.
         """
         at_least("epoch", epoch, 0)
         self._place.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the training loop stands: a small dict of JSON values.
+        """Return the position of the training loop: a small dict of JSON values.
 
-        It counts the batches that were handed out, not those that are being made; so it may be taken at any time. It is
-        the same on all ranks, except in the middle of an epoch in relaxed order: there each rank has its own, with the
-        few samples that left out of turn, at most `max_delay` × batch_size late and as many early ones.
+        It counts the batches that were delivered, not those being made; so it may be taken at any time. It is the same
+        on all ranks, except in the middle of an epoch in relaxed order: there each rank has its own, with the few
+        samples that were delivered out of turn, at most `max_delay` × batch_size late and as many early ones.
         """
         return self._state(*self._place.at).to_dict()
 
@@ -438,7 +442,7 @@ class DataLoader:
             samples=self._sampling.total(),
             shuffle=self._sampling.is_shuffled,
             dataset=self.dataset.opened.fingerprint + self._sampling.subset,
-            pipeline=self.dataset.pipeline.fingerprint,
+            pipeline=self.dataset.whole.fingerprint,
             plan=self.revisions,
             turns=None if turns is None else turns.to_dict(),
             sampler=self._sampling.state(epoch, self._place.is_ahead),
@@ -457,9 +461,9 @@ class DataLoader:
         return self._begin(self._running)
 
     def _begin(self, running: Running) -> Generator[Any]:
-        """Return the next pass; its engine, if it has one, is added to those that run when it does."""
+        """Return the next pass; its engine, if any, is added to `running` when it starts."""
         if self._is_closed:
-            raise ConfigError("this loader is closed; make another one")
+            raise ConfigError("this loader is closed; create another one")
         if self._latest.was_dropped:  # trainers try whether a loader can be iterated over: that is no epoch
             self._place.take_back()
         epoch, cursor, turns = self._place.begin()
@@ -482,7 +486,7 @@ class DataLoader:
         """Iterate over the next epoch and show a bar with its progress, its speed and how long it waited.
 
         Args:
-            description: Text beside the bar; by default the epoch.
+            description: Text next to the bar; by default the epoch.
             console: A `rich.console.Console` to show it on; by default the error stream.
         """
         batches = iter(self)
@@ -519,7 +523,7 @@ class DataLoader:
     def explain(self) -> str:
         """Return in words where the time of the last epoch went, and what would help."""
         if self._spent is None:
-            return "No epoch was run yet: iterate over the loader first."
+            return "No epoch has run yet: iterate over the loader first."
         spent, plan = self._spent
         setup = replace(
             self._setup,
@@ -559,8 +563,8 @@ class DataLoader:
     def _check_empty(self, ranks: Rank) -> None:
         if ranks.size > 1:
             raise BudgetError(
-                f"all samples of a batch are bad; to leave it out would make rank {ranks.rank} take "
-                f"fewer steps than the others, which would wait forever. Use on_error='substitute'."
+                f"all samples of a batch are bad; leaving it out would make rank {ranks.rank} take fewer steps than "
+                "the others, which would wait forever. Use on_error='substitute'."
             )
 
     def _warn_of_smaller_cuts(self, samples: int, smaller: int) -> None:
@@ -568,8 +572,8 @@ class DataLoader:
         if not chooses and self._planner is None and smaller > _MANY * samples and not self._warned:
             self._warned = True
             warnings.warn(
-                f"{self.dataset.url} sent {smaller:,} of {samples:,} samples as raw files instead of making the cut "
-                "that was asked for (overload, or files that cannot be cut that way); the tensors are the same. "
+                f"{self.dataset.url} sent {smaller:,} of {samples:,} samples as raw files instead of making the "
+                "requested cut (overload, or files that cannot be cut that way); the tensors are the same. "
                 "sophon_smaller_cuts_total on its --metrics-port counts the reasons.",
                 OffloadWarning,
                 stacklevel=3,

@@ -1,4 +1,4 @@
-"""A data set given as an object: its files as a source, its transforms as a pipeline, and the proof that both fit.
+"""A data set given as an object: its files as a source, its transforms as a pipeline, and a check that both match.
 
 The first, the middle and the last sample are read as the object reads them, and as we do: a picture or a target that
 differs is an error, since all others may differ too.
@@ -32,7 +32,7 @@ from sophon.store.objects.recognise import files_of
 
 @dataclass(frozen=True)
 class Given:
-    """What to load, whatever it was given as.
+    """What to load.
 
     Args:
         source: An address, a path, or a transport.
@@ -77,11 +77,11 @@ def given(data: Any, pipeline: Any, target_transform: Callable[[Any], Any] | Non
         if not hasattr(type(data), "__getitem__"):
             return Given(data, pipeline, target_transform)
         raise ConfigError(
-            f"{type(data).__name__} does not say where its files lie; give sophon.from_dataset(ds, path=…, target=…), "
-            "an address or a path"
+            f"{type(data).__name__} does not tell where its files are; give sophon.from_dataset(ds, path=…, "
+            "target=…), an address or a path"
         )
     if isinstance(pipeline, Joint):
-        raise ConfigError("pipeline: Joint is for samples with fields; serve or open the files of the data set instead")
+        raise ConfigError("pipeline: Joint needs samples with fields; serve or open the files of the data set instead")
     then = _one_of("target_transform", target_transform, files.target_transform)
     if files.refusal and pipeline is None:
         raise ConfigError(f"{files.title}: {files.refusal}; give a pipeline that begins with the bytes of a file")
@@ -94,7 +94,7 @@ def given(data: Any, pipeline: Any, target_transform: Callable[[Any], Any] | Non
 def _one_of(name: str, told: Any, own: Any) -> Any:
     if told is not None and own is not None and told is not own:
         own_name = "transform" if name == "pipeline" else name
-        raise ConfigError(f"{name}: the data set has a {own_name} of its own; leave one of them out")
+        raise ConfigError(f"{name}: the data set already has a {own_name}; leave one of them out")
     return told if told is not None else own
 
 
@@ -128,7 +128,7 @@ def _compare(files: FileSet) -> None:
         label = manifest.label(index)
         ours = files.targets[label] if files.targets is not None and label is not None else label
         if not _same(ours, target) and not (ours == -1 and target is None):
-            raise ConfigError(f"{where}: the object's target is {target!r:.80}, and {ours!r:.80} was found; {_REMEDY}")
+            raise ConfigError(f"{where}: the object's target is {target!r:.80}, but {ours!r:.80} was found; {_REMEDY}")
 
 
 _REMEDY = "give sophon.from_dataset(ds, path=…, target=…), or its files and labels as a listing"
@@ -139,7 +139,7 @@ def _compare_picture(theirs: Any, ours: Any, where: str) -> None:
     if not hasattr(theirs, "tobytes") or not hasattr(theirs, "mode"):
         raise ConfigError(
             f"{where}: the object gives a {type(theirs).__name__} where a picture was expected: it does more than its "
-            "transform says. Give a pipeline that does the same from the bytes of a file, and check=False"
+            "transform. Give a pipeline that does the same from the bytes of a file, and check=False"
         )
     if (theirs.mode, size, theirs.tobytes()) != (ours.mode, ours.size, ours.tobytes()):
         raise ConfigError(
@@ -174,8 +174,8 @@ def check_unchanged(recipe: Any, pipeline: Pipeline) -> None:
         if not _is_same_step(was, found):
             name = title(was if was is not None else found)
             raise ConfigError(
-                f"step {position}, {name}, was changed after the loader was made, which keeps it as it was; make "
-                "another loader with the changed recipe, and set_epoch to go on with"
+                f"step {position}, {name}, was changed after the loader was created, which has no effect; create "
+                "another loader with the changed recipe, and continue with set_epoch"
             )
 
 

@@ -1,4 +1,4 @@
-"""What users may say beyond torch's arguments: one frozen object for each concern, all of it optional."""
+"""Options beyond torch's arguments: one frozen object for each concern, all optional."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def at_least(name: str, value: Any, least: int) -> None:
 
 @dataclass(frozen=True)
 class Faults:
-    """What to do when storage nodes are late or away.
+    """What to do when storage nodes are late or do not answer.
 
     Args:
         deadline_s: How long nothing may come before an error is raised.
-        hedge: Ask a second time for what is late, at another node if there is one: after so many seconds of silence, or
-            True to learn from the others how long that is.
+        hedge: Repeat a late request, at another node if there is one: after this many seconds of silence, or True to
+            learn the time from other requests.
         fallback: Path of the same files, which are read directly while no storage node answers.
-        verify: How to check that nodes send what they should, for nodes that are not your own; costs some CPU.
+        verify: How to check what nodes send, for nodes that are not your own; costs some CPU.
     """
 
     deadline_s: float = MachineConfig.deadline_s
@@ -64,7 +64,7 @@ class Planning:
     Args:
         policy: What `policy=` takes: "optimal", "sophon" or "fastflow", which measure and plan; "none", "all", "resize"
             or a cut such as "2:webp", the same for all samples; or a plan.
-        profile: Where what was measured is kept for the next run: a path; by default the user's cache folder; False for
+        profile: Where measurements are kept for the next run: a path; by default the user's cache folder; False for
             nowhere.
         share: Share of the samples that the first epoch sends in various codecs, to learn what they cost.
         allow_lossy: Whether codecs that change the tensors may be used.
@@ -77,7 +77,7 @@ class Planning:
 
     @property
     def profile_path(self) -> Path | None:
-        """Where the profile is kept, if the user said so."""
+        """Where the profile is kept, if the user gave a path."""
         return None if self.profile is None or isinstance(self.profile, bool) else Path(self.profile)
 
 
@@ -88,7 +88,7 @@ class OnError:
     Args:
         action: "raise" its error, "substitute" the next good one of the data set, or "skip" it, which makes its batch
             smaller.
-        budget: How many samples may be bad: a number, or a share of the data set; more are a `BudgetError`.
+        budget: How many samples may be bad: a number, or a share of the data set; more raise a `BudgetError`.
     """
 
     action: str = "raise"
@@ -107,16 +107,22 @@ class Output:
         kind: "torch" tensors, or "numpy" arrays, which need no torch.
         columns: Further columns and fields of the data set to include, as a dict; "id" is the sample's id, and a
             field comes as bytes.
+        device: Where the batches of a `DataLoader` are to be, as torch names it: "cuda", "cuda:1", "cpu". Where the
+            recipe ends with ToTensor and Normalize they cross to it as bytes and become floats there, with the same
+            bits. None leaves them on the host.
     """
 
     kind: str = "torch"
     columns: Sequence[str] = ()
+    device: Any = None
 
     def __post_init__(self) -> None:
         if self.kind not in OUTPUTS:
             raise ConfigError(f"output: expected torch or numpy, got {self.kind!r}")
         if isinstance(self.columns, str) or not all(isinstance(name, str) for name in self.columns):
             raise ConfigError(f"columns: expected a sequence of names, got {self.columns!r}")
+        if self.device is not None and self.kind != "torch":
+            raise ConfigError(f'device: {self.device!r} takes tensors; use output="torch", or leave device out')
         object.__setattr__(self, "columns", tuple(self.columns))
 
 
@@ -125,14 +131,13 @@ class Workers:
     """How samples are finished at the trainer, and how far ahead of the training loop; given as `num_workers`.
 
     Args:
-        number: How many; 0 finishes samples in the thread that iterates; "auto" follows the measured bottleneck:
-            workers, requests under way and bytes read ahead.
-        kind: "threads" or "processes". By default processes where code of your own is run (a step of the pipeline,
+        number: How many; 0 finishes samples in the iterating thread; "auto" follows the measured bottleneck: workers,
+            concurrent requests and bytes read ahead.
+        kind: "threads" or "processes". By default processes if your own code is run (a step of the pipeline,
             target_transform, collate_fn or worker_init_fn), which may hold Python's lock and draw from the global
-            generators, and threads where none is. Either way this process fetches and plans, and the batches are the
-            same.
+            generators, and threads otherwise. Either way this process fetches and plans, and the batches are the same.
         buffer_bytes: Bound on the bytes of samples that are asked for and not yet handed out.
-        max_requests: Requests under way at once; by default 2 for each node; "auto" workers find a number of their own.
+        max_requests: Concurrent requests; by default 2 for each node; "auto" workers find their own number.
     """
 
     number: int | str = "auto"
@@ -156,7 +161,7 @@ class Workers:
 class Ranks:
     """Which of several training processes this is.
 
-    By default torch.distributed says so, or the environment of the launcher, when an epoch begins. `Ranks(0, 1)` is
+    By default it is taken from torch.distributed or the launcher's environment when an epoch starts. `Ranks(0, 1)` is
     for a loader that one rank uses alone, such as for validation.
 
     Args:
@@ -176,14 +181,14 @@ class Ranks:
     def __post_init__(self) -> None:
         check_uneven(self.uneven)
         if (self.rank is None) != (self.size is None):
-            raise ConfigError("rank and size go together; give both, or neither to have them found")
+            raise ConfigError("rank and size go together; give both, or neither to detect them")
         if self.group is not None and self.rank is not None:
             raise ConfigError("give rank and size, or the group that knows them")
         if self.rank is not None:
             self.found()
 
     def found(self) -> Rank:
-        """Return which process this is, as far as is known now."""
+        """Return which process this is, as far as known now."""
         if self.group is not None:
             return rank_in(self.group)
         return find_rank(self.rank, self.size)
@@ -207,7 +212,7 @@ class Told:
 
     @classmethod
     def of(cls, policy: Any, on_error: Any, output: Any, faults: Any) -> Told:
-        """Return the full settings for what users may give in short form."""
+        """Return the full settings from their short forms."""
         if faults is not None and not isinstance(faults, Faults):
             raise ConfigError(f"faults: expected Faults(deadline_s=…, hedge=…, fallback=…), got {faults!r}")
         return cls(

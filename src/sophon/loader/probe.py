@@ -1,4 +1,4 @@
-"""probe: three short runs that say what holds training back, before anything is planned.
+"""probe: three short runs that show what holds training back, before anything is planned.
 
 Concurrency: as many threads as the loader uses; none is left behind.
 """
@@ -44,7 +44,7 @@ def probe(
     """Measure the training step, raw fetching and preprocessing, each alone.
 
     Args:
-        loader: What feeds the training; it is not advanced.
+        loader: The loader to measure; it is not advanced.
         step: Called with one batch, as in training; the batch holds random numbers. None if there is none to measure.
         batches: How many batches each run takes.
         seconds: How long all runs may take together; a run that is not finished by then counts with what it has
@@ -137,12 +137,12 @@ def _fetch(
                     held_bytes += len(reply.payload)
     elapsed_s = time.monotonic() - start_s
     if not kept:
-        raise ConfigError(f"no sample of {dataset.url} could be read; look at its files")
+        raise ConfigError(f"no sample of {dataset.url} could be read; check its files")
     return done / max(elapsed_s, 1e-9), kept
 
 
 def _until(end_s: float, fetch: Fetch, samples: list[int]) -> list[tuple[int, Reply]]:
-    """Return what comes of a request before its time is over, at least one reply, in the order of its samples."""
+    """Return the replies of a request before its time is over, at least one, in the order of its samples."""
     replies: list[Reply] = []
     for reply in fetch:
         replies.append(reply)
@@ -153,7 +153,7 @@ def _until(end_s: float, fetch: Fetch, samples: list[int]) -> list[tuple[int, Re
 
 
 def _requests(dataset: RemoteDataset, order: list[int]) -> list[tuple[Transport, list[int]]]:
-    """Return who is asked for what: the first holder of each sample, and each of them in turn."""
+    """Return which source is asked for what: the first holder of each sample, and each of them in turn."""
     by_holder: dict[int, list[int]] = {}
     for sample in order:
         by_holder.setdefault(dataset.sources.holders_of(sample)[0], []).append(sample)

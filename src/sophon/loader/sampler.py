@@ -1,4 +1,4 @@
-"""A sampler for torch's own DataLoader: it tells the epoch with every index, so that nothing needs `set_epoch`."""
+"""A sampler for torch's own DataLoader: it passes the epoch with every index, so that nothing needs `set_epoch`."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Pass:
 
 
 class EpochCallback:
-    """Tells a `RemoteDataset` each epoch under Hugging Face's Trainer: ``Trainer(…, callbacks=[EpochCallback()])``.
+    """Tells a `RemoteDataset` about epochs under Hugging Face's Trainer: ``Trainer(…, callbacks=[EpochCallback()])``.
 
     The Trainer tells its sampler; with several processes, or after resuming in the middle of an epoch, it does not
     tell the data set, whose random ops would then be those of epoch 0.
     """
 
     def on_epoch_begin(self, _args: Any, state: Any, _control: Any, **more: Any) -> None:
-        """Tell the data set which epoch begins or goes on."""
+        """Tell the data set which epoch starts or continues."""
         epoch = int((state.epoch or 0) + 1e-6)  # a fraction of an epoch, where it goes on
         for dataset in _members(more["train_dataloader"].dataset):
             if isinstance(dataset, RemoteDataset):
@@ -68,7 +68,7 @@ class EpochSampler(Sampler[Any]):
         shuffle: Whether the order is random, or that of the data set.
         seed: Seed of that order.
         ranks: Which of several training processes this is, and what to do if samples cannot be shared evenly. By
-            default it gets all samples, since Lightning and Accelerate divide what a sampler gives by themselves.
+            default it gets all samples, since Lightning and Accelerate divide a sampler's samples themselves.
     """
 
     def __init__(
@@ -118,20 +118,20 @@ class EpochSampler(Sampler[Any]):
         return Pass(epoch, row, position) if self._left is None else Pass(epoch, row[self._left], position[self._left])
 
     def left(self, start: int, stop: int) -> Positions:
-        """Return the positions of some samples of the latest pass, if some had left out of turn before it."""
+        """Return the positions of some samples of the latest pass, if some were delivered out of turn before it."""
         return np.arange(start, stop) if self._left is None else self._left[start:stop]
 
     def state_dict(self, taken: int) -> dict[str, Any]:
         """Return where the training loop stands, as a small dict of JSON values, the same on all ranks.
 
         Args:
-            taken: Samples that the loop of this rank has got in the latest pass: batches × batch size. Only the loop
+            taken: Samples that this rank's loop has received in the latest pass: batches × batch size. Only the loop
                 knows: torch's DataLoader asks the sampler ahead of it.
         """
         if isinstance(taken, bool) or not isinstance(taken, int) or taken < 0:
             raise ConfigError(f"taken: expected how many samples the loop has got in this pass, got {taken!r}")
         if taken and self.place.is_ahead:
-            raise ConfigError(f"taken is {taken}, but nothing was asked of this sampler yet")
+            raise ConfigError(f"taken is {taken}, but nothing has been requested from this sampler yet")
         epoch, begun, turns = self.place.at
         cursor = min(begun + taken * self.ranks.size, self._count)
         if turns is not None and taken and self._left is not None:

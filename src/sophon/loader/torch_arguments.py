@@ -15,7 +15,7 @@ _POSITIONAL = 12  # of torch's arguments after the data set; the others are keyw
 
 @dataclass(frozen=True)
 class TorchArguments:
-    """What torch's DataLoader takes, in its order; see there for what each means."""
+    """The arguments of torch's DataLoader, in its order; see there for their meanings."""
 
     batch_size: int | None = 1
     shuffle: bool | None = None
@@ -45,11 +45,11 @@ class TorchArguments:
         return replace(self, **dict(zip(names, values, strict=True)))
 
     def check(self) -> None:
-        """Raise what torch raises for what cannot be: a `ValueError` that says why."""
+        """Raise what torch raises for impossible combinations: a `ValueError` that says why."""
         if self.batch_sampler is not None:
             if self.batch_size != 1 or self.shuffle or self.sampler is not None or self.drop_last:
                 raise ConfigError(
-                    "batch_sampler: it decides all of batch_size, shuffle, sampler and drop_last; leave them out"
+                    "batch_sampler: it determines batch_size, shuffle, sampler and drop_last; leave them out"
                 )
         elif self.batch_size is None:
             if self.drop_last:
@@ -57,7 +57,7 @@ class TorchArguments:
         else:
             at_least("batch_size", self.batch_size, 1)
         if self.sampler is not None and self.shuffle:
-            raise ConfigError("sampler: it decides the order; leave out shuffle")
+            raise ConfigError("sampler: it determines the order; leave out shuffle")
         self._check_workers()
         if isinstance(self.timeout, bool) or not isinstance(self.timeout, int | float) or not self.timeout >= 0:
             raise ConfigError(f"timeout: expected seconds of at least 0, got {self.timeout!r}")
@@ -68,7 +68,7 @@ class TorchArguments:
                 raise ConfigError(f"{name}: expected a function, got {getattr(self, name)!r}")
 
     def _check_workers(self) -> None:
-        """Raise for what needs workers where the user wants none."""
+        """Raise for arguments that need workers if there are none."""
         number = self.num_workers.number if isinstance(self.num_workers, Workers) else self.num_workers
         if self.prefetch_factor is not None:
             at_least("prefetch_factor", self.prefetch_factor, 1)

@@ -1,10 +1,11 @@
-"""torch, where it is installed; NumPy batches (`output="numpy"`) need none of it."""
+"""Imports torch if it is installed; NumPy batches (`output="numpy"`) do not need it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sophon.errors import ConfigError
+from sophon.version import install_command
 
 if TYPE_CHECKING:
     import torch
@@ -37,5 +38,5 @@ def in_worker() -> bool:
 def need_torch(what: str) -> Any:
     """Return torch, or raise an error that says what needs it."""
     if torch is None:
-        raise ConfigError(f'{what} needs torch; pip install "sophon-loader[torch]", or use output="numpy"')
+        raise ConfigError(f'{what} needs torch; run {install_command("torch")}, or use output="numpy"')
     return torch

@@ -2,6 +2,7 @@ from typing import Any
 
 import numpy as np
 
+_Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 _Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 def resize(
@@ -12,5 +13,22 @@ def resize(
     to_size: tuple[int, int],
     down_first: bool,
 ) -> None: ...
-def separate(source: object, out: np.ndarray[Any, np.dtype[np.uint8]]) -> None: ...
-def look_up(source: object, table: _Floats, out: _Floats) -> None: ...
+def separate(
+    source: object,
+    size: tuple[int, int],
+    box: tuple[int, int, int, int],
+    down_first: bool,
+    flip_x: bool,
+    flip_y: bool,
+    out: _Bytes,
+) -> None: ...
+def look_up(
+    source: object,
+    size: tuple[int, int],
+    box: tuple[int, int, int, int],
+    down_first: bool,
+    flip_x: bool,
+    flip_y: bool,
+    out: _Floats,
+    table: _Floats,
+) -> None: ...

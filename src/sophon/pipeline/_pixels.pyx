@@ -12,10 +12,11 @@ sizes are checked against the length of these arrays before anything is read or 
 Concurrency: no global state; the GIL is released.
 """
 
-from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.math cimport ceil
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
+
+from sophon.pipeline._arrow cimport pixels_of
 
 
 cdef extern from *:
@@ -159,34 +160,11 @@ cdef extern from *:
     size_t sophon_separate_wide(const uint8_t *, uint8_t *, uint8_t *, uint8_t *, size_t) noexcept nogil
 
 
-cdef struct ArrowArray:
-    # The Arrow C data interface, as far as it is read here.
-    int64_t length
-    int64_t null_count
-    int64_t offset
-    int64_t n_buffers
-    int64_t n_children
-    const void **buffers
-    ArrowArray **children
-
-
 cdef struct Weights:
     int taps  # of the longest sum
     int32_t *first
     int32_t *count
     int32_t *weight  # size × taps
-
-
-cdef uint8_t *pixels_of(object capsule, int64_t pixels) except NULL:
-    """Return the bytes of a picture of so many pixels, four of each."""
-    cdef ArrowArray *array = <ArrowArray *>PyCapsule_GetPointer(capsule, "arrow_array")
-    cdef ArrowArray *child
-    if array.offset or array.length != pixels or array.n_children != 1:
-        raise ValueError("expected an Arrow array with one list of four bytes per pixel")
-    child = array.children[0]
-    if child.offset or child.length != 4 * pixels or child.n_buffers != 2 or child.buffers[1] == NULL:
-        raise ValueError("expected an Arrow array with four bytes per pixel")
-    return <uint8_t *>child.buffers[1]
 
 
 cdef int weigh(Weights *w, int size, int target) noexcept nogil:
@@ -319,55 +297,137 @@ def resize(source, tuple size, tuple box, target, tuple to_size, bint down_first
         raise MemoryError
 
 
-def separate(source, uint8_t[:, :, ::1] out):
-    """Write the first three bytes of every pixel, channel by channel.
+cdef void plane_rows(const uint8_t *source, size_t stride, uint8_t *out, Py_ssize_t rows, Py_ssize_t width, bint flip_x,
+                     bint flip_y) noexcept nogil:
+    """Write the first three bytes of a box of pixels, channel by channel, mirrored if wanted."""
+    cdef uint8_t *red = out
+    cdef uint8_t *green = out + rows * width
+    cdef uint8_t *blue = out + 2 * rows * width
+    cdef const uint8_t *p
+    cdef Py_ssize_t x, y
+    cdef int wide = sophon_wide()
+    for y in range(rows):
+        p = source + (rows - 1 - y if flip_y else y) * stride
+        if flip_x:
+            p += 4 * (width - 1)
+            for x in range(width):
+                red[x] = p[0]
+                green[x] = p[1]
+                blue[x] = p[2]
+                p -= 4
+        else:
+            x = sophon_separate_wide(p, red, green, blue, width) if wide else 0
+            while x < width:
+                red[x] = p[4 * x]
+                green[x] = p[4 * x + 1]
+                blue[x] = p[4 * x + 2]
+                x += 1
+        red += width
+        green += width
+        blue += width
+
+
+cdef void table_rows(const uint8_t *source, size_t stride, const float *table, float *out, Py_ssize_t rows,
+                     Py_ssize_t width, bint flip_x, bint flip_y) noexcept nogil:
+    """Write the table's entries for a box of pixels, channel by channel, mirrored if wanted."""
+    cdef const float *red = table
+    cdef const float *green = table + 256
+    cdef const float *blue = table + 512
+    cdef float *to_red = out
+    cdef float *to_green = out + rows * width
+    cdef float *to_blue = out + 2 * rows * width
+    cdef const uint8_t *p
+    cdef Py_ssize_t x, y
+    for y in range(rows):
+        p = source + (rows - 1 - y if flip_y else y) * stride
+        if flip_x:
+            p += 4 * (width - 1)
+            for x in range(width):
+                to_red[x] = red[p[0]]
+                to_green[x] = green[p[1]]
+                to_blue[x] = blue[p[2]]
+                p -= 4
+        else:
+            for x in range(width):
+                to_red[x] = red[p[4 * x]]
+                to_green[x] = green[p[4 * x + 1]]
+                to_blue[x] = blue[p[4 * x + 2]]
+        to_red += width
+        to_green += width
+        to_blue += width
+
+
+cdef class Box:
+    """A box of a picture, which may have been resized: what the two functions below read from."""
+
+    cdef const uint8_t *pixels
+    cdef size_t stride
+    cdef uint8_t *resized
+
+    def __dealloc__(self):
+        free(self.resized)
+
+
+cdef Box box_of(source, tuple size, tuple box, bint down_first, Py_ssize_t to_height, Py_ssize_t to_width):
+    """Return a box of a picture, resized to another size if it has not got it."""
+    cdef int width, height, left, top, right, bottom
+    cdef int ok = 1
+    cdef Box found = Box.__new__(Box)
+    width, height = size
+    left, top, right, bottom = box
+    if not (0 <= left < right <= width and 0 <= top < bottom <= height and to_width > 0 and to_height > 0):
+        raise ValueError(f"box {box} is empty or not inside of {size}, or there is no room")
+    found.stride = 4 * <size_t>width
+    found.pixels = pixels_of(source, <int64_t>width * height) + top * found.stride + 4 * <size_t>left
+    if right - left == to_width and bottom - top == to_height:
+        return found
+    found.resized = <uint8_t *>malloc(4 * <size_t>to_width * <size_t>to_height)
+    if found.resized == NULL:
+        raise MemoryError
+    with nogil:
+        ok = _resize(found.pixels, found.stride, right - left, bottom - top, found.resized, <int>to_width,
+                     <int>to_height, down_first)
+    if not ok:
+        raise MemoryError
+    found.pixels, found.stride = found.resized, 4 * <size_t>to_width
+    return found
+
+
+def separate(source, tuple size, tuple box, bint down_first, bint flip_x, bint flip_y, uint8_t[:, :, ::1] out):
+    """Write the first three bytes of every pixel of a box, channel by channel.
 
     Args:
-        source: Arrow array of a picture of the height and width of `out`.
+        source: Arrow array of a picture.
+        size: Its (width, height).
+        box: (left, top, right, bottom), not empty and inside of it; resized to the size of `out`, as `resize` does it.
+        down_first: Whether heights are resized before widths.
+        flip_x: Whether left and right are exchanged, after that.
+        flip_y: Whether top and bottom are exchanged.
         out: 3 × height × width.
     """
-    cdef Py_ssize_t count = out.shape[1] * out.shape[2]
-    cdef Py_ssize_t i
     if out.shape[0] != 3:
         raise ValueError("expected room for 3 channels")
-    if count == 0:
-        return
-    cdef const uint8_t *pixels = pixels_of(source, count)
-    cdef uint8_t *red = &out[0, 0, 0]
-    cdef uint8_t *green = &out[1, 0, 0]
-    cdef uint8_t *blue = &out[2, 0, 0]
+    cdef Box found = box_of(source, size, box, down_first, out.shape[1], out.shape[2])
     with nogil:
-        i = sophon_separate_wide(pixels, red, green, blue, count) if sophon_wide() else 0
-        while i < count:
-            red[i] = pixels[4 * i]
-            green[i] = pixels[4 * i + 1]
-            blue[i] = pixels[4 * i + 2]
-            i += 1
+        plane_rows(found.pixels, found.stride, &out[0, 0, 0], out.shape[1], out.shape[2], flip_x, flip_y)
 
 
-def look_up(source, const float[:, ::1] table, float[:, :, ::1] out):
-    """Write the table's entries for the first three bytes of every pixel, channel by channel.
+def look_up(source, tuple size, tuple box, bint down_first, bint flip_x, bint flip_y, float[:, :, ::1] out,
+            const float[:, ::1] table):
+    """Write the table's entries for the first three bytes of every pixel of a box, channel by channel.
 
     Args:
-        source: Arrow array of a picture of the height and width of `out`.
-        table: 3 × 256: what each value of each channel becomes.
+        source: Arrow array of a picture.
+        size: Its (width, height).
+        box: (left, top, right, bottom), not empty and inside of it; resized to the size of `out`, as `resize` does it.
+        down_first: Whether heights are resized before widths.
+        flip_x: Whether left and right are exchanged, after that.
+        flip_y: Whether top and bottom are exchanged.
         out: 3 × height × width.
+        table: 3 × 256: what each value of each channel becomes.
     """
-    cdef Py_ssize_t count = out.shape[1] * out.shape[2]
-    cdef Py_ssize_t i
     if table.shape[0] != 3 or table.shape[1] != 256 or out.shape[0] != 3:
         raise ValueError("expected a table of 3 × 256 and room for 3 channels")
-    if count == 0:
-        return
-    cdef const uint8_t *pixels = pixels_of(source, count)
-    cdef const float *red = &table[0, 0]
-    cdef const float *green = &table[1, 0]
-    cdef const float *blue = &table[2, 0]
-    cdef float *to_red = &out[0, 0, 0]
-    cdef float *to_green = &out[1, 0, 0]
-    cdef float *to_blue = &out[2, 0, 0]
+    cdef Box found = box_of(source, size, box, down_first, out.shape[1], out.shape[2])
     with nogil:
-        for i in range(count):
-            to_red[i] = red[pixels[4 * i]]
-            to_green[i] = green[pixels[4 * i + 1]]
-            to_blue[i] = blue[pixels[4 * i + 2]]
+        table_rows(found.pixels, found.stride, &table[0, 0], &out[0, 0, 0], out.shape[1], out.shape[2], flip_x, flip_y)

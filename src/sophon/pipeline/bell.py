@@ -1,8 +1,8 @@
-"""The weights of a Gaussian in float32, with the bits of torchvision's two families.
+"""Gaussian weights in float32, bit for bit those of torchvision's v1 and v2.
 
-v1 divides exp(-x²/2σ²) by its sum. Torch's exp is right but for the last bit of a few values in a thousand, where the
-true value lies nearly in the middle between two floats and machines differ; `is_sure` tells for which σ that cannot
-happen.
+v1 divides exp(-x²/2σ²) by its sum. Torch's exp is correctly rounded except for a few values in a thousand, where the
+true value lies almost midway between two floats and machines differ in the last bit; `is_sure` tells for which σ that
+cannot happen.
 
 v2 takes a softmax, whose exp is a fixed chain of float32 multiply-adds wherever torch computes in vectors; only the
 order in which it adds depends on how many numbers a vector has.
@@ -18,10 +18,10 @@ import numpy as np
 from sophon.pipeline import portable
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
-# How near to the middle between two floats a true value is in doubt, in units of the last place: of a million values
-# those that torch rounds to the wrong side are within 0.065.
+# How close to the midpoint between two floats a true value is in doubt, in units of the last place: of a million
+# values, all those that torch rounds the wrong way lie within 0.065.
 _DOUBT = 0.08
-_LEAST = 1e-37  # normal floats end there, and pixels know of nothing so small
+_LEAST = 1e-37  # smallest normal float; far below anything a pixel can show
 
 # Sleef's expf: argument reduction by ln 2 in two parts, then a polynomial, highest power first.
 _LOG2_E = np.float32(1.442695040888963407)
@@ -43,8 +43,8 @@ def weights(count: int, sigma: float, api: str = "v1", lanes: int = 16) -> Float
     Args:
         count: How many, an odd number.
         sigma: Standard deviation in pixels.
-        api: Whose bits: torchvision's "v1" or "v2".
-        lanes: Numbers in a vector of torch's, for v2.
+        api: Which bits to reproduce: torchvision's "v1" or "v2".
+        lanes: How many numbers a torch vector holds, for v2.
     """
     if api == "v1":
         bell = np.array([portable.exp(max(float(e), -200.0)) for e in _exponents(count, sigma)], np.float32)
@@ -54,7 +54,7 @@ def weights(count: int, sigma: float, api: str = "v1", lanes: int = 16) -> Float
 
 
 def is_sure(count: int, sigma: float) -> bool:
-    """Return whether v1's weights are the same whoever computes exp, be it right or wrong in the last bit."""
+    """Return whether v1's weights are the same however exp is rounded in its last bit."""
     for exponent in _exponents(count, sigma)[: count // 2]:  # the others mirror them
         value = portable.exp(max(float(exponent), -200.0))
         if value < _LEAST:
@@ -107,7 +107,7 @@ def _multiply_add(a: Floats, b: Floats | np.float32, c: Floats | np.float32) -> 
 
 
 def _reduce(values: Floats, lanes: int) -> np.float32:
-    """Add floats as torch's softmax does: vectors into one, what is left over into its first lanes, then halves."""
+    """Add floats as torch's softmax does: vectors into one, the remainder into its first lanes, then halves."""
     if len(values) < lanes:
         total = np.float32(0.0)
         for value in values:
@@ -142,7 +142,7 @@ def _sum(values: Floats) -> np.float32:
 
 
 def _add_rows(rows: Floats) -> Floats:
-    """Add rows into four accumulators in turn, what is left over into the first, then the accumulators."""
+    """Add rows into four accumulators in turn, the remainder into the first, then the accumulators."""
     turns = len(rows) // 4
     sums = np.zeros((4, rows.shape[1]), np.float32)
     for turn in rows[: turns * 4].reshape(turns, *sums.shape):

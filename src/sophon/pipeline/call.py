@@ -1,10 +1,10 @@
-"""Call: a step that only the trainer can run: the user's own code, or a transform that has no op.
+"""Call: a step that only the trainer can run, which is user code or a transform without an op.
 
-The callable sees what torchvision would give it, down to the class and the memory layout of a tensor, and what it
-returns is handed on as it is. It may use Python's, NumPy's or torch's global generators: these are seeded from (seed,
-epoch, sample, position) before each call and put back after it, so that its result depends on the sample and not on the
-worker or the order. An object with a generator of its own is seeded through `set_random_seed`, if it has that. What
-depends on something else all the same is found when a loader opens (`loader.trial`).
+The callable sees what torchvision would give it, down to the class and the memory layout of a tensor, and its result is
+passed on unchanged. It may use Python's, NumPy's or torch's global generators: these are seeded from (seed, epoch,
+sample, position) before each call and restored after it, so that the result depends on the sample and not on the worker
+or the order. An object with its own generator is seeded through `set_random_seed`, if it has that method. A callable
+that still depends on something else is detected when a loader opens (`loader.trial`).
 
 Concurrency: the global generators are shared by all threads of a process, so calls take turns under one lock, and
 loaders run them in the thread that iterates or in worker processes. Use worker processes where such a step is slow.
@@ -31,12 +31,12 @@ from sophon.pipeline.seeding import seeded
 from sophon.pipeline.spec import OBJECT, Kind, Spec, Value, ViewSet, arranged
 
 OWN_CODE = "your own code"
-_KEYPOINTS = "KeyPoints"  # class of torchvision's, which may not be there
+_KEYPOINTS = "KeyPoints"  # torchvision class, which may not be installed
 
 
 @dataclass(frozen=True)
 class Form:
-    """What torchvision's tensor is like at a place where our own value is an array.
+    """Describes torchvision's tensor at a point where our own value is an array.
 
     Args:
         is_image: Whether it is a `tv_tensors.Image`.
@@ -47,7 +47,7 @@ class Form:
     channels_last: bool = False
 
     def tensor(self, array: np.ndarray[Any, Any], torch: Any) -> Any:
-        """Return an array as torchvision would have it."""
+        """Return an array as the tensor that torchvision would produce."""
         if self.channels_last:
             tensor = torch.from_numpy(array.transpose(1, 2, 0).copy()).permute(2, 0, 1)
         else:
@@ -64,7 +64,7 @@ class Call(Op):
         function: What to call with the value.
         reason: Why it stays on the trainer, in words.
         form: What it expects where an op gives an array.
-        is_joint: Whether it is given a whole sample, picture and targets, rather than the picture alone.
+        is_joint: Whether it gets a whole sample (picture and targets) rather than the picture alone.
     """
 
     function: Callable[..., Any]
@@ -80,7 +80,7 @@ class Call(Op):
 
     @property
     def is_own(self) -> bool:
-        """Always true: what it draws from cannot be known."""
+        """Always true: there is no way to know which generators it draws from."""
         return True
 
     @property
@@ -96,27 +96,27 @@ class Call(Op):
 
     @property
     def is_of_library(self) -> bool:
-        """Whether torchvision, timm or the like wrote it, and not the user."""
+        """Whether it comes from torchvision, timm or another library rather than from the user."""
         library, _, name = self._label.partition(".")
         return library in LIBRARIES and not name.endswith(".Lambda") and not is_altered(self.function)
 
     @property
     def may_look_at_metadata(self) -> bool:
-        """Whether it may depend on more than pixels: own code may, even inside a library's container."""
+        """Whether it may depend on more than pixels: user code may, even inside a library's container."""
         return not self.is_of_library or hasattr(self.function, "transforms")
 
     @property
     def _label(self) -> str:
-        inner = getattr(self.function, "lambd", None)  # of torchvision's Lambda: it is what somebody wrote
+        inner = getattr(self.function, "lambd", None)  # the function inside torchvision's Lambda is user code
         return label(self.function if inner is None else inner)
 
     @cached_property
     def _code(self) -> str:
-        """What it is when it is first asked for: a callable may keep books on its own calls."""
+        """The digest at the first request, kept because a callable may change its own state with every call."""
         return digest(self.function)
 
     def output(self, spec: Spec) -> Spec:  # noqa: ARG002 - part of the contract
-        """Nothing is known of what it returns."""
+        """Return the spec of an unknown value."""
         return OBJECT
 
     def draw(self, rng: Rng, spec: Spec) -> int:  # noqa: ARG002 - part of the contract
@@ -124,8 +124,8 @@ class Call(Op):
         return rng.word()
 
     def met(self, value: Value) -> Value:
-        """Return what torchvision would give the function where an op gives a value."""
-        torch: Any = sys.modules.get("torch")  # loaded by whoever wrote a callable that wants tensors
+        """Return the value that torchvision would pass to the function in place of an op's result."""
+        torch: Any = sys.modules.get("torch")  # already loaded by any callable that wants tensors
         if isinstance(value, ViewSet):
             return arranged(value.container, list(map(self.met, value.values)))
         return self.form.tensor(value, torch) if torch is not None and isinstance(value, np.ndarray) else value
@@ -141,7 +141,7 @@ class Call(Op):
             return self.function(value)
 
     def to_spec(self) -> dict[str, Json]:
-        """Return a description that tells callables apart; no callable can be built from it."""
+        """Return a description that distinguishes callables; no callable can be built from it."""
         return {
             "op": "Call",
             "version": self.version,
@@ -151,25 +151,26 @@ class Call(Op):
 
 
 def _on_sample(function: Callable[..., Any], sample: Value) -> Value:
-    """Call a function with a sample: the parts of a tuple one by one, those of a dict by name if it takes them so."""
+    """Call a function with a sample: parts of a tuple by position, parts of a dict by name if it accepts them."""
     if isinstance(sample, tuple):
         return function(*sample)
     if is_albumentations(function):
         if not isinstance(sample, dict):
-            raise TypeError('albumentations takes its arguments by name: let the sample be a dict with an "image"')
+            raise TypeError('albumentations takes its arguments by name: make the sample a dict with an "image"')
         points = {tuple(part.shape[:2]) for part in sample.values() if type(part).__name__ == _KEYPOINTS}
         return function(**{name: _array(part, points) for name, part in sample.items()})
     return function(sample)
 
 
 def _array(part: Any, points: set[tuple[int, ...]]) -> Any:
-    """Return a picture or a tensor as an array that may be written to; albumentations knows no others.
+    """Return a picture or a tensor as a writable array, the only form that albumentations accepts.
 
-    To albumentations points belong to no objects: those of all objects, and what is said of each point, are one list.
+    albumentations does not group points by object: the points of all objects, and the labels of each point, form one
+    list.
 
     Args:
-        part: Of a sample.
-        points: Objects and points to an object, of the keypoints in the sample.
+        part: One part of a sample.
+        points: Number of objects and of points per object in the sample's keypoints.
     """
     if isinstance(part, Image.Image):
         return np.array(part)
@@ -182,23 +183,23 @@ def _array(part: Any, points: set[tuple[int, ...]]) -> Any:
 
 
 def met(op: Op, value: Value, spec: Spec, *, by_op: bool) -> Value:
-    """Return the value that an op meets, which must be of the kind that it takes.
+    """Return the value as the op takes it; raise if it is of another kind.
 
     Args:
-        op: What is to be run.
-        value: What there is.
+        op: The op about to run.
+        value: The value it is given.
         spec: Spec of the value.
-        by_op: Whether the step before it is an op, and gives what it declares.
+        by_op: Whether the previous step is an op, whose output matches its declaration.
     """
     if isinstance(op, Call):
-        # An array that an op has made is torchvision's tensor; one that a callable has made is what its writer meant.
+        # An array made by an op stands for torchvision's tensor; an array returned by a callable is taken as it is.
         return op.met(value) if by_op else value
     kind = op.kind
     if kind is Kind.OBJECT:
         return value
     if kind is spec.kind:
         if kind is Kind.TENSOR and not isinstance(value, np.ndarray):
-            return np.ascontiguousarray(value)  # of torch, from a step of the user's own before it
+            return np.ascontiguousarray(value)  # a torch tensor, returned by an earlier user step
         return value
     found = str(spec) if spec.kind is not Kind.OBJECT else f"a value of type {type(value).__name__}"
     raise OpError(
@@ -208,7 +209,7 @@ def met(op: Op, value: Value, spec: Spec, *, by_op: bool) -> Value:
 
 
 def as_call(step: Any) -> Op:
-    """Return a step as an op: a callable that is none becomes a `Call`."""
+    """Return a step as an op: a callable that is not an op becomes a `Call`."""
     if isinstance(step, Op):
         return step
     if isinstance(step, type) or not callable(step):
@@ -217,7 +218,7 @@ def as_call(step: Any) -> Op:
 
 
 def no_step(expected: str, found: object) -> ConfigError:
-    """Return the error for something in a pipeline that cannot be called."""
+    """Return the error for an item of a pipeline that cannot be called."""
     remedy = ""
     if isinstance(found, type):
         remedy = "; did you forget the parentheses?"
@@ -238,10 +239,10 @@ def is_albumentations(function: Callable[..., Any]) -> bool:
 
 
 def reseed(function: Callable[..., Any], seed: int) -> None:
-    """Seed an object that has generators of its own and lets others seed them."""
+    """Seed an object that has its own generators and allows them to be seeded."""
     if is_albumentations(function) and hasattr(function, "set_random_state"):
         # Its own `set_random_seed` gives every transform of a Compose the same seed, so that a horizontal and a
-        # vertical flip come together or not at all; and it takes 30 times as long.
+        # vertical flip always happen together; it is also 30 times slower.
         function.set_random_state(np.random.default_rng(seed), random.Random(seed))
         return
     set_seed = getattr(function, "set_random_seed", None)

@@ -1,6 +1,6 @@
 """Checks of op parameters: each returns the canonical value or raises `ConfigError`.
 
-Canonical means that two ops which do the same have equal fields, hence equal specs and fingerprints: sizes become
+Canonical means that two ops that do the same thing have equal fields, hence equal specs and fingerprints: sizes become
 pairs, sequences tuples, numbers floats where a float is meant.
 """
 
@@ -14,14 +14,14 @@ import numpy as np
 
 from sophon.errors import ConfigError
 
-MAX_SIDE = 65_535  # pixels; no JPEG, WebP or screen is larger, and a hostile spec should not get further
+MAX_SIDE = 65_535  # pixels; no JPEG, WebP or screen is larger, and a hostile spec is stopped here
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 _FLOAT_MAX = float(np.finfo(np.float64).max)
 Fill: TypeAlias = float | tuple[float, ...]
 
 
 def fail(where: str, found: object, expected: str) -> ConfigError:
-    """Return the error for a parameter that is not what was expected."""
+    """Return the error for an unexpected parameter value."""
     text = repr(found)
     return ConfigError(f"{where}: expected {expected}, got {text if len(text) <= 200 else text[:199] + '…'}")
 

@@ -1,10 +1,10 @@
-"""A digest of a user's callable: of its source and of all settings that can be reached from it.
+"""A digest of a user's callable: its source and all settings that can be reached from it.
 
-Fingerprints are made of it, so that a state or a profile of one recipe is not taken for that of another. It is the same
-in every run and on every machine: nothing goes into it that has an address, a hash order or the state of a generator.
+It becomes part of fingerprints, so that a state or profile of one recipe is never mistaken for that of another. It is
+the same in every run and on every machine: addresses, hash order and generator states do not enter it.
 
-Limits: what a function finds in its module is not looked at, nor more than some thousand values, nor the order of a
-dict; of a large array, some evenly spaced elements are.
+Limits: globals of a function's module, the order of a dict and everything beyond a few thousand values are ignored; of
+a large array only some evenly spaced elements are hashed.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-LIBRARIES = ("torchvision", "timm", "albumentations", "torch", "kornia")  # whose classes are not the user's own code
-# Whose code is told apart by its name alone: their releases change, and to read their files takes long.
+LIBRARIES = ("torchvision", "timm", "albumentations", "torch", "kornia")  # classes of these packages are not user code
+# Code of these packages is identified by name alone: releases change, and reading their files is slow.
 _BY_NAME = frozenset((*LIBRARIES, "PIL", "numpy", "scipy", "cv2", "albucore", "sophon", *sys.stdlib_module_names))
-# Attributes of a torch module.
+# Attributes of a torch module that hold settings.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _MAX_VALUES = 5_000
 _MAX_DEPTH = 100
 _MAX_ELEMENTS = 1 << 16
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis))
-# Their state is another in every run, unless somebody has seeded them, and says nothing of what a callable does.
+# Their state differs in every run unless they were seeded, and says nothing about what a callable does.
 _GENERATORS = (random.Random, np.random.Generator, np.random.BitGenerator, np.random.RandomState)
-# Of a torch module: what of its own attributes decides what it does; the others are bookkeeping.
+# The attributes of a torch module that determine what it does; the others are bookkeeping.
 _MODULE_PARTS = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks", "training")
 
 
 def digest(function: Callable[..., Any]) -> str:
-    """Return a digest of what a callable is."""
+    """Return the digest of a callable."""
     return _Walk().digest(function)
 
 
@@ -51,9 +51,9 @@ def label(function: Callable[..., Any]) -> str:
 
 
 def is_altered(transform: Any) -> bool:
-    """Return whether an object of a library's class does what somebody else wrote.
+    """Return whether a library object runs code that is not the library's.
 
-    That is so where a hook is registered on it, or where a method of the object or of its class was replaced.
+    That is the case if a hook is registered on it, or if a method of the object or its class was replaced.
     """
     cls = type(transform)
     held = getattr(transform, "__dict__", {})
@@ -65,7 +65,7 @@ def is_altered(transform: Any) -> bool:
 
 
 def _is_of(function: types.FunctionType, library: str) -> bool:
-    """Return whether a function is written in a library, or made by what it is built on."""
+    """Return whether a function comes from a library or from a package the library is built on."""
     return str(function.__module__).partition(".")[0] in (library, "torch", "dataclasses", "abc")
 
 
@@ -74,16 +74,16 @@ def _name(owner: Any) -> str:
 
 
 class _Walk:
-    """Goes through a callable and what it holds, and hashes what it meets."""
+    """Walks through a callable and everything it holds, and hashes what it finds."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
-        self._met: dict[int, tuple[int, Any]] = {}  # by id, with the value itself, so that no id is used again
+        self._met: dict[int, tuple[int, Any]] = {}  # by id, together with the value itself, so that no id is reused
         self._count = 0
         self._depth = 0
 
     def digest(self, function: Callable[..., Any]) -> str:
-        """Return the digest of a callable, whose own source counts whoever wrote it."""
+        """Return the digest of a callable; its own source counts no matter who wrote it."""
         owner: Any = function if inspect.isroutine(function) else type(function)
         self._add(_source(owner))
         self._value(function)
@@ -127,7 +127,7 @@ class _Walk:
         elif isinstance(value, Mapping):
             items = list(value.items())
             if all(isinstance(name, str) for name, _ in items):
-                items.sort(key=lambda item: item[0])  # it may have been made of a set
+                items.sort(key=lambda item: item[0])  # it may have been made from a set
             self._all(_name(type(value)), *(part for item in items for part in item))
         elif isinstance(value, list | tuple):
             self._all(_name(type(value)), *value)
@@ -164,7 +164,7 @@ class _Walk:
         try:
             some = tensor.detach().reshape(-1)[:: max(1, tensor.numel() // _MAX_ELEMENTS)]
             self._add(repr(some.cpu().tolist()))
-        except (RuntimeError, NotImplementedError):  # one without values, or of a kind that has no rows
+        except (RuntimeError, NotImplementedError):  # an array without values, or of a kind that has no rows
             return
 
     def _object(self, value: Any) -> None:
@@ -191,16 +191,16 @@ def _content(cell: types.CellType) -> Any:
 
 
 def _settings(value: Any) -> dict[str, Any]:
-    """Return what an object was told, by name."""
+    """Return the settings of an object, by name."""
     if type(value).__module__.startswith("albumentations."):
-        # It keeps what it drew last among its attributes, and can tell its settings apart from that.
-        with contextlib.suppress(Exception):  # not all of it can; then its attributes must do
+        # albumentations keeps its last random draw among its attributes, but can list its settings separately.
+        with contextlib.suppress(Exception):  # not every class can; then its attributes are used
             return dict(value.to_dict())
     return dict(_attributes(value))
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what an object holds, by name."""
+    """Yield the attributes of an object, by name."""
     held = getattr(value, "__dict__", None)
     held = dict(held) if isinstance(held, Mapping) else {}
     for cls in type(value).__mro__:
@@ -220,12 +220,12 @@ def _is_torchs(value: Any, name: str) -> bool:
     return torch is not None and isinstance(value, getattr(torch, name))
 
 
-# Python parses the whole file for it. Weak, since a function holds on to all that its module or closure has.
+# Cached, since Python parses the whole file. Weak, since a function keeps its module and closure alive.
 _sources: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 def _compiled(code: object) -> str:
-    """Return what a function without source consists of; another release of Python has something else."""
+    """Return the bytecode of a function without source; it differs between Python releases."""
     if not isinstance(code, types.CodeType):
         return ""
     values = [_compiled(value) or _printed(value) for value in code.co_consts]
@@ -233,11 +233,11 @@ def _compiled(code: object) -> str:
 
 
 def _printed(value: object) -> str:
-    return repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value)  # whose order is another each time
+    return repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value)  # its order differs in every run
 
 
 def _source(owner: Any) -> str:
-    """Return the source of a function or class; of one that was typed in, what Python has made of it."""
+    """Return the source of a function or class, or its bytecode if it was typed in interactively."""
     found = _sources.get(owner)
     if found is None:
         try:

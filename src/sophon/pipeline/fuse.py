@@ -1,14 +1,16 @@
-"""Ops that stand side by side and can be done in one pass, with the same bits.
+"""Adjacent ops that can be done in one pass, with the same bits.
 
-- ToTensor and Normalize: the tensor between them is nobody else's, so it need not be copied. The result may be written
-  where the caller wants it, for example into its place in a batch.
-- Crops and flips only move pixels: a run of them is one crop of the picture and at most one flip of the crop. What
-  resizes may end such a run, for its own crop is part of it; the resize sees the same pixels as before. (Pillow's
-  ``resize(box=…)`` would save a copy more, but reads beyond the box: other bits.)
+- ToTensor and Normalize: nobody else uses the tensor between them, so it need not be copied. The result can be written
+  directly to where the caller wants it, for example into its place in a batch.
+- Crops and flips only move pixels: a run of them is one crop of the picture and at most one flip of the crop. An op
+  that crops and resizes may end such a run, since its crop is merged too; the resize sees the same pixels as before.
+  (Pillow's ``resize(box=…)`` would save another copy, but it reads beyond the box and gives other bits.)
 
-- Views: what can be done in one pass is found in each of them.
+- All of these in one: a crop that is resized, mirrored, made a tensor and normalised is written straight to its place,
+  without a picture in between. So is one that becomes a tensor of bytes (PILToTensor).
+- Views: ops are fused within each view.
 
-A fusion is only used where a run covers all its ops: a pipeline cut between them runs each side on its own.
+A fusion is used only where a run covers all its ops: a pipeline cut between them runs each side separately.
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ from PIL import Image
 
 from sophon.pipeline.op import Op, Params
 from sophon.pipeline.ops.combined.views import Views
-from sophon.pipeline.ops.crop import CenterCrop, RandomCrop, RandomResizedCrop, crop
+from sophon.pipeline.ops.crop import CenterCrop, RandomCrop, RandomResizedCrop, crop, located
 from sophon.pipeline.ops.flip import RandomHorizontalFlip, RandomVerticalFlip
-from sophon.pipeline.ops.tensor import Normalize, Tensor, ToFloat, ToTensor
+from sophon.pipeline.ops.tensor import Normalize, PILToTensor, Tensor, ToFloat, ToTensor
 from sophon.pipeline.part import Box, Part
-from sophon.pipeline.pixels import look_up
+from sophon.pipeline.pixels import look_up, write_planes
 from sophon.pipeline.spec import Spec, Value, spec_of
 
-_CHANNELS = 3  # of the pictures for which there is a look-up
+_CHANNELS = 3  # modes of pictures for which there is a look-up
 _FLIPS = (RandomHorizontalFlip, RandomVerticalFlip)
 _CROPS = (CenterCrop, RandomCrop)
 _TURNS = {
@@ -45,11 +47,14 @@ class Fused:
 
     Args:
         span: How many ops.
-        run: Does them, given the value, the parameters of each and room for the result.
+        run: Runs them, given the value, the parameters of each op and an array for the result.
+        hides: Whether a cut may lie between its ops, so that what each of them takes has to be told apart if anybody
+            wants to know.
     """
 
     span: int
     run: Callable[[Value, Sequence[Params], Tensor | None], Value]
+    hides: bool = False
 
 
 def fuse(ops: Sequence[Op]) -> dict[int, tuple[Fused, ...]]:
@@ -57,7 +62,9 @@ def fuse(ops: Sequence[Op]) -> dict[int, tuple[Fused, ...]]:
     found: dict[int, tuple[Fused, ...]] = {at: (_in_views(op),) for at, op in enumerate(ops) if isinstance(op, Views)}
     for at in range(len(ops) - 1):
         fusions = tuple(_moves(ops[at:stop]) for stop in range(at + _run_of_moves(ops, at), at + 1, -1))
-        if not fusions and (pair := _pair(ops[at], ops[at + 1])) is not None:
+        if (whole := _to_the_end(ops[at:])) is not None:
+            fusions = (whole, *fusions)
+        elif not fusions and (pair := _pair(ops[at], ops[at + 1])) is not None:
             fusions = (pair,)
         if fusions:
             found[at] = fusions
@@ -78,32 +85,103 @@ def _pair(first: Op, second: Op) -> Fused | None:
 
 
 def _to_normalized(to_tensor: ToTensor, normalize: Normalize) -> Fused:
-    table: Tensor | None = None
-    if len(normalize.mean) in (1, _CHANNELS):
-        # A channel has 256 values: what the two ops make of each of them is all that there is to know.
-        ramp = np.broadcast_to(np.arange(256, dtype=np.uint8)[None, :, None], (1, 256, _CHANNELS))
-        table = normalize.apply(to_tensor.apply(Image.fromarray(np.ascontiguousarray(ramp))))[:, 0]
-        table = np.ascontiguousarray(table)
+    table = table_of(to_tensor, normalize)
 
     def run(value: Value, _: Sequence[Params], out: Tensor | None) -> Value:
         if table is not None and value.mode == "RGB":
             result = np.empty((_CHANNELS, value.height, value.width), np.float32) if out is None else out
             if look_up(value, table, result):
                 return result
-        # The tensor is ours alone, so Normalize need not copy it: the same operations in the same order.
+        # Nobody else uses the tensor, so Normalize need not copy it: the same operations in the same order.
         return normalize.apply_to(to_tensor.apply_into(value, out))
 
     return Fused(2, run)
 
 
+def table_of(to_tensor: ToTensor, normalize: Normalize) -> Tensor | None:
+    """Return what the two make of each of the 256 values of three channels (3, 256): all that there is to know."""
+    if len(normalize.mean) not in (1, _CHANNELS):
+        return None
+    ramp = np.broadcast_to(np.arange(256, dtype=np.uint8)[None, :, None], (1, 256, _CHANNELS))
+    return np.ascontiguousarray(normalize.apply(to_tensor.apply(Image.fromarray(np.ascontiguousarray(ramp))))[:, 0])
+
+
+def _to_the_end(ops: Sequence[Op]) -> Fused | None:
+    """Return the fusion of crops and flips with the tensor that is made of them, if the ops begin with such a run."""
+    count = next((i for i, op in enumerate(ops) if type(op) not in (*_FLIPS, *_CROPS, RandomResizedCrop)), len(ops))
+    moves, ending = ops[:count], _ending(ops[count:])
+    if not moves or ending is None or not _is_one_pass(moves):
+        return None
+    table, last = ending
+
+    def run(value: Value, params: Sequence[Params], out: Tensor | None) -> Value:
+        found = _straight(moves, value, params, table, out)
+        return found if found is not None else last.run(_one_by_one(moves, value, params[:count]), (), out)
+
+    return Fused(count + last.span, run, hides=True)
+
+
+def _ending(ops: Sequence[Op]) -> tuple[Tensor | None, Fused] | None:
+    """Return the table by which a tensor is made, None for the bytes as they are, and what makes it of a picture."""
+    if ops and type(ops[0]) is PILToTensor:
+        as_bytes = ops[0]
+        return None, Fused(1, lambda value, _, out: as_bytes.apply_into(value, out))
+    if len(ops) > 1 and type(ops[0]) is ToTensor and type(ops[1]) is Normalize:
+        table = table_of(ops[0], ops[1])
+        return None if table is None else (table, _to_normalized(ops[0], ops[1]))
+    return None
+
+
+def _is_one_pass(moves: Sequence[Op]) -> bool:
+    """Return whether one resizing at most, by the compiled filter, has only crops before and only flips after it."""
+    resizing = [index for index, op in enumerate(moves) if isinstance(op, RandomResizedCrop)]
+    if not resizing:
+        return True
+    first = resizing[0]
+    before, after = moves[:first], moves[first + 1 :]
+    return (
+        all(op.interpolation == "bilinear" for op in moves if isinstance(op, RandomResizedCrop))
+        and all(type(op) in _CROPS for op in before)
+        and all(type(op) in _FLIPS for op in after)
+    )
+
+
+def _straight(
+    moves: Sequence[Op], value: Image.Image | Part, params: Sequence[Any], table: Tensor | None, out: Tensor | None
+) -> Tensor | None:
+    """Return the tensor of a picture that is cropped, resized and mirrored; None if a picture in between is needed."""
+    spec = spec_of(value)
+    box: Box = (0, 0, spec.height, spec.width)
+    size = (spec.height, spec.width)
+    flips = [False, False]
+    for op, drawn in zip(moves, params, strict=False):  # the last two draw nothing
+        if isinstance(op, _FLIPS):
+            flips[isinstance(op, RandomVerticalFlip)] ^= drawn
+        elif isinstance(op, RandomResizedCrop):
+            box, size = _inside(box, drawn), op.resized_to
+        else:
+            inner = op.box_needed(spec, drawn)
+            if inner is None:  # a border has to be made first
+                return None
+            box = _inside(box, _mirrored(inner, spec, flips[0], flips[1]))
+            spec = op.output(spec)
+            size = box[2:]
+    shape = (_CHANNELS, *size)
+    result: Tensor = np.empty(shape, np.uint8 if table is None else np.float32) if out is None else out
+    if result.shape != shape:
+        return None
+    picture, pillow_box = located(value, box)
+    return result if write_planes(picture, pillow_box, result, table, (flips[0], flips[1])) else None
+
+
 def _scale_and_normalize(value: Value, scale: ToFloat, normalize: Normalize) -> Value:
     floats = scale.apply(value)
-    # A tensor of floats passes through ToFloat as it is, and may belong to somebody else.
+    # ToFloat returns a float tensor unchanged, and others may still hold it.
     return normalize.apply(floats) if floats is value else normalize.apply_to(floats)
 
 
 def _run_of_moves(ops: Sequence[Op], at: int) -> int:
-    """Return how many ops, from a position, only move pixels, with one that resizes at the end maybe."""
+    """Return how many ops from a position only move pixels, possibly followed by one that resizes."""
     count = 0
     for op in ops[at:]:
         if type(op) in (*_FLIPS, *_CROPS):  # not a subclass, which may do anything

@@ -1,4 +1,4 @@
-"""Failures of other people's transforms that are known, and what to do about each.
+"""Known failures of third-party transforms, and what to do about each.
 
 A transform that stays on the trainer runs with its own code, and fails as it would without us. Where its error says
 little, a row here says more: it becomes the remedy of the `OpError`.
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class KnownFailure:
-    """An error that some function raises when another one calls it.
+    """An error that one function raises when called by another.
 
     Args:
-        caller: Module and name of the function that calls.
-        raiser: Module and name of the function that raises.
+        caller: Module and name of the calling function.
+        raiser: Module and name of the function that raises the error.
         text: Part of the error's message.
-        remedy: What is behind it and what to do, in full sentences.
+        remedy: The cause and what to do, in full sentences.
     """
 
     caller: tuple[str, str]
@@ -33,17 +33,17 @@ KNOWN_FAILURES = (
         raiser=("PIL.ImageOps", "posterize"),
         text="bits must be between",
         remedy=(
-            "timm asks Pillow for a picture of 0 bits, which Pillow 13 refuses; it fails without sophon too. Bound the "
-            "magnitude of a RandAugment policy with 'inc1' by '-mmax9' (rand-m9-mstd0.5-inc1-mmax9); give one without "
-            "'inc1' a magnitude of 3 or more and no 'mstd'; take AutoAugment's 'original' policy in place of 'v0'; or "
-            "install Pillow 12."
+            "timm asks Pillow for a picture of 0 bits, which Pillow 13 refuses; it fails without sophon too. Limit "
+            "the magnitude of a RandAugment policy with 'inc1' by adding '-mmax9' (rand-m9-mstd0.5-inc1-mmax9); give "
+            "one without 'inc1' a magnitude of 3 or more and no 'mstd'; use AutoAugment's 'original' policy instead "
+            "of 'v0'; or install Pillow 12."
         ),
     ),
 )
 
 
 def known_remedy(error: BaseException) -> str:
-    """Return what to do about an error, or nothing if it is not known."""
+    """Return what to do about an error, or an empty string if it is unknown."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-2:]
     functions = [(str(frame.f_globals.get("__name__")), frame.f_code.co_name) for frame in frames]
     for known in KNOWN_FAILURES:

@@ -1,32 +1,34 @@
-"""The contract of an op: a frozen dataclass that says what it does to a sample, and does it.
+"""The contract of an op: a frozen dataclass that declares what it does to a sample, and does it.
 
 If an op is inconsistent with the following, it is a bug:
 
-- Its fields are JSON values (numbers, strings, booleans, None, tuples of them, other ops) and are all that decides what
-  it does; `__post_init__` brings them into canonical form and raises `ConfigError` for anything that cannot work. A
-  field that is not compared (``field(compare=False)``) stays in its process and is no part of the spec.
-- `output` is what `apply` returns, for every input that `output` accepts; it may say None for a dimension it cannot
+- Its fields are JSON values (numbers, strings, booleans, None, tuples of them, other ops) and fully determine what it
+  does; `__post_init__` brings them into canonical form and raises `ConfigError` for anything that cannot work. A field
+  that is not compared (``field(compare=False)``) stays in its process and is not part of the spec.
+- `output` is what `apply` returns, for every input that `output` accepts; it may give None for a dimension it cannot
   know, and raises `ConfigError` for an input the op can never take.
-- `draw` uses the given `Rng` and the input's spec, never the pixels; so that the parameters of any future epoch can be
-  known before the picture is decoded. An op without randomness does not define it. One that `looks` also uses the
-  boxes of objects in the spec, which whoever draws has put there; those after an op are where `placed` says.
-- `apply` is a pure function of (value, params), gives the same bits on every machine, and never changes its input. On a
-  value of another kind than `takes` it raises; no op hands on what it does not know (`Pipeline.run` checks that too).
-- `boxes_needed`, `boxes_before` and `sizes_made` say of many pictures at once what `draw`, `box_needed`, `box_before`
-  and `made` say of one, to the last bit. An op need not have them: then pictures are looked at one by one, which takes
-  a planner of a million samples half a minute (`tests/pipeline/test_many_boxes.py`).
+- `draw` uses the given `Rng` and the input's spec, never the pixels, so that the parameters of any future epoch can be
+  known before the picture is decoded. An op without randomness does not define it. An op that `looks` also uses the
+  boxes of objects, which the caller has put into the spec; `placed` says where they are after an op.
+- `apply` is a pure function of (value, params), gives the same bits on every machine, and never changes its input. It
+  raises on a value of a kind other than `takes`; no op passes on a value it does not understand (`Pipeline.run` checks
+  that too).
+- `boxes_needed`, `boxes_before` and `sizes_made` give for many pictures at once what `draw`, `box_needed`, `box_before`
+  and `made` give for one, to the last bit. They are optional: without them pictures are examined one by one, which
+  takes half a minute for a plan of a million samples (`tests/pipeline/test_many_boxes.py`).
 - A change of any bit of any result comes with a new `version`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Sequence
 from typing import Any, ClassVar, TypeAlias
 
 from sophon.errors import ConfigError
 from sophon.pipeline.part import Box
-from sophon.pipeline.rng import Rng
+from sophon.pipeline.rng import Key, Rng
 from sophon.pipeline.spec import Kind, Objects, Spec, Value
 from sophon.pipeline.streams import Boxes, Sizes, Streams
 
@@ -40,8 +42,8 @@ class Op:
 
     version: ClassVar[int] = 1
     takes: ClassVar[Kind]
-    modes: ClassVar[tuple[str, ...]] = ()  # of pictures that it takes, besides RGB and L
-    still: ClassVar[bool] = False  # every pixel stays in its place, and so does what lies in the picture
+    modes: ClassVar[tuple[str, ...]] = ()  # modes of pictures it takes, besides RGB and L
+    still: ClassVar[bool] = False  # every pixel, and every object in the picture, stays in its place
 
     @classmethod
     def name(cls) -> str:
@@ -50,7 +52,7 @@ class Op:
 
     @property
     def kind(self) -> Kind:
-        """The kind of value that this very op takes; `Kind.OBJECT` for one that looks for itself."""
+        """The kind of value that this op takes; `Kind.OBJECT` if the op checks its input itself."""
         return self.takes
 
     def output(self, spec: Spec) -> Spec:
@@ -62,7 +64,7 @@ class Op:
         return None
 
     def made(self, spec: Spec, params: Params) -> Spec:  # noqa: ARG002 - part of the contract
-        """Return the spec of the result where the parameters are known, which may say more than `output`."""
+        """Return the spec of the result given the parameters, which may be more precise than `output`."""
         return self.output(spec)
 
     def placed(self, spec: Spec, params: Params) -> Objects | None:  # noqa: ARG002 - part of the contract
@@ -70,7 +72,7 @@ class Op:
         return spec.objects if self.still else None
 
     def passed(self, spec: Spec, params: Params) -> Spec:
-        """Return what `made` does, with the objects in their places."""
+        """Return the spec of `made`, with the objects in their new places."""
         made = self.made(spec, params)
         return made if spec.objects is None else made.with_objects(self.placed(spec, params))
 
@@ -79,28 +81,28 @@ class Op:
         raise NotImplementedError
 
     def box_needed(self, spec: Spec, params: Params) -> Box | None:  # noqa: ARG002 - part of the contract
-        """Return the box of the input that all of the output is made of; None if that is all of it.
+        """Return the box of the input that the output is made from; None if it needs the whole input.
 
-        An op that returns a box also takes a `Part` that holds it.
+        An op that returns a box also accepts a `Part` that contains it.
         """
         return None
 
     def box_before(self, box: Box, spec: Spec, params: Params) -> Box | None:  # noqa: ARG002 - part of the contract
-        """Return the box of the input that a box of the output is made of; None if that is all of it.
+        """Return the box of the input that a box of the output is made from; None if it needs the whole input.
 
-        An op that returns a box also gives a `Part` for a `Part`.
+        An op that returns a box also turns a `Part` into a `Part`.
         """
         return None
 
     def boxes_needed(self, streams: Streams, sizes: Sizes) -> Boxes | None:  # noqa: ARG002 - part of the contract
-        """Return the boxes of many inputs that all of their outputs are made of, the whole of those that need it all.
+        """Return `box_needed` for many inputs at once, with the whole picture where all of it is needed.
 
-        None if pictures have to be looked at one by one.
+        None if pictures have to be examined one by one.
         """
         return None
 
     def boxes_before(self, boxes: Boxes, streams: Streams, sizes: Sizes) -> Boxes | None:  # noqa: ARG002
-        """Return the boxes of many inputs that boxes of their outputs are made of; None as in `boxes_needed`."""
+        """Return `box_before` for many inputs at once; None as in `boxes_needed`."""
         return None
 
     def sizes_made(self, sizes: Sizes) -> Sizes | None:  # noqa: ARG002 - part of the contract
@@ -109,17 +111,17 @@ class Op:
 
     @property
     def crops(self) -> bool:
-        """Whether the op may need no more than a box of its input."""
+        """Whether the op may need only a box of its input."""
         return type(self).box_needed is not Op.box_needed
 
     @property
     def passes(self) -> bool:
-        """Whether a box of the output is made of a box of the input."""
+        """Whether a box of the output depends only on a box of the input."""
         return type(self).box_before is not Op.box_before
 
     @property
     def places(self) -> bool:
-        """Whether it is known where objects lie after it."""
+        """Whether the positions of objects after it are known."""
         return self.still or type(self).placed is not Op.placed
 
     @property
@@ -129,7 +131,7 @@ class Op:
 
     @property
     def looks(self) -> bool:
-        """Whether it draws by the boxes of objects, too."""
+        """Whether its random draws also depend on the boxes of objects."""
         return False
 
     @property
@@ -139,7 +141,7 @@ class Op:
 
     @property
     def is_own(self) -> bool:
-        """Whether code of the user's own runs, which may draw from the global generators."""
+        """Whether it runs user code, which may draw from the global generators."""
         return False
 
     def to_spec(self) -> dict[str, Json]:
@@ -151,12 +153,12 @@ class Op:
         return f"{self.name()}.{field}"
 
     def _set(self, **fields: object) -> None:
-        """Put canonical values in place, from `__post_init__` only."""
+        """Set fields to their canonical values; for `__post_init__` only."""
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
     def _check_kind(self, spec: Spec) -> None:
-        """Raise unless the input has the kind this op takes (an unknown one is found out at run time)."""
+        """Raise unless the input has the kind this op takes (an unknown kind is checked at run time)."""
         if spec.kind not in (self.takes, Kind.OBJECT):
             article = "a" if self.takes is Kind.TENSOR else "an"
             first = f"{self.name()} takes {article} {self.takes.value}, but the op before it gives {spec}"
@@ -169,8 +171,31 @@ class Op:
             )
 
 
+class _Last(threading.local):
+    """What was drawn last in a thread, and for what."""
+
+    kept: tuple[Op, Key, int, Spec, Params] | None = None
+
+
+_last = _Last()
+
+
+def drawn(op: Op, key: Key, position: int, spec: Spec) -> Params:
+    """Return the parameters of a random op; those that were drawn last need not be drawn again.
+
+    The box of a crop is wanted twice: to know which part of a file is to be decoded, and to crop.
+    """
+    last = _last.kept
+    if last is not None and last[0] is op and last[1] is key and last[2] == position and last[3] == spec:
+        return last[4]
+    params = op.draw(Rng(key, position), spec)
+    if not op.looks:  # objects are no part of what makes two specs equal
+        _last.kept = (op, key, position, spec, params)
+    return params
+
+
 def first_crop_of(ops: Sequence[Op]) -> int | None:
-    """Return the index of the first op that crops, if those before it let a part pass."""
+    """Return the index of the first op that crops, if every op before it can work on a part."""
     for index, op in enumerate(ops):
         if op.crops:
             return index
@@ -188,9 +213,9 @@ def _to_json(value: object) -> Json:
 
 
 def _remedy(takes: Kind, found: Kind) -> str:
-    """Return what to do about an op that gets something else than it takes."""
+    """Return the remedy for an op whose input is of the wrong kind."""
     if takes is Kind.ENCODED:
-        return "put it first, where the bytes of the file are"
+        return "put it first, where it gets the bytes of the file"
     if found is Kind.ENCODED:
         return "begin the pipeline with Decode()"
     return "put it after ToTensor()" if takes is Kind.TENSOR else "put it before the op that makes a tensor"

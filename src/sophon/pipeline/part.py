@@ -1,12 +1,12 @@
 """Part and Canvas: as much of a picture as the next ops need.
 
 An op that crops needs only a box of its input, and which one is known from the picture's size and the op's parameters,
-before anything is decoded. `region.needed_box` follows that through the ops between Decode and the crop; whoever
-decodes only that box hands a `Part` to the pipeline, which goes on from there with the same bits.
+before anything is decoded. `region.needed_box` follows that through the ops between Decode and the crop; a decoder that
+decodes only that box passes a `Part` to the pipeline, which continues with the same bits.
 
-An op that resizes, or that works on tensors whose bits may depend on how they lie in memory, needs a value of the full
-size. It gets a `Canvas`: the part in its place, and nothing of meaning around it. Both know which box of them is true,
-and refuse to give anything else.
+An op that resizes, or that works on tensors whose bits may depend on their memory layout, needs a value of the full
+size. It gets a `Canvas`: the part in its place, surrounded by meaningless pixels. Both know which box is valid, and
+refuse access to anything else.
 """
 
 from __future__ import annotations
@@ -67,18 +67,18 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Canvas:
-    """A picture or tensor of the full size, of which only a box is true.
+    """A picture or tensor of the full size, of which only a box is valid.
 
     Args:
         value: Picture or tensor of the full size.
-        box: Where it has the values that the whole would have.
+        box: The box in which it has the values of the whole picture.
     """
 
     value: Any
     box: Box
 
     def require(self, box: Box | None) -> None:
-        """Raise unless a box is true; None stands for all of the picture."""
+        """Raise unless a box is valid; None stands for the whole picture."""
         if box is None or not holds(self.box, box):
             raise missing(box)
 
@@ -86,6 +86,6 @@ class Canvas:
 def missing(box: Box | None) -> OpError:
     """Return the error for a box that was not decoded."""
     if box is None:
-        return OpError("all of the picture is needed, and only a part of it was decoded.")
+        return OpError("the whole picture is needed, but only a part of it was decoded.")
     top, left, height, width = box
     return OpError(f"a box of {width}×{height} at ({left}, {top}) is not in the part that was decoded.")

@@ -14,7 +14,7 @@ from sophon.errors import ConfigError, Error, OpError
 from sophon.pipeline.call import Call, as_call, is_albumentations, met
 from sophon.pipeline.fuse import Fused, fuse
 from sophon.pipeline.known_failures import known_remedy
-from sophon.pipeline.op import Json, Op, Params
+from sophon.pipeline.op import Json, Op, Params, drawn
 from sophon.pipeline.ops.combined.views import Views
 from sophon.pipeline.ops.decode import Decode
 from sophon.pipeline.ops.on_tensor import OnTensor
@@ -27,8 +27,8 @@ from sophon.pipeline.trace import Trace
 from sophon.pipeline.translation import ops_from_transform
 
 _BOXES = "boxes"  # kind of field, as in `store.fields`
-_FORMAT = 1  # of the JSON form
-_LONGEST_WORDS = 400  # characters: a recipe of ten ops has half of them
+_FORMAT = 1  # version of the JSON form
+_LONGEST_WORDS = 400  # characters: twice what a recipe of ten ops has
 _MAX_JSON_BYTES = 1 << 16  # a recipe is a few hundred bytes
 
 
@@ -41,17 +41,40 @@ class Pipeline:
     Args:
         ops: Ops in order, the first one taking encoded bytes (`Decode`). A callable that is not an op becomes a `Call`:
             it stays on the trainer, and so does everything after it. `Views` become several ops, one for each stage.
-        fields: Name and kind of each further field of a sample that goes along with the picture: masks, boxes. The
-            payload of such a sample holds them all (`codec.targets`); what is done to them is for the trainer alone.
+        fields: Name and kind of each further field that accompanies the picture: masks, boxes. The payload of such a
+            sample holds all of them (`codec.targets`); only the trainer processes them.
+
+    Attributes:
+        ops: Its ops.
+        specs: What comes before the first op and after each of them.
+        fingerprint: Names it on both sides of the link.
+        portable: The number of ops, from the first, that can be sent to another machine.
+        drawable: The number of leading ops whose parameters a storage node can draw; it knows boxes only from a field.
+        max_cut: The number of ops, from the first, that can run near storage.
+        looks: Whether an op's draws depend on the boxes of a sample, which must then come with the key.
+        first_call: The position of the first step that uses the global generators, or the number of ops if none does.
+        crop: The position of the first op that crops, if those between it and Decode let a part pass.
+        notes: What others have found out about it, so that they need not find it out for every sample.
     """
 
-    __slots__ = ("_fused", "fields", "fingerprint", "ops", "specs")
+    __slots__ = (
+        "_fused", "_last_random", "crop", "drawable", "fields", "fingerprint", "first_call", "looks", "max_cut",
+        "notes", "ops", "portable", "specs",
+    )  # fmt: skip
 
     ops: tuple[Op, ...]
     fields: tuple[tuple[str, str], ...]
     specs: tuple[Spec, ...]
     fingerprint: str
+    portable: int
+    drawable: int
+    max_cut: int
+    looks: bool
+    first_call: int
+    crop: int | None
+    notes: dict[Any, Any]
     _fused: dict[int, tuple[Fused, ...]]
+    _last_random: int
 
     def __init__(self, ops: Iterable[Op | Callable[[Any], Any]], fields: Iterable[tuple[str, str]] = ()) -> None:
         told = tuple(map(as_call, ops))
@@ -76,57 +99,32 @@ class Pipeline:
         set_(self, "specs", tuple(specs))
         set_(self, "fingerprint", hashlib.sha256(text.encode()).hexdigest()[:32])
         set_(self, "_fused", fuse(steps))
+        # What is asked of every sample is found out once.
+        set_(self, "portable", _first(steps, lambda op: not op.portable))
+        set_(self, "drawable", _drawable(steps, along))
+        set_(self, "max_cut", min(self.portable, self.drawable))
+        set_(self, "looks", any(op.looks for op in steps))
+        set_(self, "first_call", _first(steps, lambda op: op.is_own))
+        set_(self, "crop", first_crop(steps))
+        set_(self, "_last_random", max((position for position, op in enumerate(steps) if op.random), default=-1))
+        set_(self, "notes", {})
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a pipeline cannot be changed; build another one instead of setting {name}")
 
     @classmethod
     def from_torchvision(cls, transform: Any) -> Pipeline:
-        """Return the pipeline of a torchvision transform, v1 or v2, that is applied to the picture of an ImageFolder.
+        """Return the pipeline of a torchvision transform, v1 or v2, as applied to the pictures of an ImageFolder.
 
-        Transforms of torchvision and timm become ops where an op is proven to give their bits for the value that they
-        meet. Any other callable runs on the trainer as it is, seeded per sample.
+        Transforms of torchvision and timm become ops where an op is proven to give the same bits for the value it will
+        get. Any other callable runs on the trainer as it is, seeded per sample.
         """
         return cls(ops_from_transform(transform))
 
     @property
-    def portable(self) -> int:
-        """The number of ops, from the first, that can be sent to another machine."""
-        for position, op in enumerate(self.ops):
-            if not op.portable:
-                return position
-        return len(self.ops)
-
-    @property
-    def drawable(self) -> int:
-        """The number of ops, from the first, whose parameters a storage node knows: it has no boxes but in a field."""
-        if sum(kind.partition(":")[0] == _BOXES for _, kind in self.fields) == 1:
-            return len(self.ops)
-        return next((position for position, op in enumerate(self.ops) if op.looks), len(self.ops))
-
-    @property
-    def max_cut(self) -> int:
-        """The number of ops, from the first, that can run near storage."""
-        return min(self.portable, self.drawable)
-
-    @property
-    def looks(self) -> bool:
-        """Whether an op draws by the boxes of a sample, which then have to come with the key."""
-        return any(op.looks for op in self.ops)
-
-    @property
-    def first_call(self) -> int:
-        """The position of the first step that uses the global generators, or the number of ops if none does."""
-        for position, op in enumerate(self.ops):
-            if op.is_own:
-                return position
-        return len(self.ops)
-
-    @property
     def reach(self) -> int:
-        """The number of ops that a storage node is told: those it can run, and those up to the crop."""
-        crop = first_crop(self.ops)
-        return self.portable if crop is None else max(self.portable, crop + 1)
+        """The number of ops that a storage node is told about: those it can run, and those up to the crop."""
+        return self.portable if self.crop is None else max(self.portable, self.crop + 1)
 
     def run(
         self,
@@ -137,15 +135,15 @@ class Pipeline:
         out: Tensor | None = None,
         trace: Trace | None = None,
     ) -> Value:
-        """Run ops[start:stop] on a value that ops[:start] have given.
+        """Run ops[start:stop] on a value that ops[:start] have produced.
 
         Args:
             value: What to work on: the bytes of a file where start is 0.
             key: Which seed, epoch and sample; all that random ops depend on.
             start: The first op.
             stop: After the last op; by default all.
-            out: Room for the result. It is used where that saves a copy; otherwise the result is a value of its own.
-            trace: Where to note what each op takes, if anybody wants to know.
+            out: Array for the result. It is used where that saves a copy; otherwise the result is a new value.
+            trace: Records the cost of each op, if given.
 
         Raises:
             OpError: An op failed; says which one, on which sample and what to try.
@@ -155,10 +153,10 @@ class Pipeline:
             raise ConfigError(f"expected 0 ≤ start ≤ stop ≤ {len(self.ops)}, got {start} and {end}")
         position = start
         while position < end:
-            fused = self._fusion(position, end)
+            fused = self._fusion(position, end, trace is not None)
             after = position + (1 if fused is None else fused.span)
-            drawn: list[Params] = []
-            between: list[int] = []  # bytes that the ops of a fusion would have given, but for the last
+            params: list[Params] = []
+            between: list[int] = []  # sizes of the fusion's intermediate results, had its ops run one by one
             spec = spec_of(value)
             at = position
             try:
@@ -167,14 +165,15 @@ class Pipeline:
                 for at in range(position, after):
                     op = self.ops[at]
                     seen = self._seen(at, key, spec) if op.looks else spec
-                    drawn.append(op.draw(Rng(key, at), seen) if op.random else None)
-                    if at + 1 < after:
+                    params.append(drawn(op, key, at, seen) if op.random else None)
+                    if at + 1 < after and (trace is not None or at < self._last_random):
                         spec = op.output(spec)
-                        between.append(spec.size_bytes)
+                        if trace is not None:
+                            between.append(spec.size_bytes)
                 if fused is not None:
-                    value = fused.run(value, drawn, out if after == end else None)
+                    value = fused.run(value, params, out if after == end else None)
                 else:
-                    value = op.apply(value, drawn[0])
+                    value = op.apply(value, params[0])
             except OpError as error:
                 raise error.at(title(self.ops[at]), at, int(key.sample)) from error.__cause__
             except Error:
@@ -188,7 +187,7 @@ class Pipeline:
         return value
 
     def _seen(self, position: int, key: Key, spec: Spec) -> Spec:
-        """Return the spec of what an op is given, with the sample's objects where the ops before it put them."""
+        """Return the spec of an op's input, with the sample's objects where the ops before it put them."""
         if key.sight is None:
             return spec
         seen = key.sight
@@ -200,10 +199,13 @@ class Pipeline:
             )
         return spec.with_objects(seen.objects)
 
-    def _fusion(self, position: int, end: int) -> Fused | None:
-        """Return the longest fusion that begins at a position and does not reach beyond the end."""
+    def _fusion(self, position: int, end: int, is_traced: bool) -> Fused | None:
+        """Return the longest fusion that begins at a position and does not reach beyond the end.
+
+        Where somebody wants to know what ops take, it does not hide what those on both sides of a cut do.
+        """
         for fused in self._fused.get(position, ()):
-            if position + fused.span <= end:
+            if position + fused.span <= end and not (is_traced and fused.hides):
                 return fused
         return None
 
@@ -220,7 +222,7 @@ class Pipeline:
 
     @classmethod
     def from_spec(cls, spec: Json) -> Pipeline:
-        """Return the pipeline that JSON values describe; unknown ops, versions and parameters are refused."""
+        """Return the pipeline that JSON values describe; unknown ops, versions and parameters are rejected."""
         pipeline, problem = cls.known_part(spec)
         if problem is not None:
             raise problem
@@ -228,9 +230,9 @@ class Pipeline:
 
     @classmethod
     def known_part(cls, spec: Json) -> tuple[Pipeline | None, ConfigError | None]:
-        """Return the longest prefix of what JSON values describe that can be built here, and why it is not longer.
+        """Return the longest prefix of a pipeline in JSON that can be built here, and why it is not longer.
 
-        Every op is looked at once, in order, up to the first that is wrong. None if that is the very first.
+        Every op is examined once, in order, up to the first invalid one. None if that is the very first.
         """
         steps: list[Op] = []
         fields: Json = ()
@@ -257,7 +259,7 @@ class Pipeline:
         try:
             spec = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ConfigError(f"not a pipeline in JSON: {error}; write what pipeline.to_json() gives") from error
+            raise ConfigError(f"not a pipeline in JSON: {error}; give the output of pipeline.to_json()") from error
         return cls.from_spec(spec)
 
     def prefix(self, stop: int) -> Pipeline:
@@ -269,7 +271,7 @@ class Pipeline:
         return Pipeline(self.ops, fields)
 
     def describe(self) -> str:
-        """Return one line per op: what it gives, whether it is random, and why it stays on the trainer if it does."""
+        """Return one line per op: its result, whether it is random, and why it stays on the trainer if it does."""
         lines = []
         width = max(len(title(op)) for op in self.ops)
         for position, (op, spec) in enumerate(zip(self.ops, self.specs[1:], strict=True)):
@@ -302,8 +304,20 @@ class Pipeline:
         return (Pipeline, (self.ops, self.fields))  # for spawned worker processes; slots and fusions are rebuilt
 
 
+def _first(ops: Sequence[Op], is_it: Callable[[Op], bool]) -> int:
+    """Return the position of the first such op, or the number of ops if there is none."""
+    return next((position for position, op in enumerate(ops) if is_it(op)), len(ops))
+
+
+def _drawable(ops: Sequence[Op], fields: Sequence[tuple[str, str]]) -> int:
+    """Return the number of leading ops whose parameters a storage node can draw."""
+    if sum(kind.partition(":")[0] == _BOXES for _, kind in fields) == 1:
+        return len(ops)
+    return _first(ops, lambda op: op.looks)
+
+
 def _parts(spec: Json) -> list[Json]:
-    """Return the ops of a pipeline in JSON, all of which are small enough to be looked at."""
+    """Return the ops of a pipeline in JSON, after checking that they are few and small."""
     if not isinstance(spec, dict) or not isinstance(spec.get("ops"), list):
         raise ConfigError('expected a pipeline as {"format": 1, "ops": […]}')
     parts: list[Json] = spec["ops"]
@@ -316,7 +330,7 @@ def _parts(spec: Json) -> list[Json]:
 
 
 def _checked_fields(said: Json) -> tuple[tuple[str, str], ...]:
-    """Return names and kinds of fields, which may have been sent by somebody."""
+    """Return the names and kinds of fields, which may come from the network."""
     found = list(said) if isinstance(said, list | tuple) else None
     if found is None or len(found) >= MOST_STEPS:
         raise ConfigError(f"expected a list of fewer than {MOST_STEPS} fields")
@@ -324,12 +338,12 @@ def _checked_fields(said: Json) -> tuple[tuple[str, str], ...]:
         if not isinstance(one, list | tuple) or len(one) != 2 or not all(isinstance(t, str) and t for t in one):
             raise ConfigError(f"expected the name and kind of a field, got {one!r:.80}")
     if len({name for name, _ in found}) < len(found):
-        raise ConfigError("expected fields of different names")
+        raise ConfigError("expected fields with different names")
     return tuple((name, kind) for name, kind in found)
 
 
 def _with_metadata(steps: tuple[Op, ...], specs: Sequence[Spec]) -> tuple[Op, ...]:
-    """Return the steps, of which Decode knows whether somebody's own code will look at the picture."""
+    """Return the steps, with Decode told whether user code will see the picture."""
     first = steps[0]
     if not isinstance(first, Decode):
         return steps
@@ -344,17 +358,17 @@ def _with_metadata(steps: tuple[Op, ...], specs: Sequence[Spec]) -> tuple[Op, ..
 
 
 def _may_look_at_metadata(given: Sequence[tuple[Op, Spec]]) -> bool:
-    """Return whether somebody's own code will look at the picture, given steps and what each meets."""
+    """Return whether user code will see the picture, given the steps and the input of each."""
     calls = [(op, spec) for op, spec in given if isinstance(op, Call)]
     if not calls or calls[0][1].kind is not Kind.IMAGE:
         return False
-    # Albumentations is given an array, and whatever comes after it has no picture of the file any more.
+    # albumentations gets an array, so nothing after it has the file's picture any more.
     given_pictures = takewhile(lambda call: not is_albumentations(call.function), [op for op, _ in calls])
     return any(call.may_look_at_metadata for call in given_pictures)
 
 
 def title(op: Op) -> str:
-    """Return the name of a step, for people."""
+    """Return the name of a step for display."""
     if isinstance(op, OnTensor) and op.name_of:
         return op.name_of
     return op.title if isinstance(op, Call) else op.name()
@@ -367,7 +381,7 @@ def _notes_on_views(op: Views) -> list[str]:
 
 
 def in_words(pipeline: Pipeline) -> str:
-    """Return what a pipeline does in one line, for people: its steps, with what is said of them."""
+    """Return a one-line description of a pipeline for display: its steps with their settings."""
     text = ", ".join(map(_step_in_words, pipeline.ops))
     return text if len(text) <= _LONGEST_WORDS else text[:_LONGEST_WORDS] + "…"
 

@@ -1,9 +1,9 @@
-"""Resizing and the look-up of floats by the optional extension `_pixels`, with the bits of Pillow and NumPy.
+"""Resizing and float look-up in the optional extension `_pixels`, with the bits of Pillow and NumPy.
 
-The extension is used where it was built, on the processor for which its equality with Pillow's arithmetic is known,
-and only after it has given Pillow's bits on a few made-up pictures in this process; everything else is left to Pillow.
+The extension is used where it was built, on processors for which it is known to match Pillow's arithmetic, and only
+after it has reproduced Pillow's bits on a few synthetic pictures in this process; otherwise Pillow does the work.
 
-Concurrency: pure functions; the check runs once per process, maybe in two threads at once, with the same outcome.
+Concurrency: pure functions; the check runs once per process, possibly in two threads at once, with the same outcome.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PillowBox = tuple[int, int, int, int]  # left, top, right, bottom
 DownFirst = Callable[[Size, Size], bool]
 """Whether a picture of one size is resized to another by its height first."""
 
-# Elsewhere compilers may join a multiplication and an addition into one rounding, in Pillow or here.
+# On other processors compilers may fuse a multiplication and an addition, in Pillow or here, which rounds only once.
 _MACHINES = ("x86_64", "AMD64")
 
 # Pictures and sizes, as (width, height), on which the extension is compared with Pillow: smaller, larger, wider,
@@ -49,6 +49,8 @@ _CHECKED: tuple[tuple[Size, Size], ...] = (
     ((20, 24), (25, 26)),
 )
 
+_NOTHING = Image.Image()
+
 
 def _tall_first(size: Size, target: Size) -> bool:
     """Pillow 13 and later: the height first where it shrinks by much more than the width."""
@@ -64,7 +66,8 @@ def _never(size: Size, target: Size) -> bool:  # noqa: ARG001 - as the other rul
 def crop_and_resize(picture: Image.Image, box: PillowBox, size: tuple[int, int]) -> Image.Image:
     """Return ``picture.crop(box).resize(size, BILINEAR)`` for a box inside the picture.
 
-    Pillow's ``resize(box=…)`` would do it in one step too, but its filter reads pixels outside the box: other bits.
+    Pillow's ``resize(box=…)`` would also do it in one step, but its filter reads pixels outside the box and gives other
+    bits.
     """
     rule = pillows_rule()
     if rule is not None and (resized := _resize(picture, box, size, rule)) is not None:
@@ -74,31 +77,52 @@ def crop_and_resize(picture: Image.Image, box: PillowBox, size: tuple[int, int])
     return picture.resize(size, Image.Resampling.BILINEAR)
 
 
-def look_up(picture: Image.Image, table: Floats, out: Floats) -> bool:
-    """Write into `out` (3, height, width) what `table` (3, 256) says of every pixel; False if it cannot be done."""
-    if pillows_rule() is None or picture.mode != "RGB" or out.dtype != np.float32 or not out.flags.c_contiguous:
+def write_planes(
+    picture: Image.Image,
+    box: PillowBox,
+    out: Bytes | Floats,
+    table: Floats | None = None,
+    flips: tuple[bool, bool] = (False, False),
+) -> bool:
+    """Write the channels of a box of a picture into `out` (3, height, width), one by one; False if that cannot be done.
+
+    A box of another size than `out` is resized as `crop_and_resize` does it, and then mirrored.
+
+    Args:
+        picture: The picture.
+        box: The box.
+        out: The array for the result: bytes, or floats if there is a table.
+        table: What each value of each channel becomes (3, 256).
+        flips: Whether left and right, and top and bottom, are exchanged.
+    """
+    rule = pillows_rule()
+    dtype = np.uint8 if table is None else np.float32
+    if rule is None or picture.mode != "RGB" or out.dtype != dtype or not out.flags.c_contiguous:
         return False
-    source = _arrow(picture)
-    if source is None or out.shape != (3, picture.height, picture.width):
+    source = arrow(picture)
+    if source is None or out.ndim != 3 or len(out) != 3 or not out.size or not _is_inside(box, picture):
         return False
-    kernel.look_up(source, table, out)
+    down_first = rule((box[2] - box[0], box[3] - box[1]), (out.shape[2], out.shape[1]))
+    if table is None:
+        kernel.separate(source, picture.size, box, down_first, *flips, out)
+    else:
+        kernel.look_up(source, picture.size, box, down_first, *flips, out, table)
     return True
 
 
 def separate(picture: Image.Image, out: Bytes) -> bool:
-    """Write the channels of a picture into `out` (3, height, width) in turn; False if it cannot be done."""
-    if pillows_rule() is None or picture.mode != "RGB" or out.dtype != np.uint8 or not out.flags.c_contiguous:
-        return False
-    source = _arrow(picture)
-    if source is None or out.shape != (3, picture.height, picture.width):
-        return False
-    kernel.separate(source, out)
-    return True
+    """Write the channels of a picture into `out` (3, height, width), one by one; False if that is not possible."""
+    return out.shape == (3, picture.height, picture.width) and write_planes(picture, (0, 0, *picture.size), out)
+
+
+def look_up(picture: Image.Image, table: Floats, out: Floats) -> bool:
+    """Write the `table` (3, 256) value of every pixel into `out` (3, height, width); False if that is not possible."""
+    return out.shape == (3, picture.height, picture.width) and write_planes(picture, (0, 0, *picture.size), out, table)
 
 
 @lru_cache(maxsize=1)
 def pillows_rule() -> DownFirst | None:
-    """Return in which order Pillow resizes here; None if the extension is not there or does not give Pillow's bits."""
+    """Return in which order Pillow resizes here; None if the extension is missing or gives other bits."""
     # Rows of a picture follow each other without gaps unless the user has set PILLOW_ALIGNMENT.
     if kernel is None or platform.machine() not in _MACHINES or _imaging.get_alignment() != 1:
         return None
@@ -115,21 +139,30 @@ def pillows_rule() -> DownFirst | None:
 
 
 def _resize(picture: Image.Image, box: PillowBox, size: Size, rule: DownFirst) -> Image.Image | None:
-    left, top, right, bottom = box
-    inside = 0 <= left < right <= picture.width and 0 <= top < bottom <= picture.height
-    if picture.mode != "RGB" or not inside or min(size) < 1:
+    if picture.mode != "RGB" or not _is_inside(box, picture) or min(size) < 1:
         return None
-    # Written to in place: Pillow has no way to take pixels over without copying them, and nobody else holds it yet.
-    result = Image.new("RGB", size)
-    source, target = _arrow(picture), _arrow(result)
+    # Written in place: Pillow cannot adopt pixels without copying them, and nobody else holds this picture yet.
+    result = blank(size)
+    source, target = arrow(picture), arrow(result)
     if source is None or target is None:
         return None
-    kernel.resize(source, picture.size, box, target, size, rule((right - left, bottom - top), size))
+    kernel.resize(source, picture.size, box, target, size, rule((box[2] - box[0], box[3] - box[1]), size))
     result.info = picture.info.copy()
     return result
 
 
-def _arrow(picture: Image.Image) -> object:
+def _is_inside(box: PillowBox, picture: Image.Image) -> bool:
+    left, top, right, bottom = box
+    width, height = picture.size
+    return 0 <= left < right <= width and 0 <= top < bottom <= height
+
+
+def blank(size: Size) -> Image.Image:
+    """Return a picture that is about to be written to; `Image.new` would paint it black, which takes 25 µs more."""
+    return _NOTHING._new(_imaging.new("RGB", size))
+
+
+def arrow(picture: Image.Image) -> object:
     """Return the pixels of a picture as an Arrow array without copying them, or None if they lie in several pieces."""
     try:
         return picture.__arrow_c_array__()[1]

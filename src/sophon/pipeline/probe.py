@@ -1,7 +1,7 @@
-"""Do two machines give the same bits? Each runs the pipeline on a built-in picture, and they compare digests.
+"""Checks that two machines give the same bits, by digests of what a pipeline makes of a built-in picture.
 
-Versions alone do not tell: a patched Pillow, another libjpeg or another processor may round otherwise. What counts is
-what the ops of this very pipeline, with its own parameters, make of a real picture.
+Comparing versions is not enough: a patched Pillow, another libjpeg or another processor may round differently. What
+counts is the result of this pipeline's own ops, with their parameters, on a real picture.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def picture() -> bytes:
 
 
 def _picture_for(pipeline: Pipeline) -> bytes:
-    """Return the built-in picture, or one made from nothing for a pipeline that takes files in other modes alone."""
+    """Return the built-in picture, or a generated one for a pipeline that only takes files in other modes."""
     decode = pipeline.ops[0]
     return _numbers(decode.mode) if isinstance(decode, Decode) and decode.mode in AS_THEY_ARE else picture()
 
 
 @cache
 def _numbers(mode: str) -> bytes:
-    """Return a PNG file of 320×240 numbers: class ids with a palette, or numbers of 16 bits."""
+    """Return a PNG file of 320×240 numbers: class ids with a palette, or 16-bit numbers."""
     y, x = np.mgrid[:240, :320]
     if mode == "P":
         made = Image.fromarray(((x // 9 * 7 + y // 5 * 3) % 256).astype(np.uint8)).convert("P")
@@ -57,15 +57,16 @@ def _numbers(mode: str) -> bytes:
 
 
 def digests(pipeline: Pipeline) -> list[str]:
-    """Return, for every op that can run elsewhere, a digest of what it and those before it make of the picture.
+    """Return, for every op that can run elsewhere, a digest of the picture after it and all ops before it.
 
-    An op that fails on this picture (a crop larger than it, say) ends the list: nothing is known of it and the rest.
+    An op that fails on this picture (a crop larger than it, say) ends the list: nothing is known about it or the ops
+    after it.
     """
     return list(each_digest(pipeline))
 
 
 def each_digest(pipeline: Pipeline) -> Iterator[str]:
-    """Yield the same one by one, for who wants to know those before an op that takes the whole process down."""
+    """Yield the digests one by one, so that those before an op that crashes the process are known."""
     values: list[Value] = [_picture_for(pipeline)] * _PASSES
     sight = _sight() if pipeline.looks else None
     for k in range(pipeline.portable):
@@ -90,8 +91,8 @@ def _sight() -> Spec:
 def _resampling() -> bytes:
     """Return a digest of how Pillow resizes pictures of any shape here.
 
-    Pillow 13 resizes tall pictures by their height first, and those before it never: other bits for some boxes, which
-    the few that a pipeline draws from one picture need not show.
+    Pillow 13 resizes tall pictures by their height first, and earlier releases never do. Some boxes then get other
+    bits, which the few boxes that a pipeline draws from one picture may not reveal.
     """
     hasher = hashlib.sha256()
     with Image.open(io.BytesIO(picture())) as decoded:
@@ -103,7 +104,7 @@ def _resampling() -> bytes:
 
 
 def bits_of(value: Value) -> bytes:
-    """Return all bits of a picture or an array, with its mode or dtype and its shape; of views, those of each."""
+    """Return all bits of a picture or an array, with its mode or dtype and its shape; for views, the bits of each."""
     if isinstance(value, Image.Image):
         return f"{value.mode}{value.size}".encode() + value.tobytes()
     if isinstance(value, ViewSet):
@@ -114,11 +115,11 @@ def bits_of(value: Value) -> bytes:
 
 
 def digest_of(found: Mapping[str, str]) -> str:
-    """Return 32 hex digits over some versions."""
+    """Return a digest of 32 hex digits over versions."""
     return hashlib.sha256(json.dumps(dict(found), sort_keys=True).encode()).hexdigest()[:32]
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what decides about bits, for people and for ops that could not be probed."""
+    """Return the versions of the libraries that determine bits, for display and for ops that could not be probed."""
     jpeg = features.version("libjpeg_turbo") or features.version("jpg") or "none"
     return {"sophon": __version__, "pillow": pillow_version, "libjpeg": jpeg, "numpy": np.__version__}

@@ -1,7 +1,7 @@
-"""The table of ops, and the way from a JSON spec to an op.
+"""The table of ops, and the conversion of a JSON spec to an op.
 
-A new op is one class, one row in `ops.__all__` and one test. Specs come from the network, so whatever is wrong with one
-ends in a `ConfigError` that names the op and the remedy; nothing in a spec is ever code.
+A new op is one class, one row in `ops.__all__` and one test. Specs come from the network, so an invalid one always ends
+in a `ConfigError` that names the op and the remedy; a spec never contains code.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from sophon.pipeline.op import Json, Op
 OPS: dict[str, type[Op]] = {name: getattr(ops, name) for name in ops.__all__}
 
 MOST_STEPS = 64  # ops of a pipeline, one after the other
-MOST_OPS = 256  # with those inside others: SimCLR's recipe has 9, and the largest policy of AutoAugment is one
-MOST_DEPTH = 8  # of ops and lists inside each other
-MOST_CHARACTERS = 1 << 14  # of all names and texts together: a recipe has some hundred
+MOST_OPS = 256  # including nested ops: SimCLR's recipe has 9, and the largest AutoAugment policy is one op
+MOST_DEPTH = 8  # nesting of ops and lists
+MOST_CHARACTERS = 1 << 14  # of all names and texts together: a recipe has a few hundred
 MOST_VALUES = 1 << 12  # numbers, names and texts
-_MOST_DIGITS_BITS = 128  # of an integer; Python takes a while to show one of a million digits
-_MOST_NAME = 64  # characters of a name that is worth comparing with others
+_MOST_DIGITS_BITS = 128  # digits of an integer; Python is slow to print one of a million digits
+_MOST_NAME = 64  # length up to which a name is compared with similar ones
 _OpClass = TypeVar("_OpClass", bound=type[Op])
 
 
 def register(op: _OpClass) -> _OpClass:
-    """Add an op of your own to the table; trainer and storage node must both do it."""
+    """Add your own op to the table; do this on both trainer and storage node."""
     if OPS.setdefault(op.name(), op) is not op:
         raise ConfigError(f"an op named {op.name()} is registered already: {OPS[op.name()]!r}; choose another name")
     return op
 
 
 def check_bounds(spec: Any) -> None:
-    """Raise `ConfigError` unless JSON values are few, short and not deep.
+    """Raise `ConfigError` unless JSON values are few, short and not deeply nested.
 
-    Some of what is done with a spec takes longer than its size suggests: a misspelt name is compared with all names
-    there are, and an op made of ops asks each of them several times what it gives. So nothing is built, compared or
-    quoted before the whole is known to be small. The look itself ends at the first thing too many.
+    Handling a spec can take longer than its size suggests: a misspelt name is compared with all known names, and an op
+    made of ops asks each of them several times for its output. So nothing is built, compared or quoted before the whole
+    spec is known to be small. The check itself stops as soon as a bound is exceeded.
     """
     ops = values = characters = 0
     level = [spec]
     depth = 0
     while level:
-        if depth > 2 * MOST_DEPTH + 2:  # each op inside another adds itself and the list it stands in
+        if depth > 2 * MOST_DEPTH + 2:  # each nested op adds itself and the list it is in
             raise ConfigError(f"expected ops nested at most {MOST_DEPTH} deep; flatten the pipeline")
         below: list[Any] = []
         for value in level:
@@ -64,8 +64,8 @@ def check_bounds(spec: Any) -> None:
                 characters += 0 if value.bit_length() <= _MOST_DIGITS_BITS else MOST_CHARACTERS + 1
             if ops > MOST_OPS + 1 or values > MOST_VALUES or characters > MOST_CHARACTERS:
                 raise ConfigError(
-                    f"expected a pipeline of at most {MOST_OPS} ops, those inside others included, "
-                    f"{MOST_VALUES:,} values and {MOST_CHARACTERS:,} characters; leave something out"
+                    f"expected a pipeline of at most {MOST_OPS} ops, including nested ops, {MOST_VALUES:,} values and "
+                    f"{MOST_CHARACTERS:,} characters; shorten it"
                 )
         level = below
         depth += 1
@@ -81,8 +81,8 @@ def op_from_spec(spec: Json, depth: int = 0) -> Op:
     op = OPS.get(name)
     if op is None:
         near = difflib.get_close_matches(name[:_MOST_NAME], OPS, n=1)
-        hint = f"did you mean {near[0]}?" if near else "sophon.OPS has those that are known."
-        raise ConfigError(f"unknown op {_short(name)}; {hint} Register an op of your own on both sides.")
+        hint = f"did you mean {near[0]}?" if near else "sophon.OPS lists the known ops."
+        raise ConfigError(f"unknown op {_short(name)}; {hint} Register your own op on both sides.")
     if spec.get("version") != op.version:
         raise ConfigError(
             f"{name} version {_short(spec.get('version'))} is not known here, only version {op.version}; "

@@ -1,9 +1,9 @@
 """Random numbers that depend on (seed, epoch, sample, op position) and on nothing else.
 
 The generator is Philox4x64, counter-based: those four integers are its key and counter, so there is no state to carry,
-no order to keep and no worker id to know. Whoever runs an op draws the same numbers.
+no order to keep and no worker id to know. Every machine that runs an op draws the same numbers.
 
-Only Philox's raw 64-bit words are taken from NumPy, since NumPy promises that stream for ever, whereas the methods of
+Only Philox's raw 64-bit words come from NumPy, because NumPy guarantees that stream forever, whereas the methods of
 `numpy.random.Generator` may change between releases, and trainer and storage node need not run the same release.
 Uniform, integer and normal numbers are made from the words here, with IEEE basic operations only (see `portable`).
 
@@ -25,16 +25,16 @@ from sophon.pipeline.spec import Spec
 
 _WORDS = 8  # drawn at once; most ops need one to six
 _LIMIT = 1 << 64
-# Positions of a view's steps: above those of a pipeline's ops, and of what a loader draws (2**32 and after).
+# Positions of a view's steps: above those of a pipeline's ops and of the loader's own draws (from 2**32 on).
 _VIEW, _STEP = 1 << 40, 1 << 48
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Names one pass of one sample: which run, which epoch, which sample.
+    """Identifies one pass of one sample: which run, which epoch, which sample.
 
-    With it may come what some ops look at when they draw: `sight`, the size of the sample's picture as it is decoded,
-    and the boxes of its objects. These belong to the sample, so they are no part of the name.
+    It may carry what some ops use when they draw: `sight`, the size of the decoded picture and the boxes of its
+    objects. These follow from the sample, so they are not part of its identity.
     """
 
     seed: int
@@ -50,7 +50,7 @@ class Key:
 
 
 def position_inside(position: int, view: int, step: int) -> int:
-    """Return the position of a step of a view inside the op at a position, which no other step has."""
+    """Return a unique position for a step of a view inside the op at a position."""
     return position + _VIEW * (view + 1) + _STEP * step
 
 
@@ -101,7 +101,7 @@ class Rng:
         return low + (high - low) * ((self.word() >> 11) * 2.0**-53)
 
     def uniform32(self, low: float, high: float) -> float:
-        """Return a float32 in [low, high], as torch draws: from 0.1 to 0.1 it gives what torch makes of 0.1."""
+        """Return a float32 in [low, high], as torch draws it: from 0.1 to 0.1 it gives torch's float32 of 0.1."""
         return float(np.float32(self.uniform(low, high)))
 
     def log_uniform(self, low: float, high: float) -> float:
@@ -136,7 +136,7 @@ class Rng:
 
 
 class _Thread(threading.local):
-    """One thread's generator, and the state with an empty buffer that keys it, whose arrays are written in place."""
+    """One thread's generator, and the state that re-keys it: an empty buffer, with arrays written in place."""
 
     def __init__(self) -> None:
         self.philox = np.random.Philox(0)

@@ -1,9 +1,9 @@
 """Run user code with Python's, NumPy's and torch's global generators seeded, and restore them afterwards.
 
-Concurrency: the global generators are shared by all threads of a process, so whoever seeds them holds one lock until
-they are put back. A thread that draws from them without that lock meanwhile gets numbers of the seeded stream: run such
-code in the thread that iterates, or in a worker process.
-Limits: generators that the code made itself, and those of accelerators, are left as they are.
+Concurrency: the global generators are shared by all threads of a process, so code that seeds them holds one lock until
+they are restored. A thread that draws from them without that lock in the meantime gets numbers of the seeded stream:
+run such code in the iterating thread or in a worker process. Limits: generators that the code creates itself, and those
+of accelerators, are not touched.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Turn:
         os.register_at_fork(after_in_child=self.renew)
 
     def renew(self) -> None:
-        self.lock = threading.RLock()  # seeded code may run a pipeline of its own
+        self.lock = threading.RLock()  # seeded code may itself run a pipeline
 
 
 _turn = _Turn()
@@ -35,12 +35,12 @@ _turn = _Turn()
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed the global generators for a block, one thread at a time, and put them back however the block ends.
+    """Seed the global generators for a block, one thread at a time, and restore them however the block ends.
 
     Args:
         seed: 64 random bits.
     """
-    torch: Any = sys.modules.get("torch")  # loaded by whoever wrote code that draws from it
+    torch: Any = sys.modules.get("torch")  # already loaded by any code that draws from it
     with _turn.lock:
         python_state, numpy_state = random.getstate(), np.random.get_state()
         torch_state = None if torch is None else torch.random.get_rng_state()

@@ -1,4 +1,4 @@
-"""What a value is, before it exists: its kind, shape and dtype.
+"""The kind, shape and dtype of a value, known before the value exists.
 
 Ops declare their output as a `Spec`, so that a pipeline is checked when it is built, a payload's size is bounded
 before it is allocated, and random parameters can be drawn from a picture's size alone.
@@ -15,10 +15,10 @@ kind                  the value at run time                      shape
 ``Kind.OBJECT``       whatever a trainer-only callable returned  ``()``
 ====================  =========================================  =======================
 
-A dimension that is not known yet is None. Pictures are in mode RGB or L as a rule, by the number of channels; `mode`
-names any other one (`MODES`). Few ops take those: see `Op.modes`. The spec of views has the spec of each in `views`,
-and as its dtype what users see them in (`arranged`). Of a picture whose sample has boxes, `objects` says where
-those lie in it, for ops that draw by them (`Op.looks`).
+A dimension that is not known yet is None. Pictures are normally in mode RGB or L, depending on the number of channels;
+`mode` names any other mode (`MODES`), which few ops take: see `Op.modes`. The spec of views holds the spec of each view
+in `views`; its dtype is the container that users get (`arranged`). For a picture whose sample has boxes, `objects`
+holds their positions, for ops whose draws depend on them (`Op.looks`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from sophon.pipeline.part import Canvas, Part
 
 Value: TypeAlias = Any
 Shape: TypeAlias = tuple[int | None, ...]
-Objects: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.float64]]  # left, top, right, bottom of each
+Objects: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.float64]]  # left, top, right and bottom of each object
 
 MODES: Final[dict[str, tuple[int, str]]] = {
     "RGB": (3, "uint8"),
@@ -54,7 +54,7 @@ MODES: Final[dict[str, tuple[int, str]]] = {
     "I": (1, "int32"),
     "F": (1, "float32"),
 }
-"""Pillow's modes that a picture may be decoded to: channels, and what a channel's values are."""
+"""Pillow modes that a picture may be decoded to: number of channels, and dtype of a channel."""
 
 OTHER_MODES: Final = tuple(mode for mode in MODES if mode not in ("RGB", "L"))
 
@@ -73,8 +73,7 @@ class Kind(Enum):
 class Spec:
     """Kind, shape and dtype of a value.
 
-    Of a picture also its mode, where that is neither RGB nor L, and its objects, where somebody knows them; of views
-    the spec of each.
+    For a picture also its mode, if it is neither RGB nor L, and its objects, if known; for views the spec of each.
     """
 
     kind: Kind
@@ -82,7 +81,7 @@ class Spec:
     dtype: str = "uint8"
     mode: str = ""
     views: tuple[Spec, ...] = ()
-    objects: Objects | None = field(default=None, compare=False, repr=False)  # no part of what a value is
+    objects: Objects | None = field(default=None, compare=False, repr=False)  # not part of the identity of a spec
 
     @property
     def height(self) -> int:
@@ -101,25 +100,25 @@ class Spec:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of a value of this spec; 0 if a dimension is not known."""
+        """Size in bytes of a value of this spec; 0 if a dimension is unknown."""
         if self.kind is Kind.VIEWS:
             return sum(view.size_bytes for view in self.views) if self.is_sized else 0
         return math.prod(d or 0 for d in self.shape) * np.dtype(self.dtype).itemsize
 
     @property
     def is_sized(self) -> bool:
-        """Whether all dimensions are known, those of all views."""
+        """Whether all dimensions are known, including those of all views."""
         return None not in self.shape and all(view.is_sized for view in self.views)
 
     def with_objects(self, objects: Objects | None) -> Spec:
-        """Return the spec of a picture with these objects in it; None if nobody knows."""
+        """Return the spec of a picture with these objects in it; None if they are unknown."""
         return self if objects is self.objects else replace(self, objects=objects)
 
     def _known(self, dimension: int | None) -> int:
         if dimension is None:
             raise ConfigError(
-                f"{self} has no size yet, so nothing can be drawn for it; "
-                "an op whose result has an unknown size must not stand before a random op inside RandomApply"
+                f"{self} has no size yet, so nothing can be drawn for it; an op with a result of unknown size must "
+                "not come before a random op inside RandomApply"
             )
         return dimension
 
@@ -137,8 +136,8 @@ class ViewSet:
     """The views of one sample on their way through a pipeline.
 
     Args:
-        values: One of each view.
-        container: What users see them in: see `arranged`.
+        values: The value of each view.
+        container: What users get them in; see `arranged`.
     """
 
     values: tuple[Value, ...]
@@ -146,7 +145,7 @@ class ViewSet:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all views together; 0 of those whose size is not known."""
+        """Total bytes of all views; views of unknown size count as 0."""
         return sum(getattr(value, "nbytes", None) or spec_of(value).size_bytes for value in self.values)
 
 
@@ -165,7 +164,7 @@ def spec_of(value: Value) -> Spec:  # noqa: PLR0911 - one line per kind
     """Return the spec of a value that exists."""
     if isinstance(value, Image.Image):
         return image(value.height, value.width, len(value.getbands()), value.mode)
-    if isinstance(value, Canvas):  # to an op it is the whole, as is a part
+    if isinstance(value, Canvas):  # an op treats it as the whole picture, like a part
         return spec_of(value.value)
     if isinstance(value, Part):
         return image(value.height, value.width, len(value.picture.getbands()), value.picture.mode)
@@ -176,16 +175,16 @@ def spec_of(value: Value) -> Spec:  # noqa: PLR0911 - one line per kind
         return Spec(Kind.TENSOR, value.shape, value.dtype.name)
     if isinstance(value, bytes | bytearray | memoryview):
         return Spec(Kind.ENCODED, (len(value),))
-    torch: Any = sys.modules.get("torch")  # where it is not loaded, nobody has a tensor of it
+    torch: Any = sys.modules.get("torch")  # if torch is not loaded, there can be no tensor
     if torch is not None and isinstance(value, torch.Tensor):
         return Spec(Kind.TENSOR, tuple(value.shape), str(value.dtype).removeprefix("torch."))
     return OBJECT
 
 
 # --- arrangements -----------------------------------------------------------------------------------------------------
-# What users see the views of a sample in, as a text, so that a spec can hold it: "list", "tuple", or JSON for a nest of
-# lists, tuples and dicts, as DINOv2 returns them. There a number stands for a view, […] for a list, {"tuple": […]} for
-# a tuple and {"dict": [[name, …], …]} for a dict.
+# The container in which users get the views of a sample, as a text, so that a spec can hold it: "list", "tuple", or
+# JSON for a nest of lists, tuples and dicts, such as DINOv2 returns. In the JSON a number stands for a view, […] for a
+# list, {"tuple": […]} for a tuple and {"dict": [[name, …], …]} for a dict.
 
 _PLAIN_ARRANGEMENTS: Final[dict[str, type]] = {"list": list, "tuple": tuple}
 _LONGEST_ARRANGEMENT: Final = 1 << 12
@@ -194,7 +193,7 @@ _ARRANGEMENT: Final = '"list", "tuple", or an arrangement of views'
 
 
 def arranged(text: str, values: Sequence[Any]) -> Any:
-    """Return views as users see them."""
+    """Return views in the container that users get."""
     plain = _PLAIN_ARRANGEMENTS.get(text)
     return _filled(_read_arrangement(text), values) if plain is None else plain(values)
 
@@ -212,10 +211,10 @@ def arrangement(shape: Any, count: int) -> str:
 
 
 def checked_arrangement(where: str, text: Any, count: int) -> str:
-    """Return the text of an arrangement, which somebody may have sent.
+    """Return the text of an arrangement after checking it; it may come from the network.
 
     Raises:
-        ConfigError: It is none, or not one of so many views.
+        ConfigError: It is not an arrangement of this many views.
     """
     if not isinstance(text, str) or len(text) > _LONGEST_ARRANGEMENT:
         raise ConfigError(f"{where}: expected {_ARRANGEMENT}, got {text!r:.80}")

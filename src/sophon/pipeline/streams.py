@@ -1,8 +1,8 @@
-"""The random numbers of many samples at once: what `Rng` gives one by one, to the last bit.
+"""The random numbers of many samples at once: the same as `Rng` gives one by one, to the last bit.
 
 A plan is made from the boxes of all crops of a coming epoch, a million and more of them. Philox is counter-based, so
-its rounds can be done for all samples in one go; so can what `Rng` makes of the words, since that takes IEEE basic
-operations only (`tests/pipeline/test_streams.py` compares both).
+its rounds can be computed for all samples at once; so can the numbers that `Rng` derives from the words, since that
+takes IEEE basic operations only (`tests/pipeline/test_streams.py` compares both).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Boxes: TypeAlias = tuple[Numbers, Numbers, Numbers, Numbers]
 """Tops, lefts, heights and widths, as in `Box`."""
 Words: TypeAlias = NDArray[np.uint64]
 
-# Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011): multipliers, what the key grows by, rounds.
+# Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011): multipliers, key increments, rounds.
 _MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
 _STEPS = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
 _ROUNDS = 10
@@ -59,7 +59,7 @@ class Streams:
         return Streams(self._seed, self._epochs, position_inside(self._position, view, step), self._samples)
 
     def words(self, number: int) -> Words:
-        """Return the word of this number, from 0, of every stream."""
+        """Return the word with this index, counted from 0, of every stream."""
         block, place = divmod(number, 4)
         if block not in self._blocks:
             # NumPy's Philox counts before it draws.
@@ -69,16 +69,16 @@ class Streams:
         return self._blocks[block][place]
 
     def uniform(self, number: int, low: float = 0.0, high: float = 1.0) -> NDArray[np.float64]:
-        """Return what `Rng.uniform` makes of a word."""
+        """Return what `Rng.uniform` derives from a word."""
         share = (self.words(number) >> np.uint64(11)).astype(np.float64) * 2.0**-53
         return low + (high - low) * share
 
     def log_uniform(self, number: int, low: float, high: float) -> NDArray[np.float64]:
-        """Return what `Rng.log_uniform` makes of a word."""
+        """Return what `Rng.log_uniform` derives from a word."""
         return portable.exp_array(self.uniform(number, portable.log(low), portable.log(high)))
 
     def below(self, number: int, bounds: Numbers) -> Numbers:
-        """Return what `Rng.below` makes of a word; bounds are below 2**32."""
+        """Return what `Rng.below` derives from a word; bounds are below 2**32."""
         words, most = self.words(number), bounds.astype(np.uint64)
         low = ((words & _LOW) * most) >> _HALF
         return (((words >> _HALF) * most + low) >> _HALF).astype(np.int64)
@@ -91,13 +91,13 @@ def whole(sizes: Sizes) -> Boxes:
 
 
 def where(is_so: NDArray[np.bool_], boxes: Boxes, others: Boxes) -> Boxes:
-    """Return the first boxes where something is so, and the others elsewhere."""
+    """Return boxes from the first set where a condition holds, and from the second elsewhere."""
     top, left, height, width = (np.where(is_so, one, other) for one, other in zip(boxes, others, strict=True))
     return top, left, height, width
 
 
 def _one(number: int) -> Words:
-    """Return an integer as an array, whose products wrap around without a warning."""
+    """Return an integer as an array, so that products wrap around without a warning."""
     return np.array([number % _LIMIT], np.uint64)
 
 

@@ -1,7 +1,7 @@
-"""Trace: what one run of a pipeline took, op by op.
+"""Trace: the cost of one run of a pipeline, op by op.
 
-Two ops that are done in one pass share its time. What a codec takes before the first op, or behind the last, is kept
-apart.
+Ops that are fused into one pass share its time. The codec's time before the first op or after the last one is recorded
+separately.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from sophon.pipeline.spec import Value, ViewSet
 
 
 class Trace:
-    """What one run took, op by op.
+    """The cost of one run, op by op.
 
     Args:
-        ops: Ops in the pipeline.
+        ops: Number of ops in the pipeline.
 
     Attributes:
         codec_s: CPU seconds of the codec.
         op_s: CPU seconds of each op, by the thread's clock.
-        op_bytes: Bytes of what each op gave.
+        op_bytes: Size in bytes of each op's result.
         size: Height and width of the decoded picture, (0, 0) if there was none.
         windowable: Whether a part of the file could be decoded on its own; None if that was not tried.
-        own_s: Seconds of the steps that only the trainer can run; they may wait as well as compute.
+        own_s: Wall-clock seconds of the trainer-only steps, which may wait as well as compute.
     """
 
     __slots__ = ("_last_s", "codec_s", "op_bytes", "op_s", "own_s", "size", "windowable")
@@ -44,7 +44,7 @@ class Trace:
         self._last_s = time.thread_time()
 
     def to_json(self) -> list[Any]:
-        """Return all of it as JSON values."""
+        """Return the trace as JSON values."""
         return [self.codec_s, self.op_s, self.op_bytes, list(self.size), self.windowable, self.own_s]
 
     @classmethod
@@ -56,19 +56,19 @@ class Trace:
         return made
 
     def coded(self) -> None:
-        """Note that a codec has done its part."""
+        """Note that a codec has done its work."""
         now_s = time.thread_time()
         self.codec_s += now_s - self._last_s
         self._last_s = now_s
 
     def passed(self, first: int, stop: int, value: Value, between: Sequence[int] = ()) -> None:
-        """Note that ops[first:stop] have given this value.
+        """Note that ops[first:stop] have produced this value.
 
         Args:
             first: The first op.
-            stop: Behind the last op.
-            value: What the last one gave.
-            between: Bytes that the others would have given, had they not been done in one pass.
+            stop: One past the last op.
+            value: The result of the last one.
+            between: Sizes of the results that the other ops would have produced, had they not been fused.
         """
         now_s = time.thread_time()
         each_s = (now_s - self._last_s) / (stop - first)
@@ -80,7 +80,7 @@ class Trace:
         self._last_s = now_s
 
     def decoded(self, value: Value) -> None:
-        """Note the size of the decoded picture, or of the one that a part is taken from."""
+        """Note the size of the decoded picture, or of the whole picture if only a part was decoded."""
         self.size = _size(value)
 
 

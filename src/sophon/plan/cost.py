@@ -1,4 +1,4 @@
-"""The cost model: what an epoch of a plan takes, in seconds.
+"""The cost model: how many seconds an epoch takes with a plan.
 
 Every sample at its route has measures: bytes on the link, CPU seconds near storage and at the trainer, … A resource is
 spent by some of them (`sophon.plan.resources`), so that its seconds are linear in their sums::
@@ -6,15 +6,15 @@ spent by some of them (`sophon.plan.resources`), so that its seconds are linear 
     T_r = Σ over samples of its part, Σ over measures of  coefficient · measure / rate
     T   = max over resources of T_r
 
-All resources are busy at the same time, so the slowest decides (paper 3.2). With one node, that is
+All resources are busy at the same time, so the slowest one sets the pace (paper 3.2). With one node, that is
 
     T_Net = Σ b / B      seconds the link is busy           bottleneck "link"
     T_CS  = Σ s / S      seconds the storage cores are busy            "storage"
     T_CC  = Σ p / C      seconds the trainer cores are busy            "trainer"
     T_G   = n / G        seconds the consumer is busy                  "consumer"
 
-and the reads of the store. Where there is none of a resource, its seconds are 0 if nothing spends it, else infinite;
-but a node without cores for ops still sends, so that then only the ops count. Sums are float64.
+and the reads of the store. If there is none of a resource, its seconds are 0 if nothing spends it, and infinite
+otherwise; but a node without cores for ops can still send, so only the ops count then. Sums are float64.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _THRIFTY = sorted((kind for kind in KINDS if kind.thrift is not None), key=lambd
 
 @dataclass(frozen=True)
 class Totals:
-    """What all samples of an epoch use together, by measure: an array of one sum per part each.
+    """Totals over all samples of an epoch, by measure: each an array with one sum per part.
 
     Args:
-        sums: By name of the measure; `samples` among them.
+        sums: Sums by name of the measure, including `samples`.
     """
 
     sums: Mapping[str, Sums]
@@ -57,18 +57,18 @@ class Totals:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What an epoch is predicted to take.
+    """The predicted cost of an epoch.
 
     Amounts are attributes too, by the names that the table of resources gives them (`link_bytes`, `storage_cpu_s`), and
-    so are the seconds that all resources of a kind are busy, the longest of them (`link_s`, `consumer_s`); 0 where
-    nothing is known of a kind.
+    so are the busy seconds of a kind of resource, the longest if there are several (`link_s`, `consumer_s`); 0 if a
+    kind is unknown.
 
     Args:
         epoch_s: T, the seconds of one epoch.
-        bottleneck: The resource that decides it: link, storage, trainer, consumer, …
+        bottleneck: The resource that limits it: link, storage, trainer, consumer, …
         busy_s: Seconds that each resource is busy, by its label.
         used: What is spent, by the kind's name for it.
-        bound_s: No plan at all takes fewer seconds than this; None when the policy does not know.
+        bound_s: No plan takes fewer seconds than this; None if the policy does not know.
     """
 
     epoch_s: float
@@ -95,11 +95,11 @@ class Prediction:
 
     @property
     def rank(self) -> tuple[float, ...]:
-        """What makes one plan better than another: fewer seconds, then less storage CPU, then fewer bytes."""
+        """Sort key of plans, best first: fewer seconds, then less storage CPU, then fewer bytes."""
         return self.epoch_s, *(self.used.get(kind.amount, 0.0) for kind in _THRIFTY)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the prediction as a JSON object; what never ends is null."""
+        """Return the prediction as a JSON object; infinite values are null."""
         return {
             "epoch_s": _finite(self.epoch_s),
             "bottleneck": self.bottleneck,
@@ -124,7 +124,7 @@ class Prediction:
 
 
 def gather(profile: Profile, cut: CutIndex) -> Totals:
-    """Return what all samples use together when sample i has the route of column ``cut[i]``."""
+    """Return the totals of all samples when sample i has the route of column ``cut[i]``."""
     if cut.shape != (len(profile),) or cut.dtype != np.uint8 or int(cut.max()) >= len(profile.routes):
         raise ConfigError(
             f"a plan of {cut.dtype}{cut.shape} does not fit a profile of {len(profile)} samples and "
@@ -133,12 +133,12 @@ def gather(profile: Profile, cut: CutIndex) -> Totals:
     tables = profile.measures
     sums = sum_chosen(tuple(tables.values()), cut, profile.parts, profile.part_count)
     if not np.isfinite(sums).all():
-        raise ConfigError("the plan gives some sample a cut that it cannot have; make it from this profile.")
+        raise ConfigError("the plan gives a sample an impossible cut; make it from this profile.")
     return Totals(fixed_sums(profile) | dict(zip(tables, sums.T, strict=True)))
 
 
 def fixed_sums(profile: Profile) -> dict[str, Sums]:
-    """Return the sums that are the same whatever the plan: samples, and files read where no route reads less."""
+    """Return the sums that do not depend on the plan: samples, and files read if no route reads less."""
     found: dict[str, Sums] = {}
     if profile.parts is None:
         found[SAMPLES] = np.array([float(len(profile))])
@@ -160,7 +160,7 @@ def part_sums(values: NDArray[Any], parts: PartIndex | None, count: int) -> Sums
 def sum_chosen(
     tables: Sequence[FloatTable], cut: CutIndex, parts: PartIndex | None = None, part_count: int = 1
 ) -> Sums:
-    """Return [parts, tables]: for each [samples, routes] table and each part the sum of the chosen entries."""
+    """Return [parts, tables] sums of the chosen entries, for each [samples, routes] table and each part."""
     n = len(cut)
     first = int(cut[0])
     if (cut == first).all():
@@ -194,7 +194,7 @@ class Loads:
 
     @classmethod
     def of(cls, resources: Resources, measures: Sequence[str], parts: int) -> Loads:
-        """Return the loads of some measures on the resources there are."""
+        """Return the loads of some measures on the available resources."""
         rows = tuple(resources.rows())
         if resources.nodes and len(resources.nodes) < parts:
             raise ConfigError(f"the samples are in {parts} parts, but {len(resources.nodes)} nodes were given.")
@@ -228,7 +228,7 @@ def _spent_by(kind: Kind, resources: Resources, has_any: bool = True) -> dict[st
 
 
 def predict_totals(totals: Totals, resources: Resources, bound_s: float | None = None) -> Prediction:
-    """Return what an epoch with these totals takes."""
+    """Return the prediction for an epoch with these totals."""
     measures = tuple(totals.sums)
     sums = np.stack([totals.sums[measure] for measure in measures], axis=1)
     loads = Loads.of(resources, measures, len(sums))
@@ -250,7 +250,7 @@ def _used(totals: Totals, resources: Resources) -> dict[str, float]:
 
 
 def predict(profile: Profile, cut: CutIndex, resources: Resources, bound_s: float | None = None) -> Prediction:
-    """Return what an epoch takes when sample i has the route of column ``cut[i]``."""
+    """Return the prediction for an epoch when sample i has the route of column ``cut[i]``."""
     return predict_totals(gather(profile, cut), resources, bound_s)
 
 

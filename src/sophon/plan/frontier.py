@@ -17,12 +17,12 @@ FIGURE_4_RATE = "storage_cores"
 
 @dataclass(frozen=True)
 class Point:
-    """One answer to "what if there were so much of a resource".
+    """One what-if: the prediction for an amount of one resource.
 
     Args:
         rate: Name of the resource's rate.
-        amount: How much of it.
-        prediction: What an epoch takes then; infinite when the policy needs what is not there.
+        amount: Amount of the resource.
+        prediction: Prediction for an epoch; infinite if the policy needs a resource that is missing.
     """
 
     rate: str
@@ -44,12 +44,12 @@ def frontier(
     *,
     rate: str = FIGURE_4_RATE,
 ) -> tuple[Point, ...]:
-    """Return one point for every amount of a resource, with a plan of its own for each.
+    """Return one point for every amount of a resource, each with its own plan.
 
     Args:
         profile: What every sample costs at every route.
-        resources: Everything else.
-        amounts: How much of it to ask about.
+        resources: All other resources.
+        amounts: Amounts to try.
         policy_name: One of `sophon.plan.policies.POLICIES`.
         options: Options for the policy.
         rate: Name of the resource's rate.

@@ -5,8 +5,8 @@ resources to make the smallest plan large; both meet at the same value (von Neum
 the column generation in `relaxation`: the mixture is its primal solution and the weights on resources are its duals.
 
 Solved by the simplex method on ``min v, Σ_j x_j T_j + slack = v, Σ_j x_j = 1``. Its basis has as many columns as there
-are resources, and v; a few dozen steps of some ten microseconds each find it from scratch, one or two when a plan was
-added to a game that was solved before. (scipy's HiGHS takes 1.6 ms for each and 0.4 s to import; it is the oracle in
+are resources, and v; a few dozen steps of about ten microseconds each find it from scratch, one or two if a plan is
+added to a solved game. (scipy's HiGHS takes 1.6 ms for each and 0.4 s to import; it is the oracle in
 `tests/plan/test_game.py`.)
 """
 
@@ -35,7 +35,7 @@ class Solution:
         shares: The share of each, summing to 1.
         value: The largest of the mixed times.
         weights: Weights of resources, not negative and summing to 1, that make the smallest weighted plan largest.
-        basis: Where to begin when plans have been added: a plan's index, or -1 - r for the slack of resource r.
+        basis: Where to start when plans have been added: a plan's index, or -1 - r for the slack of resource r.
     """
 
     plans: tuple[int, ...]

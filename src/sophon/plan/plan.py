@@ -1,4 +1,4 @@
-"""The plan: one route per sample, what it is predicted to take, and where it comes from."""
+"""The plan: one route per sample, its prediction, and its origin."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class Plan:
 
     Args:
         cut: Index into `routes` per sample, one byte each.
-        routes: The routes that there were to choose from; a cut stands for the route that has no other.
+        routes: The routes to choose from; a cut stands for the route with only that cut.
         policy: Name of the policy that chose.
-        reason: Why it chose so, in one sentence.
-        prediction: What an epoch is predicted to take.
-        untouched: What it would take with nothing offloaded.
-        resources: The resources that were planned with.
+        reason: Why it chose them, in one sentence.
+        prediction: Prediction for an epoch.
+        untouched: Prediction with nothing offloaded.
+        resources: The resources it was planned for.
         options: Options that the policy was given.
         fingerprints: Fingerprints of the pipeline and data set.
-        recipe: The pipeline in words; "" if not known.
+        recipe: The pipeline in words; "" if unknown.
     """
 
     cut: CutIndex
@@ -75,7 +75,7 @@ class Plan:
 
     @property
     def cuts(self) -> tuple[Cut, ...]:
-        """The cut of each route, for a trainer that asks a storage node itself.
+        """The cut of each route, for a trainer that asks a storage node directly.
 
         Raises:
             ConfigError: Some sample's route has a second cut, which only a relay can make.
@@ -83,7 +83,7 @@ class Plan:
         relayed = [self.routes[column] for column in np.unique(self.cut) if not self.routes[column].is_direct]
         if relayed:
             raise ConfigError(
-                f"the plan has samples take the route {relayed[0]}, and there is no relay; make a new plan."
+                f"the plan sends samples by the route {relayed[0]}, but there is no relay; make a new plan."
             )
         return tuple(route.arrival for route in self.routes)
 
@@ -101,7 +101,7 @@ class Plan:
         samples: int | None = None,
         recipe: str = "",
     ) -> None:
-        """Raise `ArtifactError` when the plan is of another job, with both shown; `recipe` is the pipeline in words."""
+        """Raise `ArtifactError` if the plan belongs to another job, showing both; `recipe` is the pipeline in words."""
         remedy = "Make a new plan for this job from its own profile."
         expected = {"pipeline": pipeline, "dataset": dataset}
         words = {"pipeline": (self.recipe, recipe)}
@@ -117,12 +117,12 @@ class Plan:
         lines = [
             f"Policy {self.policy}: {self.reason}.",
             f"Cuts: {', '.join(shares)}.",
-            f"An epoch takes {format_seconds(now.epoch_s)} with this plan; the {now.bottleneck} decides "
+            f"An epoch takes {format_seconds(now.epoch_s)} with this plan; the bottleneck is the {now.bottleneck} "
             f"({', '.join(busy)}).",
             f"{format_bytes(now.link_bytes)} cross the link and {format_seconds(now.storage_cpu_s)} of CPU "
             "are spent near storage.",
-            f"Without offloading it would take {format_seconds(before.epoch_s)}; the {before.bottleneck} would decide, "
-            f"and {format_bytes(before.link_bytes)} would cross the link.",
+            f"Without offloading it would take {format_seconds(before.epoch_s)}; the bottleneck would be the "
+            f"{before.bottleneck}, and {format_bytes(before.link_bytes)} would cross the link.",
         ]
         if now.bound_s is not None and np.isfinite(now.bound_s):
             over = now.epoch_s / now.bound_s - 1 if now.bound_s > 0 else 0.0
@@ -182,15 +182,15 @@ def make_plan(
     options: Options = DEFAULTS,
     order: NDArray[np.integer] | None = None,
 ) -> Plan:
-    """Return the plan that a policy makes: same profile, resources and order, same plan, byte for byte.
+    """Return a policy's plan: the same profile, resources and order give the same plan, byte for byte.
 
     Args:
         profile: What every sample costs at every cut.
-        resources: What there is to spend.
+        resources: The resources to plan for.
         policy_name: One of `sophon.plan.policies.POLICIES`.
         options: Options for the policy.
-        order: The samples in the order of the epoch, where it is known: then every stretch of it loads the resources in
-            about the same proportion.
+        order: The samples in the order of the epoch, if known: every stretch of it then loads the resources in about
+            the same proportion.
     """
     choice = policy(policy_name)(profile, resources, options)
     cut = choice.cut if order is None else _levelled(profile, resources, options, choice, order)

@@ -1,4 +1,4 @@
-"""Prices on resources, and the plan that is cheapest under them: one pass, each sample decided alone.
+"""Prices on resources, and the plan that is cheapest under them: one pass that decides each sample separately.
 
 A price on every resource makes a weight of every measure of every part: what a byte on that node's link costs, or a CPU
 second at the trainer. However many resources there are, a pass only looks at the measures: it goes through the tables
@@ -29,17 +29,17 @@ _LAST_TIE = 1e-16
 
 @dataclass(frozen=True)
 class Costs:
-    """What every sample takes at every route that may be chosen, and what that is in epoch seconds.
+    """What every sample costs at every allowed route, and what that is in epoch seconds.
 
     Args:
         tables: [samples, routes] each, one for each measure.
         columns: The routes that may be chosen, ascending.
         kinds: Kind of each resource that a choice of routes changes.
         per_s: [resources, parts, measures] epoch seconds per unit of a measure.
-        base_s: Epoch seconds of each resource that are spent whatever the routes.
-        barred: [parts, measures] true where nothing may be chosen that has any of the measure.
-        parts: Part of each sample; None if there is but one.
-        floor_s: Seconds that resources take which no choice of routes changes, such as the consumer.
+        base_s: Epoch seconds of each resource that are spent regardless of the routes.
+        barred: [parts, measures] true where no route with any of the measure may be chosen.
+        parts: Part of each sample; None if there is only one.
+        floor_s: Seconds of resources that no choice of routes changes, such as the consumer.
     """
 
     tables: tuple[FloatTable, ...]
@@ -57,7 +57,7 @@ class Costs:
 
         Args:
             profile: What every sample costs.
-            resources: What there is to spend.
+            resources: The available resources.
             columns: The routes that may be chosen.
             reserve: Share of every node's cores that is kept free.
         """
@@ -95,12 +95,12 @@ class Costs:
         return int(self.per_s.shape[1])
 
     def thrifty(self) -> NDArray[np.bool_]:
-        """Return which resources are of the kind that plans of equal seconds should spend least of."""
+        """Return the resources that should be spent least among plans of equal seconds."""
         order = [kind.thrift for kind in self.kinds if kind.thrift is not None]
         return np.array([bool(order) and kind.thrift == min(order) for kind in self.kinds], np.bool_)
 
     def thrift(self, times: Matrix) -> list[Vector]:
-        """Return what tells equal times apart: the seconds of the thriftiest kind, then of the next."""
+        """Return the tie-breakers between equal times: the seconds of the thriftiest kind, then of the next."""
         order = sorted({kind.thrift for kind in self.kinds if kind.thrift is not None})
         return [
             times[..., [place for place, kind in enumerate(self.kinds) if kind.thrift == thrift]].sum(axis=-1)
@@ -108,7 +108,7 @@ class Costs:
         ]
 
     def rows(self, index: NDArray[np.intp]) -> Costs:
-        """Return the costs of some samples only; what is spent whatever the routes stays with the others."""
+        """Return the costs of some samples only; what is spent regardless of the routes stays with the others."""
         tables = tuple(np.empty((len(index), table.shape[1]), np.float32, order="F") for table in self.tables)
         for some, table in zip(tables, self.tables, strict=True):
             for column in range(table.shape[1]):
@@ -146,7 +146,7 @@ class Costs:
         return seconds
 
     def weights(self, prices: Vector) -> Matrix:
-        """Return [parts, measures] what prices on resources make of every unit of a measure."""
+        """Return [parts, measures] the weight that prices on resources give to each unit of a measure."""
         weights: Matrix = np.einsum("r,rpm->pm", prices, self.per_s)
         return weights
 
@@ -186,10 +186,9 @@ class Priced:
 
 
 def cheapest(costs: Costs, prices: Vector) -> Priced:
-    """Return the plan that is cheapest under `prices`, each sample decided alone.
+    """Return the plan that is cheapest under `prices`, with each sample decided separately.
 
-    Routes of equal price are told apart by storage seconds, then bytes: prices of a ten-billionth and less are added
-    for them.
+    Ties are broken by storage seconds, then bytes: prices of a ten-billionth or less are added for this.
     """
     prices = prices + float(prices.max()) * np.array([_tie(kind) for kind in costs.kinds])
     cut, sums, value = decide(costs, costs.weights(prices))

@@ -46,9 +46,9 @@ _CORE_SHARE = 1 / 8
 
 @dataclass(frozen=True)
 class Goal:
-    """What is to be made small: the least t with T(x) ≤ base + t · slope.
+    """What to minimise: the least t with T(x) ≤ base + t · slope.
 
-    A budget, of which an epoch may spend so much and no more, would be a resource with that base and next to no slope.
+    A budget, of which an epoch may spend a fixed amount, would be a resource with that base and next to no slope.
 
     Args:
         base: Seconds that each resource may take anyway.
@@ -111,7 +111,7 @@ def solve(costs: Costs, goal: Goal | None = None, enough: float = -np.inf) -> Re
 
     Args:
         costs: The samples.
-        goal: What is to be made small; the epoch's seconds if left out.
+        goal: What to minimise; the epoch's seconds if left out.
         enough: Stop as soon as a mixture is at or below this t.
     """
     n = len(costs)

@@ -1,11 +1,11 @@
-"""What there is to spend, as a vector: one table of kinds, and how much of each a job has.
+"""Resources as a vector: one table of kinds, and how much of each a job has.
 
-`KINDS` is the only place that knows how many resources there are. A kind says what it is spent by (measures of the
-profile), in which unit its rate is given, how it is asked for on the command line, and what to tell a user whose number
-makes no sense. Cost model, prices, policies, plan files, reports and commands go through the table.
+`KINDS` is the only place that knows how many resources there are. A kind defines what it is spent by (measures of the
+profile), the unit of its rate, its command line option, and the message for an invalid number. Cost model, prices,
+policies, plan files, reports and commands go through the table.
 
-A rate that nobody knows is infinite, and such a resource never binds. Kinds of a node (link, storage cores, store) may
-be given once, for all samples, or for every node on its own: then each is a resource that only the samples of that
+An unknown rate is infinite, and such a resource is never the bottleneck. Kinds of a node (link, storage cores, store)
+may be given once for all samples, or separately for every node: each is then a resource that only the samples of that
 node's part spend.
 """
 
@@ -21,7 +21,7 @@ from sophon.errors import ConfigError
 from sophon.units import format_bandwidth, format_rate, parse_bandwidth, parse_rate
 
 SAMPLES = "samples"
-"""What every sample is one of, whatever its route: the measure of rates that count samples."""
+"""The measure of rates that count samples: every sample counts as one, whatever its route."""
 
 
 @dataclass(frozen=True)
@@ -44,22 +44,22 @@ class Kind:
     Args:
         name: Short name, for predictions and bottlenecks.
         rate: Name of its rate, with the unit.
-        uses: What of a sample spends it.
-        amount: Name of what is spent of it in an epoch, with the unit; empty if it is not worth telling.
+        uses: What spends it.
+        amount: Name of the amount spent in an epoch, with the unit; empty if it is not shown.
         amount_words: The same in words.
-        words: What binds when it does, in a sentence.
+        words: Its name as the bottleneck in a sentence.
         busy_words: Words for the seconds that it is busy.
         option: Name of the option on the command line.
         metavar: What the option takes; empty for a number.
         parse: Reads the option.
         help: Help text of the option.
-        remedy: What to give where the number makes no sense.
+        remedy: What to give instead of an invalid number.
         show: Formats the rate.
-        is_of_node: Whether every node has its own; else the trainer has it.
-        is_required: Whether a job must say it; else it is infinite when not known.
-        may_be_zero: Whether there may be none of it: then nothing that spends it can be chosen.
+        is_of_node: Whether every node has its own; otherwise it belongs to the trainer.
+        is_required: Whether a job must give it; otherwise it is infinite if unknown.
+        may_be_zero: Whether there may be none of it, so that nothing that spends it can be chosen.
         thrift: Of two plans of equal seconds, the one that spends less of the kind with the lowest number is better;
-            None where that does not count.
+            None if that does not matter.
     """
 
     name: str
@@ -150,9 +150,9 @@ KINDS = (
         option="--consumer",
         metavar="RATE",
         parse=parse_rate,
-        help="Samples per second that training takes, such as 1200/s; unlimited if left out.",
-        remedy="give the samples per second that training takes, more than zero (--consumer 1200/s), or leave it out "
-        "when unknown",
+        help="Samples per second that training consumes, such as 1200/s; unlimited if left out.",
+        remedy="give the samples per second that training consumes, more than zero (--consumer 1200/s), or leave it "
+        "out when unknown",
         show=lambda rate: f"consumer {format_rate(rate)}",
         is_of_node=False,
     ),
@@ -226,7 +226,7 @@ KINDS = (
 """In the order in which rates are given, shown and saved. New kinds come last."""
 
 OVERHEADS = ("sending_s_per_byte", "sending_s_per_sample")
-"""What a unit of a measure takes of a resource beside what was measured of it; see `Use.factor`."""
+"""How much of a resource one unit of a measure takes in addition to what was measured; see `Use.factor`."""
 
 _BY_RATE = {kind.rate: place for place, kind in enumerate(KINDS)}
 _BY_NAME = {kind.name: kind for kind in KINDS}
@@ -249,20 +249,20 @@ class Node:
         for rate, value in self.rates.items():
             if rate not in _BY_RATE or not KINDS[_BY_RATE[rate]].is_of_node:
                 known = ", ".join(kind.rate for kind in KINDS if kind.is_of_node)
-                raise ConfigError(f"node {self.name}: {rate!r} is nothing that a node has; give some of {known}.")
+                raise ConfigError(f"node {self.name}: {rate!r} is not a rate of a node; give some of {known}.")
             checked[rate] = _checked(KINDS[_BY_RATE[rate]], value, needed=False)
         object.__setattr__(self, "rates", checked)
 
 
 @dataclass(frozen=True)
 class Resource:
-    """One resource of a job: a kind, how much there is of it, and whose samples spend it.
+    """One resource of a job: its kind, its amount, and which samples spend it.
 
     Args:
         kind: The row of the table.
         rate: How much there is of it, in the kind's unit.
         part: Number of the part whose samples spend it; None for all samples.
-        label: Short name: the kind's, with the node's where it is one node's own.
+        label: Short name: that of the kind, with the node's name if it belongs to one node.
     """
 
     kind: Kind
@@ -277,7 +277,7 @@ class Resources:
 
     Args:
         given: Rates in the order of `KINDS`: link bytes/s, storage cores, trainer cores, consumer samples/s, …
-        nodes: The rates of single nodes, one for each part of the data set; none if all samples share what there is.
+        nodes: The rates of single nodes, one for each part of the data set; empty if all samples share the resources.
         named: Rates by name, such as ``store_reads_per_s=200``, and overheads, such as ``sending_s_per_byte=1e-9``.
     """
 
@@ -292,7 +292,7 @@ class Resources:
         odd = [name for name in named if name in both or (name not in _BY_RATE and name not in OVERHEADS)]
         if odd:
             known = ", ".join((*_BY_RATE, *OVERHEADS))
-            raise ConfigError(f"{odd[0]!r} was given twice or is no resource; give each of {known} at most once.")
+            raise ConfigError(f"{odd[0]!r} was given twice or is not a resource; give each of {known} at most once.")
         both |= {name: value for name, value in named.items() if name in _BY_RATE}
         rates = []
         for kind in KINDS:
@@ -328,7 +328,7 @@ class Resources:
                     yield Resource(kind, node.rates[kind.rate], part, f"{kind.name} of {node.name}")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the resources as a JSON object; what is not known is null, or left out if it is optional."""
+        """Return the resources as a JSON object; unknown rates are null, or left out if optional."""
         said: dict[str, Any] = {}
         for kind, rate in zip(KINDS, self.rates, strict=True):
             if kind.is_required or math.isfinite(rate) or kind.name == "consumer":

@@ -1,4 +1,4 @@
-"""From a mixture of plans to one plan, losing little more than nothing.
+"""Rounds a mixture of plans to one plan, with almost no loss.
 
 A mixture gives a sample on which its plans differ a share of each of their routes. With R resources, R + 1 such samples
 can be shifted against each other so that all resource times stay as they are (R equations, R + 1 unknowns) until one of
@@ -33,7 +33,7 @@ _WHOLE = 1e-12
 
 
 def rank_of(costs: Costs, times: Vector, floor_s: float) -> tuple[float, ...]:
-    """Return what makes times better: a shorter epoch (down to the consumer's), less storage, fewer bytes."""
+    """Return the sort key of times: a shorter epoch (down to the consumer's), less storage, fewer bytes."""
     return max(float(times.max()), floor_s), *map(float, costs.thrift(times))
 
 
@@ -43,7 +43,7 @@ def times_of(costs: Costs, cut: CutIndex) -> Vector:
 
 
 def round_mixture(costs: Costs, plans: Sequence[CutIndex], weights: Vector, floor_s: float) -> CutIndex:
-    """Return one plan that takes what the mixture takes, but for a few samples' worth at most.
+    """Return one plan whose times are those of the mixture, up to a few samples' worth.
 
     Args:
         costs: The samples.
@@ -231,7 +231,7 @@ def _try_all(costs: Costs, cut: CutIndex, shares: dict[int, dict[int, float]], f
 def polish(costs: Costs, cut: CutIndex, floor_s: float) -> CutIndex:
     """Return the plan after the best single changes of a route, one after another, while any improves it.
 
-    Only worth its time on small tables, where one sample counts: it looks at every sample and route for every change.
+    Only worthwhile on small tables, where a single sample matters: every change examines every sample and route.
     """
     cut = cut.copy()
     n = len(costs)

@@ -1,13 +1,13 @@
-"""Routes spread along the order of an epoch, so that every stretch of it loads link and cores in the same proportion.
+"""Exchanges routes along the order of an epoch, so that every stretch loads link and cores in the same proportion.
 
-A plan balances its resources over the epoch as a whole. But a loader reads only so far ahead: where a stretch of the
-order happens to need more of the cores than the mean, the link waits, and what it loses there it does not win back
-later. The order is known before the epoch begins, so samples change routes: within each stretch that has too much of
-one resource, those go over to a route with less of it and more of another for which that costs least, until the stretch
-has both in the proportion of the whole. What one stretch gives the next one takes, so the totals stay as they are but
-for what the exchanges cost; an exchange that costs more than it can win is not made.
+A plan balances its resources over the epoch as a whole. But a loader reads only a limited way ahead: if a stretch of
+the order needs more of the cores than the mean, the link waits, and that time is never made up. The order is known
+before the epoch starts, so samples exchange routes: in each stretch that has too much of one resource, the samples for
+which it costs least move to a route with less of it and more of another, until the stretch has both in the proportion
+of the whole. Other stretches do the reverse, so the totals stay the same except for the cost of the exchanges; an
+exchange that costs more than it gains is not made.
 
-Pure, as all of this room: the same plan and order, the same result.
+Pure, like the rest of this room: the same plan and order give the same result.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sophon.plan.game import Matrix, Vector
 from sophon.plan.pricing import Costs
 
 STRETCH = 64
-"""Samples in a stretch: as many as a loader asks for in one request, of which it has two under way."""
+"""Samples in a stretch: as many as a loader puts into one request, of which two run at a time."""
 
 _BINDS = 0.7  # of the epoch's seconds that a resource is busy, and its share of a stretch counts
 _ROUNDS = 3  # at most; each brings the two resources of a stretch together that are furthest apart
@@ -31,14 +31,14 @@ Stretches = NDArray[np.int64]
 
 
 def stretches_of(samples: int, order: NDArray[np.integer], length: int = STRETCH) -> Stretches:
-    """Return the number of the stretch of an order that each sample is in; -1 for those that are in none."""
+    """Return the number of the stretch that each sample is in; -1 for samples in none."""
     found = np.full(samples, -1, np.int64)
     found[order] = np.arange(len(order)) // length
     return found
 
 
 def stretch_times(costs: Costs, cut: CutIndex, stretches: Stretches) -> Matrix:
-    """Return [stretches, resources] the seconds that each stretch takes of each resource."""
+    """Return [stretches, resources] seconds of each stretch on each resource."""
     count = int(stretches.max()) + 1
     place = stretches * costs.part_count if costs.parts is None else stretches * costs.part_count + costs.parts
     inside = stretches >= 0
@@ -101,7 +101,7 @@ class _Exchanges:
     def best(
         self, stretches: Stretches, worth: NDArray[np.float64], excess_s: Vector
     ) -> tuple[NDArray[np.intp], CutIndex]:
-        """Return samples and their new routes: in every stretch those first that cost least for what they win."""
+        """Return samples and their new routes: in every stretch, the cheapest for their gain first."""
         n = len(self._costs)
         ratio, gain_s, column_of = np.full(n, np.inf, np.float32), np.zeros(n, np.float32), np.zeros(n, np.uint8)
         for low in range(0, n, _BLOCK):

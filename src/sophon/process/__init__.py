@@ -1,1 +1,1 @@
-"""What a process is: forks, memory, cores, the user's folders, signals."""
+"""Process-level matters: forks, memory, cores, the user's folders, signals."""

@@ -1,12 +1,12 @@
-"""Memory of this process for large arrays, used again once nobody looks at them any more.
+"""Memory for large arrays, reused once nothing refers to the previous array any more.
 
-malloc maps fresh pages for an array of some megabytes and gives them back when it is freed; the kernel fills them with
-zeros and takes a page fault for every 4 KiB. For batches of floats that was a twentieth of a loader's CPU time.
+malloc maps fresh pages for an array of a few megabytes and returns them when the array is freed; the kernel zeroes them
+and takes a page fault for every 4 KiB. For batches of floats that was a twentieth of a loader's CPU time.
 
-A fork copies what is written to, so an array may outlive it on both sides.
+After a fork each process has its own copy of what is written to, so arrays stay valid in both.
 
-Concurrency: any number of threads may take; arrays may be freed in any thread, also by the garbage collector, so there
-is no lock: a list is changed by one thread at a time.
+Concurrency: any number of threads may take blocks. Arrays may be freed in any thread, even by the garbage collector, so
+there is no lock: list operations are atomic.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
 
-_ALIGNED = 64  # bytes, as torch's own memory is: a cache line
+_ALIGNED = 64  # bytes, the same as torch's own memory: a cache line
 
 
 class Blocks:
-    """Blocks of one size, the largest that was wanted: the batches of a loader are alike, but for the last of an epoch.
+    """Blocks of one size, the largest asked for: a loader's batches are all alike, except the last of an epoch.
 
     Args:
-        most_bytes: Bound on the bytes that are kept for later.
+        most_bytes: Upper bound on the bytes kept for later.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -32,7 +32,7 @@ class Blocks:
         self._free: list[Bytes] = []
 
     def take(self, size_bytes: int) -> Bytes:
-        """Return an array of that many bytes; its memory comes back when every part of it is gone."""
+        """Return an array of that many bytes; its memory comes back once the array and all views of it are gone."""
         if size_bytes > self._size_bytes:
             self._size_bytes, self._free = size_bytes, []
         elif 2 * size_bytes < self._size_bytes:
@@ -41,21 +41,21 @@ class Blocks:
             memory = self._free.pop()
         except IndexError:
             memory = _aligned(self._size_bytes)
-        if len(memory) < size_bytes:  # another thread has asked for more just now
+        if len(memory) < size_bytes:  # another thread has just asked for more
             memory = _aligned(size_bytes)
         return np.asarray(_Loan(self, memory))[:size_bytes]
 
     def give_back(self, memory: Bytes) -> None:
-        """Keep memory that is no longer in use, if it may be used again."""
+        """Keep memory that is no longer in use, if it can be reused."""
         if len(memory) == self._size_bytes and (len(self._free) + 1) * len(memory) <= self._most_bytes:
             self._free.append(memory)
 
 
 class _Loan:
-    """Memory that is lent.
+    """Memory that is on loan.
 
-    NumPy follows the arrays below an array to the one that owns the memory, but not through what is no array: whatever
-    is made of an array of this keeps the loan alive.
+    NumPy follows an array's bases down to the one that owns the memory, but stops at anything that is not an array. So
+    whatever is made from an array over this object keeps the loan alive.
     """
 
     def __init__(self, blocks: Blocks, memory: Bytes) -> None:

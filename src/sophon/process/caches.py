@@ -1,15 +1,16 @@
-"""What lies in a cache folder, whose it is, and how much of it may stay.
+"""What a cache folder contains, who uses it, and how much of it is kept.
 
-A cache folder has a folder for each kind of thing that is kept (`KINDS`), and in it one *entry* per data set or job: a
-file, or for what the first ops give a folder. Beside an entry lies ``NAME.about``, a line that says what it is of. The
-time of an entry is when it was last used.
+A cache folder has a subfolder for each kind of content (`KINDS`), with one *entry* per data set or job: a file, or a
+folder for the results of the first ops. Next to an entry, ``NAME.about`` says in one line what it belongs to. The
+modification time of an entry is the time it was last used.
 
-The user's own cache folder is bounded: when a process first uses it, entries that were not used for the longest time
-are removed until the others fit. What killed processes have left there is removed, too. Whatever cannot be removed
-stays; a cache is no reason to fail.
+The user's own cache folder is bounded: when a process first uses it, the least recently used entries are removed until
+the rest fit. Leftovers of killed processes are removed too. Whatever cannot be removed stays; a cache is no reason to
+fail.
 
-Concurrency: any number of processes, on any number of hosts. An entry that is a folder is held by those who use it, and
-is not removed meanwhile; a file may be removed at any time, since whoever has it open keeps it.
+Concurrency: any number of processes, on any number of hosts. An entry that is a folder is locked by the processes that
+use it, and is not removed in the meantime; a file may be removed at any time, since a process that has it open can
+still read it.
 """
 
 from __future__ import annotations
@@ -37,24 +38,26 @@ KINDS: Final = {
     "prefixes": "results of the first ops",
 }
 VARIABLE: Final = "SOPHON_CACHE_BYTES"
-DEFAULT_BYTES: Final = 20 * 10**9  # twice what is kept of one data set by default, `Cache.most_bytes`
+DEFAULT_BYTES: Final = 20 * 10**9  # twice the default for one data set, `Cache.most_bytes`
 _ABOUT: Final = ".about"
 _HELD: Final = "in-use"
-_COUNT: Final = "bytes"  # where an entry that is a folder counts its bytes, so that nobody has to look at all files
+_COUNT: Final = (
+    "bytes"  # file in which an entry that is a folder records its size, so that it need not be added up file by file
+)
 _LONGEST_ABOUT: Final = 2000
 _tidied: set[Path] = set()
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Something that is kept.
+    """One entry of a cache folder.
 
     Args:
         kind: One of `KINDS`.
         path: The file or folder.
-        about: What it belongs to; "" if not known.
+        about: What it belongs to; "" if unknown.
         size_bytes: How large it is.
-        used_s: When it was last used, as `time.time()` says.
+        used_s: When it was last used, in the seconds of `time.time()`.
     """
 
     kind: str
@@ -65,7 +68,7 @@ class Entry:
 
 
 def most_bytes() -> int:
-    """Return how many bytes may stay in the user's cache folder: what SOPHON_CACHE_BYTES says, or 20 GB."""
+    """Return how many bytes the user's cache folder may hold: SOPHON_CACHE_BYTES, or 20 GB."""
     said = os.environ.get(VARIABLE)
     if not said:
         return DEFAULT_BYTES
@@ -76,7 +79,7 @@ def most_bytes() -> int:
 
 
 def used(path: Path, about: str) -> None:
-    """Say that an entry is used now, and what it is of."""
+    """Record that an entry is in use now, and what it belongs to."""
     with contextlib.suppress(OSError):
         os.utime(path)
         note = path.with_name(path.name + _ABOUT)
@@ -87,7 +90,7 @@ def used(path: Path, about: str) -> None:
 
 
 def hold(folder: Path) -> object:
-    """Keep an entry that is a folder from being removed, for as long as what is returned lives."""
+    """Protect an entry that is a folder from removal for as long as the returned object lives."""
     return _Hold(folder)
 
 
@@ -100,7 +103,7 @@ class _Hold:
 
 
 def entries(base: Path) -> list[Entry]:
-    """Return what lies in a cache folder, the latest used first."""
+    """Return the entries of a cache folder, most recently used first."""
     found = [entry for kind in KINDS for entry in _entries(base, kind)]
     return sorted(found, key=lambda entry: -entry.used_s)
 
@@ -113,7 +116,7 @@ def _entries(base: Path, kind: str) -> Iterator[Entry]:
     for path in paths:
         if path.name.endswith(_ABOUT):
             continue
-        with contextlib.suppress(OSError):  # somebody has just removed it
+        with contextlib.suppress(OSError):  # another process has just removed it
             status = path.stat()
             size_bytes = _counted(path) if path.is_dir() else status.st_size
             yield Entry(kind, path, _about(path), size_bytes, status.st_mtime)
@@ -132,7 +135,7 @@ def _counted(folder: Path) -> int:
 
 
 def remove(entry: Entry) -> bool:
-    """Remove an entry; return whether it is gone, and not in use or beyond our rights."""
+    """Remove an entry; return False if it is in use or we lack the permission."""
     try:
         if entry.path.is_dir():
             with _alone(entry.path) as is_alone:
@@ -150,7 +153,7 @@ def remove(entry: Entry) -> bool:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[bool]:
-    """Say whether nobody uses a folder, and keep others out meanwhile."""
+    """Yield whether nobody else uses a folder, and lock others out until the block ends."""
     held = os.open(folder / _HELD, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -163,9 +166,9 @@ def _alone(folder: Path) -> Iterator[bool]:
 
 
 def tidy(base: Path) -> None:
-    """Remove what killed processes have left in a cache folder, and what does not fit; once in each process.
+    """Remove leftovers of killed processes and whatever exceeds the bound from a cache folder; once per process.
 
-    Only the user's own folder is bounded: one that was named is the business of whoever named it.
+    Only the user's default folder is bounded; a folder that was named explicitly is left to whoever named it.
     """
     if base in _tidied:
         return
@@ -176,7 +179,7 @@ def tidy(base: Path) -> None:
 
 
 def sweep(base: Path) -> int:
-    """Remove what killed processes have left in a cache folder; return how many files."""
+    """Remove the leftovers of killed processes from a cache folder; return how many files were removed."""
     return sum(map(remove_leftovers, [*(base / kind for kind in KINDS), *_folders(base / "prefixes")]))
 
 
@@ -188,7 +191,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def shrink(base: Path, to_bytes: int) -> list[Entry]:
-    """Remove entries, the longest unused first, until the others have at most so many bytes; return those removed."""
+    """Remove the least recently used entries until the rest fit into a number of bytes; return those removed."""
     found, gone = entries(base), []
     over_bytes = sum(entry.size_bytes for entry in found) - to_bytes
     while over_bytes > 0 and found:
@@ -200,5 +203,5 @@ def shrink(base: Path, to_bytes: int) -> list[Entry]:
 
 
 def unused(base: Path, days: float) -> list[Entry]:
-    """Return the entries that were not used for so many days."""
+    """Return the entries that have not been used for a number of days."""
     return [entry for entry in entries(base) if entry.used_s <= time.time() - days * 86_400]

@@ -1,4 +1,4 @@
-"""The child processes of a process, as Linux lists them."""
+"""Child processes, as Linux lists them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def children_of(pid: int) -> list[int]:
     """Return the ids of a process's children, whichever of its threads started them."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(*_GONE):  # a thread may end while one looks
+        with contextlib.suppress(*_GONE):  # a thread may end while we look
             found += map(int, (task / "children").read_text().split())
     return found
 
@@ -21,17 +21,17 @@ def children_of(pid: int) -> list[int]:
 def tree_cpu_s(pid: int) -> float:
     """Return the CPU seconds that a process and everything below it have used so far.
 
-    Sessions and process groups do not matter. The time of a child that has ended is its parent's from the moment that
-    the parent has waited for it.
+    Sessions and process groups do not matter. Once a parent has waited for a child that ended, the child's time counts
+    as the parent's.
 
-    Limits: what is left behind by a parent that ended before its children is not found any more.
+    Limits: children that outlive their parent are no longer found.
     """
-    # Children first: one that ends meanwhile is counted with its parent, at worst twice until the next look, but never
-    # left out.
+    # Children first: one that ends in the meantime is counted with its parent. At worst it counts twice until the next
+    # call, but it is never left out.
     below_s = 0.0
     for child in children_of(pid):
         with contextlib.suppress(*_GONE):
             below_s += tree_cpu_s(child)
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    # Of the process and of the children that it has waited for: utime, stime, cutime, cstime (proc_pid_stat(5)).
+    # Times of the process and of the children it has waited for: utime, stime, cutime, cstime (proc_pid_stat(5)).
     return below_s + sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""The cores that this process may use, and the share of them that the kernel holds it to."""
+"""How many cores this process may use, and the quota of them that the kernel enforces."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ def cores_here() -> int:
 
 
 def quota_here(cgroup: Path = Path("/proc/self/cgroup"), root: Path = _CGROUPS) -> float | None:
-    """Return how many cores the kernel lets this process have on average, by a cgroup's quota; None without one.
+    """Return how many cores, on average, a cgroup quota allows this process; None if there is no quota.
 
     Args:
-        cgroup: Says which cgroups the process is in.
-        root: Where these are.
+        cgroup: File that names the cgroups of the process.
+        root: Where the cgroups are mounted.
     """
     quotas = []
     try:
         lines = cgroup.read_text().splitlines()
-    except OSError:  # no Linux
+    except OSError:  # not Linux
         return None
     for line in lines:
         _, controllers, path = line.split(":", 2)
@@ -31,7 +31,7 @@ def quota_here(cgroup: Path = Path("/proc/self/cgroup"), root: Path = _CGROUPS) 
             continue
         top = root / "cpu" if controllers else root
         folder = top / path.lstrip("/")
-        while True:  # a group is held to what those above it are held to, too
+        while True:  # a group is also bound by the quotas of its ancestors
             quotas.append(_quota_of(folder))
             if folder == top or top not in folder.parents:
                 break
@@ -44,6 +44,6 @@ def _quota_of(folder: Path) -> float | None:
         try:
             quota, period = " ".join((folder / name).read_text() for name in names).split()
             return float(quota) / float(period) if quota != "max" and float(quota) > 0 else None
-        except (OSError, ValueError):  # the other version of cgroups, or none
+        except (OSError, ValueError):  # the other cgroup version, or no cgroups
             continue
     return None

@@ -1,6 +1,7 @@
-"""Threads that do the same work, and come and go while it is under way.
+"""Threads that do the same work and whose number can change while it runs.
 
-Concurrency: whoever owns a crew calls `staff` and `is_done` with the lock held that its threads take for their work.
+Concurrency: the owner of a crew calls `staff` and `is_done` while it holds the lock that the threads take for their
+work.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from collections.abc import Callable
 
 
 class Crew:
-    """As many threads as are wanted at the moment.
+    """A changing number of threads that do the same work.
 
     Args:
-        name: Name of the threads, which are numbered.
-        work: What each of them does. It asks `is_done` between two pieces of work.
-        wanted: Returns how many there are to be.
-        on_crash: Told of the error that ended a thread.
+        name: Name of the threads; a number is appended.
+        work: What each thread runs. It calls `is_done` between pieces of work.
+        wanted: Returns how many threads there should be.
+        on_crash: Called with the error that ended a thread.
     """
 
     def __init__(
@@ -45,22 +46,22 @@ class Crew:
             self._at_work.add(thread)
             try:
                 thread.start()
-            except BaseException:  # there are no more threads to be had
+            except BaseException:  # the system allows no more threads
                 self._at_work.discard(thread)
                 raise
-            self._threads.add(thread)  # one that could not be started cannot be waited for
+            self._threads.add(thread)  # a thread that was never started cannot be joined
 
     def is_done(self) -> bool:
-        """Return whether the calling thread is to end; if so, it no longer counts."""
+        """Return whether the calling thread should end; if so, it is no longer counted."""
         if not self._is_stopped and len(self._at_work) <= self._wanted():
             return False
         self._at_work.discard(threading.current_thread())
         return True
 
     def stop(self) -> None:
-        """Have all threads end when they next ask; whoever owns the crew wakes them.
+        """Make every thread end when it next calls `is_done`; the owner of the crew wakes them.
 
-        What they did is let go of, so that its owner is freed at once and not by the garbage collector.
+        The reference to their work is dropped, so that its owner is freed at once and not by the garbage collector.
         """
         self._is_stopped = True
         self._wanted = _none
@@ -71,7 +72,7 @@ class Crew:
         return thread in self._threads
 
     def join(self, end_s: float) -> None:
-        """Wait for the threads to end, until a time of the monotonic clock."""
+        """Wait for the threads to end, but no longer than until a time of the monotonic clock."""
         for thread in list(self._threads):
             thread.join(max(0.0, end_s - time.monotonic()))
 

@@ -1,7 +1,7 @@
-"""The user's own folders, where the platform keeps them, and the key of what is this user's own.
+"""The user's folders, as the platform defines them, and the key with which the user's files are sealed.
 
-What lies in a folder that others can write to may be theirs: a forged list of files would have this process read, or
-serve, whatever it names. So nothing is kept in such a folder and nothing is read from it.
+If others can write to a folder, they may have put files there: a forged list of samples could make this process read,
+or serve, any file it names. So nothing is kept in such a folder and nothing is read from it.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-_KEY_FILE = "SOPHON_KEY_FILE"  # names the file with the key, for a service without a home or for several users
+_KEY_FILE = "SOPHON_KEY_FILE"  # names the key file, for a service without a home folder or for several users
 _KEY_BYTES = 32
 _OTHERS_WRITE = stat_flags.S_IWGRP | stat_flags.S_IWOTH
 
 
 def user_folder() -> Path | None:
-    """Return this project's folder in the user's cache, which may not exist yet; None if the user has no home."""
+    """Return this project's cache folder, which may not exist yet; None if the user has no home folder."""
     try:
         return user_cache_path("sophon")
     except RuntimeError:
-        return None  # no variable names a folder, and the user has no home
+        return None  # no variable names a folder, and the user has no home folder
 
 
 def make_private(folder: Path) -> None:
     """Make a folder that only this user can write to, if there is none yet.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: It cannot be created.
     """
     for parent in reversed(folder.parents):
         if not parent.is_dir():
@@ -40,24 +40,24 @@ def make_private(folder: Path) -> None:
 
 
 def not_private(path: Path) -> str | None:
-    """Return why a folder or file may hold what others have put there; None if only this user and root can do that.
+    """Return why others could have changed a folder or file; None if only this user and root can.
 
     Raises:
         OSError: It cannot be examined.
     """
     stat = path.stat()
     if stat.st_uid not in (0, os.geteuid()):
-        return f"{path} belongs to another user (number {stat.st_uid}); use a folder of your own"
+        return f"{path} belongs to another user (uid {stat.st_uid}); use a folder that you own"
     if stat.st_mode & _OTHERS_WRITE:
-        return f"others may write to {path}; take that right away with `chmod go-w {path}` and look at what is in it"
+        return f"other users can write to {path}; run `chmod go-w {path}` and check what is in it"
     return None
 
 
 def secret_key() -> bytes | None:
-    """Return the key with which this user seals files, made when it is first asked for; None if there is no place.
+    """Return the key with which this user seals files, created on first use; None if there is no place for it.
 
-    A seal tells what this user has made from what others have. The key is in the user's cache folder, or in the file
-    that SOPHON_KEY_FILE names.
+    A seal shows that a file was written by this user. The key is in the user's cache folder, or in the file that
+    SOPHON_KEY_FILE names.
     """
     named, folder = os.environ.get(_KEY_FILE), user_folder()
     path = Path(named) if named else None if folder is None else folder / "key"
@@ -72,7 +72,7 @@ def secret_key() -> bytes | None:
             made.touch(mode=0o600, exist_ok=False)
             made.write_bytes(secrets.token_bytes(_KEY_BYTES))
             try:
-                os.link(made, path)  # which fails if there is one already; nobody ever sees half a key
+                os.link(made, path)  # fails if a key exists already; nobody ever sees half a key
             finally:
                 made.unlink()
         key = path.read_bytes() if not_private(path) is None else b""

@@ -1,7 +1,6 @@
-"""A line between two processes of ours: messages of a head and a body, and open files along with them.
+"""A line between two of our processes; a message has a head, a body and any number of open files.
 
-Concurrency: one thread at a time at each end.
-Limits: Unix sockets, since open files travel through them.
+Concurrency: one thread at a time at each end. Limits: Unix sockets only, since open files are sent through them.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-_LENGTHS = struct.Struct("<IQB")  # of the head, of the body, number of files
+_LENGTHS = struct.Struct("<IQB")  # length of the head, length of the body, number of files
 _MOST_FILES = 4
-_BUFFER_BYTES = 1 << 20  # of the kernel's, if it lets us: a payload goes out in one piece and nobody waits for it
+_BUFFER_BYTES = 1 << 20  # kernel buffer, if allowed: a payload then goes out in one piece and the sender does not wait
 
 
 class LineClosedError(Exception):
@@ -51,8 +50,8 @@ class Line:
 
         Args:
             head: What it says.
-            body: Bytes that go along, as any buffer.
-            files: Descriptors that the other end gets copies of.
+            body: Bytes sent along, as any buffer.
+            files: Descriptors of which the other end gets copies.
 
         Raises:
             LineClosedError: The other end is gone.
@@ -74,7 +73,7 @@ class Line:
 
         Raises:
             LineClosedError: The other end is gone.
-            OSError: This process has so many files open that those of the message cannot be.
+            OSError: This process has too many open files to receive those of the message.
         """
         files: list[int] = []
         try:
@@ -83,7 +82,7 @@ class Line:
             if not start:
                 raise LineClosedError
             head_bytes, body_bytes, count = _LENGTHS.unpack(start)
-            if len(files) != count:  # the kernel leaves them out without a word
+            if len(files) != count:  # the kernel drops them silently
                 raise OSError(errno.EMFILE, f"{os.strerror(errno.EMFILE)}; see ulimit -n")
             return bytes(self._exactly(head_bytes)), self._exactly(body_bytes), files
         except BaseException as error:
@@ -104,20 +103,20 @@ class Line:
         return found
 
     def set_timeout(self, seconds: float | None) -> None:
-        """Have `receive` raise TimeoutError if nothing comes for so long."""
+        """Make `receive` raise TimeoutError if nothing arrives for this long."""
         self._end.settimeout(seconds)
 
     def close(self) -> None:
-        """Hang up; whoever waits at the other end finds out."""
+        """Hang up; a receiver waiting at the other end is told."""
         _OPEN.discard(self)
         self._end.close()
 
     def __del__(self) -> None:
-        self._end.close()  # in a thread that is not waited for, the last one who talked through it lets go of it
+        self._end.close()  # in a thread that is not joined, the last user of the line closes it
 
     def wake(self) -> None:
-        """Make whoever waits at this end, in another thread, find the line closed."""
-        with contextlib.suppress(OSError):  # the other end was faster
+        """Wake a thread that waits at this end; it finds the line closed."""
+        with contextlib.suppress(OSError):  # the other end closed it first
             self._end.shutdown(socket.SHUT_RDWR)
 
 
@@ -125,7 +124,7 @@ _OPEN: weakref.WeakSet[Line] = weakref.WeakSet()
 
 
 def close_others(mine: Line) -> None:
-    """Close all ends but one, in a process that was forked: an end is only closed once nobody holds a copy of it."""
+    """Close all ends but one in a forked process: an end is closed only once no process holds a copy of it."""
     for line in list(_OPEN):
         if line is not mine:
             line.close()

@@ -1,10 +1,11 @@
-"""OpenCV and fork: in a child it works without its pool of threads.
+"""OpenCV and fork: in a child, OpenCV runs without its thread pool.
 
-Those threads stay with the parent, and one of them may hold the pool's lock at the moment of the fork; then the child
-waits for it at its next call, forever (3 of 3,000 forks on a busy machine). Without the pool nothing is slower there:
-the thread that calls would do all the work anyway. People who know tell OpenCV so in a `worker_init_fn`.
+The pool's threads stay with the parent, and one of them may hold the pool's lock at the moment of the fork; the child's
+next call would then wait forever (3 of 3,000 forks on a busy machine). Nothing is slower without the pool: in the child
+the calling thread does all the work anyway. The usual remedy is to disable the pool in a `worker_init_fn`; this does it
+for everyone.
 
-Limits: OpenCV's own pool, which its wheels have; builds with OpenMP or TBB are left as they are.
+Limits: OpenCV's own pool, which its wheels have; builds with OpenMP or TBB are not changed.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ _OWN_POOL = re.compile(r"Parallel framework:\s+pthreads")
 
 @functools.cache
 def alone_after_fork() -> None:
-    """Have OpenCV, wherever it is imported, work without its pool in every forked child."""
+    """Disable OpenCV's thread pool in every forked child, if OpenCV is imported."""
     os.register_at_fork(after_in_child=_without_pool)
 
 
 def _without_pool() -> None:
     cv2 = sys.modules.get("cv2")
-    with contextlib.suppress(AttributeError):  # half imported, or something else of that name
+    with contextlib.suppress(AttributeError):  # partly imported, or another module of that name
         if cv2 is not None and _OWN_POOL.search(cv2.getBuildInformation()):
             cv2.setNumThreads(0)  # takes no lock

@@ -1,4 +1,4 @@
-"""Objects that hold a lock get a new one in a forked child.
+"""Gives objects that hold a lock a new one in a forked child.
 
 A lock that another thread holds at the moment of a fork would stay locked in the child forever: the thread that would
 release it does not exist there.

@@ -1,10 +1,10 @@
-"""Temporary folders that do not outlive their processes, not even killed ones by much.
+"""Temporary folders that are removed with their process, or soon after it was killed.
 
-A folder is locked by the process that uses it. A process that is killed cannot remove its folder, but the kernel takes
-back its lock, so the next one that makes such a folder removes it.
+A folder is locked by the process that uses it. A process that is killed cannot remove its folder, but the kernel
+releases its lock, so the next process that creates such a folder removes it.
 
-Concurrency: any number of processes. A folder is locked before it is used, and one that somebody else has taken for
-left behind in that moment is made again.
+Concurrency: any number of processes. A folder is locked before it is used; if another process took it for a leftover
+just before that, it is created again.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _LOCK = ".sophon-lock"
 
 @contextlib.contextmanager
 def scratch_folder(purpose: str = "") -> Iterator[Path]:
-    """Yield a temporary folder that is gone after the block; those that killed processes have left are removed first.
+    """Yield a temporary folder that is removed after the block; leftovers of killed processes are removed first.
 
     Args:
-        purpose: A word for its name.
+        purpose: A word that becomes part of its name.
     """
     remove_abandoned()
     prefix = f"{_PREFIX}{purpose}-" if purpose else _PREFIX
@@ -45,10 +45,10 @@ def scratch_folder(purpose: str = "") -> Iterator[Path]:
 
 
 def remove_abandoned() -> list[Path]:
-    """Remove the folders of processes that are gone; return which."""
+    """Remove the folders of processes that are gone; return their paths."""
     gone = []
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        # Ours alone: others may have made a folder or a link of such a name, and locks of others are not ours to try.
+        # Only our own: other users may have created a folder or link of that name, and we must not try their locks.
         with contextlib.suppress(OSError):
             if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
                 continue

@@ -1,12 +1,12 @@
-"""Shared memory without names: nothing is left behind, whoever dies, and no mount of /dev/shm bounds it.
+"""Unnamed shared memory: nothing is left behind if a process dies, and the size of /dev/shm does not matter.
 
 A segment is an anonymous file that two processes map. The one that makes it sends its descriptor through a socket; once
 both have mapped it, the descriptor is closed. Docker gives /dev/shm 64 MiB, which is why other loaders die of SIGBUS in
-containers; memory of `memfd_create` counts against the memory of the container and nothing else.
+containers; `memfd_create` counts only against the container's memory limit.
 
-An array in a segment may outlive a fork, in the child alone: what was lent at that moment is never written to again.
+A forked child may keep an array in a segment: memory that was on loan at that moment is never written to again.
 
-Concurrency: `Segments` may be used by several threads; arrays may be freed in any thread, also by the garbage
+Concurrency: `Segments` may be used by several threads; arrays may be freed in any thread, even by the garbage
 collector.
 """
 
@@ -29,7 +29,7 @@ from sophon.process.renewal import renew_after_fork
 Bytes = NDArray[np.uint8]
 
 _PAGE = mmap.PAGESIZE
-_MOST_FILES = 128  # open at once; most systems allow a process 1,024, and users may keep more batches than that
+_MOST_FILES = 128  # files open at once; most systems allow 1,024 per process, and users may keep more batches than that
 
 
 _FAILED = ctypes.c_void_p(-1).value
@@ -40,7 +40,7 @@ _LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 class _Forks:
-    """How often this process was forked."""
+    """Counts how often this process was forked."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -54,7 +54,7 @@ _FORKS = _Forks()
 
 
 def make_file(size_bytes: int) -> int:
-    """Return the descriptor of an anonymous file of that size."""
+    """Return the descriptor of an anonymous file of the given size."""
     if hasattr(os, "memfd_create"):
         file = os.memfd_create("sophon", os.MFD_CLOEXEC)
     else:
@@ -69,7 +69,7 @@ def make_file(size_bytes: int) -> int:
 
 
 def map_file(file: int, size_bytes: int) -> Bytes:
-    """Return the bytes of an anonymous file; they stay mapped for as long as the array, or a part of it, lives."""
+    """Return the bytes of an anonymous file; they stay mapped as long as the array or a view of it lives."""
     return np.asarray(_Mapping(file, max(size_bytes, 1)))[:size_bytes]
 
 
@@ -80,8 +80,8 @@ class _Mapping:
     files open.
 
     Args:
-        file: Descriptor of what is mapped.
-        size_bytes: How much of it.
+        file: Descriptor of the file to map.
+        size_bytes: How many bytes of it to map.
     """
 
     def __init__(self, file: int, size_bytes: int) -> None:
@@ -93,16 +93,18 @@ class _Mapping:
         self._address, self._size_bytes = address, size_bytes
         self.__array_interface__ = {"shape": (size_bytes,), "typestr": "|u1", "data": (address, False), "version": 3}
 
-    def __del__(self, unmap: Callable[[int, int], int] = _LIBC.munmap) -> None:  # its name is gone when Python ends
+    def __del__(
+        self, unmap: Callable[[int, int], int] = _LIBC.munmap
+    ) -> None:  # the name may be gone when Python exits
         if hasattr(self, "_address"):
             unmap(self._address, self._size_bytes)
 
 
 class Segment:
-    """A piece of shared memory of the process that made it.
+    """A piece of shared memory, as seen by the process that created it.
 
     Args:
-        number: Tells it from the others.
+        number: Identifies it.
         size_bytes: Its size.
     """
 
@@ -117,27 +119,27 @@ class Segment:
             raise
 
     def lend(self) -> Bytes:
-        """Return the memory as an array, which every part of it and every view keeps alive."""
+        """Return the memory as an array; every view of it keeps the memory alive."""
         self._lent_after = _FORKS.count
         return np.asarray(self._memory)
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether a child that was forked since it was lent may still look at it, which nobody here can know."""
+        """Whether a child forked since it was lent may still use it, which cannot be known here."""
         return self._lent_after != _FORKS.count
 
     def close(self) -> None:
-        """Close the file, after which nobody else can map it. The memory is freed once no array of it is left."""
+        """Close the file; nobody else can map it after that. The memory is freed once no array uses it."""
         if self.file is not None:
             os.close(self.file)
             self.file = None
 
 
 class Segments:
-    """Segments that are used again once the arrays in them are gone: fresh memory costs a page fault every 4 KiB.
+    """Segments that are reused once the arrays in them are gone: fresh memory costs a page fault every 4 KiB.
 
     Args:
-        most_bytes: Bound on the bytes that are kept for later.
+        most_bytes: Upper bound on the bytes kept for later.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -156,7 +158,7 @@ class Segments:
         self._lock = threading.RLock()  # reentrant: the garbage collector may free an array while we hold it
 
     def take(self, size_bytes: int) -> tuple[Segment, Bytes]:
-        """Return a segment of at least that size and an array of its bytes; it comes back when the array is gone."""
+        """Return a segment of at least that size and an array of its bytes; it is returned when the array is gone."""
         with self._lock:
             fitting = [segment for segment in self._free if size_bytes <= segment.size_bytes <= 2 * size_bytes + _PAGE]
             segment = min(fitting, key=lambda one: one.size_bytes, default=None)
@@ -183,7 +185,7 @@ class Segments:
             self._close(segment)
 
     def handed_out(self, segment: Segment) -> None:
-        """Take note that nobody else has to map a segment any more, and that users may keep it for long."""
+        """Note that no other process needs to map a segment any more, and that users may keep it for a long time."""
         with self._lock:
             if self._files > _MOST_FILES:
                 self._close(segment)
@@ -193,7 +195,7 @@ class Segments:
         segment.close()
 
     def take_gone(self) -> list[int]:
-        """Return the numbers of segments that were given up since the last call: others may unmap them."""
+        """Return the numbers of the segments given up since the last call, so that others can unmap them."""
         with self._lock:
             gone, self._gone = self._gone, []
         return gone
@@ -208,7 +210,7 @@ class Segments:
 
 
 def array_in(memory: Bytes, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """Return an array of some shape at the beginning of a piece of memory."""
+    """Return an array of the given shape at the start of a piece of memory."""
     wanted = np.dtype(dtype)
     size_bytes = int(np.prod(shape, dtype=np.int64)) * wanted.itemsize
     found: NDArray[Any] = memory[:size_bytes].view(wanted).reshape(shape)

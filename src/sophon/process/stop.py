@@ -1,9 +1,9 @@
 """Stop signals that reach the server whichever thread the kernel delivers them to.
 
 The kernel delivers a signal to any thread of the process that does not block it, even one that has just been started.
-Python runs the handler in the main thread, but nothing wakes the main thread for it while it waits for a lock: on a
-busy node, where gRPC starts threads as requests come in, a SIGTERM would be lost. So the main thread waits for a byte
-instead, which Python's handler in C writes in whichever thread the signal arrives.
+Python runs the handler in the main thread, but nothing wakes the main thread while it waits for a lock: on a busy node,
+where gRPC starts threads as requests come in, a SIGTERM would be lost. So the main thread waits for a byte instead,
+which Python's C-level handler writes in whichever thread receives the signal.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class StopSignals:
             self._byte.recv(64)
 
     def listen(self, timeout_s: float) -> None:
-        """Wait for some time at most; a further signal still ends the process."""
+        """Wait up to a number of seconds; a further signal still ends the process."""
         self._byte.settimeout(timeout_s)
         with contextlib.suppress(TimeoutError):
             self._byte.recv(64)

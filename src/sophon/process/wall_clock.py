@@ -1,4 +1,4 @@
-"""The date, which may be set while everything runs: for people and messages, never to wait by."""
+"""The date, which may be changed while the program runs: for display and messages, never for waiting."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import time
 
 
 def date_s() -> float:
-    """Return seconds since 1970, as this machine has them."""
+    """Return the seconds since 1970, by this machine's clock."""
     return time.time()

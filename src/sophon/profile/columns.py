@@ -1,4 +1,4 @@
-"""Which cuts are worth a column of the profile."""
+"""Chooses the cuts that get a column in the profile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sophon.errors import ConfigError
 from sophon.pipeline import Kind, Op, Pipeline, Spec, first_crop
 from sophon.pipeline.ops import Views
 
-_TYPICAL = (375, 500, 3)  # height, width and channels of a photo of ImageNet
+_TYPICAL = (375, 500, 3)  # height, width and channels of a typical ImageNet photo
 
 
 def cuts_to_profile(
@@ -23,15 +23,15 @@ def cuts_to_profile(
     max_k: int | None = None,
     allow_lossy: bool = False,
 ) -> tuple[Cut, ...]:
-    """Return the cuts that a plan may want, RAW first.
+    """Return the cuts that a plan may use, RAW first.
 
-    Left out are codecs where another place is plainly better: after an op that gives what it was given (a flip: same
-    shape, same type), where they would cost what they cost one op earlier, and before the crop or an op that makes
-    pictures smaller, where they would have more to do.
+    Codecs are left out where another position is clearly better: after an op that changes neither shape nor type (a
+    flip), where they cost the same as one op earlier, and before the crop or an op that makes pictures smaller, where
+    they have more to do.
 
     Args:
-        pipeline: What is to be divided.
-        codecs: Which codecs there are on both sides.
+        pipeline: The pipeline to divide.
+        codecs: The codecs available on both sides.
         max_k: How many ops can run near storage; by default all that are portable.
         allow_lossy: Whether to include codecs that change the value.
     """
@@ -62,7 +62,7 @@ def routes_to_profile(pipeline: Pipeline, cuts: Iterable[Cut]) -> tuple[Route, .
 
 
 def resize_k(pipeline: Pipeline) -> int | None:
-    """Return how many ops, from the first, make pictures of one size: where the policy `resize` cuts."""
+    """Return how many ops it takes until all pictures have one size, which is where the policy `resize` cuts."""
     for k, spec in enumerate(pipeline.specs[: pipeline.max_cut + 1]):
         pictures = spec.views if spec.kind is Kind.VIEWS else (spec,)
         if spec.is_sized and all(picture.kind is Kind.IMAGE for picture in pictures):
@@ -71,13 +71,13 @@ def resize_k(pipeline: Pipeline) -> int | None:
 
 
 def suits_codecs(pipeline: Pipeline, k: int) -> bool:
-    """Return whether a codec may be worth its while after the first k ops."""
+    """Return whether a codec may pay off after the first k ops."""
     crop = first_crop(pipeline.ops)
     if crop is not None and k <= crop:
         return False  # it would encode pixels that nobody needs
     before, after = pipeline.specs[k - 1], pipeline.specs[k]
-    # A shape that is not known beforehand may change in every op; a stage of views is several ops, blurs among them,
-    # and photos that were blurred take a third fewer bytes.
+    # An unknown shape may change in every op; a stage of views consists of several ops, possibly with a blur, and
+    # blurred photos take a third fewer bytes.
     is_alike = before == after and not isinstance(pipeline.ops[k - 1], Views)
     if is_alike and after.kind is not Kind.OBJECT and after.is_sized:
         return False
@@ -85,7 +85,7 @@ def suits_codecs(pipeline: Pipeline, k: int) -> bool:
 
 
 def typical_bytes(spec: Spec) -> int:
-    """Return the bytes of a value, those of a photo of ImageNet where its size is not known; 0 of other things."""
+    """Return the bytes of a value, assuming an ImageNet photo if its size is unknown; 0 for other values."""
     if spec.kind is Kind.VIEWS:
         return sum(map(typical_bytes, spec.views))
     if spec.kind is Kind.IMAGE:

@@ -1,17 +1,17 @@
-"""Estimate: from what a recorder was told to what every sample will cost at every cut.
+"""Estimate: predicts what every sample will cost at every cut, from what a recorder has seen.
 
-The cost of a cut is put together from parts that are each known from many samples::
+The cost of a cut is the sum of parts, each of which is known from many samples::
 
     storage seconds = Σ over ops[:k] of trainer seconds × (storage : trainer of that op) + encoding
     trainer seconds = decoding + Σ over ops[k:] of trainer seconds
-    bytes           = those of the codec; of uncompressed values of one shape they are known
+    bytes           = those of the codec; known exactly for uncompressed values of one shape
 
-Each part is predicted by a rule (see `model`) from the sizes of file, picture and box, and the rules say how well they
-predict. The storage : trainer ratio of an op is the storage node's time for it over what the rule says it takes here.
+Each part is predicted by a rule (see `model`) from the sizes of file, picture and box, and every rule states its error.
+The storage : trainer ratio of an op is the storage node's time for it divided by the rule's prediction for the trainer.
 
-A sample that has not passed yet, as most have not where several ranks share an epoch, is taken for one of the usual
-size, whose box is drawn as its own will be. Costs are not linear in sizes, so that its costs would be too low on
-average: they are scaled to the mean of the samples that have passed.
+A sample that has not passed yet (most of them, if several ranks share an epoch) is assumed to have the usual size, with
+the box that it will draw. Costs are not linear in sizes, so these estimates would be too low on average: they are
+scaled to the mean of the samples that have passed.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from sophon.profile.model import BLOCK, Fit, Rows, fit
 from sophon.profile.recorder import Known, Record, Recorder
 from sophon.profile.table import FloatTable, Profile, Quality
 
-_FEW = 8  # records of this run before it is believed over an earlier one
+_FEW = 8  # records of this run before they replace those of an earlier one
 _OF_RELAYS = ("relay_s", "relay_bytes")
-_EXTREME = 10.0  # ratio of two CPUs beyond which it is the clock that is wrong
+_EXTREME = 10.0  # ratio of two CPUs beyond which the clock must be wrong
 
 
 def estimate(
@@ -50,18 +50,18 @@ def estimate(
     is_early: bool = False,
     relayed: Relayed | None = None,
 ) -> Profile:
-    """Return what every sample will cost at every cut in an epoch.
+    """Return the predicted cost of every sample at every cut in an epoch.
 
     Args:
-        recorder: What was learnt.
-        epoch: Epoch whose boxes are meant.
+        recorder: What has been measured.
+        epoch: Epoch whose boxes are used.
         dataset: Fingerprint of the data set.
-        provenance: What else to write down of how the profile was made.
-        is_early: From the first few records: cuts that were not tried cannot be had.
+        provenance: Further notes on how the profile was made.
+        is_early: Whether only a few records exist; cuts that were not tried are then left out.
         relayed: Routes through relays that get a column, too; None if there are no relays.
 
     Raises:
-        ConfigError: No sample was seen whole, so the times of ops are not known, or no op can run near storage.
+        ConfigError: No sample was sent raw, so the times of ops are not known, or no op can run near storage.
     """
     if recorder.pipeline.max_cut == 0:
         raise ConfigError("no op of this pipeline can run near storage, so there is nothing to choose")
@@ -117,7 +117,7 @@ class _Estimate:
             costs = tuple(table[:, column] for table in tables)
             errors, count = self._costs(cut, op_s, costs)
             illegal = self._told.refused[:, column]
-            is_refused = bool(illegal.any())  # hardly ever, and looking for them costs as much as a prediction
+            is_refused = bool(illegal.any())  # rarely, and looking for them costs as much as a prediction
             for cost in costs:
                 if len(unseen):
                     cost[unseen] = _scaled(cost[unseen], cost[seen & ~illegal])
@@ -193,7 +193,7 @@ class _Estimate:
         out *= np.float32(to_trainer)
 
     def _timed(self, op_s: FloatTable) -> NDArray[np.intp]:
-        """Put what was measured in this epoch in the place of predictions; return of which samples."""
+        """Replace predictions with measurements of this epoch; return for which samples."""
         if self._told.op_s is None:
             return np.zeros(0, np.intp)
         timed = np.flatnonzero(np.isfinite(self._told.op_s).all(axis=1))
@@ -201,12 +201,12 @@ class _Estimate:
         return timed
 
     def _costs(self, cut: Cut, op_s: FloatTable, costs: Sequence[FloatTable]) -> tuple[tuple[float | None, ...], int]:
-        """Fill in bytes, storage and trainer seconds of all samples at a cut; return their errors and how many records.
+        """Fill in bytes, storage and trainer seconds of all samples at a cut; return errors and number of records.
 
-        Written in place: what is allocated for a million samples is paid for page by page.
+        Written in place: fresh memory for a million samples costs page faults.
         """
         sizes, there, here = costs
-        first = 1 if looks_ahead(cut) else cut.k  # where the codec's decoder stands in for Decode
+        first = 1 if looks_ahead(cut) else cut.k  # where the codec's decoder replaces Decode
         seconds(op_s[:, : cut.k], self._ratios[: cut.k], out=there)
         seconds(op_s[:, first:], None, out=here)
         here_error = _mean([rule.error for rule in self._op_rules[first:]])
@@ -219,7 +219,7 @@ class _Estimate:
         encode = self._rule(f"{cut} encode", cut, lambda r: r.encode_s, f"{prior} encode")
         decode = self._rule(f"{cut} decode", cut, lambda r: r.decode_s, f"{prior} decode")
         if size_rule is None and cut.codec == "raw" and not self._is_early:
-            # Nobody was asked to cut there, but what its ops give was seen here.
+            # No sample was cut there, but the results of its ops were seen here.
             size_rule = self._rule(f"{cut} bytes", RAW, lambda r: r.op_bytes[cut.k - 1], self._bytes_prior(cut))
         if size_rule is None or (cut.codec != "raw" and (encode is None or decode is None)):
             for cost in costs:
@@ -248,13 +248,11 @@ class _Estimate:
             f"op {position}", RAW, lambda r: r.trainer_op_s[position], "decode op" if position == 0 else ""
         )
         if found is None:
-            raise ConfigError(
-                "no sample was sent as it is, so the times of the ops are not known; profile an epoch first"
-            )
+            raise ConfigError("no sample was sent raw, so the times of the ops are not known; profile an epoch first")
         return found
 
     def _rule(self, name: str, cut: Cut, cost: Callable[[Record], float], prior: str) -> Fit | None:
-        """Return the rule for one part, from the records of a cut; from an earlier run's while there are few."""
+        """Return the rule for one part from the records of a cut, or from an earlier run while there are few."""
         records = self._told.records[cut]
         before = self._told.rules.get(name)
         if records and (len(records) >= _FEW or before is None):
@@ -275,7 +273,7 @@ class _Estimate:
         return self._rows_by_cut[cut]
 
     def _storage_to_trainer(self) -> FloatTable:
-        """Return for each op how many times as long it takes near storage; one where that is not known."""
+        """Return for each op how many times as long it takes near storage; 1 if unknown."""
         ops = len(self._op_rules)
         there_s, here_s = np.zeros(ops), np.zeros(ops)
         for cut in self._cuts:
@@ -298,16 +296,16 @@ class _Estimate:
 
 
 def seconds(op_s: FloatTable, ratios: FloatTable | None, out: FloatTable) -> None:
-    """Write down the seconds that some ops of every sample take together.
+    """Compute the total seconds that some ops take for every sample.
 
-    A sum of columns and no matrix product: OpenBLAS multiplies a float32 matrix of exactly five columns by a vector
-    with a kernel that also reads memory which nobody has written (seen in 0.3.31 on AVX-512). The result is right, but
-    where that memory happens to hold a signalling NaN, NumPy warns of an invalid value.
+    A sum of columns rather than a matrix product: for a float32 matrix of exactly five columns OpenBLAS uses a kernel
+    that also reads uninitialised memory (seen in 0.3.31 on AVX-512). The result is right, but if that memory happens to
+    hold a signalling NaN, NumPy warns of an invalid value.
 
     Args:
         op_s: [samples, ops] seconds at the trainer.
-        ratios: Of each op, storage : trainer; None where the trainer runs them.
-        out: Seconds of each sample.
+        ratios: Storage : trainer ratio of each op; None if the trainer runs them.
+        out: Receives the seconds of each sample.
     """
     out[:] = 0
     for low in range(0, len(out), BLOCK):
@@ -323,7 +321,7 @@ def _beside(left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
 
 
 def _scaled(costs: FloatTable, others: FloatTable) -> FloatTable:
-    """Return costs whose mean is that of others, if there are any."""
+    """Return costs scaled to the mean of others, if there are any."""
     mean = float(costs.mean(dtype=np.float64))
     if not len(others) or not 0 < mean < np.inf:
         return costs
@@ -331,7 +329,7 @@ def _scaled(costs: FloatTable, others: FloatTable) -> FloatTable:
 
 
 def _mean(errors: Sequence[float | None]) -> float | None:
-    """Return the mean of some errors; None if one of them is not known."""
+    """Return the mean of some errors; None if one of them is unknown."""
     known = [error for error in errors if error is not None]
     if len(known) < len(errors):
         return None
@@ -339,7 +337,7 @@ def _mean(errors: Sequence[float | None]) -> float | None:
 
 
 def _weighted(*parts: tuple[float, float | None]) -> float | None:
-    """Return the error of a sum of parts, each weighing as much as it contributes; None if one is not known."""
+    """Return the error of a sum of parts, weighted by their contributions; None if one is unknown."""
     total, sum_of_errors = 0.0, 0.0
     for weight, error in parts:
         if error is None and weight > 0:

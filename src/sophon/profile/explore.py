@@ -1,12 +1,12 @@
-"""Which samples are cut, and how, while a profile is made.
+"""Decides which samples are cut, and how, while a profile is being made.
 
-Codecs cannot be timed from outside, so a small share of the samples is really sent in each of them: work that has to be
-done anyway, in another way, with the same bits.
+Codecs cannot be timed from outside, so a small share of the samples is actually sent in each of them: work that has to
+be done anyway, done differently, with the same bits.
 
-`explore` is for an epoch of which nobody knows the order, and at whose end a plan is made: the others are sent as they
-are. `explore_first` is for one that is planned on its way: the first samples try what promises most a few times, and
-until there is a plan the others are sent as parts of their files where that is possible. Such a part is at most the
-file and takes a storage node a fraction of a millisecond, so that it is right more often than not.
+`explore` is for an epoch whose order is unknown, with a plan made at its end: the other samples are sent raw.
+`explore_first` is for an epoch that is planned while it runs: the first samples try the most promising cuts a few
+times, and until there is a plan the others are sent as windows where possible. A window is never larger than the file
+and takes a storage node a fraction of a millisecond, so it is usually the right choice.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from sophon.pipeline.spec import ENCODED
 from sophon.profile.columns import suits_codecs, typical_bytes
 
 DEFAULT_SHARE = 0.05
-_ENOUGH = 12  # samples per cut: the error of a mean whose parts are 20 % off is then 6 %
-_LEAST = 3  # samples per cut, or fewer cuts are tried: so many are needed to know how good a rule is
-_AT_MOST = 0.1  # of a small data set, which has fewer samples than that
-_FIRST_RAW = 8  # samples that are sent as they are before the first plan: they tell what the ops take here
-_FIRST_BEST = 8  # samples before it for each of the cuts that promise most
-_FIRST_AT_MOST = 0.3  # of the samples; of fewer a first plan would be made of too little
-_ROOM = 20  # samples that may be tried per cut, before cuts of little promise are: what they send is large
-_BEST = 2  # cuts that promise most are tried often enough in any case: they are smaller than files
+_ENOUGH = 12  # samples per cut: with single values 20 % off, their mean is then 6 % off
+_LEAST = 3  # samples per cut, or fewer cuts are tried: needed to know how good a rule is
+_AT_MOST = 0.1  # for a small data set, which has fewer samples than that
+_FIRST_RAW = 8  # samples sent raw before the first plan: they show the cost of ops on the trainer
+_FIRST_BEST = 8  # samples before it for each of the most promising cuts
+_FIRST_AT_MOST = 0.3  # of the samples; with fewer, a first plan would rest on too little
+_ROOM = 20  # samples to try per cut before less promising cuts are tried, since those send a lot
+_BEST = 2  # the most promising cuts are always tried often enough: they are smaller than files
 
 
 def cuts_to_try(pipeline: Pipeline, cuts: Sequence[Cut]) -> list[Cut]:
-    """Return the cuts whose costs are not known from the ops alone, and some that tell how fast storage runs ops.
+    """Return the cuts whose costs do not follow from the ops alone, and some that show how fast storage runs ops.
 
-    Those that promise most come first: parts of files, then codecs, those first that have least to encode and are made
-    for it, then what is not encoded, and last codecs of whole files, which are usually compressed already.
+    The most promising come first: windows, then codecs, beginning with those that have least to encode and are made for
+    it, then uncompressed values, and last codecs of whole files, which are usually compressed already.
     """
     last = max(cut.k for cut in cuts)
     tries = [
@@ -48,7 +48,7 @@ def cuts_to_try(pipeline: Pipeline, cuts: Sequence[Cut]) -> list[Cut]:
 
     def promise(cut: Cut) -> tuple[int, int, bool, int]:
         place = 0 if looks_ahead(cut) else 3 if cut.k == 0 else 2 if cut.codec == "raw" else 1
-        # Of stages of views that give pictures of the same size the later one has blurred some of them.
+        # Of two stages of views with pictures of the same size, the later one has blurred some of them.
         return place, typical_bytes(pipeline.specs[cut.k]), codec_named(cut.codec).fits(ENCODED), -cut.k
 
     return sorted(tries, key=promise)
@@ -66,13 +66,13 @@ def explore(
     """Return a column of `cuts` per sample: RAW for most, each of the others for some.
 
     Args:
-        pipeline: What is divided.
+        pipeline: The pipeline to divide.
         cuts: The columns.
-        samples: How many there are.
-        share: Share of the samples that are cut.
-        seed: Decides which ones are cut.
-        among: Those that will pass here, where others pass at other ranks; by default all.
-        ranks: How many share those in a way that is not known here, each of which has to learn from its part.
+        samples: Number of samples.
+        share: Share of the samples to cut.
+        seed: Determines which ones are cut.
+        among: The samples that will pass here, if others pass at other ranks; by default all.
+        ranks: How many ranks share these samples in an unknown way; each has to learn from its part.
     """
     chosen = np.full(samples, cuts.index(RAW), np.uint8)
     row = np.arange(samples) if among is None else among
@@ -94,11 +94,11 @@ def explore(
 
 @dataclass(frozen=True)
 class First:
-    """How an epoch begins of which nothing is known.
+    """How to start an epoch about which nothing is known.
 
     Args:
         columns: A column of the cuts for every sample.
-        tried: The samples whose cut is tried, whatever a plan says.
+        tried: The samples whose cut is tried, regardless of a plan.
         head: How many samples pass before the first plan.
     """
 
@@ -110,14 +110,14 @@ class First:
 def explore_first(
     pipeline: Pipeline, cuts: Sequence[Cut], samples: int, share: float, seed: int, row: NDArray[Any]
 ) -> First | None:
-    """Return how to begin an epoch that is planned on its way; None if it has too few samples.
+    """Return how to start an epoch that is planned while it runs; None if it has too few samples.
 
     Args:
-        pipeline: What is divided.
+        pipeline: The pipeline to divide.
         cuts: The columns.
         samples: How many there are.
-        share: Of the samples that are tried, those of the beginning included.
-        seed: Which ones.
+        share: Share of the samples that are tried, including those at the start.
+        seed: Determines which ones.
         row: The samples in the order in which they will pass here.
     """
     tries = cuts_to_try(pipeline, cuts)
@@ -139,9 +139,9 @@ def explore_first(
 
 
 def _smallest(pipeline: Pipeline, tries: Sequence[Cut]) -> list[Cut]:
-    """Return the cuts that a first plan could want: parts of files, and codecs where they have least to encode.
+    """Return the cuts that a first plan could use: windows, and codecs where they have least to encode.
 
-    What others send is large, and what its ops take is known from samples that are sent as they are.
+    Other cuts send a lot, and the cost of their ops is known from samples that are sent raw.
     """
     encoding = [cut for cut in tries if cut.k > 0 and cut.codec != "raw" and not looks_ahead(cut)]
     least = min((typical_bytes(pipeline.specs[cut.k]) for cut in encoding), default=0)

@@ -1,4 +1,4 @@
-"""What is known of every sample without touching it again: size of its file, of its picture, of the box it needs.
+"""What is known about every sample without touching it again: sizes of its file, its picture and the box it needs.
 
 The box of any epoch is known beforehand, since random parameters depend on seed, epoch and sample alone.
 """
@@ -19,16 +19,16 @@ from sophon.profile.kinds import Kind
 from sophon.profile.model import Rows
 
 Sizes = NDArray[np.int32]
-"""[samples, 2]: height and width of the picture; 0 where not known."""
+"""[samples, 2]: height and width of the picture; 0 if unknown."""
 Areas = NDArray[np.float32]
-"""Pixels of a picture that an epoch needs, one per sample; 0 where not known."""
+"""Pixels of a picture that an epoch needs, one per sample; 0 if unknown."""
 
-_BLOCK = 2**14  # samples at a time: what drawing their boxes takes stays in a core's cache
-_TYPICAL_BYTES_PER_PIXEL = 0.5  # of a JPEG file; only where no picture's size is known at all
+_BLOCK = 2**14  # samples at a time, so that drawing their boxes stays in a core's cache
+_TYPICAL_BYTES_PER_PIXEL = 0.5  # of a JPEG file; used only if no picture's size is known at all
 
 
 def filled(raw_bytes: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return sizes of files, with the median of the known ones for those that are not known, which are 0."""
+    """Return sizes of files, with unknown ones (0) replaced by the median of the known ones."""
     known = raw_bytes > 0
     if known.all():
         return raw_bytes
@@ -36,9 +36,9 @@ def filled(raw_bytes: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def filled_sizes(sizes: Sizes) -> Sizes:
-    """Return sizes of pictures, with the medians of the known ones for those that are not known, which are 0.
+    """Return sizes of pictures, with unknown ones (0) replaced by the medians of the known ones.
 
-    A box is drawn as a share of its picture, so how much an epoch needs of a picture can nearly be told without its
+    A box is drawn as a share of its picture, so the share of a picture that an epoch needs is nearly independent of its
     size.
     """
     known = np.asarray((sizes > 0).all(axis=1))
@@ -50,14 +50,14 @@ def filled_sizes(sizes: Sizes) -> Sizes:
 def areas_needed(
     pipeline: Pipeline, seed: int, epochs: int | NDArray[Any], samples: NDArray[Any], sizes: Sizes
 ) -> Areas:
-    """Return how many pixels of its picture each of many passes needs; 0 where the picture's size is not known.
+    """Return how many pixels of its picture each of many passes needs; 0 if the picture's size is unknown.
 
     Args:
-        pipeline: What is done to the samples.
-        seed: Of the run.
+        pipeline: The pipeline of the samples.
+        seed: Seed of the run.
         epochs: One for all, or one for each pass.
-        samples: Of each pass.
-        sizes: Height and width of each one's picture.
+        samples: Sample of each pass.
+        sizes: Height and width of each sample's picture.
     """
     areas = np.zeros(len(samples), np.float32)
     for low in range(0, len(samples), _BLOCK):
@@ -75,13 +75,13 @@ def areas_needed(
 
 
 def _area(pipeline: Pipeline, key: Key, height: int, width: int) -> int:
-    """Return how many pixels one pass needs, of an op that can only be asked so; about 20 µs."""
-    if pipeline.looks:  # nobody has kept the boxes; one object that is all of the picture is drawn for much as they are
+    """Return how many pixels one pass needs, for ops without a vectorised version; about 20 µs."""
+    if pipeline.looks:  # boxes are not kept; a single object that fills the picture gives similar draws
         whole = np.array([[0.0, 0.0, width, height]])
         key = replace(key, sight=image(height, width, 3).with_objects(whole))
     try:
         box = needed_box(pipeline, key, height, width)
-    except (Error, ArithmeticError):  # such as a picture that is too small: the sample itself will say so
+    except (Error, ArithmeticError):  # such as a picture that is too small: processing the sample will report it
         box = None
     return height * width if box is None else box[2] * box[3]
 
@@ -89,16 +89,16 @@ def _area(pipeline: Pipeline, key: Key, height: int, width: int) -> int:
 def rows(
     kind: Kind, raw_bytes: NDArray[np.float32], sizes: Sizes, areas: Areas, dtype: type[np.floating[Any]] = np.float64
 ) -> Rows:
-    """Return the features of samples: logarithms of file bytes, and of pictures of their pixels and of those needed.
+    """Return the features of samples: logarithms of file bytes and, for pictures, of total and needed pixels.
 
-    What is not known is guessed from what is known of the others: their bytes per pixel and share of the area.
+    Unknown values are guessed from the other samples: their bytes per pixel and share of the area.
 
     Args:
-        kind: Of the samples.
-        raw_bytes: Of each file; 0 if not known.
-        sizes: Of each picture.
-        areas: Pixels needed of each.
-        dtype: Of the result. float32 is good enough to predict from, in half the time.
+        kind: Kind of the samples.
+        raw_bytes: Size of each file; 0 if unknown.
+        sizes: Size of each picture.
+        areas: Pixels needed of each picture.
+        dtype: Data type of the result. float32 is good enough for predictions, in half the time.
     """
     size_bytes = np.maximum(filled(raw_bytes).astype(np.float64), 1.0)
     if not kind.has_pixels:
@@ -113,7 +113,7 @@ def rows(
     if not told.all():
         share = np.mean(needed[told] / pixels[told]) if told.any() else 1.0
         needed = np.where(told, needed, share * pixels)
-    found: Rows = np.empty((len(size_bytes), len(kind.features)), dtype, order="F")  # each feature is read on its own
+    found: Rows = np.empty((len(size_bytes), len(kind.features)), dtype, order="F")  # each feature is read separately
     for column, feature in enumerate((size_bytes, pixels, np.maximum(needed, 1.0))):
         np.log(feature, out=found[:, column], casting="same_kind")
     return found

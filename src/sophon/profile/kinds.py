@@ -1,7 +1,7 @@
-"""Kinds of data: what the costs of a sample are predicted from, and what is believed before anything was measured.
+"""Kinds of data: what a sample's costs are predicted from, and the assumptions made before anything is measured.
 
-One row for each kind of field that a pipeline may be for. A sample's costs depend on the size of its file; those of a
-picture also on how many pixels it has, and how many of them the next crop needs.
+One row for each kind of field that a pipeline can work on. A sample's costs depend on the size of its file; for a
+picture also on its number of pixels, and on how many of them the next crop needs.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ Slopes = tuple[float, ...]
 
 @dataclass(frozen=True)
 class Kind:
-    """What is known of the samples of one kind.
+    """How the costs of samples of one kind are predicted.
 
     Args:
         name: Name of the kind of field.
-        features: What costs are predicted from: logarithms of these.
-        priors: Slopes of a cost in the features until measurements say better, by what is predicted.
+        features: Quantities whose logarithms costs are predicted from.
+        priors: Assumed slopes in the features until there are measurements, by what is predicted.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Kind:
 
     @property
     def has_pixels(self) -> bool:
-        """Whether samples are pictures, of which an epoch may need a part."""
+        """Whether samples are pictures, of which an epoch may need only a part."""
         return len(self.features) > 1
 
 
@@ -53,9 +53,9 @@ KINDS = {
     ),
     BYTES: Kind(BYTES, ("file bytes",), {"file bytes": (1.0,)}),
 }
-"""A row for each kind."""
+"""One row per kind."""
 
 
 def kind_of(pipeline: Pipeline) -> Kind:
-    """Return the kind of samples that a pipeline is for."""
+    """Return the kind of samples that a pipeline works on."""
     return KINDS[PICTURE if len(pipeline) and isinstance(pipeline.ops[0], Decode) else BYTES]

@@ -1,7 +1,7 @@
-"""Measuring a data set where it lies: what every sample costs at every cut, on this machine's clock.
+"""Measures what every sample of a local data set costs at every cut, on this machine's clock.
 
 Both halves of each cut are run here, in one thread, by the thread's CPU clock. The trainer and the storage node may
-have other CPUs; a running loader finds that out from the replies (see `recorder`), a measurement here cannot.
+have different CPUs; a running loader learns that from the replies (see `recorder`), but a measurement here cannot.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ def measure(
 
     Args:
         store: The samples.
-        pipeline: What is done to them.
+        pipeline: Their pipeline.
         seed: Seed of the random ops.
         epoch: Epoch of the random ops.
-        cuts: Which cuts; by default those that a plan may want.
+        cuts: Which cuts to measure; by default those that a plan may use.
         on_step: Called after every sample, for a progress bar.
     """
     columns = tuple(cuts_to_profile(pipeline) if cuts is None else cuts)
     if len(store) == 0:
         raise ConfigError("the data set is empty; give one with at least one sample")
-    dataset, store = store.manifest.fingerprint, store.narrowed(())  # only what the pipeline is for
+    dataset, store = store.manifest.fingerprint, store.narrowed(())  # only the field that the pipeline works on
     shape = (len(store), len(columns))
     tables = [np.full(shape, np.inf, np.float32, order="F") for _ in range(3)]
     for sample in range(len(store)):
@@ -60,7 +60,7 @@ def measure(
     offloaded = [cut.k > 0 for cut in columns]
     if any(offloaded) and not np.isfinite(tables[0][:, offloaded]).any():
         first = store.manifest.ids[0].as_py()
-        raise ConfigError(f"no sample could be preprocessed; look at the files, such as {first}, and at the pipeline")
+        raise ConfigError(f"no sample could be preprocessed; check the files, such as {first}, and the pipeline")
     return Profile(
         tuple(map(Route.of, columns)),
         tables[0],
@@ -82,7 +82,7 @@ def measure(
 def measure_cut(pipeline: Pipeline, data: bytes, key: Key, cut: Cut) -> tuple[int, float, float] | None:
     """Return payload bytes, storage CPU seconds and trainer CPU seconds of one sample at one cut.
 
-    None where the sample cannot have the cut. A file that cannot be decoded can only be sent as it is.
+    None if the cut is impossible for the sample. A file that cannot be decoded can only be sent raw.
     """
     start_s = time.thread_time()
     try:

@@ -1,7 +1,7 @@
-"""What is measured of a sample at each of its routes: the tables of a profile, and their units and words.
+"""The quantities measured for a sample at each route: the tables of a profile, with their units and names.
 
-A resource is spent by measures (`sophon.plan.resources`); adding a resource that is spent by something new starts with
-a row here.
+A resource is spent by measures (`sophon.plan.resources`); a resource that is spent by something new needs a row here
+first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Measure:
         unit: ``bytes`` or ``seconds`` (of CPU).
         where: Where it is spent, in words.
         title: Title of a column in a report.
-        is_optional: Whether a profile may do without; see the resource that is spent by it for what is assumed then.
+        is_optional: Whether a profile may lack it; the resource that is spent by it says what is assumed then.
     """
 
     name: str
@@ -50,5 +50,5 @@ OPTIONAL = tuple(measure.name for measure in MEASURES if measure.is_optional)
 
 
 def measure_named(name: str) -> Measure:
-    """Return the row of a table's name."""
+    """Return the measure with the given table name."""
     return next(measure for measure in MEASURES if measure.name == name)

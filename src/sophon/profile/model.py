@@ -1,9 +1,9 @@
-"""Predicting costs from what is known of a sample: the size of its file, of its picture, and of the box it needs.
+"""Predicts costs from what is known about a sample: the sizes of its file, its picture and the box it needs.
 
 Bytes and seconds of a sample are, roughly, products of powers of those sizes (a window has the file's bytes times the
-share of its area; decoding takes time by the pixel and by the byte), so their logarithms are linear in the logarithms
-of the sizes. A ridge keeps the slopes near what is expected where few samples were measured. Predictions are scaled so
-that their sum over the measured samples is the measured sum, since sums are what a plan is made of.
+share of its area; decoding takes time per pixel and per byte), so their logarithms are linear in the logarithms of the
+sizes. Ridge regression keeps the slopes near their expected values when few samples were measured. Predictions are
+scaled so that their sum over the measured samples is the measured sum, since a plan is based on sums.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from sophon.errors import ConfigError
 Rows = NDArray[np.floating[Any]]
 """[samples, features]: logarithms of sizes."""
 Costs = NDArray[np.float32]
-"""Bytes or seconds, one of each sample."""
+"""Bytes or seconds, one per sample."""
 
 BLOCK = 2**14
 """Samples at a time: temporaries of 128 KiB stay in a core's cache."""
 
-_RIDGE = 1.0  # in measured samples: as if one more had told that a feature does not matter
-_BEYOND = 4  # times what was measured is as far as a prediction goes
-_ODD = 1.5  # in logarithms, a factor of 4.5: farther from the usual, a measurement is not believed
-_LEAST = 1e-7  # of a cost: below the resolution of any clock here
-_ANY = 1e12  # no number of a rule is as large: bytes and seconds of a sample, and logarithms
-_JUDGED = 3  # measured samples from which a rule can be judged: with two, each has but one other to be predicted from
+_RIDGE = 1.0  # in measured samples: as if one more had shown that a feature does not matter
+_BEYOND = 4  # how far a prediction may exceed the measured range, as a factor
+_ODD = 1.5  # in logarithms, a factor of 4.5: outliers beyond it are clipped
+_LEAST = 1e-7  # smallest cost: below the resolution of any clock here
+_ANY = 1e12  # no number in a rule is this large: bytes and seconds of a sample, and logarithms
+_JUDGED = 3  # measured samples needed to judge a rule: with two, each has only one other to be predicted from
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class Fit:
     """A prediction rule.
 
     Args:
-        rows: How many samples it was learnt from.
-        error: Mean of |predicted − measured| / measured, each sample predicted from the others; None where there are
-            too few of them to tell.
+        rows: How many samples it was fitted to.
+        error: Mean of |predicted − measured| / measured, each sample predicted from the others; None if there are too
+            few to tell.
         centre: Mean of each feature.
         slopes: Slopes of each feature.
         level: Logarithm of the prediction at the centre.
-        least: No prediction is below it.
-        most: No prediction is above it.
+        least: Lower bound of predictions.
+        most: Upper bound of predictions.
     """
 
     rows: int
@@ -63,9 +63,9 @@ class Fit:
         Args:
             features: Features of the rows.
             out: Where to write them; a new array if left out.
-            add: Add them to what is there instead.
+            add: Add them to the values in `out` instead.
         """
-        # Bounded before and not after exp: slopes from samples that are nearly alike may lead anywhere.
+        # Bounded before exp rather than after: slopes from nearly identical samples may be extreme.
         least, most = (math.log(bound) if bound > 0 else -math.inf for bound in (self.least, self.most))
         level = self.level - sum(slope * centre for slope, centre in zip(self.slopes, self.centre, strict=True))
         used = [column for column, slope in enumerate(self.slopes) if slope]
@@ -92,7 +92,7 @@ class Fit:
 
     @classmethod
     def from_json(cls, said: Any) -> Fit:
-        """Return the rule that `to_json` gave."""
+        """Return the rule from the result of `to_json`."""
         try:
             rows, error, centre, slopes, level, least, most = said
             told = None if error is None else float(error)
@@ -100,19 +100,19 @@ class Fit:
         except (TypeError, ValueError, OverflowError) as problem:
             raise ConfigError(f"not a prediction rule: {problem}") from problem
         numbers = np.array([fit.error or 0.0, *fit.centre, *fit.slopes, fit.level, fit.least, fit.most])
-        fits = len(fit.centre) == len(fit.slopes) and bool((np.abs(numbers) < _ANY).all())  # nor not a number
+        fits = len(fit.centre) == len(fit.slopes) and bool((np.abs(numbers) < _ANY).all())  # and not NaN
         if not fits or not 0 <= fit.least <= fit.most:
             raise ConfigError("not a prediction rule: its numbers do not fit together")
         return fit
 
 
 def fit(features: Rows, costs: NDArray[np.floating[Any]], prior: Sequence[float] = ()) -> Fit:
-    """Learn to predict costs from features.
+    """Fit a rule that predicts costs from features.
 
     Args:
         features: [samples, features] of the measured samples.
-        costs: What was measured.
-        prior: Slopes to believe in until enough samples say otherwise; by default none matters.
+        costs: The measured costs.
+        prior: Slopes to assume until enough samples are measured; by default zero.
     """
     costs = np.maximum(np.asarray(costs, np.float64), _LEAST)
     count, width = features.shape
@@ -125,7 +125,7 @@ def fit(features: Rows, costs: NDArray[np.floating[Any]], prior: Sequence[float]
     scaled = (features[:, known] - centre[known]) / spread[known]
     logs = np.log(costs)
     expected = (features - centre) @ slopes
-    # The first call of a library, or a page fault, may take a hundred times as long: it counts, but not for that much.
+    # The first call of a library, or a page fault, may take a hundred times as long: it counts, but with a bound.
     usual = float(np.median(logs - expected))
     logs = np.clip(logs, expected + usual - _ODD, expected + usual + _ODD)
     costs = np.exp(logs)
@@ -134,13 +134,13 @@ def fit(features: Rows, costs: NDArray[np.floating[Any]], prior: Sequence[float]
     inverse = np.linalg.inv(gram)
     weights = inverse @ (scaled.T @ (logs - expected - level))
     fitted = expected + scaled @ weights + level
-    # Leverage of every row, the mean's share in it: what its own prediction owes to itself.
+    # Leverage of every row, including the share of the mean: how much its own prediction depends on itself.
     leverage = np.einsum("ij,jk,ik->i", scaled, inverse, scaled) + 1 / count
     left_out = logs - (logs - fitted) / np.maximum(1 - leverage, 1e-3)
     scale = float(costs.sum() / np.exp(fitted).sum())
     error = float(np.mean(np.abs(np.exp(left_out) * scale - costs) / costs)) if count >= _JUDGED else None
     slopes[known] += weights / spread[known]
-    # Far outside of what was measured a line in logarithms goes anywhere.
+    # Far outside the measured range, a line in logarithms is unreliable.
     least, most = float(costs.min() / _BEYOND), float(costs.max() * _BEYOND)
     return Fit(count, error, _floats(centre), _floats(slopes), level + float(np.log(scale)), least, most)
 

@@ -1,12 +1,12 @@
-"""Recorder: what a running loader learns of costs.
+"""Recorder: what a running loader learns about costs.
 
-Every sample that passes tells something. One that is sent as it is tells the time of each op at the trainer and the
-size of its picture (the paper's second stage). One that is cut tells, for that cut, the bytes on the link, the codec's
-time on both sides, and the time of the first ops near storage by the storage node's own clock: so unlike CPUs need no
-assumption. `estimate` makes a profile of it.
+Every sample that passes gives information. A sample that is sent raw gives the time of each op at the trainer and the
+size of its picture (the paper's second stage). A sample that is cut gives, for that cut, the bytes on the link, the
+codec's time on both sides, and the time of the first ops near storage by the storage node's own clock; so nothing has
+to be assumed about the two CPUs. `estimate` turns this into a profile.
 
-Concurrency: may be told by any number of threads.
-Limits: the last `KEPT` records of each cut, and 4 * (3 + ops) + cuts + 1 bytes per sample.
+Concurrency: any number of threads may record. Limits: the last `KEPT` records of each cut, and 4 * (3 + ops) + cuts + 1
+bytes per sample.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from sophon.profile.kinds import kind_of
 from sophon.profile.model import Fit
 from sophon.profile.table import FloatTable, Profile
 
-KEPT = 512  # records of a cut: enough for an error of the mean of one percent, and a slower past is forgotten
-_COLD = 4  # records of a cut, or half of them
+KEPT = 512  # records per cut: enough for an error of the mean of one percent, while old timings are forgotten
+_COLD = 4  # records per cut, or half of them
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What one sample took at one cut.
+    """The cost of one sample at one cut.
 
     Args:
         sample: Index of the sample.
-        epoch: Epoch in which it passed, which decides its box.
+        epoch: Epoch in which it passed, which determines its box.
         payload_bytes: Bytes on the link.
         encode_s: CPU seconds of the codec near storage.
         decode_s: CPU seconds of the codec at the trainer.
         storage_op_s: CPU seconds of each of the first k ops, near storage.
         trainer_op_s: CPU seconds of each op at the trainer, 0 for those that did not run there.
-        op_bytes: Bytes that each op gave at the trainer.
+        op_bytes: Size in bytes of each op's result at the trainer.
     """
 
     sample: int
@@ -61,7 +61,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Storage:
-    """What a storage node tells of a sample: CPU seconds in all and by op, size of the file and of the picture."""
+    """What a storage node reports about a sample: CPU seconds in total and by op, size of file and picture."""
 
     cpu_s: float = 0.0
     op_s: Sequence[float] = ()
@@ -71,18 +71,19 @@ class Storage:
 
 @dataclass
 class Known:
-    """All that was told so far, as `estimate` wants it.
+    """Everything recorded so far, in the form that `estimate` uses.
 
     Args:
-        raw_bytes: Size of each sample's file, in bytes; 0 if not known.
-        sizes: Height and width of each picture; 0 if not known.
-        areas: Pixels that the epoch in question needs of each; of a picture of the usual size, where that is not known.
-        op_s: [samples, ops] trainer CPU seconds measured in that very epoch; NaN if not measured. None: of another one.
-        refused: [samples, cuts] true where the sample cannot have the cut.
+        raw_bytes: Size of each sample's file, in bytes; 0 if unknown.
+        sizes: Height and width of each picture; 0 if unknown.
+        areas: Pixels of each picture that the epoch needs; for a picture of unknown size, assuming the usual size.
+        op_s: [samples, ops] trainer CPU seconds measured in that epoch; NaN if not measured. None if the epoch is
+            another one.
+        refused: [samples, cuts] true where the cut is impossible for the sample.
         records: Measurements, by cut.
         record_areas: Pixels that the pass of each record needed, by cut.
         rules: Rules of an earlier run, by what they predict.
-        ratios: Of an earlier run, storage : trainer by op.
+        ratios: Storage : trainer ratios of an earlier run, by op.
     """
 
     raw_bytes: FloatTable
@@ -100,14 +101,14 @@ class Recorder:
     """Costs of the samples of one data set under one pipeline.
 
     Args:
-        pipeline: What is done to the samples; its ops up to `first_call` are what is timed.
+        pipeline: The pipeline of the samples; its ops up to `first_call` are timed.
         cuts: The columns of the profile, RAW first.
-        samples: How many there are.
+        samples: Number of samples.
         seed: Seed of the random ops.
 
     Attributes:
-        is_hasty: Whether plans are made of few records. Then the first ones of each cut are not believed, in which
-            libraries were loaded and memory was touched for the first time: four times as slow was seen.
+        is_hasty: Whether plans are made from few records. The first records of each cut are then ignored, since loading
+            libraries and touching fresh memory made them up to four times as slow.
     """
 
     def __init__(self, pipeline: Pipeline, cuts: Sequence[Cut], samples: int, seed: int) -> None:
@@ -147,14 +148,14 @@ class Recorder:
         return len(self._records[cut])
 
     def saw(self, key: Key, cut: Cut, payload_bytes: int, trace: Trace, storage: Storage | None = None) -> None:
-        """Note what one sample took at the cut really made.
+        """Record the cost of one sample at the cut that was actually made.
 
         Args:
             key: Identifies the sample and the epoch.
             cut: The cut.
             payload_bytes: Bytes on the link.
-            trace: What the trainer's part took.
-            storage: What the storage node tells of its part.
+            trace: Cost of the trainer's part.
+            storage: What the storage node reports about its part.
         """
         if cut not in self._column:
             return
@@ -187,23 +188,23 @@ class Recorder:
             self._records[cut].append(record)
 
     def refused(self, sample: int, cut: Cut) -> None:
-        """Note that a sample cannot have a cut."""
+        """Record that a cut is impossible for a sample."""
         if cut != RAW and cut in self._column:
             self._refused[sample, self._column[cut]] = True
 
     def expect(self, raw_bytes: NDArray[Any]) -> None:
-        """Take note of the sizes of all files, also of those that have not passed yet."""
+        """Record the sizes of all files, including those that have not passed yet."""
         with self._lock:
             np.copyto(self._raw_bytes, raw_bytes, where=~self._passed, casting="same_kind")
 
     def recall(self, profile: Profile) -> None:
-        """Start from what an earlier run has found out.
+        """Start from the results of an earlier run.
 
         Raises:
-            ArtifactError: The profile was not made by a loader of this job. Nothing of it is taken over.
+            ArtifactError: The profile was not made by a loader of this job. Nothing is taken from it.
         """
         if len(profile) != len(self):
-            raise ArtifactError(f"the profile is of {len(profile):,} samples, the data set has {len(self):,}")
+            raise ArtifactError(f"the profile has {len(profile):,} samples, the data set {len(self):,}")
         rules, ratios = self._learnt(profile)
         with self._lock:
             self._raw_bytes[:] = profile.payload_bytes[:, profile.column(RAW)]
@@ -211,8 +212,8 @@ class Recorder:
             if profile.sizes is not None:
                 self._sizes[:] = profile.sizes
                 sized = (profile.sizes > 0).all(axis=1)
-                if sized.any():  # else the data set has no pictures
-                    self._raw_bytes[~sized] = 0  # they had not passed: what the profile has may be a guess
+                if sized.any():  # otherwise the data set has no pictures
+                    self._raw_bytes[~sized] = 0  # they had not passed: the profile's value may be a guess
                     self._passed[~sized] = False
             for cut, column in self._column.items():
                 if cut in profile.cuts:
@@ -221,7 +222,7 @@ class Recorder:
             self._ratios = ratios
 
     def _learnt(self, profile: Profile) -> tuple[dict[str, Fit], tuple[float, ...]]:
-        """Return the rules that a profile has, and the ratios storage : trainer of its ops."""
+        """Return the rules of a profile, and the storage : trainer ratios of its ops."""
         made, ops = profile.provenance, self.pipeline.first_call
         try:
             rules = {str(name): Fit.from_json(said) for name, said in dict(made["rules"]).items()}
@@ -251,7 +252,7 @@ class Recorder:
                 dict(self._rules),
                 self._ratios,
             )
-        # Not under the lock, which those need who finish samples.
+        # Not under the lock, which threads that finish samples need.
         known.areas = self._areas(epoch, np.arange(len(self)), features.filled_sizes(known.sizes))
         for cut, kept in known.records.items():
             epochs, samples = (np.array([getattr(r, name) for r in kept], np.int64) for name in ("epoch", "sample"))

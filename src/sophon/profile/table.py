@@ -1,13 +1,13 @@
-"""The profile: what every sample costs at every route, as data.
+"""The profile: a table of what every sample costs at every route.
 
 Tables [samples, routes] of float32, one for each measure (`sophon.profile.measures`), with one contiguous column per
 route: bytes on the link, CPU seconds near storage, CPU seconds at the trainer (decoding the payload and the remaining
-ops), and more where somebody measured more. A route that a sample cannot have (a window of a progressive JPEG) is +inf
-in all of them. float32 is exact for payloads up to 16 MiB and off by less than one part in ten million above, far below
-what any clock or link repeats.
+ops), and optional measures. A route that is impossible for a sample (a window of a progressive JPEG) is +inf in all of
+them. float32 is exact for payloads up to 16 MiB and off by less than one part in ten million above, far below the
+repeatability of any clock or link.
 
-Without a relay a route is one cut (`sophon.codec.route`). Where the samples lie on several nodes, `parts` says which
-ones are whose.
+Without a relay a route is one cut (`sophon.codec.route`). If the samples are on several nodes, `parts` says which node
+has which.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _PART = "part"
 class Quality:
     """How good one route's predicted entries are, measured on samples held out from the fit.
 
-    An error is None where too few samples were measured to know it.
+    An error is None if too few samples were measured to know it.
 
     Args:
         measured: How many samples were measured rather than predicted.
         payload_bytes_error: Mean of |predicted − measured| / measured bytes.
-        storage_s_error: The same of storage CPU seconds.
-        trainer_s_error: The same of trainer CPU seconds.
+        storage_s_error: The same for storage CPU seconds.
+        trainer_s_error: The same for trainer CPU seconds.
     """
 
     measured: int
@@ -61,20 +61,21 @@ class Profile:
     """What every sample costs at every route.
 
     Args:
-        routes: One per column; a cut stands for the route that has no other. `0:raw` must be among them and legal for
+        routes: One per column; a cut stands for the route with only that cut. `0:raw` must be among them and legal for
             every sample.
         payload_bytes: [samples, routes] bytes on the link; +inf where the route is illegal.
         storage_s: [samples, routes] CPU seconds near storage.
         trainer_s: [samples, routes] CPU seconds at the trainer.
         pipeline: Fingerprint of the pipeline.
         dataset: Fingerprint of the data set.
-        measured: [samples, routes] true where measured, false where predicted; None when all is measured.
-        quality: How good the predictions are, one per route; empty when all is measured.
+        measured: [samples, routes] true where measured, false where predicted; None if everything is measured.
+        quality: How good the predictions are, one per route; empty if everything is measured.
         provenance: How the profile was made: a JSON object.
-        sizes: [samples, 2] height and width of each picture, 0 where not known; None if that was not measured.
-        resize_k: How many ops make pictures of one size; None if none do, or if that is not known.
+        sizes: [samples, 2] height and width of each picture, 0 if unknown; None if that was not measured.
+        resize_k: How many ops it takes until all pictures have one size; None if they never do, or if unknown.
         more: Tables of optional measures, by name.
-        parts: Number of the part that each sample is in, and so of the node that has it; None if there is one part.
+        parts: Number of the part that each sample is in, and thus of the node that has it; None if there is only one
+            part.
     """
 
     routes: tuple[Route, ...]
@@ -99,7 +100,7 @@ class Profile:
             object.__setattr__(self, name, _frozen(getattr(self, name), name, len(routes), np.float32))
         odd = [name for name in self.more if name not in OPTIONAL]
         if odd:
-            raise ConfigError(f"{odd[0]!r} is no measure that a profile may have; there are {', '.join(OPTIONAL)}.")
+            raise ConfigError(f"{odd[0]!r} is not a known measure; known are {', '.join(OPTIONAL)}.")
         more = {name: _frozen(table, name, len(routes), np.float32) for name, table in self.more.items()}
         object.__setattr__(self, "more", more)
         if self.measured is not None:
@@ -119,7 +120,7 @@ class Profile:
         if len(self) == 0:
             raise ConfigError("the profile is empty; profile at least one sample (run an epoch) before planning.")
         if self.sizes is not None and int(self.sizes.min()) < 0:
-            raise ConfigError("some picture has a side below zero; give 0 where it is not known.")
+            raise ConfigError("a picture has a negative side; give 0 for an unknown size.")
         if self.quality and len(self.quality) != len(routes):
             raise ConfigError(f"{len(self.quality)} qualities for {len(routes)} cuts; give one per cut, or none.")
         object.__setattr__(self, "_illegal", self._check_values())
@@ -129,7 +130,7 @@ class Profile:
 
     @property
     def measures(self) -> dict[str, FloatTable]:
-        """The tables, by the name of what they measure."""
+        """The tables, by the name of their measure."""
         return {name: getattr(self, name) for name in REQUIRED} | dict(self.more)
 
     @property
@@ -139,7 +140,7 @@ class Profile:
 
     @property
     def untouched(self) -> int:
-        """The column of the raw bytes."""
+        """The index of the column for raw bytes."""
         return self.routes.index(UNTOUCHED)
 
     @property
@@ -162,12 +163,12 @@ class Profile:
         return Profile(**{**given, "more": tables})
 
     def has_illegal(self, column: int) -> bool:
-        """Return whether some sample cannot have the route of this column."""
+        """Return whether the route of this column is impossible for some sample."""
         illegal: tuple[bool, ...] = self._illegal  # type: ignore[attr-defined]  # set once in __post_init__
         return illegal[column]
 
     def column(self, way: Cut | Route) -> int:
-        """Return the column of a route; of a cut, that of the route that has no other."""
+        """Return the column of a route, or of the route with only the given cut."""
         try:
             return self.routes.index(Route.of(way))
         except ValueError:
@@ -175,18 +176,18 @@ class Profile:
             raise ConfigError(f"cut {way} was not profiled; choose one of {known}, or profile it.") from None
 
     def raw_columns(self) -> tuple[int, ...]:
-        """Return the columns of direct routes whose codec is `raw`, by rising k: the cuts that the papers know."""
+        """Return the columns of direct routes whose codec is `raw`, by rising k: the cuts considered in the papers."""
         direct = [column for column, route in enumerate(self.routes) if route.is_direct]
         raw = [column for column in direct if self.routes[column].arrival.codec == "raw"]
         return tuple(sorted(raw, key=lambda column: self.routes[column].arrival.k))
 
     @property
     def recipe(self) -> str:
-        """The pipeline in words; "" if not known."""
+        """The pipeline in words; "" if unknown."""
         return str(self.provenance.get("recipe", ""))
 
     def require(self, *, pipeline: str | None = None, dataset: str | None = None, recipe: str = "") -> None:
-        """Raise `ArtifactError` when the profile is of another job, with both shown.
+        """Raise `ArtifactError` if the profile belongs to another job; the message shows both.
 
         Args:
             pipeline: Fingerprint of this job's pipeline.
@@ -202,7 +203,7 @@ class Profile:
         )
 
     def explain(self) -> str:
-        """Return what was found, in words: one line per route, and how much of it was measured."""
+        """Return a summary in words: one line per route, and how much of it was measured."""
         lines = [f"{len(self):,} samples; means per sample:"]
         for column, route in enumerate(self.routes):
             legal = np.isfinite(self.payload_bytes[:, column])
@@ -216,11 +217,11 @@ class Profile:
                 means.append(f"{shown:>{9 if measure.unit == 'bytes' else 8}} {measure.where}")
             line = f"  {route!s:<10} {', '.join(means)}"
             if not legal.all():
-                line += f"; {1 - legal.mean():.1%} of the samples cannot have it"
+                line += f"; {1 - legal.mean():.1%} of the samples cannot use it"
             if self.measured is not None and not self.measured[:, column].all() and self.quality:
                 known = self.quality[column]
                 error = known.payload_bytes_error
-                off = "too few to know how far off" if error is None else f"bytes ± {error:.0%}"
+                off = "too few to know the error" if error is None else f"bytes ± {error:.0%}"
                 line += f"; from {known.measured:,} measured, {off}"
             lines.append(line)
         ratios = self.provenance.get("storage_to_trainer")
@@ -269,7 +270,7 @@ class Profile:
             try:
                 said = _Said.of(file.header.provenance)
             except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-                raise ArtifactError(f"{path}: its header names no cuts ({error}); make the profile again.") from error
+                raise ArtifactError(f"{path}: its header names no cuts ({error}); recreate the profile.") from error
             tables = said.read(file)
             prints = file.header.fingerprints
         try:
@@ -307,8 +308,8 @@ class Profile:
                 odd = np.logical_or.reduce([mark != marks[0] for mark in marks[1:]])
                 if odd.any():
                     raise ConfigError(
-                        f"sample {int(odd.argmax())}, cut {route}: only some of {', '.join(tables)} are infinite; an "
-                        "illegal cut has all of them infinite, a legal one none: profile it again."
+                        f"sample {int(odd.argmax())}, cut {route}: only some of {', '.join(tables)} are infinite; for "
+                        "an illegal cut all of them must be infinite, for a legal one none: profile it again."
                     )
                 if route == UNTOUCHED:
                     raise ConfigError(
@@ -328,7 +329,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class _Said:
-    # What the header of a saved profile says.
+    # The header of a saved profile.
     routes: tuple[Route, ...]
     more: tuple[str, ...]
     predicted: bool

@@ -9,7 +9,7 @@ from typing import Any
 from sophon.errors import ConfigError
 from sophon.units import format_rate
 
-_EVEN = 1.1  # two rates closer than this are as good as equal
+_EVEN = 1.1  # two rates closer than this count as equal
 
 
 @dataclass(frozen=True)
@@ -17,10 +17,10 @@ class Verdict:
     """Samples per second of each part, run alone.
 
     Args:
-        consumer_per_s: The training loop: its step and, in a loader, making batches; infinite if not known.
+        consumer_per_s: The training loop: its step and, in a loader, making batches; infinite if unknown.
         io_per_s: Fetching raw bytes; infinite if there is no link.
         cpu_per_s: Preprocessing raw bytes.
-        store_per_s: Reading raw bytes where they lie; infinite if that was never what was waited for.
+        store_per_s: Reading raw bytes from the store; infinite if it never held anything up.
     """
 
     consumer_per_s: float
@@ -41,7 +41,7 @@ class Verdict:
 
     @property
     def samples_per_s(self) -> float:
-        """What all together reach when they overlap: the slowest one's rate."""
+        """The rate of all parts together when they overlap: that of the slowest."""
         return self._ranked[0][1]
 
     @property
@@ -51,12 +51,12 @@ class Verdict:
 
     @property
     def io_stall(self) -> float:
-        """Share of the time that the consumer would wait for the link, were preprocessing free."""
+        """Share of the time that the consumer would wait for the link if preprocessing were free."""
         return max(0.0, 1 - self.io_per_s / self.consumer_per_s) if math.isfinite(self.consumer_per_s) else 0.0
 
     @property
     def cpu_stall(self) -> float:
-        """Share of the time that the consumer would wait for preprocessing, were the link free."""
+        """Share of the time that the consumer would wait for preprocessing if the link were free."""
         return max(0.0, 1 - self.cpu_per_s / self.consumer_per_s) if math.isfinite(self.consumer_per_s) else 0.0
 
     @property
@@ -77,7 +77,7 @@ class Verdict:
         return ", ".join(f"{_WORDS[part]} {rate}" for part, rate in self._shown().items())
 
     def _shown(self) -> dict[str, str]:
-        """Return the rate of each part; a store that was never waited for is not worth a word."""
+        """Return the rate of each part; a store that never held anything up is left out."""
         rates = {part: rate for part, rate in self._rates.items() if part != "store" or math.isfinite(rate)}
         missing = {"GPU": "not measured", "I/O": "none", "CPU": "not measured"}
         return {part: format_rate(rate) if math.isfinite(rate) else missing[part] for part, rate in rates.items()}
@@ -88,18 +88,18 @@ class Verdict:
         lines = [", ".join(f"{part} {shown}" for part, shown in self._shown().items()) + "."]
         if math.isfinite(self.consumer_per_s):
             lines.append(
-                f"Alone, the link would stall the consumer {self.io_stall:.0%} of the time, preprocessing "
+                f"On its own, the link would stall the consumer {self.io_stall:.0%} of the time, preprocessing "
                 f"{self.cpu_stall:.0%}."
             )
         if math.isfinite(next_rate) and next_rate / rate < _EVEN:
-            lines.append(f"{slowest}-bound, but {second} is as good as even.")
+            lines.append(f"{slowest}-bound, but {second} is nearly as slow.")
         else:
             lines.append(f"{slowest}-bound: {second} could go {next_rate / rate:.1f} times as fast.")
         lines.append(_ADVICE[slowest])
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the verdict as a JSON object; what is not known is null."""
+        """Return the verdict as a JSON object; unknown values are null."""
         return {
             "gpu_per_s": _known(self.consumer_per_s),
             "io_per_s": _known(self.io_per_s),
@@ -118,11 +118,11 @@ def _known(rate: float) -> float | None:
 
 _WORDS = {"GPU": "training loop", "I/O": "link", "CPU": "trainer's CPU", "store": "store"}
 _ADVICE = {
-    "GPU": "Offloading would not help: the link and the trainer's CPUs keep up with the training loop. That is its "
-    "step, and making batches, your own steps included.",
+    "GPU": "Offloading would not help: the link and the trainer's CPUs keep up with the training loop. Its time "
+    "includes the training step, making batches and your own steps.",
     "I/O": "Offloading helps: policy 'optimal' sends fewer bytes where storage has CPU to spare.",
-    "store": "Offloading would not help: the store delivers no more, whatever is sent of it. A faster disk, fewer and "
-    "larger files (tar shards), or a second node with a copy would.",
-    "CPU": "Offloading helps if storage has cores to spare: policy 'optimal' moves ops there. Where it has none, "
-    "relays (`sophon relay`) bring theirs. While cores are idle here, more workers help too.",
+    "store": "Offloading would not help: the store is the limit, whatever is sent. A faster disk, fewer and larger "
+    "files (tar shards), or a second node with a copy would help.",
+    "CPU": "Offloading helps if storage has cores to spare: policy 'optimal' moves ops there. If it has none, relays "
+    "(`sophon relay`) bring theirs. While cores are idle here, more workers help too.",
 }

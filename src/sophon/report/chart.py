@@ -1,6 +1,6 @@
 """What a figure shows, as data: four kinds of chart, none of which knows how it is drawn.
 
-A chart can tell its numbers as a table, which the page shows beneath the figure and ``--json`` writes.
+A chart can give its numbers as a table, which the page shows below the figure and ``--json`` writes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sophon.units import format_bandwidth, format_bytes, format_rate, format_seconds
 
 MISSING = "–"
-"""What is shown where there is no number."""
+"""Shown in place of a missing number."""
 
 
 def _format_count(value: float) -> str:
@@ -41,7 +41,7 @@ FORMATS: dict[str, Callable[[float], str]] = {
 
 
 def show(value: float | None, unit: str) -> str:
-    """Return a number as text; a missing or infinite one becomes a word."""
+    """Return a number as text; a missing or infinite number becomes a word."""
     if value is None or math.isnan(value):
         return MISSING
     return "never ends" if math.isinf(value) else FORMATS[unit](value)
@@ -53,7 +53,7 @@ class Table:
 
     Args:
         header: Names of the columns.
-        rows: Text as it is shown.
+        rows: Cells as text.
         names: How many columns from the left hold words; the others hold numbers.
     """
 
@@ -62,7 +62,7 @@ class Table:
     names: int = 1
 
     def without_empty_columns(self) -> Table:
-        """Return the table without those columns that no row has anything in; the names stay."""
+        """Return the table without empty columns; the columns of names stay."""
         columns = [
             place
             for place in range(len(self.header))
@@ -74,12 +74,12 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """What all charts have.
+    """Base class of all charts.
 
     Args:
         key: Name of its file and anchor.
         title: What it shows.
-        caption: What to see in it, in one sentence.
+        caption: What the figure shows, in one sentence.
     """
 
     key: str
@@ -97,9 +97,9 @@ class Bar:
 
     Args:
         label: What it stands for.
-        value: How long it is; None or infinite is written instead of drawn.
+        value: Its length; None or infinity is written instead of drawn.
         tint: Its colour, a name in the palette.
-        beside: The value that it is compared with, drawn as a diamond.
+        beside: The value it is compared with, drawn as a diamond.
         low: Smallest value measured.
         high: Largest value measured.
     """
@@ -114,13 +114,13 @@ class Bar:
 
 @dataclass(frozen=True, kw_only=True)
 class Bars(Chart):
-    """Lying bars with their values written at their ends.
+    """Horizontal bars with their values written at their ends.
 
     Args:
         unit: Unit of the values, a name in `FORMATS`.
         bars: The bars, from top to bottom.
-        what: What the bars are, such as ``measured``.
-        beside: What the diamonds are, such as ``predicted``; becomes empty where no bar has one.
+        what: What the bars show, such as ``measured``.
+        beside: What the diamonds show, such as ``predicted``; set to "" if no bar has one.
     """
 
     unit: str
@@ -167,14 +167,14 @@ class Lines(Chart):
     """Lines over a common axis.
 
     Args:
-        x: What the axis below says.
+        x: Label of the horizontal axis.
         x_unit: Unit of x, a name in `FORMATS`.
         y_unit: Unit of y.
         lines: The lines, in the order of the legend.
-        ticks: Names of x = 0, 1, … where these are not numbers.
+        ticks: Names of x = 0, 1, … if x is not a number.
         log_x: Whether the x axis is logarithmic.
         log_y: Whether the y axis is logarithmic.
-        mark: An x to be marked, with its name.
+        mark: An x to mark, with its name.
     """
 
     x: str
@@ -217,7 +217,7 @@ class Stacks(Chart):
     """A histogram whose columns are stacked by kind.
 
     Args:
-        x: What the axis below says.
+        x: Label of the horizontal axis.
         x_unit: Unit of the edges.
         y: What is counted.
         edges: Borders of the bins, one more than there are bins.
@@ -233,7 +233,7 @@ class Stacks(Chart):
     log_x: bool = False
 
     def table(self) -> Table:
-        """Return one row per bin that holds anything."""
+        """Return one row per non-empty bin."""
         rows = []
         for place in range(len(self.edges) - 1):
             counts = [layer.counts[place] for layer in self.layers]
@@ -250,7 +250,7 @@ class Span:
     Args:
         start: Where it begins.
         end: Where it ends.
-        label: What holds there.
+        label: What applies there.
         tint: Its colour.
     """
 
@@ -265,7 +265,7 @@ class Spans(Chart):
     """Rows of stretches along a common axis, such as time.
 
     Args:
-        x: What the axis below says.
+        x: Label of the horizontal axis.
         x_unit: Unit of starts and ends.
         rows: Name of the row, its stretches from left to right.
         log_x: Whether the x axis is logarithmic.
@@ -290,7 +290,7 @@ class Spans(Chart):
         return Table(("", "from", "to", "what"), tuple(rows))
 
 
-_MOST_ROWS = 24  # of a table beneath a figure; a curve of a hundred points is read from the figure
+_MOST_ROWS = 24  # of a table below a figure; a curve of a hundred points is better read from the figure
 
 
 def _thinned(places: Sequence[float]) -> list[float]:

@@ -1,7 +1,7 @@
 """Charts as pictures: the same drawing as PNG for documents and, in two widths, as SVG for the page.
 
 Figures are made without pyplot and with matplotlib's own defaults, so that neither a user's settings nor another figure
-changes a byte. Text is never read as mathematics: labels may come from strangers.
+changes a byte. Text is never parsed as mathematics: labels may come from untrusted sources.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from sophon.report.chart import Bars, Chart, Lines, Spans, Stacks, show
 from sophon.report.palette import light
 from sophon.units import parse_bandwidth
 
-WIDE, NARROW = 528, 340  # of the page's columns on a screen and on a phone, in CSS pixels
+WIDE, NARROW = 528, 340  # width of the page's columns on a screen and on a phone, in CSS pixels
 _PNG_DPI = 180
 _POINTS_PER_INCH = 72  # one point is one pixel of the page
 _HEIGHT = 290
 _TITLE = 34
 _LETTER = 7.0  # pixels of a letter, roughly: DejaVu Sans at this size, which is wider than most
 _STYLE = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib: the same picture on every machine
+    "font.family": "DejaVu Sans",  # shipped with matplotlib: the same picture on every machine
     "font.size": 12,
     "text.parse_math": False,
     "text.color": light("ink"),
@@ -63,7 +63,7 @@ _STYLE = {
     "svg.fonttype": "none",
     "path.simplify": False,
 }
-_LOG_RANGE = 1e-4  # a logarithmic axis without end would give most of its room to what does not matter
+_LOG_RANGE = 1e-4  # an unbounded logarithmic axis would give most of its space to irrelevant values
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
@@ -77,7 +77,7 @@ def png(chart: Chart) -> bytes:
 
 
 def svg(chart: Chart, width: int) -> str:
-    """Return matplotlib's SVG without a title, on nothing; `sophon.report.svg` makes it part of a page."""
+    """Return matplotlib's SVG without title or background; `sophon.report.svg` makes it part of a page."""
     out = io.StringIO()
     salt = f"{chart.key}-{width}"  # makes ids the same from run to run, and different between the figures of a page
     with _styled({"svg.hashsalt": salt}):
@@ -108,7 +108,7 @@ def _figure(chart: Chart, width: int, *, titled: bool = False) -> Figure:
     figure.get_layout_engine().set(w_pad=4 / _POINTS_PER_INCH, h_pad=4 / _POINTS_PER_INCH)  # type: ignore[union-attr, call-arg]
     body: Figure | SubFigure = figure
     if titled:
-        # Two parts, lest title and legend be laid upon each other.
+        # Two parts, so that title and legend do not overlap.
         parts: Any = figure.subfigures(2, 1, height_ratios=(above, height))
         head, body = parts
         head.text(0.01, 0.35, chart.title, va="center", fontsize=14, fontweight="bold")
@@ -128,7 +128,7 @@ def _bars_height(chart: Chart) -> int:
 
 
 def _bars_end(chart: Bars) -> float:
-    # One bar that dwarfs the others would hide them: it is cut short, and says so. Shares are of one whole, and stay.
+    # One bar that dwarfs the others would hide them: it is truncated and marked. Shares of one whole are not.
     values = sorted(bar.value for bar in chart.bars if bar.value is not None and math.isfinite(bar.value)) or [1.0]
     others = [bar.beside for bar in chart.bars if bar.beside is not None and bar.value != values[-1]]
     second = max([*values[-2:-1], *others], default=values[-1])
@@ -140,7 +140,7 @@ def _bars_end(chart: Bars) -> float:
 def _bars(axes: Axes, chart: Bars, width: int) -> list[Any]:
     beside = [bar.beside for bar in chart.bars if bar.beside is not None]
     end = _bars_end(chart)
-    gap = 0.02 * end * WIDE / width  # the same distance on both pages
+    gap = 0.02 * end * WIDE / width  # the same distance at both widths
     names = [_wrapped(bar.label, width) for bar in chart.bars]
     space = width - 16 - _LETTER * max((len(line) for name in names for line in name.split("\n")), default=0)
     full = end
@@ -162,9 +162,9 @@ def _bars(axes: Axes, chart: Bars, width: int) -> list[Any]:
         if bar.beside is not None and bar.beside <= end:
             axes.plot(bar.beside, place, "D", color=light("ink"), markersize=6.5, markeredgecolor=light("ground"))
             wide = _LETTER * 1.15 * len(text) * end / space
-            if reach - 3 * gap <= bar.beside <= reach + wide + 3 * gap:  # it would lie upon the text
+            if reach - 3 * gap <= bar.beside <= reach + wide + 3 * gap:  # it would overlap the text
                 reach = max(reach, bar.beside + gap)
-        # So that the text behind the bar ends where the picture does.
+        # So that the text after the bar ends within the picture.
         full = max(full, (reach + gap) * space / max(space - _LETTER * 1.15 * len(text), 0.3 * space))
         axes.text(reach + gap, place, text, va="center", fontweight="bold", fontsize=11.5)
     axes.set_xlim(0, full)
@@ -187,7 +187,7 @@ def _lines(axes: Axes, chart: Lines, width: int) -> list[Any]:
         look = {
             "color": light(line.tint),
             "marker": "D" if line.dots else None if many else _MARKERS[order % len(_MARKERS)],
-            # Lines that lie upon each other all stay visible: the later ones are thinner, and dashed where predicted.
+            # Overlapping lines all stay visible: later ones are thinner, and dashed if predicted.
             "linestyle": "" if line.dots else (0, (4, 2)) if line.dashed else "-",
             "linewidth": 3.3 - 0.2 * min(order, 5),
         }
@@ -278,7 +278,7 @@ def _x_axis(axes: Axes, unit: str, places: Sequence[float], log: bool, width: in
     most = 7 if width == WIDE else 4
     axes.xaxis.set_minor_locator(NullLocator())
     if log:
-        # Round numbers of bits, where these are what is written.
+        # Round numbers of bits, if those are shown.
         base = parse_bandwidth("1bit") if unit == "bandwidth" else 1.0
         _log_ticks(axes.xaxis, min(places), max(places), most, base)
     elif len(places) <= most:
@@ -289,14 +289,14 @@ def _x_axis(axes: Axes, unit: str, places: Sequence[float], log: bool, width: in
 
 
 def _log_ticks(axis: Any, low: float, high: float, most: int, base: float = 1.0) -> None:
-    # 1, 2, 5, 10, … as long as there is room, then 1, 10, …
+    # 1, 2, 5, 10, … as long as they fit, then 1, 10, …
     powers = range(math.floor(math.log10(low / base)), math.ceil(math.log10(high / base)) + 1)
     for steps in ((1, 2, 5), (1, 3), (1,)):
         ticks = [base * step * 10.0**power for power in powers for step in steps]
         ticks = [tick for tick in ticks if low <= tick <= high]
         if len(ticks) <= most:
             break
-    # A range without two round numbers is told by its ends.
+    # A range without two round numbers is labelled at its ends.
     axis.set_major_locator(FixedLocator(ticks[:: math.ceil(len(ticks) / most)] if len(ticks) > 1 else [low, high]))
 
 

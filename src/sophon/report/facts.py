@@ -1,4 +1,4 @@
-"""What a report says, before anybody decides how it looks."""
+"""The content of a report, independent of its appearance."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Section:
     charts: tuple[Chart, ...]
 
     def __post_init__(self) -> None:
-        # Nothing to show is left out: parts that are never busy have no bars.
+        # Empty charts are left out: parts that are never busy have no bars.
         object.__setattr__(self, "charts", tuple(chart for chart in self.charts if chart.table().rows))
 
 
@@ -32,7 +32,7 @@ class Headline:
     """One number that sums up a report.
 
     Args:
-        value: As it is shown, such as ``2.3×``.
+        value: The number as text, such as ``2.3×``.
         label: What it is.
     """
 
@@ -42,17 +42,17 @@ class Headline:
 
 @dataclass(frozen=True)
 class Facts:
-    """All of a report.
+    """The whole content of a report.
 
     Args:
         title: What kind of report it is.
         subject: What was measured or planned, in one line.
-        words: Plain sentences: what binds, what is won, when it would not be.
+        words: Plain sentences: the bottleneck, the gain, and when there would be none.
         headlines: A few large numbers.
-        summary: The table; columns that no row has anything in are left out.
+        summary: The table; empty columns are left out.
         sections: The figures.
-        remarks: What is left out and why, and how figures were got.
-        claim: What the report comes to, in one plain sentence; "" if there is nothing to claim.
+        remarks: What is left out and why, and how the figures were obtained.
+        claim: The conclusion of the report, in one plain sentence; "" if there is none.
     """
 
     title: str

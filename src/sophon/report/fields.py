@@ -1,4 +1,4 @@
-"""Reading a result file that somebody else wrote: what is there is checked, what is missing is None."""
+"""Reads untrusted result files: present values are checked, missing ones are None."""
 
 from __future__ import annotations
 
@@ -12,24 +12,22 @@ _LONGEST_TEXT = 200
 
 
 def number(row: Mapping[str, Any], key: str) -> float | None:
-    """Return a number of zero or more, or None where there is none."""
+    """Return a number of zero or more, or None if it is missing."""
     value = row.get(key)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise ArtifactError(
-            f"{key} is {str(value)[:40]!r}; a number of zero or more was expected: make the file again."
-        )
+        raise ArtifactError(f"{key} is {str(value)[:40]!r}; a number of zero or more was expected: recreate the file.")
     return float(value)
 
 
 def numbers(row: Mapping[str, Any], key: str) -> tuple[float, ...]:
-    """Return a list of numbers, empty where there is none."""
+    """Return a list of numbers, empty if it is missing."""
     values = row.get(key)
     if values is None:
         return ()
     if not isinstance(values, list):
-        raise ArtifactError(f"{key} is a {type(values).__name__}; a list of numbers was expected: make the file again.")
+        raise ArtifactError(f"{key} is a {type(values).__name__}; a list of numbers was expected: recreate the file.")
     found = [number({key: value}, key) for value in values]
     return tuple(value for value in found if value is not None)
 
@@ -41,12 +39,12 @@ def text(row: Mapping[str, Any], key: str, default: str = "") -> str:
 
 
 def part(row: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return an object, empty where there is none."""
+    """Return an object, empty if it is missing."""
     value = row.get(key)
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ArtifactError(f"{key} is a {type(value).__name__}; an object was expected: make the file again.")
+        raise ArtifactError(f"{key} is a {type(value).__name__}; an object was expected: recreate the file.")
     return value
 
 
@@ -57,10 +55,10 @@ def parts(row: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
 
 
 def rows(row: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    """Return a list of objects, empty where there is none."""
+    """Return a list of objects, empty if it is missing."""
     value = row.get(key)
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise ArtifactError(f"{key} is not a list of objects; make the file again.")
+        raise ArtifactError(f"{key} is not a list of objects; recreate the file.")
     return value

@@ -13,7 +13,7 @@ ALL_EXACT = ("all exact codecs", "first")
 """Label and tint of the two lines of `efficiency`."""
 
 _BY_POLICY = {
-    "epoch-seconds": ("Seconds of an epoch, by policy", "seconds"),
+    "epoch-seconds": ("Epoch seconds, by policy", "seconds"),
     "traffic": ("Bytes on the link per epoch, by policy", "bytes"),
 }
 
@@ -28,7 +28,7 @@ def busy(seconds: Iterable[tuple[str, str, float | None]]) -> Bars:
     """Return how long each part is busy in an epoch.
 
     Args:
-        seconds: Policy, part and predicted seconds; a part that has nothing to do gets no bar.
+        seconds: Policy, part and predicted seconds; an idle part gets no bar.
     """
     return Bars(
         key="busy",
@@ -43,7 +43,7 @@ def busy(seconds: Iterable[tuple[str, str, float | None]]) -> Bars:
 def over_cores(
     key: str, title: str, caption: str, unit: str, lines: Sequence[Line], mark: tuple[float, str] | None = None
 ) -> Lines:
-    """Return something over the number of storage cores."""
+    """Return a quantity over the number of storage cores."""
     return Lines(
         key=key,
         title=title,
@@ -58,10 +58,10 @@ def over_cores(
 
 
 def bytes_after_ops(caption: str, ops: Sequence[str], lines: Sequence[Line]) -> Lines:
-    """Return the paper's Figure 1a: what samples weigh after 0, 1, … ops."""
+    """Return the paper's Figure 1a: sizes of samples after 0, 1, … ops."""
     return Lines(
         key="bytes-after-ops",
-        title="Bytes of a sample after each op",
+        title="Sample size after each op",
         caption=caption,
         x="after the op",
         x_unit="number",
@@ -73,7 +73,7 @@ def bytes_after_ops(caption: str, ops: Sequence[str], lines: Sequence[Line]) -> 
 
 
 def efficiency(key: str, title: str, caption: str, lines: Sequence[Line]) -> Lines:
-    """Return the paper's Figure 1c: bytes saved per CPU second, from the least to the most worthwhile sample."""
+    """Return the paper's Figure 1c: bytes saved per CPU second, sorted from the smallest to the largest saving."""
     return Lines(
         key=key,
         title=title,
@@ -87,6 +87,6 @@ def efficiency(key: str, title: str, caption: str, lines: Sequence[Line]) -> Lin
 
 
 def _wide_spread(lines: Sequence[Line]) -> bool:
-    # Lines that differ so much that the small ones would vanish on a linear axis.
+    # For lines that differ so much that the small ones would vanish on a linear axis.
     values = [y for line in lines for _, y in line.points if math.isfinite(y) and y > 0]
     return bool(values) and max(values) > 6 * min(values)

@@ -1,4 +1,4 @@
-"""What-if: every policy on other links and with other numbers of storage cores, predicted from a profile."""
+"""What-if predictions from a profile: every policy on other links and with other numbers of storage cores."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from sophon.report.palette import bottleneck_tint, policy_tint
 from sophon.report.words import WORTHWHILE, cores
 from sophon.units import format_bandwidth
 
-_MOST_SAMPLES = 50_000  # planned in each of some two hundred what-ifs: half a minute at most
-_BALANCED = 1.02  # parts that differ by less than two per cent bind together
+_MOST_SAMPLES = 50_000  # samples planned in each of about two hundred what-ifs: half a minute at most
+_BALANCED = 1.02  # parts within two percent of each other count as equally limiting
 _SPEEDS = tuple(2.0 ** (step / 3) for step in range(-10, 11))  # from a tenth of the link to ten times as fast
-_CORES_STEPS = (0, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.5, 2)  # of the storage cores there are
+_CORES_STEPS = (0, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.5, 2)  # multiples of the available storage cores
 
 
 @dataclass(frozen=True)
 class Thinned:
-    """A profile that is quick to plan with.
+    """A reduced profile for quick planning.
 
     Args:
         profile: Every n-th sample.
-        scale: How many samples each stands for.
+        scale: How many samples each row represents.
     """
 
     profile: Profile
@@ -37,7 +37,7 @@ class Thinned:
 
 
 def thin(profile: Profile) -> Thinned:
-    """Return every n-th sample where there are too many to plan with hundreds of times."""
+    """Return every n-th sample if there are too many to plan hundreds of times."""
     step = -(-len(profile) // _MOST_SAMPLES)
     if step == 1:
         return Thinned(profile, 1.0)
@@ -46,7 +46,7 @@ def thin(profile: Profile) -> Thinned:
 
 
 def predictions(profile: Profile, resources: Resources, options: Options = DEFAULTS) -> dict[str, Prediction]:
-    """Return what an epoch of each policy takes."""
+    """Return the predicted cost of an epoch with each policy."""
     return {name: make_plan(profile, resources, name, options).prediction for name in applicable(profile, options)}
 
 
@@ -89,7 +89,7 @@ def cores_charts(thinned: Thinned, resources: Resources, options: Options = DEFA
 
     mark = (resources.storage_cores, "now") if resources.storage_cores > 0 else None
     title = "What if storage had more or fewer cores"
-    scarce = "Where cores are scarce, a good plan first offloads what saves most bytes per CPU second."
+    scarce = "If cores are scarce, a good plan first offloads the samples that save the most bytes per CPU second."
     seconds, traffic = lines("epoch_s"), lines("link_bytes")
     return (
         figures.over_cores("cores-seconds", f"{title}: seconds", _cores_caption(seconds), "seconds", seconds, mark),
@@ -98,7 +98,7 @@ def cores_charts(thinned: Thinned, resources: Resources, options: Options = DEFA
 
 
 def link_charts(thinned: Thinned, resources: Resources, options: Options = DEFAULTS) -> tuple[Chart, Chart]:
-    """Return epoch seconds over the link's speed, and what binds at each speed."""
+    """Return epoch seconds over the link's speed, and the bottleneck at each speed."""
     profile = thinned.profile
     lines, rows = [], []
     for name in applicable(profile, options):
@@ -114,8 +114,8 @@ def link_charts(thinned: Thinned, resources: Resources, options: Options = DEFAU
         Lines(
             key="link-seconds",
             title="What if the link were faster or slower",
-            caption="Where the lines meet, the link no longer decides and offloading wins nothing more.",
-            x="speed of the link",
+            caption="Where the lines meet, the link is no longer the bottleneck and offloading gains nothing more.",
+            x="link speed",
             x_unit="bandwidth",
             y_unit="seconds",
             lines=tuple(lines),
@@ -125,9 +125,9 @@ def link_charts(thinned: Thinned, resources: Resources, options: Options = DEFAU
         ),
         Spans(
             key="link-bottleneck",
-            title="What training waits for, by speed of the link",
-            caption="The sooner the colour of the link ends, the slower a link the policy can live with.",
-            x="speed of the link",
+            title="What training waits for, by link speed",
+            caption="The earlier the colour of the link ends, the slower a link the policy can cope with.",
+            x="link speed",
             x_unit="bandwidth",
             rows=tuple(rows),
             log_x=True,
@@ -146,14 +146,14 @@ def _cores_caption(lines: Sequence[Line]) -> str:
     most, fastest_s = best.points[-1]
     enough = next((x for x, y in best.points if y <= WORTHWHILE * fastest_s), most)
     if enough == best.points[0][0]:
-        return f"More storage cores win nothing here: {best.label} is as fast with {enough:g}."
+        return f"More storage cores gain nothing here: {best.label} is as fast with {enough:g}."
     if enough == most:
         return f"Every further core up to {most:g} makes {best.label} faster."
-    return f"Beyond {cores(enough, 'storage')} there is little more to win for {best.label}."
+    return f"Beyond {cores(enough, 'storage')} there is little more to gain for {best.label}."
 
 
 def _binding(made: Prediction) -> str:
-    # A good plan brings several parts into balance; naming the one that is a hair longer would tell nothing.
+    # A good plan balances several parts; naming the one that is slightly longer would mean nothing.
     binding = sum(seconds >= made.epoch_s / _BALANCED for seconds in made.busy_s.values())
     return made.bottleneck if binding < 2 else "several in balance"
 

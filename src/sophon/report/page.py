@@ -1,7 +1,7 @@
 """One HTML page that needs nothing else: no network, no script, no font but the reader's own.
 
-Everything that is not markup of ours is escaped: names of data sets come from strangers. The same facts give the same
-bytes: nothing here reads a clock, a path or a host's name.
+Everything that is not our own markup is escaped: names of data sets are untrusted. The same facts give the same bytes:
+nothing here reads a clock, a path or a host's name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sophon.report.facts import Facts, Section
 from sophon.report.palette import TINTS
 from sophon.version import __version__
 
-# Whatever slips through the escaping cannot load or run anything.
+# Anything that slips through the escaping cannot load or run anything.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
 _QUANTITY = re.compile(r"(?<=\d) (?=(?:%|s|ms|us|min|h|[KMGTP]?B|[kMGT]?bit/s)(?![\w]))")
@@ -79,7 +79,7 @@ def page(facts: Facts) -> str:
 def _colours() -> str:
     both = [" ".join(f"--{name}: {tint[side]};" for name, tint in TINTS.items()) for side in (0, 1)]
     dark = f"@media (prefers-color-scheme: dark) {{ :root {{ {both[1]} }} }}"
-    # Ink on paper is dark on light whatever the screen had.
+    # Print is dark on light, whatever the screen shows.
     return f":root {{ {both[0]} }}\n{dark}\n@media print {{ :root {{ {both[0]} }} }}"
 
 
@@ -99,7 +99,8 @@ def _headlines(facts: Facts) -> str:
 
 
 def _section(section: Section) -> str:
-    # A last figure without a neighbour has the whole width, and its numbers beside it: else half of that were empty.
+    # A last figure without a neighbour takes the full width, with its numbers next to it: otherwise half of the row
+    # would be empty.
     alone = len(section.charts) - 1 if len(section.charts) % 2 else None
     charts = "\n".join(_figure(chart, is_alone=place == alone) for place, chart in enumerate(section.charts))
     return f"""<section>
@@ -145,4 +146,4 @@ def _remarks(remarks: tuple[str, ...]) -> str:
     if not remarks:
         return ""
     items = "\n".join(f"<li>{_OPTION.sub(_code, _text(remark))}</li>" for remark in remarks)
-    return f'<section class="remarks">\n<h2>How to take these figures</h2>\n<ul>\n{items}\n</ul>\n</section>'
+    return f'<section class="remarks">\n<h2>About these figures</h2>\n<ul>\n{items}\n</ul>\n</section>'

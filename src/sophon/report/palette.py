@@ -1,7 +1,7 @@
 """Colours: one for each policy, cut and bottleneck, the same in every figure, on light and on dark pages.
 
 Policies are those of Okabe and Ito, cuts and bottlenecks those of Paul Tol (muted and bright): sets made for
-colour-blind readers, told apart by lightness too. A figure is drawn in the light colours; on the page each becomes a
+colour-blind readers, which also differ in lightness. A figure is drawn in the light colours; on the page each becomes a
 CSS variable of the tint's name, so that no two tints may share a light colour (`tests/report/test_palette.py`).
 """
 
@@ -53,12 +53,12 @@ CUT: dict[str, Tint] = {
     "cut-other-3": ("#6699cc", "#85b2e0"),
 }
 OTHER: dict[str, Tint] = {
-    "first": ("#0073b3", "#4ba7de"),  # plain figures without policies or cuts: next to `sophon` and `all`
+    "first": ("#0073b3", "#4ba7de"),  # plain figures without policies or cuts; close to `sophon` and `all`
     "second": ("#d65e00", "#f58b3d"),
     "third": ("#777f8b", "#97a0ad"),
 }
 TINTS: dict[str, Tint] = {**INK, **POLICY, **BOTTLENECK, **CUT, **OTHER}
-_CROPPED = 2  # ops after which codecs of pictures are of use: Decode and a crop
+_CROPPED = 2  # ops after which picture codecs are useful: Decode and a crop
 _SPARE = [name for name in CUT if name.startswith("cut-other")]
 
 
@@ -68,18 +68,18 @@ def light(name: str) -> str:
 
 
 def policy_tint(name: str) -> str:
-    """Return the tint of a policy; one that is not known is drawn plainly."""
+    """Return the tint of a policy; an unknown one gets a plain tint."""
     return name if name in POLICY else "third"
 
 
 def bottleneck_tint(name: str) -> str:
-    """Return the tint of a bottleneck; of one node's resource, that of its kind."""
+    """Return the tint of a bottleneck; for a resource of one node, the tint of its kind."""
     name = name.split(" of ", 1)[0]
     return name if name in BOTTLENECK else "balance" if "balance" in name else "third"
 
 
 def cut_tints(routes: Sequence[Route]) -> dict[Route, str]:
-    """Return a tint for each route: fixed for the usual cuts, the same for the same routes always."""
+    """Return a tint for each route: fixed for the usual cuts, and always the same for the same routes."""
     tints: dict[Route, str] = {}
     spare = iter(_SPARE * len(routes))
     for route in sorted(routes, key=lambda route: (not route.is_direct, route.arrival.k != _CROPPED, route)):

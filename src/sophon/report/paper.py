@@ -1,6 +1,6 @@
-"""Facts of a run of ``sophon bench paper``: policies measured on one rig, with the paper's values beside.
+"""Facts of a run of ``sophon bench paper``: policies measured on one rig, next to the paper's values.
 
-Every part of the result is optional but `policies`; what is missing is left out, with a remark.
+Every part of the result except `policies` is optional; what is missing is left out, with a remark.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def paper_facts(result: Mapping[str, Any]) -> Facts:
         result: What ``sophon bench paper --json`` wrote.
 
     Raises:
-        ArtifactError: It is no such result.
+        ArtifactError: It is not such a result.
     """
     policies = _policies(result)
     before, best = _reference(policies)
@@ -44,7 +44,7 @@ def paper_facts(result: Mapping[str, Any]) -> Facts:
         paper_figures.models_section(result),
     ]
     return Facts(
-        title="Measured: policies against each other",
+        title="Measured: comparison of policies",
         subject=text(result, "data", "a data set"),
         words=(*words, _bits(result, policies)),
         headlines=(
@@ -82,7 +82,7 @@ def _policies(result: Mapping[str, Any]) -> _Rows:
 
 
 def _reference(policies: _Rows) -> tuple[str, str]:
-    # Compared with `none` where it was run; the best is `optimal` where it was run, since that is what users get.
+    # Compared with `none` if it was run; the best is `optimal` if it was run, since that is what users get.
     before = "none" if "none" in policies else next(iter(policies))
     fastest = min(policies, key=lambda name: _of(policies[name], "epoch_s"))
     return before, "optimal" if "optimal" in policies else fastest
@@ -93,7 +93,7 @@ def _of(row: Mapping[str, Any], key: str) -> float:
 
 
 def _traffic(row: Mapping[str, Any]) -> float:
-    # Payloads as the loader counts them: the interface's own counters hold headers and acknowledgements too.
+    # Payloads as the loader counts them: the interface's own counters include headers and acknowledgements.
     return _of(row, "link_bytes") or _of(row, "interface_bytes")
 
 
@@ -163,7 +163,7 @@ def _policy_section(policies: _Rows, before: str, published: Mapping[str, Any]) 
     ]
     charts += _predicted_chart(policies)
     intro = "Median of all repeats, measured in turns on the same rig."
-    return Section("Policies against each other", intro, tuple(charts))
+    return Section("Comparison of policies", intro, tuple(charts))
 
 
 def _paper_value(ours: float, gains: Mapping[str, Any], name: str) -> float | None:
@@ -184,7 +184,8 @@ def _predicted_chart(policies: _Rows) -> list[Chart]:
         Bars(
             key="predicted",
             title="Predicted against measured",
-            caption=f"A diamond at its bar's end is a good prediction; the worst is off by {show(worst, 'share')}.",
+            caption="A diamond at the end of its bar means a good prediction; the worst is off by "
+            f"{show(worst, 'share')}.",
             unit="seconds",
             bars=tuple(Bar(name, measured, policy_tint(name), said) for name, (measured, said) in pairs.items()),
             beside="predicted",
@@ -198,7 +199,7 @@ def _parts_section(policies: _Rows, before: str, best: str) -> Section:
         for name in dict.fromkeys((before, best))
         for what in PART
     )
-    charts: list[Chart] = [busy]  # without bars it is left out
+    charts: list[Chart] = [busy]  # left out if it has no bars
     idle = {name: value for name, row in policies.items() if (value := number(row, "idle_share")) is not None}
     if idle:
         busiest = min(idle, key=lambda name: idle[name])
@@ -213,7 +214,7 @@ def _parts_section(policies: _Rows, before: str, best: str) -> Section:
         )
     charts += _timeline(policies)
     return Section(
-        "What training waits for", "Four parts work at the same time, and the slowest decides.", tuple(charts)
+        "What training waits for", "Four parts work at the same time; the slowest sets the pace.", tuple(charts)
     )
 
 
@@ -232,7 +233,7 @@ def _timeline(policies: _Rows) -> list[Chart]:
         Spans(
             key="timeline",
             title="What training waits for, over time",
-            caption="A change of colour is a change of what decides.",
+            caption="Where the colour changes, the bottleneck changes.",
             x="time",
             x_unit="seconds",
             rows=tuple(lanes),
@@ -243,7 +244,7 @@ def _timeline(policies: _Rows) -> list[Chart]:
 def _cuts_section(policies: _Rows, best: str) -> Section | None:
     charts = [chart for name in dict.fromkeys(("sophon", best)) if (chart := paper_figures.cuts_chart(name, policies))]
     intro = "The cut of a sample is the number of ops that run near storage, and the codec in which the result is sent."
-    return Section("What the plans do with the samples", intro, tuple(charts))
+    return Section("How the plans treat the samples", intro, tuple(charts))
 
 
 def _remarks(result: Mapping[str, Any], policies: _Rows) -> tuple[str, ...]:
@@ -265,7 +266,7 @@ def _remarks(result: Mapping[str, Any], policies: _Rows) -> tuple[str, ...]:
     if (size := number(result, "mean_file_bytes")) is not None:
         rig.append(f"Mean file: {format_bytes(size)}.")
     if result.get("made_up") is True:
-        rig.append("The photos were made from nothing, to weigh and compress like the real ones.")
+        rig.append("The photos are synthetic; their sizes and compressibility are like those of real ones.")
     left_out = [words for key, words in paper_figures.LEFT_OUT.items() if key not in part(result, "figures")]
     if not any(row.get("timeline") for row in policies.values()):
         left_out.append("what training waits for over time")

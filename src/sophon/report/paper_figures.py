@@ -1,4 +1,4 @@
-"""The paper's own figures, from the `figures` of a result; each is left out where it was not measured."""
+"""The paper's own figures, from the `figures` of a result; each is left out if it was not measured."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _SETS = {"openimages": "OpenImages", "imagenet": "ImageNet"}
 
 
 def samples_section(result: Mapping[str, Any]) -> Section:
-    """Return Figures 1a, 1b and 1c: what samples weigh, where they are smallest, what that costs."""
+    """Return Figures 1a, 1b and 1c: sizes of samples, where they are smallest, and what that costs."""
     found = part(result, "figures")
-    # Of like height side by side.
+    # Figures of similar height side by side.
     charts = [*_smallest(part(found, "1b")), *_bytes_after_ops(part(found, "1a")), *_efficiency(part(found, "1c"))]
-    intro = "Whether a sample shrinks on its way depends on the sample: this is why every sample has its own cut."
+    intro = "Whether a sample shrinks on its way depends on the sample, which is why every sample has its own cut."
     return Section("The samples", intro, tuple(charts))
 
 
 def datasets_section(result: Mapping[str, Any]) -> Section:
-    """Return Figure 3: gains on both data sets, with the paper's beside."""
+    """Return Figure 3: gains on both data sets, next to the paper's."""
     figure = part(part(result, "figures"), "3")
     paper = part(figure, "paper") or part(result, "paper")
     charts: list[Chart] = []
@@ -62,9 +62,7 @@ def datasets_section(result: Mapping[str, Any]) -> Section:
                     beside="the paper",
                 )
             )
-    return Section(
-        "Both data sets of the paper", "Gains against sending raw files (the paper's Figure 3).", tuple(charts)
-    )
+    return Section("Both data sets of the paper", "Gains over sending raw files (the paper's Figure 3).", tuple(charts))
 
 
 def cores_section(result: Mapping[str, Any]) -> Section:
@@ -74,7 +72,7 @@ def cores_section(result: Mapping[str, Any]) -> Section:
     measured = {name: rows(part(figure, "policies"), name) for name in names}
     charts: list[Chart] = []
     for key, value, unit, title in (
-        ("cores-seconds", "epoch_s", "seconds", "Storage cores and seconds of an epoch"),
+        ("cores-seconds", "epoch_s", "seconds", "Storage cores and epoch seconds"),
         ("cores-traffic", "link_bytes", "bytes", "Storage cores and bytes on the link"),
     ):
         lines = tuple(
@@ -95,10 +93,10 @@ def cores_section(result: Mapping[str, Any]) -> Section:
     )
     if any(line.dashed for line in predicted):
         title = "Storage cores: predicted against measured"
-        caption = "A dashed line upon its full line is a good prediction."
+        caption = "A dashed line on top of its solid line means a good prediction."
         charts.append(figures.over_cores("cores-predicted", title, caption, "seconds", predicted))
     intro = f"Measured on {text(figure, 'data', 'the same data')} (the paper's Figure 4)."
-    return Section("When storage CPU is scarce", intro, tuple(charts))
+    return Section("Scarce storage CPU", intro, tuple(charts))
 
 
 def models_section(result: Mapping[str, Any]) -> Section:
@@ -128,7 +126,7 @@ def models_section(result: Mapping[str, Any]) -> Section:
 
 
 def cuts_chart(name: str, policies: Mapping[str, Mapping[str, Any]]) -> Chart | None:
-    """Return how many samples had which cut under a policy."""
+    """Return how many samples had each cut under a policy."""
     counts = _by_cut(part(policies.get(name, {}), "cuts"))
     whole = sum(counts.values())
     if not whole:
@@ -196,7 +194,7 @@ def _smallest(figure: Mapping[str, Any]) -> list[Chart]:
                 Bars(
                     key=f"smallest-{_slug(name)}",
                     title=f"{title}: where samples are smallest, uncompressed",
-                    caption=f"{show(raw, 'share')} are smallest as raw files: these are better left alone.",
+                    caption=f"{show(raw, 'share')} are smallest as raw files: these are better sent unchanged.",
                     unit="share",
                     bars=bars,
                     beside="the paper",
@@ -232,7 +230,7 @@ def _efficiency(figure: Mapping[str, Any]) -> list[Chart]:
             said = number(part(part(figure, "paper"), name), "zero_share")
             theirs = "" if said is None else f" (the paper: {show(said, 'share')})"
             title = f"{_SETS.get(name, name)}: bytes saved per CPU second near storage"
-            caption = f"Least worthwhile first; with ops alone {show(zero, 'share')} save nothing{theirs}."
+            caption = f"Smallest saving first; with ops alone {show(zero, 'share')} save nothing{theirs}."
             charts.append(figures.efficiency(f"efficiency-{_slug(name)}", title, caption, lines))
     return charts
 
@@ -244,13 +242,14 @@ def _points(found: list[dict[str, Any]], x: str, y: str) -> tuple[tuple[float, f
 
 def _cores_caption(lines: tuple[Line, ...], value: str) -> str:
     if value != "epoch_s":
-        return "With few cores a good plan offloads less and sends more, and never more than raw files."
+        return "With few cores a good plan offloads less and sends more, but never more than raw files."
     ends = {line.label: dict(line.points) for line in lines}
     if "none" in ends and "resize" in ends:
         slow = [x for x, y in ends["resize"].items() if x in ends["none"] and y > WORTHWHILE * ends["none"][x]]
         if slow:
             return (
-                f"With {cores(max(slow), 'storage')} or fewer, cropping all near storage is slower than doing nothing."
+                f"With {cores(max(slow), 'storage')} or fewer, cropping everything near storage is slower than doing "
+                "nothing."
             )
     return "Shorter is better: fewer seconds at the same number of cores."
 
@@ -271,7 +270,7 @@ def _op_tint(op: str) -> str:
 
 
 def ordered(found: Mapping[str, Any]) -> list[str]:
-    """Return the policies of a result in our order, and behind them those that we do not know."""
+    """Return the policies of a result in our order, followed by unknown ones."""
     return [*(name for name in POLICIES if name in found), *(name for name in found if name not in POLICIES)]
 
 

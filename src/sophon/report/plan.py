@@ -1,4 +1,4 @@
-"""Facts of a plan: what it does, what it wins, and, with its profile, which samples it treats how."""
+"""Facts of a plan: what it does, what it gains and, with its profile, how it treats which samples."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def plan_facts(plan: Plan, profile: Profile | None = None) -> Facts:
         profile: The profile that it was made from.
 
     Raises:
-        ArtifactError: The profile is of another job.
+        ArtifactError: The profile belongs to another job.
     """
     before, after = plan.untouched, plan.prediction
     remarks = [f"Planned for {given(plan.resources)}."]
@@ -30,7 +30,7 @@ def plan_facts(plan: Plan, profile: Profile | None = None) -> Facts:
                 "What the plan does", f"The policy {plan.policy}: {plan.reason}.", (cut_bars(plan), busy_bars(plan))
             ),
         )
-        remarks.append("What happens to which samples, and what-ifs, need the plan's profile: say --profile FILE.")
+        remarks.append("Details per sample and what-ifs need the plan's profile: give --profile FILE.")
     else:
         plan.require(pipeline=profile.pipeline, dataset=profile.dataset, samples=len(profile), recipe=profile.recipe)
         found = outlook.predictions(profile, plan.resources, plan.options)
@@ -62,9 +62,7 @@ def _proof(plan: Plan) -> tuple[str, ...]:
     if bound_s is None or not 0 < bound_s < float("inf"):
         return ()
     over = plan.prediction.epoch_s / bound_s - 1
-    return (
-        (f"No plan at all can be more than {100 * over:.2g} % faster.",) if over > 1e-9 else ("No plan can be faster.",)
-    )
+    return (f"No plan can be more than {100 * over:.2g} % faster.",) if over > 1e-9 else ("No plan can be faster.",)
 
 
 def _table(plan: Plan) -> Table:

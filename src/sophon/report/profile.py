@@ -1,4 +1,4 @@
-"""Facts of a profile: what samples weigh after each op, which cut is smallest, what saving a byte costs."""
+"""Facts of a profile: sizes of samples after each op, the smallest cuts, and what saving a byte costs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from sophon.units import format_bytes, parse_bandwidth
 
 _BINS = 28
 _EQUAL = 1.001
-_USUAL = 0.02  # of all samples: a cut that is rarer says nothing about sizes
+_USUAL = 0.02  # of all samples: a rarer cut says nothing about sizes
 _QUANTILES = np.linspace(0.0, 1.0, 101)
 
 
-# What a profile is shown with when nobody knows better: the paper's link, and a small node at each of its ends.
+# Resources assumed for a profile without its own: the paper's link, and a small node at each end.
 ASSUMED = Resources(link_bytes_per_s=parse_bandwidth("500mbit"), storage_cores=2, trainer_cores=8)
 
 
@@ -39,8 +39,8 @@ def profile_facts(profile: Profile, resources: Resources | None = None) -> Facts
 
     Args:
         profile: The profile.
-        resources: What there is to spend, for plans and what-ifs; by default what the loader that made the profile
-            found, or else `ASSUMED`.
+        resources: Resources for plans and what-ifs; by default those measured by the loader that made the profile, or
+            `ASSUMED`.
     """
     seen = _seen(profile)
     told = resources is not None
@@ -57,11 +57,11 @@ def profile_facts(profile: Profile, resources: Resources | None = None) -> Facts
     )
     remarks = [f"Predicted for {given(resources)}."]
     if seen is not None and not told:
-        remarks.append("These are what the clocks of the loader that made the profile found.")
+        remarks.append("These were measured by the loader that made the profile.")
     elif not told:
         remarks.append(
-            "These resources are assumed, since a profile does not know them: say --link, --storage-cores, "
-            "--trainer-cores and --consumer to see what yours would do."
+            "These resources are assumed, since the profile does not contain any: give --link, --storage-cores, "
+            "--trainer-cores and --consumer for your own."
         )
     return Facts(
         title="What this data set costs",
@@ -88,11 +88,11 @@ def _seen(profile: Profile) -> Resources | None:
     try:
         return Resources.from_json(said) if isinstance(said, dict) else None
     except (ConfigError, TypeError):
-        return None  # of another version: what-ifs can do without
+        return None  # of another version: what-ifs work without it
 
 
 def cuts_table(profile: Profile) -> Table:
-    """Return what each cut costs on average."""
+    """Return the average cost of each cut."""
     rows = []
     names = op_names(profile)
     for column, route in enumerate(profile.routes):
@@ -115,22 +115,22 @@ def cuts_table(profile: Profile) -> Table:
 
 
 def sample_sections(profile: Profile) -> tuple[Section, ...]:
-    """Return what single samples weigh, where they are smallest, and what that costs."""
-    # Of like height side by side.
+    """Return sizes of single samples, where they are smallest, and what that costs."""
+    # Figures of similar height side by side.
     charts: list[Chart] = [_efficiency(profile)]
     if len(profile.raw_columns()) > 1:
         charts.insert(0, _bytes_after_ops(profile))
         charts.append(_smallest_bars(profile, profile.raw_columns(), "ops", "uncompressed, as in the paper"))
     charts.append(_smallest_bars(profile, exact_columns(profile, DEFAULTS), "cuts", "all exact codecs allowed"))
-    intro = "Whether a sample shrinks on its way depends on the sample: this is why every sample has its own cut."
+    intro = "Whether a sample shrinks on its way depends on the sample, which is why every sample has its own cut."
     return (Section("The samples", intro, tuple(charts)),)
 
 
 def plan_sections(plan: Plan, profile: Profile) -> tuple[Section, ...]:
-    """Return what a plan does with which samples."""
+    """Return how a plan treats which samples."""
     return (
         Section(
-            "What the plan does with which samples",
+            "How the plan treats which samples",
             f"The policy {plan.policy}: {plan.reason}.",
             (cut_bars(plan), busy_bars(plan), _cuts_by_size(plan, profile)),
         ),
@@ -138,20 +138,20 @@ def plan_sections(plan: Plan, profile: Profile) -> tuple[Section, ...]:
 
 
 def policy_sections(profile: Profile, resources: Resources, found: dict[str, Prediction]) -> tuple[Section, ...]:
-    """Return all policies side by side, here and elsewhere."""
+    """Return all policies side by side, with the given resources and others."""
     thinned = outlook.thin(profile)
     return (
-        Section("Policies against each other", f"Predicted for {given(resources)}.", outlook.policy_bars(found)),
+        Section("Comparison of policies", f"Predicted for {given(resources)}.", outlook.policy_bars(found)),
         Section(
             "What if",
-            "Every point has a plan of its own: what more cores or a faster link would buy.",
+            "Every point has its own plan: what more cores or a faster link would gain.",
             (*outlook.cores_charts(thinned, resources), *outlook.link_charts(thinned, resources)),
         ),
     )
 
 
 def profile_remarks(profile: Profile) -> list[str]:
-    """Return how much of a profile was measured, and how it was thinned out."""
+    """Return how much of a profile was measured, and how it was reduced."""
     remarks = []
     if profile.measured is not None:
         remarks.append(
@@ -164,7 +164,7 @@ def profile_remarks(profile: Profile) -> list[str]:
         unknown = errors.count(None)
         if unknown:
             cuts = "one cut" if unknown == 1 else f"{unknown} cuts"
-            remarks.append(f"Too few samples of {cuts} were measured to know how far off their predictions are.")
+            remarks.append(f"Too few samples of {cuts} were measured to know the error of their predictions.")
     thinned = outlook.thin(profile)
     if thinned.scale > 1:
         remarks.append(f"What-ifs are planned with every {round(thinned.scale)}th sample.")
@@ -187,7 +187,7 @@ def cut_bars(plan: Plan) -> Bars:
 
 
 def busy_bars(plan: Plan) -> Bars:
-    """Return how long each part is busy, before and after."""
+    """Return how long each part is busy, with raw files and with the plan."""
     before_and_after = (("none", plan.untouched), (plan.policy, plan.prediction))
     return figures.busy((name, part, made.busy_s[part]) for name, made in before_and_after for part in made.busy_s)
 
@@ -207,13 +207,13 @@ def _cuts_by_size(plan: Plan, profile: Profile) -> Stacks:
     usual = [cut for cut, count in plan.counts().items() if count >= _USUAL * len(plan)] or list(medians)
     small, large = min(usual, key=lambda cut: medians[cut]), max(usual, key=lambda cut: medians[cut])
     caption = (
-        f"Small files rather cross as {small}, large ones as {large}."
+        f"Small files tend to cross as {small}, large ones as {large}."
         if small != large
         else f"Nearly every sample crosses as {small}, whatever its size."
     )
     return Stacks(
         key="cuts-by-size",
-        title="Which cut for which samples",
+        title="Cuts by file size",
         caption=caption,
         x="size of the raw file",
         x_unit="bytes",
@@ -225,13 +225,13 @@ def _cuts_by_size(plan: Plan, profile: Profile) -> Stacks:
 
 
 def _size_range(raw: NDArray[np.float64]) -> tuple[float, float]:
-    # Without the outermost half per cent on both sides, which goes into the first and last bin.
+    # Without the outermost half percent on both sides, which goes into the first and last bin.
     low, high = np.quantile(raw[raw > 0], [0.005, 0.995]) if (raw > 0).any() else (1.0, 2.0)
     return float(low), float(max(high, low * 1.01))
 
 
 def op_names(profile: Profile) -> list[str]:
-    """Return what a sample is after 0, 1, … ops: the ops' names where the profile knows them."""
+    """Return what a sample is after 0, 1, … ops: the ops' names if the profile has them."""
     last = max(cut.k for cut in profile.cuts)
     said = profile.provenance.get("ops")
     known = [str(name)[:40] for name in said] if isinstance(said, list | tuple) else []
@@ -280,7 +280,7 @@ def _place(names: Sequence[str], k: int) -> str:
 
 
 def _smallest(profile: Profile, columns: Sequence[int]) -> NDArray[np.intp]:
-    # The first of those that are as good as equal (a few bytes of header): fewer ops near storage.
+    # The first of those that are nearly equal (a few bytes of header): fewer ops near storage.
     table = profile.payload_bytes[:, list(columns)]
     found: NDArray[np.intp] = np.asarray(columns)[(table <= _EQUAL * table.min(axis=1, keepdims=True)).argmax(axis=1)]
     return found
@@ -305,7 +305,7 @@ def _smallest_bars(profile: Profile, columns: Sequence[int], key: str, which: st
     return Bars(
         key=f"smallest-{key}",
         title=f"Where samples are smallest: {which}",
-        caption=f"{show(same, 'share')} of the samples are smallest as raw files: these are better left alone."
+        caption=f"{show(same, 'share')} of the samples are smallest as raw files: these are better sent unchanged."
         if same
         else "No sample is smallest as a raw file: all of them can be made smaller.",
         unit="share",
@@ -327,6 +327,6 @@ def _efficiency(profile: Profile) -> Lines:
         none = float((saved <= 0).mean())
         values = np.quantile(gain, _QUANTILES)
         lines.append(Line(label, tint, tuple(zip(map(float, _QUANTILES), map(float, values), strict=True))))
-    worth = f"{show(none, 'share')} save nothing at any exact cut." if none else "every one saves something."
-    caption = f"From the least to the most worthwhile sample; {worth}"
+    worth = f"{show(none, 'share')} save nothing at any exact cut." if none else "every sample saves something."
+    caption = f"Sorted from the smallest to the largest saving; {worth}"
     return figures.efficiency("efficiency", "Bytes saved per CPU second near storage", caption, lines)

@@ -1,4 +1,4 @@
-"""What a file holds, by its content: a result of `bench paper`, a profile or a plan."""
+"""Recognises a file by its content: a result of `bench paper`, a profile or a plan."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from sophon.profile.table import FORMAT as PROFILE
 from sophon.profile.table import Profile
 
 Source = Profile | Plan | dict[str, Any]
-MAX_RESULT_BYTES = 2**26  # a result of six policies, all figures and a timeline takes a hundredth of it
+MAX_RESULT_BYTES = 2**26  # a hundred times a result with six policies, all figures and a timeline
 _PARQUET = b"PAR1"
 
 
 def read_source(path: str | os.PathLike[str]) -> Source:
-    """Return what a file holds.
+    """Return the content of a file.
 
     Raises:
         ArtifactError: It is missing, damaged, or none of the three.
@@ -45,7 +45,7 @@ def read_source(path: str | os.PathLike[str]) -> Source:
             "profile or a plan."
         ) from error
     if not isinstance(result, dict) or not isinstance(result.get("policies"), dict):
-        raise ArtifactError(f"{place}: JSON without policies; give what `sophon bench paper --json FILE` wrote.")
+        raise ArtifactError(f"{place}: JSON without policies; give the output of `sophon bench paper --json FILE`.")
     return result
 
 

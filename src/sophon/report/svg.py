@@ -1,7 +1,7 @@
-"""From matplotlib's SVG to a part of an HTML page.
+"""Turns matplotlib's SVG into part of an HTML page.
 
-Colours become CSS variables, so that one drawing serves light and dark pages and print; text takes the page's font; ids
-that nothing refers to go, and the rest are kept apart between figures by the salt they were made with.
+Colours become CSS variables, so that one drawing serves light and dark pages and print; text takes the page's font;
+unused ids are removed, and the others differ between figures by the salt they were made with.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def inline(source: str, shape: str) -> str:
     """Return an ``<svg>`` element for a page.
 
     Args:
-        source: What matplotlib wrote.
+        source: The SVG from matplotlib.
         shape: Its CSS class.
     """
     root = ElementTree.fromstring(source.split("?>", 1)[1].split(">", 1)[1])  # matplotlib's own prolog and doctype
@@ -49,7 +49,7 @@ def inline(source: str, shape: str) -> str:
     for name in ("width", "height", "version"):
         root.attrib.pop(name, None)
     root.set("class", shape)
-    root.set("aria-hidden", "true")  # the figure around it tells what it shows
+    root.set("aria-hidden", "true")  # the surrounding figure says what it shows
     return ElementTree.tostring(root, encoding="unicode", short_empty_elements=True)
 
 

@@ -1,4 +1,4 @@
-"""Plain sentences: what training waits for, what a plan wins, and when it would not."""
+"""Plain sentences: what training waits for, what a plan gains, and when it would gain nothing."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from sophon.plan.resources import KINDS, Resources
 from sophon.units import format_bandwidth, format_rate, format_seconds, parse_bandwidth
 
 PART = {kind.name: kind.words for kind in KINDS}
-WORTHWHILE = 1.03  # a gain below this is not told from noise: epochs repeat within one to three per cent
+WORTHWHILE = 1.03  # a smaller gain is noise: epochs repeat within one to three percent
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What the sentences need of one epoch.
+    """What the sentences need to know about one epoch.
 
     Args:
-        epoch_s: Seconds that it takes.
+        epoch_s: Its duration in seconds.
         link_bytes: Bytes that cross the link.
-        bottleneck: What decides: link, storage, trainer or consumer.
+        bottleneck: What limits it: link, storage, trainer or consumer.
         trainer_s: Seconds that the trainer's cores are busy.
         consumer_s: Seconds that the consumer is busy.
     """
@@ -34,12 +34,12 @@ class Epoch:
 
     @classmethod
     def of(cls, made: Prediction) -> Epoch:
-        """Return the epoch that was predicted."""
+        """Return the predicted epoch."""
         return cls(made.epoch_s, made.link_bytes, made.bottleneck, made.trainer_s, made.consumer_s)
 
 
 def part_words(label: str) -> str:
-    """Return a resource for a sentence, such as ``the link``; of one node, with its name."""
+    """Return a resource for a sentence, such as ``the link``; with the node's name if it belongs to one."""
     kind, of, node = label.partition(" of ")
     return f"{PART.get(kind, kind)}{of}{node}"
 
@@ -56,7 +56,7 @@ def _after(ops: int) -> str:
 
 
 def most_words(share: float) -> str:
-    """Return how many samples the most frequent cut has, at the start of a sentence."""
+    """Return the share of the most frequent cut, as the start of a sentence."""
     return (
         "All samples"
         if share == 1
@@ -72,7 +72,7 @@ def cores(count: float, where: str) -> str:
 
 
 def given(resources: Resources) -> str:
-    """Return what there is to spend, in words; an unknown consumer is left out."""
+    """Return the resources in words; an unknown consumer is left out."""
     shown = []
     for resource in resources.rows():
         own = f" of {resources.nodes[resource.part].name}" if resource.part is not None else ""
@@ -90,7 +90,7 @@ _GIVEN: dict[str, Callable[[float], str]] = {
 
 
 def ratio(before: float, after: float) -> float:
-    """Return how many times less, 1 where there is nothing to compare."""
+    """Return how many times less, 1 if there is nothing to compare."""
     return before / after if after > 0 and before > 0 else 1.0
 
 
@@ -100,12 +100,12 @@ def times(value: float) -> str:
 
 
 def sentences(before: Epoch, after: Epoch, policy: str, *, measured: bool) -> tuple[str, ...]:
-    """Return two or three sentences about a policy beside doing nothing."""
+    """Return two or three sentences that compare a policy with doing nothing."""
     return tuple(filter(None, (_wins(before, after, policy, measured=measured), _limits(before, after))))
 
 
 def claim(before: Epoch, after: Epoch, policy: str, *, measured: bool) -> str:
-    """Return what it all comes to, in one sentence of a headline's length."""
+    """Return the conclusion in one sentence, short enough for a headline."""
     gain, traffic = ratio(before.epoch_s, after.epoch_s), ratio(before.link_bytes, after.link_bytes)
     if gain < WORTHWHILE:
         return "Sending raw files is the best that can be done here"
@@ -118,16 +118,16 @@ def _wins(before: Epoch, after: Epoch, policy: str, *, measured: bool) -> str:
     verb = "took" if measured else "would take"
     waits = f"training waits for {part_words(before.bottleneck)}"
     if before.bottleneck == "consumer":
-        waits = "data come fast enough, and the training step itself takes the time"
+        waits = "data arrive fast enough, and the training step itself takes the time"
     alone = f"When the raw files are sent, {waits}: an epoch {verb} {format_seconds(before.epoch_s)}."
     gain, traffic = ratio(before.epoch_s, after.epoch_s), ratio(before.link_bytes, after.link_bytes)
     if gain < WORTHWHILE:
         other = "not faster" if gain > 1 / WORTHWHILE else "slower"
         return (
-            f"{alone} The policy {policy} is {other} here ({format_seconds(after.epoch_s)}): leave things as they are."
+            f"{alone} The policy {policy} is {other} here ({format_seconds(after.epoch_s)}): nothing needs to change."
         )
     then = part_words(after.bottleneck)
-    moved = f"moved {times(traffic)} less data" if traffic >= WORTHWHILE else "moved work, not bytes,"
+    moved = f"moved {times(traffic)} less data" if traffic >= WORTHWHILE else "moved work rather than bytes"
     moved = moved if measured else moved.replace("moved", "moves", 1)
     still = "still decides" if after.bottleneck == before.bottleneck else "decides then"
     done = "finished" if measured else "finishes"
@@ -140,9 +140,9 @@ def _limits(before: Epoch, after: Epoch) -> str:
     if before.bottleneck != "link" or ratio(before.epoch_s, after.epoch_s) < WORTHWHILE or rest_s <= 0:
         return ""
     who = PART["trainer"] if before.trainer_s >= before.consumer_s else PART["consumer"]
-    bit_per_s = parse_bandwidth("1bit")  # two digits of what is written
+    bit_per_s = parse_bandwidth("1bit")  # two significant digits
     enough = format_bandwidth(float(f"{before.link_bytes / rest_s / bit_per_s:.2g}") * bit_per_s)
     return (
-        f"On a link faster than about {enough} there would be nothing to win by sending less: raw files then come as "
-        f"fast as {who} can take them."
+        f"On a link faster than about {enough} there would be nothing to gain from sending less: raw files then "
+        f"arrive as fast as {who} can take them."
     )

@@ -1,4 +1,4 @@
-"""From a file to a page: recognise it, gather its facts, write the page and its pictures."""
+"""Turns a file into a page: recognises it, gathers its facts, writes the page and its pictures."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ from sophon.report.paper import paper_facts
 from sophon.report.plan import plan_facts
 from sophon.report.profile import profile_facts
 from sophon.report.reading import Source
+from sophon.version import install_command
 
 PAGE = "report.html"
 
 
 def facts_of(source: Source, *, profile: Profile | None = None, resources: Resources | None = None) -> Facts:
-    """Return the facts of whatever a file holds.
+    """Return the facts of a file's content.
 
     Args:
         source: A result, a profile or a plan.
         profile: The profile that a plan was made from.
-        resources: What there is to spend, for a profile.
+        resources: Resources to plan for, with a profile.
     """
     if not isinstance(source, Plan) and profile is not None:
-        raise ConfigError("a profile goes with a plan; this file is none: leave --profile away.")
+        raise ConfigError("--profile goes with a plan, and this file is not a plan: leave it out.")
     if not isinstance(source, Profile) and resources is not None:
-        raise ConfigError("a plan or a result knows its own link and cores; give --link and cores with a profile only.")
+        raise ConfigError(
+            "a plan or a result contains its own link and cores; give --link and cores only with a profile."
+        )
     if isinstance(source, Profile):
         return profile_facts(source, resources)
     return plan_facts(source, profile) if isinstance(source, Plan) else paper_facts(source)
@@ -43,10 +46,10 @@ def write_report(facts: Facts, folder: str | os.PathLike[str]) -> Path:
         ArtifactError: The folder cannot be written to.
     """
     try:
-        from sophon.report import draw, page  # matplotlib takes a moment, and a storage node has none
+        from sophon.report import draw, page  # matplotlib is slow to load, and storage nodes do not have it
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"a report needs {error.name}; install it with `pip install 'sophon-loader[report]'`."
+            f"a report needs {error.name}, which is not installed; run: {install_command('report')}"
         ) from error
     place = Path(folder)
     try:
@@ -55,5 +58,5 @@ def write_report(facts: Facts, folder: str | os.PathLike[str]) -> Path:
             (place / f"{chart.key}.png").write_bytes(draw.png(chart))
         (place / PAGE).write_text(page.page(facts), encoding="utf-8")
     except OSError as error:
-        raise ArtifactError(f"{place}: cannot be written ({error.strerror or error}); give another --out.") from error
+        raise ArtifactError(f"{place}: cannot be written ({error.strerror or error}); choose another --out.") from error
     return place / PAGE

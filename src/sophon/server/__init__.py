@@ -1,1 +1,1 @@
-"""Near storage: runs the first ops of samples beside the data and sends the results."""
+"""The storage node: runs the first ops of samples next to the data and sends the results."""

@@ -38,7 +38,7 @@ class Rights:
 
     Args:
         datasets: Their names; None for all.
-        tenant: Number of the caller's token; 0 if the server asks for none.
+        tenant: Number of the caller's token; 0 if the server requires none.
         token: The caller's token, at a relay, which shows it to its node; None elsewhere.
     """
 
@@ -76,12 +76,12 @@ class Tokens:
 
         Args:
             text: Lines in the format that the module's docstring shows.
-            where: What to call the text in messages, which never quote it.
-            known: Names of the existing data sets; a line that names any other is refused as a typo.
+            where: Name of the text for messages, which never quote it.
+            known: Names of the existing data sets; a line that names any other is rejected as a typo.
         """
         names = None if known is None else set(known)
         if names is not None and "*" in names:
-            raise ConfigError(f"{where}: * means all data sets, and there is one with that name; give it another")
+            raise ConfigError(f"{where}: * means all data sets, but there is one with that name; rename it")
         entries: dict[bytes, Rights] = {}
         for number, line in enumerate(text.splitlines(), start=1):
             words = line.split("#", 1)[0].split()
@@ -151,12 +151,12 @@ class Access:
     """How a server is protected.
 
     Args:
-        tokens: Who may read what; None if no token is asked for.
+        tokens: Who may read what; None if no token is required.
         tls_cert: PEM file with the server's certificate and its chain.
         tls_key: PEM file with the key of that certificate.
         client_ca: PEM file with the authority that signs trainers' certificates; if given, a trainer without one is
-            refused.
-        insecure: Whether to listen on a public address even if anybody there may read.
+            rejected.
+        insecure: Whether to listen on a public address even though anyone there may read.
     """
 
     tokens: Tokens | None = None
@@ -175,16 +175,16 @@ class Access:
             object.__setattr__(self, "scheme", "grpc+tls")
 
     def check_place(self, host: str) -> str | None:
-        """Raise unless a server with this protection may listen on an address; return a warning, if there is one."""
+        """Raise unless a server with this protection may listen on an address; return a warning, if any."""
         if _is_loopback(host):
             return None
         if self.tokens is None and self.client_ca is None:
             if not self.insecure:
                 raise ConfigError(
-                    f"{host} can be reached from other machines, and anybody there could read the data: "
-                    "give --token-file (or SOPHON_TOKENS) or --tls-client-ca, listen on 127.0.0.1, or say --insecure"
+                    f"{host} can be reached from other machines, and anyone there could read the data: give "
+                    "--token-file (or SOPHON_TOKENS) or --tls-client-ca, listen on 127.0.0.1, or give --insecure"
                 )
-            return f"anybody who reaches {host} may read the data"
+            return f"anyone who can reach {host} may read the data"
         if self.tls_cert is None:
             return "tokens and data cross the network in the clear; give --tls-cert and --tls-key"
         return None
@@ -224,7 +224,9 @@ def _text(path: Path, what: str) -> str:
             raise ConfigError(f"{what} {path}: expected at most {_MAX_FILE_BYTES:,} bytes")
         return data.decode()
     except OSError as error:
-        raise ConfigError(f"{what} {path} cannot be read: {error.strerror}; check the path and its rights") from error
+        raise ConfigError(
+            f"{what} {path} cannot be read: {error.strerror}; check the path and its permissions"
+        ) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{what} {path} is not text") from error
 

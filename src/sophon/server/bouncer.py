@@ -1,14 +1,13 @@
-"""Throws out who floods the node from outside: connections that never say who they are, and addresses that make many.
+"""Fends off floods from outside: connections that never authenticate, and addresses that open many of them.
 
-gRPC takes any connection and works on whatever comes on it, long before the gate is asked. It offers no bound on that.
-So the node looks at its own sockets a few times a second. A connection on which no call was let in yet may send a
-little and wait a little; beyond that it is closed. An address that has many such connections, or makes new ones all the
-time, is shut out for a while: the kernel drops what it sends to the listening socket (a classic socket filter, which
-needs no rights).
+gRPC accepts any connection and processes whatever arrives on it, long before the gate is asked, and offers no bound on
+that. So the node checks its own sockets a few times a second. A connection on which no call has been admitted yet may
+send a little and wait a little; beyond that it is closed. An address with many such connections, or one that keeps
+opening new ones, is blocked for a while: the kernel drops what it sends to the listening socket (a classic socket
+filter, which needs no privileges).
 
-Concurrency: one thread of its own; calls tell it from theirs whom the gate has let in.
-Limits: Linux alone. Trainers behind the same address as somebody who floods are shut out with them, but for connections
-that they have already.
+Concurrency: one separate thread; calls report from their threads whom the gate has admitted. Limits: Linux only.
+Trainers behind the same address as a flooder are blocked with it, except for connections they already have.
 """
 
 from __future__ import annotations
@@ -49,10 +48,10 @@ Peer = tuple[str, int]
 
 
 class Bouncer:
-    """Looks after the connections of a listening port.
+    """Guards the connections of a listening port.
 
     Args:
-        port: Where the node listens.
+        port: Port of the node.
     """
 
     def __init__(self, port: int) -> None:
@@ -71,7 +70,7 @@ class Bouncer:
             self._thread.start()
 
     def knows(self, peer: str) -> None:
-        """Note that a call was let in; `peer` is what gRPC calls the other side."""
+        """Record that a call was admitted; `peer` is gRPC's name for the other side."""
         found = parse_peer(peer)
         if found is None or found in self._known:
             return
@@ -92,7 +91,7 @@ class Bouncer:
             pause_s = _LOOK_S if self._look(time.monotonic()) else _QUIET_LOOK_S
 
     def _look(self, now_s: float) -> bool:
-        """Look at all connections once; return whether there are any on which nobody was let in."""
+        """Check all connections once; return whether there are any without an admitted call."""
         strangers: Counter[str] = Counter()
         there: set[Peer] = set()
         still: set[str] = set()
@@ -152,7 +151,7 @@ class Bouncer:
 
 
 def parse_peer(text: str) -> Peer | None:
-    """Return the address and port of what gRPC calls ``ipv4:127.0.0.1:1234`` or ``ipv6:%5B::1%5D:1234``."""
+    """Return the address and port in gRPC's name ``ipv4:127.0.0.1:1234`` or ``ipv6:%5B::1%5D:1234``."""
     host, _, port = text.replace("%5B", "[").replace("%5D", "]").partition(":")[2].rpartition(":")
     if not port.isdecimal():
         return None
@@ -160,7 +159,7 @@ def parse_peer(text: str) -> Peer | None:
 
 
 def filter_out(listeners: Iterable[socket.socket], addresses: Iterable[str]) -> None:
-    """Have the kernel drop what some addresses send to listening sockets."""
+    """Make the kernel drop what some addresses send to listening sockets."""
     program = filter_for(addresses)
     code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in program))
     pointer = struct.pack("@HL", len(program), ctypes.addressof(code))
@@ -195,7 +194,7 @@ def filter_for(addresses: Iterable[str]) -> list[tuple[int, int, int, int]]:
 def _sockets(settled: Set[str], still: set[str]) -> Iterator[tuple[str, socket.socket]]:
     """Yield names and copies of this process's sockets: the originals are gRPC's, which may close them at any moment.
 
-    Those that are settled are left out, and noted if they are still there.
+    Settled sockets are left out, and recorded if they still exist.
     """
     for number in os.listdir(_OPEN_FILES):  # noqa: PTH208 - only names, with as few system calls as possible
         try:
@@ -222,7 +221,7 @@ def _listeners(port: int) -> Iterator[socket.socket]:
 
 
 def _stranger(found: socket.socket, port: int) -> tuple[Peer, int] | None:
-    """Return who is on the other side of a connection to a port, and how many bytes came; None if it is none."""
+    """Return the peer of a connection to a port, and how many bytes it sent; None if it is not such a connection."""
     if not _is_here(found, port) or found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         return None
     address, other = found.getpeername()[:2]

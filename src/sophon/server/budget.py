@@ -1,14 +1,14 @@
-"""CPU for ops: samples take turns on a fixed number of cores, and are refused when the queue is too long.
+"""CPU for ops: samples take turns on a fixed number of cores, and are turned away when the queue is too long.
 
-Tenants share the cores by measured seconds (`tenants.shares`). A task that takes long does not keep the others from
-their turns: what runs in a child process is held there after a while, and goes on when its tenant is next. What runs in
-this process cannot be held.
+Tenants share the cores by measured seconds (`tenants.shares`). A long task does not keep the others from their turns: a
+task in a child process is suspended after a while, and resumes when its tenant is next. A task in this process cannot
+be suspended.
 
 Concurrency: one thread per core works at a time, at a lower priority than the threads that read and send, so that raw
-bytes always come first. As many again are there for the tasks that are held.
-Limits: `cores` may be a fraction; the threads then pause while the CPU time they have used exceeds their share. They
-do not where a cgroup's quota holds the whole server to no more than that: the kernel stops them as soon as it is used
-up, and pauses of their own would only lose what it still allows.
+bytes always come first. There are as many again for suspended tasks. Limits: `cores` may be a fraction; the threads
+then pause while the CPU time they have used exceeds their share. They do not pause if a cgroup quota limits the whole
+server to that much: the kernel stops them as soon as it is used up, and further pauses would only waste what it still
+allows.
 """
 
 from __future__ import annotations
@@ -71,17 +71,17 @@ class CpuBudget:
 
     @property
     def slots(self) -> int:
-        """How many tasks run or are held at once, each of them in a slot of its own."""
+        """How many tasks run or are suspended at once, each in its own slot."""
         return 2 * self._cores_whole
 
     @property
     def backlog_s(self) -> float:
-        """How long all that is to be done would take."""
+        """How long all pending work would take."""
         return math.inf if self.cores == 0 else self._shares.work_s() / self.cores
 
     @property
     def queued(self) -> int:
-        """How many tasks have not begun."""
+        """How many tasks have not started."""
         with self._lock:
             return sum(len(share.queue) for share in self._shares.all())
 
@@ -93,9 +93,9 @@ class CpuBudget:
         The future's result is the task's own, with the CPU seconds that the task took.
 
         Args:
-            task: What to do.
+            task: The task to run.
             patience_s: How long it may wait.
-            tenant: Whose share it is part of.
+            tenant: The tenant whose share it uses.
             is_first: Whether it comes before the other tasks of its tenant.
         """
         future: Future[tuple[T, float]] = Future()
@@ -111,12 +111,12 @@ class CpuBudget:
         return future
 
     def charge(self, tenant: int, cpu_s: float) -> None:
-        """Count CPU seconds that were spent on a tenant outside of these threads."""
+        """Charge a tenant for CPU seconds spent outside these threads."""
         with self._lock:
             self._shares.of(tenant).had_s += cpu_s
 
     def withdraw(self, futures: Iterable[Future[Any]]) -> None:
-        """Take tasks that nobody waits for any more out of the queue; tasks that are already running go on."""
+        """Remove tasks that nobody waits for any more from the queue; running tasks continue."""
         cancelled = {future for future in futures if future.cancel()}
         if cancelled:
             with self._lock:
@@ -139,7 +139,7 @@ class CpuBudget:
             del task, future, found, turn  # they hold a sample, which must not be kept while this thread waits
 
     def _next(self, number: int) -> tuple[Task[Any], Future[Any], Turn] | None:
-        """Return the task that this thread is to run now; let one go on that was held, if that one is next."""
+        """Return the next task for this thread; resume a suspended one if it is next."""
         now_s = time.monotonic()
         while not self._closed:
             if self._running >= self._cores_whole and not self._make_place(now_s):
@@ -162,7 +162,7 @@ class CpuBudget:
         return None
 
     def _make_place(self, now_s: float) -> bool:
-        """Hold a task that ran for long, if another tenant waits for its turn; return whether there is one."""
+        """Suspend a long task if another tenant waits for its turn; return whether there is one."""
         turn = next((turn for turn in self._shares.due(now_s)[0] if turn.slot.hold()), None)
         if turn is None:
             return False
@@ -221,7 +221,7 @@ class CpuBudget:
             time.sleep(missing_s / self.cores)
 
     def close(self) -> None:
-        """Let running tasks finish, and drop the rest."""
+        """Let running tasks finish and drop the rest."""
         with self._lock:
             self._closed = True
             dropped = self._shares.clear()

@@ -1,8 +1,9 @@
-"""From a request to replies, without any network.
+"""Turns a request into replies, without any network.
 
-Invariant 3 lives here: the executor may always do less than it is asked to. If it cannot make a cut (no core is free in
-time, it does not have the op, the op fails, crashes or takes too long, the codec does not apply), it answers with the
-raw bytes of the sample and counts the case; the trainer does the rest. Only a sample that cannot be read is an error.
+Invariant 3 is implemented here: the executor may always do less than it is asked to. If it cannot make a cut (no core
+is free in time, it does not have the op, the op fails, crashes or takes too long, the codec does not apply), it answers
+with the raw bytes of the sample and counts the case; the trainer does the rest. Only a sample that cannot be read is an
+error.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Executor:
     Args:
         stores: Data sets by name.
         budget: CPU for ops.
-        patience_s: Longest time a sample may wait for a core, whatever the request says.
+        patience_s: Longest time a sample may wait for a core, regardless of the request.
         limits: What one request and one sample may use.
         maker: Where ops run.
     """
@@ -96,7 +97,7 @@ class Executor:
         return rights.readable(self._stores)
 
     def describe(self, message: dict[str, Any], rights: Rights = EVERYTHING) -> dict[str, Any]:
-        """Answer a trainer that opens a data set: what it is, the versions here, and what the ops give here."""
+        """Answer a trainer that opens a data set: its description, the versions here, and digests of the ops here."""
         store = self._store(str(message.get("dataset", "")), rights)
         answer: dict[str, Any] = {
             "dataset": store.name,
@@ -129,7 +130,7 @@ class Executor:
         }
 
     def file_sizes(self, message: dict[str, Any], rights: Rights = EVERYTHING) -> NDArray[np.int64]:
-        """Return the bytes of every file of a data set, which a rank plans with that sees but its share of them."""
+        """Return the size of every file of a data set, for a rank that plans for all but sees only its share."""
         store = self._store(str(message.get("dataset", "")), rights)
         names = message.get("fields", [])
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -137,7 +138,7 @@ class Executor:
         return store.narrowed(names[:MOST_PARTS]).manifest.sizes
 
     def listing(self, message: dict[str, Any], rights: Rights = EVERYTHING) -> list[bytes]:
-        """Return some rows of what a data set consists of, for a trainer that puts it together from parts."""
+        """Return some rows of a data set's listing, for a trainer that combines it from parts."""
         manifest = self._store(str(message.get("dataset", "")), rights).manifest
         start = message.get("start", 0)
         if isinstance(start, bool) or not isinstance(start, int) or not 0 <= start <= len(manifest):
@@ -145,7 +146,7 @@ class Executor:
         if message.get("fingerprint") != manifest.fingerprint:
             raise ConfigError(
                 f"data set {message.get('dataset')} is {manifest.fingerprint} here, but the trainer opened "
-                f"{message.get('fingerprint')!r:.80}; the files have changed: start the run anew"
+                f"{message.get('fingerprint')!r:.80}; the files have changed: start the run again"
             )
         return piece_of(manifest, start)
 
@@ -170,7 +171,7 @@ class Executor:
         return result
 
     def _inside(self, work: Callable[[Slot], T], tenant: int) -> T:
-        """Do something within a tenant's share of CPU, before its samples; at once if there are no cores to share."""
+        """Run something within a tenant's share of CPU, before its samples; at once if there are no cores to share."""
         task = self._budget.submit(work, math.inf, tenant, is_first=True)
         if task is None:
             return work(Slot(0))
@@ -182,8 +183,8 @@ class Executor:
     def replies(self, request: Request, rights: Rights = EVERYTHING, seat: Seat | None = None) -> Work:
         """Return one reply per sample, each with the CPU seconds it took.
 
-        A request can only name samples of a manifest. One that cannot be answered is refused here, before any data is
-        read.
+        A request can only name samples of a manifest. A request that cannot be answered is rejected here, before any
+        data is read.
         """
         store = self._store(request.dataset, rights)
         if request.firsts:
@@ -192,13 +193,13 @@ class Executor:
         if request.dataset_fingerprint not in ("", found):
             raise ConfigError(
                 f"data set {request.dataset} is {found} here, but the trainer started with "
-                f"{request.dataset_fingerprint}; the files have changed: start the run anew"
+                f"{request.dataset_fingerprint}; the files have changed: start the run again"
             )
         self.check_versions(request)
         if request.columns_digest not in ("", store.manifest.columns_digest):
             raise ConfigError(
                 f"data set {request.dataset} has other values in its columns here than the trainer started with; the "
-                "files have changed: start the run anew"
+                "files have changed: start the run again"
             )
         unknown = [name for name in request.columns if name != "id" and name not in store.manifest.columns.column_names]
         if unknown:
@@ -217,21 +218,21 @@ class Executor:
         if request.versions not in ("", self._versions):
             here = ", ".join(map(" ".join, versions().items()))
             raise ConfigError(
-                f"this node was started anew with other libraries ({here}), whose "
-                "results were not compared with the trainer's: start the run anew"
+                f"this node was restarted with other libraries ({here}), whose results were not compared with the "
+                "trainer's: start the run again"
             )
 
     def close(self) -> None:
-        """Read nothing more."""
+        """Stop reading."""
         for reading in self.readings.values():
             reading.close()
 
     def id_of(self, dataset: str, sample: int) -> str:
-        """Return the id of a sample, for people."""
+        """Return the id of a sample, for messages."""
         return str(self._stores[dataset].manifest.ids[sample].as_py())
 
     def count(self, reason: str) -> None:
-        """Count a sample that was given a smaller cut than was asked for."""
+        """Count a sample with a smaller cut than requested."""
         self.on_smaller_cut(reason)
 
     def submit(self, task: Callable[[Slot], Reply], patience_s: float, tenant: int = 0) -> Task | None:
@@ -239,23 +240,24 @@ class Executor:
         return self._budget.submit(task, min(patience_s, self._patience_s), tenant)
 
     def withdraw(self, tasks: Iterable[Task]) -> None:
-        """Give up the work of a request whose trainer has left, so that the cores are free for others."""
+        """Drop the work of a request whose trainer has left, so that the cores are free for others."""
         self._budget.withdraw(tasks)
 
     def _check_size(self, store: Store, request: Request) -> None:
         limits = self.limits
         if len(request.samples) > limits.request_samples:
             raise ConfigError(
-                f"a request for {len(request.samples):,} samples; this node takes {limits.request_samples:,} at most: "
-                "ask for fewer at once, or raise --max-request-samples there"
+                f"a request for {len(request.samples):,} samples; this node accepts at most "
+                f"{limits.request_samples:,}: ask for fewer at once, or raise --max-request-samples there"
             )
         sizes = store.manifest.sizes[list(request.samples)] if request.samples else np.zeros(0, np.int64)
         # A file that is too large is not read: it is an error of its own, and no reason to refuse the others.
         size_bytes = int(sizes[sizes <= limits.sample_bytes].sum())
         if size_bytes > limits.request_bytes:
             raise ConfigError(
-                f"a request for {format_bytes(size_bytes)}; this node takes {format_bytes(limits.request_bytes)} at "
-                "most: ask for fewer samples at once, or raise --max-request-bytes there"
+                f"a request for {format_bytes(size_bytes)}; this node accepts at most "
+                f"{format_bytes(limits.request_bytes)}: ask for fewer samples at once, or raise --max-request-bytes "
+                "there"
             )
 
     @property
@@ -271,7 +273,7 @@ class Executor:
         if rights.datasets is None:
             raise ConfigError(f"no data set {name[:80]!r} here; there is {there_is}")
         # The same words whether it exists or not: a token reveals nothing about data sets it does not open.
-        raise AccessError(f"this token opens no data set {name[:80]!r}; it opens {there_is}")
+        raise AccessError(f"this token may not read a data set {name[:80]!r}; it may read {there_is}")
 
     def _narrowed(self, store: Store, fields: tuple[str, ...]) -> Store:
         """Return a data set with the fields that a request asks for."""
@@ -287,8 +289,8 @@ class Executor:
     def known_part(self, spec: dict[str, Any], tenant: int) -> _Known:
         """Return the longest prefix of a pipeline that may run here, and why it is not longer.
 
-        None if it does not reach beyond the first op. What was found is remembered, also if it is None: a spec is
-        looked at once, at the tenant's expense.
+        None if it does not reach beyond the first op. The result is remembered, even if it is None: a spec is examined
+        once, at the tenant's expense.
         """
         if not isinstance(spec.get("ops"), list) or len(spec["ops"]) > MOST_STEPS:
             raise ProtocolError(f"expected a pipeline spec with at most {MOST_STEPS} ops")
@@ -328,7 +330,7 @@ def _within(pipeline: Pipeline, limits: Limits, reason: str) -> tuple[Pipeline |
 
 
 def _pixels(spec: Spec) -> float:
-    """Return how many pixels a value has; 0 where that is not known, but of views, which may be many, infinity."""
+    """Return how many pixels a value has; 0 if unknown, but infinity for views, which may be many."""
     if spec.kind is Kind.VIEWS:
         return sum(map(_pixels, spec.views)) if spec.is_sized else math.inf
     return spec.height * spec.width if spec.kind in (Kind.IMAGE, Kind.TENSOR) and spec.is_sized else 0

@@ -1,8 +1,8 @@
 """The gate that every call passes first: it finds out who calls and what the caller may read.
 
-Flight does not tell the gate where a call comes from. So that a refusal can be logged with the address, a caller
-without rights passes with a pass that says so, and `rights_of`, which every method of the service begins with, refuses
-the call. A call without a pass has no rights either.
+Flight does not tell the gate where a call comes from. So that a rejection can be logged with the address, a caller
+without rights gets a pass that says so, and `rights_of`, with which every method of the service starts, rejects the
+call. A call without a pass has no rights either.
 
 Concurrency: Flight asks the gate on the thread of each call.
 """
@@ -24,11 +24,11 @@ _NOTHING = Rights(frozenset())
 
 
 class Pass(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no types
-    """Attached to a call that was let in.
+    """Attached to an admitted call.
 
     Args:
         rights: What the caller may read.
-        refusal: Why the caller may do nothing; None if there are rights.
+        refusal: Why the caller is rejected; None if it has rights.
     """
 
     def __init__(self, rights: Rights, refusal: AccessError | None = None) -> None:
@@ -37,11 +37,11 @@ class Pass(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no typ
 
 
 class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
-    """Lets in callers whose token the node knows, or everybody if the node asks for no token.
+    """Admits callers whose token the node knows, or everyone if the node requires no token.
 
     Args:
-        tokens: The known tokens; None if no token is asked for.
-        metrics: Counts the calls that were refused.
+        tokens: The known tokens; None if no token is required.
+        metrics: Counts rejected calls.
     """
 
     def __init__(self, tokens: Tokens | None, metrics: Metrics) -> None:
@@ -49,7 +49,7 @@ class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has
         self._metrics = metrics
 
     def start_call(self, info: Any, headers: Mapping[str, list[str]]) -> Pass:  # noqa: ARG002 - Flight's signature
-        """Return the caller's pass, which may be a refusal."""
+        """Return the caller's pass, which may be a rejection."""
         if self._tokens is None:
             return Pass(EVERYTHING)
         try:
@@ -60,7 +60,7 @@ class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has
 
 
 def rights_of(context: flight.ServerCallContext) -> Rights:
-    """Return the rights that a call was let in with.
+    """Return the rights with which a call was admitted.
 
     Raises:
         flight.FlightUnauthenticatedError: It has none.

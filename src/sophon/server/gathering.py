@@ -1,8 +1,8 @@
-"""When to send what is finished: as soon as a record batch is full, or its first sample has waited long enough.
+"""Decides when to send finished samples: when a record batch is full, or its first sample has waited long enough.
 
 A record batch for every sample would cost more than making some samples does, but a finished sample that waits for
-others keeps the trainer waiting. A stream must also not be silent for long (see `service`), so an empty batch is due
-now and then while nothing is finished. No clock is read here; callers pass the time.
+others keeps the trainer waiting. A stream must also not be silent for long (see `service`), so an empty batch is sent
+from time to time while nothing is finished. No clock is read here; callers pass the time.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class Gathering:
     """The replies of one stream that go into its next record batch.
 
     Args:
-        pace: How much to send at once.
-        now_s: When the stream began.
+        pace: Determines how much to send at once.
+        now_s: When the stream started.
     """
 
     def __init__(self, pace: Pace, now_s: float) -> None:
@@ -53,13 +53,13 @@ class Gathering:
         return self.wait_s(now_s) <= 0
 
     def sent(self, began_s: float, now_s: float) -> None:
-        """Begin the next batch, and note how long the link took for this one."""
+        """Start the next batch, and record how long the link took for this one."""
         if self.replies:
             self._pace.sent(self.size_bytes, now_s - began_s)
         self._sent_s = now_s
         self.replies, self.size_bytes = [], 0
 
     def sent_run(self, size_bytes: int, began_s: float, now_s: float) -> None:
-        """Note how long the link took for raw samples that were sent beside this batch."""
+        """Record how long the link took for raw samples sent alongside this batch."""
         self._pace.sent(size_bytes, now_s - began_s)
         self._sent_s = now_s

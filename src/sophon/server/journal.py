@@ -1,8 +1,8 @@
 """What the server logs: who connects, who is refused and why, which samples are slow or broken.
 
-Everything goes to the logger `sophon.server`; each record carries its facts as `fields`, for whoever writes JSON. What
-is said twice is said once a minute at most, with the number of times, so that neither a broken file in every epoch nor
-a stranger who tries tokens fills a disk. No token and no payload ever appears here.
+Everything goes to the logger `sophon.server`; each record carries its facts as `fields`, for JSON output. A repeated
+message appears at most once a minute, with its count, so that neither a file that is broken in every epoch nor a
+stranger trying tokens fills a disk. No token and no payload ever appears here.
 
 Concurrency: called by the threads of all requests.
 """
@@ -26,7 +26,7 @@ _AGAIN_S = 60.0  # until the same is said again
 _MOST_KEYS = 4096  # things that were said lately and are remembered
 # Why a sample was sent as it is: about the node as a whole, and not about that sample.
 _OF_THE_NODE = {
-    "overload": "no core was free in time",
+    "overload": "no core was available in time",
     "unknown_op": "an op of the pipeline is not known here, or not allowed",
 }
 
@@ -35,7 +35,7 @@ class Journal:
     """The log of one server.
 
     Args:
-        id_of: Returns the id of a sample of a data set, which is what people look for.
+        id_of: Returns the id of a sample, which users look for.
         clock: Monotonic seconds.
     """
 
@@ -46,7 +46,7 @@ class Journal:
         self._said: OrderedDict[tuple[object, ...], tuple[float, int]] = OrderedDict()
 
     def connected(self, peer: str, tenant: int, dataset: str, pipeline: str) -> None:
-        """Somebody has opened a data set."""
+        """Log that a caller has opened a data set."""
         host = host_of(peer)
         who = f"{host} (token {tenant})" if tenant else host
         steps = f", with {pipeline}" if pipeline else ""
@@ -54,23 +54,23 @@ class Journal:
         self._say(logging.INFO, "connected", f"{who} opened {dataset}{steps}", fields, key=(host, tenant, dataset))
 
     def refused(self, peer: str, error: Error | str) -> None:
-        """A call was refused."""
+        """Log that a call was rejected."""
         host, reason = host_of(peer), str(error)
         kind = type(error).__name__ if isinstance(error, Error) else "AccessError"
         fields = {"peer": host, "type": kind, "reason": reason}
         self._say(logging.WARNING, "refused", f"{host} was refused: {reason}", fields, key=(host, kind, reason[:80]))
 
     def sent(self, request: Request, replies: Iterable[Reply]) -> None:
-        """Samples were sent: say which of them are slow or broken."""
+        """Log which of the samples just sent are slow or broken."""
         for reply in replies:
             if reply.error is not None:
                 self._broken(request, reply, str(reply.error))
             elif reply.reason in _OF_THE_NODE:
                 fields = {"dataset": request.dataset, "reason": reply.reason}
-                text = f"{request.dataset}: samples are sent as they are: {_OF_THE_NODE[reply.reason]}"
+                text = f"{request.dataset}: samples are sent raw: {_OF_THE_NODE[reply.reason]}"
                 self._say(logging.WARNING, "smaller", text, fields, key=(request.dataset, reply.reason))
             elif reply.reason is not None:
-                self._broken(request, reply, f"ops failed here ({reply.reason}); it was sent as it is")
+                self._broken(request, reply, f"ops failed here ({reply.reason}); it was sent raw")
             if reply.cpu_s > SLOW_S:
                 name, about = self._about(request, reply)
                 about["cpu_s"] = round(reply.cpu_s, 3)

@@ -20,17 +20,17 @@ class Limits:
         request_bytes: Total size of the files that one request may name; more is an error. The default is far more
             than the 8 MB that a loader asks for at once.
         sample_bytes: Size of one file; a larger file is an error of that sample, before it is read.
-        pixels: Pixels of a picture, as its file declares or as an op makes it; a larger picture is sent as it is.
-        sample_cpu_s: CPU seconds for one sample; one that needs more is sent as it is. The default is a thousand times
-            what a photo needs. Only child processes enforce it: a thread cannot be stopped.
-        child_bytes: Memory of a child process; a sample that needs more is sent as it is. The default is enough for a
+        pixels: Pixels of a picture, as its file declares or as an op makes it; a larger picture is sent raw.
+        sample_cpu_s: CPU seconds for one sample; one that needs more is sent raw. The default is a thousand times what
+            a photo needs. Only child processes enforce it: a thread cannot be stopped.
+        child_bytes: Memory of a child process; a sample that needs more is sent raw. The default is enough for a
             picture with the largest number of pixels and for what ops make of it.
         requests: Requests that are answered at the same time; one more is told to try again. Flight gives each of them
             a thread.
-        in_flight_bytes: Size of all samples that were read and are not sent yet. What there is no space for waits; a
-            payload that there is no space for is not made, and its file is sent. Each request may hold a mebibyte
-            beyond it. One tenant of several has half of it at most.
-        reads: Reads of one data set under way at once. Fewer are used where the store is quick (`store.reading`).
+        in_flight_bytes: Size of all samples that were read but not sent yet. Reads beyond it wait; a payload that would
+            exceed it is not made, and its file is sent. Each request may hold a mebibyte beyond it. With several
+            tenants, one may use at most half of it.
+        reads: Concurrent reads of one data set. Fewer are used if the store is quick (`store.reading`).
         read_bytes: Size of the samples of one data set that are being read, beyond which no further read begins.
     """
 

@@ -19,8 +19,8 @@ class ChildLost(Exception):  # noqa: N818 - an event; it is answered with a smal
 
     Args:
         reason: The label under which it is counted.
-        had_begun: Whether it had begun to work on the sample; a child that dies while it starts is not brought down by
-            what it was to do.
+        had_begun: Whether it had begun to work on the sample; a child that dies while it starts did not crash because
+            of the sample.
     """
 
     def __init__(self, reason: str, *, had_begun: bool = True) -> None:
@@ -37,7 +37,7 @@ Claim: TypeAlias = Callable[[int], bool]  # asked whether there is space for so 
 
 
 def anything(_: int) -> bool:
-    """Find space for any payload."""
+    """Accept a payload of any size."""
     return True
 
 
@@ -65,10 +65,10 @@ class Maker(ABC):
 
     @abstractmethod
     def probe(self, slot: Slot, pipeline: Pipeline) -> tuple[list[str], str]:
-        """Return the digests of what the ops give here (see `pipeline.probe`), and why there are not more."""
+        """Return the digests of the ops' results here (see `pipeline.probe`), and why there are not more."""
 
     def close(self) -> None:  # noqa: B027 - threads of the server end with it
-        """End whatever was started."""
+        """End all child processes."""
 
 
 def claimed(payload: Payload, claim: Claim) -> Payload:

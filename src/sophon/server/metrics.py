@@ -33,21 +33,23 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.requests = self._counter("requests", "Requests accepted")
-        self.samples = self._counter("samples", "Samples sent, by the cut really made", ["dataset", "cut"])
+        self.samples = self._counter("samples", "Samples sent, by the cut actually made", ["dataset", "cut"])
         self.payload_bytes = self._counter("payload_bytes", "Bytes of payload sent", ["dataset"])
         self.op_cpu_s = self._counter("op_cpu_seconds", "CPU seconds spent on ops and codecs", ["dataset"])
         self.reads = self._counter("reads", "Samples read from the store", ["dataset"])
         self.read_bytes = self._counter("read_bytes", "Bytes of the samples read", ["dataset"])
-        self.read_s = self._counter("read_seconds", "Seconds that reads took, summed over those at once", ["dataset"])
-        self.smaller_cuts = self._counter("smaller_cuts", "Samples sent with a smaller cut than asked for", ["reason"])
+        self.read_s = self._counter(
+            "read_seconds", "Total seconds of reads, with concurrent ones added up", ["dataset"]
+        )
+        self.smaller_cuts = self._counter("smaller_cuts", "Samples sent with a smaller cut than requested", ["reason"])
         self.errors = self._counter("errors", "Samples and requests that failed", ["type"])
         self.in_flight = Gauge("sophon_requests_in_flight", "Requests being answered", registry=self.registry)
-        self.in_flight_bytes = Gauge("sophon_in_flight_bytes", "Bytes read and not sent yet", registry=self.registry)
-        self.reads_under_way = Gauge("sophon_reads_under_way", "Reads under way", registry=self.registry)
+        self.in_flight_bytes = Gauge("sophon_in_flight_bytes", "Bytes read but not sent yet", registry=self.registry)
+        self.reads_under_way = Gauge("sophon_reads_under_way", "Concurrent reads", registry=self.registry)
         self.backlog_s = Gauge("sophon_backlog_seconds", "Wait for a core", registry=self.registry)
 
     def price_buckets(self, prices: Prices) -> None:
-        """Show what is asked of object stores, and what that costs."""
+        """Export the requests to object stores and their cost."""
         self.registry.register(_Buckets(prices))
 
     def _counter(self, name: str, text: str, labels: list[str] | None = None) -> Counter:
@@ -55,7 +57,7 @@ class Metrics:
 
 
 class _Buckets(Collector):
-    """What this process has asked of object stores.
+    """The requests of this process to object stores.
 
     Args:
         prices: What they charge.
@@ -70,21 +72,21 @@ class _Buckets(Collector):
         for name, text in _BUCKET_SUMS.items():
             yield CounterMetricFamily(f"sophon_bucket_{name}", text, sums[name])
         gets, size_bytes = int(sums["gets"] + sums["hedges"]), int(sums["get_bytes"] + sums["hedge_bytes"])
-        yield CounterMetricFamily("sophon_bucket_price", "What they cost", self._prices.of(gets, size_bytes))
+        yield CounterMetricFamily("sophon_bucket_price", "Cost of these requests", self._prices.of(gets, size_bytes))
 
 
 _BUCKET_SUMS = {
     "gets": "Requests to object stores that were answered",
-    "get_bytes": "Bytes that came with these",
-    "index_bytes": "Those among them that were window indexes",
-    "retries": "Requests to object stores that were made again",
+    "get_bytes": "Bytes returned by these",
+    "index_bytes": "Those of them that were window indexes",
+    "retries": "Repeated requests to object stores",
     "slow_downs": "How often an object store asked for fewer requests",
-    "hedges": "Second requests to object stores for what was late",
+    "hedges": "Second requests to object stores for late answers",
 }
 
 
 def serve_metrics(metrics: Metrics, host: str, port: int, healthy: Callable[[], bool]) -> WSGIServer:
-    """Start answering on a port of its own; close with `shutdown` and `server_close`."""
+    """Start answering on a separate port; close with `shutdown` and `server_close`."""
     prometheus = make_wsgi_app(metrics.registry)
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -118,7 +120,7 @@ class _Handler(WSGIRequestHandler):
         self.connection.settimeout(_IDLE_S)
 
     def handle(self) -> None:
-        """Answer; a caller who says nothing or goes away is not worth a traceback."""
+        """Answer; a silent or vanished caller is not worth a traceback."""
         with contextlib.suppress(TimeoutError, ConnectionError):
             super().handle()
 

@@ -1,11 +1,11 @@
-"""How much to send at once: as much as the link takes in a tenth of a second.
+"""Determines how much to send at once: as much as the link takes in a tenth of a second.
 
 Large record batches cost less CPU per byte. On a slow link, though, they would keep the trainer waiting for their first
 sample, and the node's cores waiting for a stream that cannot take what they have made. Each trainer's link has its own
 pace, found from how long its last batches took.
 
-Samples that are sent as they are may come in larger batches: no core waits for the stream meanwhile, and what is read
-ahead of it goes on (`run_bytes`).
+Raw samples may be sent in larger batches: no core waits for the stream in the meantime, and reading ahead continues
+(`run_bytes`).
 
 Concurrency: updated by the threads of all streams; a lost update does no harm beyond a slightly worse pace.
 """
@@ -30,7 +30,7 @@ class Pace:
 
     Attributes:
         batch_bytes: Bytes in a batch of samples that ops have worked on.
-        run_bytes: Bytes in a batch of samples that are sent as they are; see `run`.
+        run_bytes: Bytes in a batch of raw samples; see `run`.
     """
 
     def __init__(self) -> None:
@@ -39,15 +39,15 @@ class Pace:
     def run(self, left_bytes: int) -> float:
         """Return how many bytes of raw samples to send at once, of those that a request still has.
 
-        Where the link is slow, the last ones come in smaller batches: the trainer begins with a sample when its batch
-        is there, and what it does after the last byte has come is not done meanwhile.
+        On a slow link the last ones are sent in smaller batches: the trainer starts on a sample when its batch has
+        arrived, and work after the last byte cannot overlap with the transfer.
         """
         if self.run_bytes >= left_bytes and self.run_bytes >= MOST_BYTES:
             return self.run_bytes
         return min(self.run_bytes, max(left_bytes / 2, _LAST_BYTES))
 
     def sent(self, size_bytes: int, seconds: float) -> None:
-        """Note how long a batch took."""
+        """Record how long a batch took."""
         bytes_per_s = size_bytes / max(seconds, 1e-6)
         self.batch_bytes = _nearer(self.batch_bytes, _SEND_S * bytes_per_s, MOST_BYTES)
         self.run_bytes = _nearer(self.run_bytes, _RUN_S * bytes_per_s, MOST_RUN_BYTES)

@@ -50,14 +50,14 @@ class ServerConfig:
         limit_bytes_per_s: Limit on what is sent, or None.
         metrics_port: HTTP port for health and metrics, 0 for any free one, None for none.
         ready_file: File to write once requests are accepted: JSON with url, port, metrics_port and pid.
-        patience_s: Longest time a sample waits for a core before it is sent as it is.
-        drain_s: Longest time for requests under way to end after SIGTERM.
+        patience_s: Longest time a sample waits for a core before it is sent raw.
+        drain_s: Longest time for running requests to end after SIGTERM.
         access: Who may read, and how connections are protected.
         limits: What one request and one sample may use.
         isolation: Where ops run: "process" or "thread".
         modules: Python modules to import; they register ops and stores.
         indexes: Files of window indexes, which child processes open too.
-        metrics_host: Address for health and metrics, which anybody who can reach it may read.
+        metrics_host: Address for health and metrics, which anyone who can reach it may read.
         debug: Whether tracebacks and paths of this machine are sent to trainers.
         prices: What object stores charge.
     """

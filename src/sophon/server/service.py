@@ -1,13 +1,12 @@
 """The executor behind Arrow Flight.
 
-Concurrency: Flight runs each call on a thread of its own. The thread that sends a reply stream also pulls it, and
-blocks while the trainer reads slowly, so a request holds no more in memory than one record batch and the executor's
-lookahead.
+Concurrency: Flight runs each call on a separate thread. The thread that sends a reply stream also pulls it, and blocks
+while the trainer reads slowly, so a request holds no more in memory than one record batch and the executor's lookahead.
 
 A stream is never silent for long. Flight sends the schema before any work is done, and while nothing is ready an empty
-record batch goes out every `HEARTBEAT_S`. That is how a trainer tells a node at work from one that is gone
-(`link.silence`), and how the node notices that a trainer has left.
-Nothing is read in the stream's own thread, so a disk that does not deliver keeps neither the stream nor others silent.
+record batch goes out every `HEARTBEAT_S`. This is how a trainer distinguishes a working node from one that is gone
+(`link.silence`), and how the node notices that a trainer has left. Nothing is read in the stream's own thread, so a
+stalled disk silences neither this stream nor others.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ class Service(Refusing):
         return not self._draining.is_set()
 
     def drain(self) -> None:
-        """Refuse new requests, wait for those under way to end, and stop."""
+        """Reject new requests, wait for running ones to end, and stop."""
         self._draining.set()
         self.shutdown()
 
@@ -108,13 +107,13 @@ class Service(Refusing):
         super().__exit__(*error)
 
     def shutdown(self) -> None:
-        """Stop, after the requests under way."""
+        """Stop after the running requests."""
         if self._bouncer is not None:
             self._bouncer.close()
         super().shutdown()
 
     def _rights(self, context: flight.ServerCallContext) -> Rights:
-        """Return what a caller may read, or refuse the call: what every method begins with."""
+        """Return what a caller may read, or reject the call; every method starts with this."""
         try:
             rights = rights_of(context)
         except flight.FlightUnauthenticatedError as error:
@@ -125,7 +124,7 @@ class Service(Refusing):
         return rights
 
     def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
-        """Tell generic clients which actions there are."""
+        """List the available actions for generic clients."""
         self._rights(context)
         return [
             ("open", "describe a data set and check a pipeline (JSON)"),
@@ -209,7 +208,7 @@ class Service(Refusing):
             self._count_reads(request, work.clock, counted)
 
     def _sent(self, request: Request, replies: list[Reply], size_bytes: int) -> Iterator[_Part]:
-        """Yield replies as one record batch once the rate limit lets it pass, and empty batches until then."""
+        """Yield replies as one record batch once the rate limit allows it, and empty batches until then."""
         yield from self._passed(size_bytes, request)
         self._metrics.payload_bytes.labels(request.dataset).inc(size_bytes)
         self._metrics.op_cpu_s.labels(request.dataset).inc(
@@ -225,14 +224,14 @@ class Service(Refusing):
         yield _Part(batch_of(replies, room, request.schema), room)
 
     def _sent_run(self, request: Request, run: Run) -> Iterator[_Part]:
-        """Yield raw samples as the record batch that they are."""
+        """Yield raw samples as their record batch."""
         yield from self._passed(run.size_bytes, request)
         self._metrics.payload_bytes.labels(request.dataset).inc(run.size_bytes)
         self._metrics.samples.labels(request.dataset, str(RAW)).inc(run.batch.num_rows)
         yield _Part(run.batch, run.room)
 
     def _passed(self, size_bytes: int, request: Request) -> Iterator[_Part]:
-        """Wait until the rate limit lets so many bytes pass; yield empty batches meanwhile."""
+        """Wait until the rate limit allows a number of bytes; yield empty batches in the meantime."""
         if self._limit is None:
             return
         since_s = time.monotonic()
@@ -243,7 +242,7 @@ class Service(Refusing):
                 since_s = time.monotonic()
 
     def _count_reads(self, request: Request, clock: StreamClock, counted: StreamClock) -> StreamClock:
-        """Add to the metrics what was read since the last time; return what is counted by now."""
+        """Add reads since the last call to the metrics; return the current counts."""
         self._metrics.reads.labels(request.dataset).inc(clock.reads - counted.reads)
         self._metrics.read_bytes.labels(request.dataset).inc(clock.read_bytes - counted.read_bytes)
         self._metrics.read_s.labels(request.dataset).inc(clock.read_s - counted.read_s)
@@ -255,14 +254,14 @@ class Service(Refusing):
 
 
 class _Part(NamedTuple):
-    """A record batch of a stream, and where its payloads lie if there is room for an envelope around them."""
+    """A record batch of a stream, and the buffer of its payloads if there is space for an envelope around them."""
 
     batch: pa.RecordBatch
     room: Room | None
 
 
 def _seated(seat: Seat, parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the parts of an answer, and give up the seat after the last: nobody can leave many of them unread."""
+    """Yield the parts of an answer, and give up the seat after the last, so that unread answers are bounded."""
     with seat:
         yield from parts
 
@@ -277,7 +276,7 @@ def _enclosed(parts: Iterator[tuple[_Part, bytes]]) -> Iterator[tuple[pa.RecordB
 
 
 def _steps(message: dict[str, Any]) -> str:
-    """Return the names of the ops that a trainer asks about, for the log; what they are is checked elsewhere."""
+    """Return the names of the ops that a trainer asks about, for the log; they are checked elsewhere."""
     spec = message.get("pipeline")
     ops = spec.get("ops") if isinstance(spec, dict) else None
     names = [str(op.get("op"))[:40] for op in ops if isinstance(op, dict)] if isinstance(ops, list) else []

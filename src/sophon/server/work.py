@@ -1,11 +1,11 @@
-"""One request under way: its samples are read and worked on, or answered with a smaller cut than was asked for.
+"""A request in progress: its samples are read and processed, or answered with a smaller cut than requested.
 
-Every sample is read by the reading stage (`store.reading`). A run of samples that are sent as they are is read into one
-buffer, which becomes a record batch as it is; the bytes of a sample that is to be cut go to the CPU budget, so that no
-core waits for a disk. The thread that iterates only starts reads and takes results.
+Every sample is read by the reading stage (`store.reading`). A run of raw samples is read into one buffer, which becomes
+a record batch without a copy; the bytes of a sample to be cut go to the CPU budget, so that no core waits for a disk.
+The iterating thread only starts reads and takes results.
 
 Concurrency: one thread iterates; the stage's threads run `Work._read_raw` and `Work._read_to_cut`, the budget's threads
-run `Work._process`. What these have to say goes through one queue.
+run `Work._process`. Their results go through one queue.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _WINDOW = 8  # samples to be cut that one job reads at most: the cores wait for 
 
 @dataclass(frozen=True)
 class Run:
-    """Raw samples that lie in one buffer, ready to be sent.
+    """Raw samples in one buffer, ready to be sent.
 
     Args:
         batch: Their replies.
         size_bytes: Size of their payloads, in bytes.
-        room: Where their payloads lie.
+        room: Memory of their payloads.
     """
 
     batch: pa.RecordBatch
@@ -65,7 +65,7 @@ class Run:
 
 
 class _Begun(NamedTuple):
-    """A sample that ops work on, or will."""
+    """A sample that is being processed, or will be."""
 
     position: int
     data: bytes
@@ -73,7 +73,7 @@ class _Begun(NamedTuple):
 
 
 class _Came(NamedTuple):
-    """What a read has come to, and how many jobs of raw samples, or samples to be cut, end with it."""
+    """The outcome of a read, and how many jobs of raw samples, or samples to be cut, end with it."""
 
     result: Reply | Run | Exception
     raw_jobs: int = 0
@@ -81,7 +81,7 @@ class _Came(NamedTuple):
 
 
 class Space:
-    """The space for a payload, which is held in place of the file that it is made of.
+    """The space for a payload, which replaces that of the file it is made from.
 
     Args:
         seat: Seat of the request.
@@ -103,7 +103,7 @@ class Space:
         return True
 
     def settle(self, size_bytes: int) -> None:
-        """Hold what has come of it in the end."""
+        """Hold the final result."""
         self._seat.hold(size_bytes - self._held_bytes)
         self._held_bytes = size_bytes
 
@@ -148,7 +148,7 @@ class Work:
 
     @property
     def clock(self) -> StreamClock:
-        """Where the time went so far."""
+        """Where the time has gone so far."""
         clock, lane = self._clock, self._lane
         clock.reads, clock.read_s = lane.reads, lane.read_s
         # A read is counted as a whole when it has ended, and what was left out of it when it was begun.
@@ -166,7 +166,7 @@ class Work:
     def pulse(
         self, patience_s: Callable[[], float | None], run_bytes: Callable[[int], float] | None = None
     ) -> Iterator[Reply | Run | None]:
-        """Yield the replies, and None whenever there is none yet, so that the caller can do something else.
+        """Yield the replies, and None whenever there is none yet, so that the caller can do other work.
 
         Args:
             patience_s: Called before each wait; returns how long it may last, or None for no limit.
@@ -237,7 +237,7 @@ class Work:
         return singles, deque(position for position in range(count) if is_raw[position])
 
     def _is_full(self, position: int) -> bool:
-        """Return whether samples under way should end, or be sent, before one more is started.
+        """Return whether pending samples should end or be sent before one more is started.
 
         A request may always hold a little, so that trainers who do not read cannot stop the others (`seats`).
         """
@@ -271,7 +271,7 @@ class Work:
             self._read_later(run, size_bytes)
 
     def _start(self, position: int) -> Reply | None:
-        """Have a sample read, at once or with the ones that follow; return its reply if it is too large."""
+        """Queue the read of a sample, at once or with those after it; return its reply if it is too large."""
         cut, executor, size_bytes = self._request.cuts[position], self._executor, self._sizes[position]
         if size_bytes > self._most_bytes:
             sample, most = self._request.samples[position], format_bytes(self._most_bytes)
@@ -312,7 +312,7 @@ class Work:
     # --- in threads of the reading stage ------------------------------------------------------------------------------
 
     def _read_raw(self, positions: list[int], size_bytes: int, reason: str | None) -> Callable[[], None]:
-        """Read samples that are sent as they are."""
+        """Read samples that are sent raw."""
         try:
             read = self._raw_reply(positions[0], reason) if len(positions) == 1 else self._run(positions, size_bytes)
         except Exception as error:  # noqa: BLE001 - raised again in the thread that iterates: the request ends with it
@@ -330,7 +330,7 @@ class Work:
         return reply
 
     def _run(self, positions: list[int], size_bytes: int) -> Run:
-        """Read samples into one buffer; one that cannot be read leaves no gap there, and has a reply of its own."""
+        """Read samples into one buffer; one that cannot be read leaves no gap there, and gets a separate reply."""
         room = Room(len(positions), size_bytes)
         samples = [self._request.samples[position] for position in positions]
         ends, failed = self._store.read_run(samples, room.memory)
@@ -350,7 +350,7 @@ class Work:
         return Run(batch, ends[-1] if ends else 0, room)
 
     def _read_to_cut(self, wanted: list[tuple[int, Cut]]) -> None:
-        """Read samples and hand them to the budget, one by one."""
+        """Read samples and pass them to the budget, one by one."""
         for position, cut in wanted:
             if self._lane.is_closed:
                 return
@@ -416,7 +416,7 @@ class Work:
     # --- taking results -----------------------------------------------------------------------------------------------
 
     def _next(self, timeout_s: float | None) -> Reply | Run | None:
-        """Return what has ended, or None if nothing ends in time."""
+        """Return the next result, or None if there is none in time."""
         start_s = time.monotonic()
         try:
             ended = self._ended.get(timeout=timeout_s)
@@ -440,7 +440,7 @@ class Work:
         return self._taken(_Came(reply, cut_samples=1))
 
     def _waited(self, start_s: float, begun: _Begun | None) -> None:
-        """Count a wait: for ops since one had begun, and for the store before that."""
+        """Count a wait: as waiting for ops once one had started, and for the store before that."""
         now_s = time.monotonic()
         computing_s = 0.0 if begun is None else min(now_s - start_s, now_s - begun.since_s)
         self._clock.computing_s += computing_s
@@ -500,7 +500,7 @@ class Work:
         return reply
 
     def _failed(self, position: int, error: Error) -> Reply:
-        """Return an error with what is known about the sample: people look for its id."""
+        """Return an error with what is known about the sample, such as its id."""
         reply = self._reply(position, RAW, b"")
         reply.error = error
         return reply

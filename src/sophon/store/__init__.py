@@ -1,4 +1,4 @@
-"""Where raw samples lie: stores, and the manifest that lists what is in them."""
+"""Stores, which hold raw samples, and the manifest that lists their samples."""
 
 from sophon.store.cache import cache_file
 from sophon.store.folder import IMAGE_SUFFIXES, FolderStore

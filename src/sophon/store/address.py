@@ -1,6 +1,6 @@
 """Addresses of data sets in object stores: ``s3://bucket/train``, ``gs://…``, ``az://container/…``, ``https://…``.
 
-An address is used where a data set on disk has a path, and has the few of a path's properties that are needed.
+An address takes the place of a path on disk, and has the few properties of a path that are needed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _FORM: Final = re.compile(r"(s3|gs|az|https?)://([^/]*)/?(.*)", re.DOTALL | re.I
 
 @dataclass(frozen=True, order=True)
 class Address:
-    """Where something lies in an object store.
+    """A location in an object store.
 
     Args:
         scheme: Kind of object store, one of `SCHEMES`.
         bucket: Bucket or container; host and port of an HTTP server.
-        key: Name of an object, or what the names of several begin with; no slash at either end.
+        key: Name of an object, or the common prefix of several; no slash at either end.
     """
 
     scheme: str
@@ -34,12 +34,12 @@ class Address:
 
     @property
     def name(self) -> str:
-        """The last part of the key; the bucket where there is none."""
+        """The last part of the key, or the bucket if there is no key."""
         return self.key.rpartition("/")[2] or self.bucket
 
     @property
     def suffix(self) -> str:
-        """What the name ends with, from its last dot, in lower case."""
+        """The ending of the name from its last dot, in lower case."""
         return os.path.splitext(self.name)[1].lower() if self.key else ""  # noqa: PTH122 - not a path
 
     @property
@@ -49,7 +49,7 @@ class Address:
 
     @property
     def root(self) -> str:
-        """What the keys of all objects below this address begin with."""
+        """The prefix of the keys of all objects below this address."""
         return f"{self.key}/" if self.key else ""
 
     @property
@@ -66,11 +66,11 @@ class Address:
 
 
 Place: TypeAlias = Path | Address
-"""Where a data set lies."""
+"""Location of a data set."""
 
 
 def is_address(text: str) -> bool:
-    """Return whether a text is the address of an object store, and no path."""
+    """Return whether a text is the address of an object store rather than a path."""
     return _FORM.match(text) is not None
 
 
@@ -78,7 +78,7 @@ def parse_address(text: str) -> Address:
     """Return the address that a text names.
 
     Raises:
-        ConfigError: There is no bucket, or something that would show up in logs and must not.
+        ConfigError: There is no bucket, or the address contains a secret that would show up in logs.
     """
     match = _FORM.match(text)
     if match is None or not match[2]:
@@ -86,9 +86,9 @@ def parse_address(text: str) -> Address:
     scheme, bucket, key = match[1].lower(), match[2], match[3].strip("/")
     if "@" in bucket or (scheme.startswith("http") and "?" in key):  # neither is repeated here
         raise ConfigError(
-            f"an address of {scheme}:// with a password or a signature in it would end up in logs; leave that out, and "
-            "give credentials by environment variables"
+            f"an address of {scheme}:// with a password or a signature in it would end up in logs; remove it, and "
+            "give credentials in environment variables"
         )
     if "//" in f"/{key}" or any(part in (".", "..") for part in key.split("/")):
-        raise ConfigError(f"{text!r:.200}: empty parts, '.' and '..' are not possible in the names of objects here")
+        raise ConfigError(f"{text!r:.200}: empty parts, '.' and '..' are not allowed in the names of objects")
     return Address(scheme, bucket, key)

@@ -1,13 +1,14 @@
 """Bundles: the fields of one sample, one after another, as one piece of bytes.
 
-A sample with one field is its file. One with several (a picture with its mask, a recording with its text) is a bundle
-of them, as it is read, on the link and in caches alike; so all who only pass samples on need not know what they hold.
+A sample with one field is its file. A sample with several fields (a picture with its mask, a recording with its text)
+is a bundle of them, on disk reads, on the link and in caches alike; code that only passes samples on need not know what
+they contain.
 
 Layout, little-endian::
 
     4 bytes "SFB1" | number of parts: uint32 | bytes of each part: uint64 … | the parts
 
-Whoever takes a bundle apart knows how many parts there are, and trusts none of its numbers.
+The reader of a bundle knows how many parts to expect, and trusts none of its numbers.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ _HEAD = struct.Struct("<4sI")
 
 
 def head_bytes(parts: int) -> int:
-    """Return how many bytes a bundle of so many parts has beside the parts; a single one has no bundle about it."""
+    """Return the overhead in bytes of a bundle with this many parts; a single part is not wrapped."""
     return 0 if parts == 1 else _HEAD.size + 8 * parts
 
 
 def pack(parts: Sequence[bytes | memoryview]) -> bytes:
-    """Return parts as a bundle; a single one as it is."""
+    """Return parts as a bundle; a single part is returned unchanged."""
     if len(parts) == 1:
         return bytes(parts[0])
     head = _HEAD.pack(_MAGIC, len(parts)) + struct.pack(f"<{len(parts)}Q", *map(len, parts))
@@ -39,7 +40,7 @@ def unpack(data: bytes | memoryview, parts: int) -> list[memoryview]:
     """Return the parts of a bundle, as views of its memory.
 
     Raises:
-        PayloadError: The bundle does not have so many parts, or its bytes do not add up.
+        PayloadError: The bundle does not have this many parts, or its sizes do not add up.
     """
     view = memoryview(data)
     if parts == 1:
@@ -58,7 +59,7 @@ def unpack(data: bytes | memoryview, parts: int) -> list[memoryview]:
 
 
 def divided(data: bytes, others: int) -> tuple[bytes, list[memoryview]]:
-    """Return the first part of a bundle, and the others that are passed on as they are; none of these: all of it."""
+    """Return the first part of a bundle and the others, which are passed on unchanged; all of it if there are none."""
     if not others:
         return data, []
     first, *rest = unpack(data, 1 + others)

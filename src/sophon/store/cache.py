@@ -1,7 +1,7 @@
 """Manifests kept on disk, so that a data set is listed once.
 
-One file per data set, ``CACHE/manifests/KEY.arrow``, with a key made from the real path. A manifest is used again for
-as long as the store says that its sources are unchanged.
+One file per data set, ``CACHE/manifests/KEY.arrow``, with a key made from the real path. A manifest is reused as long
+as the store reports its sources unchanged.
 
 Concurrency:
     Files are replaced as a whole; processes that list the same data set at once write the same file.
@@ -23,19 +23,19 @@ from sophon.store.address import Address, Place
 from sophon.store.manifest import FORMAT, Manifest
 from sophon.store.pages.file import HELD_BYTES
 
-# A folder that changes twice within one tick of its file system's clock shows the same time twice. So nothing is kept
-# of sources that changed less than this before they were listed. FAT and old NFS have the longest ticks, 2 s.
+# A folder that changes twice within one tick of its file system's clock shows the same time twice. So a manifest is not
+# kept if its sources changed less than this long before they were listed. FAT and old NFS have the longest ticks, 2 s.
 _TICK_S = 2.0
 
 
 def cache_file(kind: str, path: Place, version: int, folder: str | os.PathLike[str] | None = None) -> Path | None:
-    """Return where a file about a data set is kept; None if there is no folder to keep it in.
+    """Return the cache path of a file about a data set; None if there is no folder for it.
 
     Args:
         kind: Kind of file, such as ``manifests``.
-        path: Where the data set lies.
-        version: Version of the file's format; each version has a file of its own.
-        folder: The cache folder; None for the user's.
+        path: Location of the data set.
+        version: Version of the file's format; each version has its own file.
+        folder: The cache folder; None for the user's default.
     """
     base = user_folder() if folder is None else Path(folder)
     if base is None:
@@ -72,7 +72,9 @@ class ManifestCache:
         if writable and problem is None:
             return
         if folder is not None:
-            problem = problem or f"cache folder {base} cannot be written to; choose another one or change its rights"
+            problem = (
+                problem or f"cache folder {base} cannot be written to; choose another one or change its permissions"
+            )
             raise ConfigError(problem)
         if problem is not None:
             warnings.warn(f"the cache folder is not used: {problem}", stacklevel=3)
@@ -86,7 +88,7 @@ class ManifestCache:
         try:
             manifest = Manifest.load(file)
         except ArtifactError:
-            return None  # it is only a cache: the data set is listed again and the file replaced
+            return None  # only a cache: the data set is listed again and the file replaced
         used(file, _about(path, options))
         return manifest
 
@@ -94,13 +96,13 @@ class ManifestCache:
         """Keep a manifest, unless its sources may have changed while it was made.
 
         Returns:
-            The same manifest; if it is large, one that takes its rows from the file, so that memory can be given back.
+            The same manifest; if it is large, one that reads its rows from the file, so that memory can be freed.
 
         Args:
             path: Where the data set lies.
             manifest: What was found there.
-            listed_at_s: When listing began, as `time.time()` says.
-            options: What followed the path, and whatever else decides what is found there.
+            listed_at_s: When listing began, in the seconds of `time.time()`.
+            options: The options after the path, and anything else that determines the result.
         """
         file = self._file(path, options)
         newest_s = max(manifest.sources["mtime_ns"].to_numpy(), default=0) / 1e9
@@ -109,12 +111,12 @@ class ManifestCache:
         try:
             digest = manifest.save(file)
         except (OSError, pa.ArrowException):
-            return manifest  # a full disk, or a column that Arrow cannot write: the data set can be used all the same
+            return manifest  # a full disk, or a column that Arrow cannot write: the data set is still usable
         used(file, _about(path, options))
         try:
             return Manifest.load(file, digest=digest) if file.stat().st_size > HELD_BYTES else manifest
         except (OSError, ArtifactError):
-            return manifest  # another process has replaced it meanwhile
+            return manifest  # another process has replaced it in the meantime
 
     def _file(self, path: Place, options: str) -> Path | None:
         if self._folder is None:
@@ -133,5 +135,5 @@ def _real(path: Place) -> str:
 
 def _name(path: Place, version: int, options: str = "") -> str:
     real = _real(path)
-    more = f"\0{options}" if options else ""  # no path holds a zero byte
+    more = f"\0{options}" if options else ""  # no path contains a zero byte
     return hashlib.sha256(f"{version}\n".encode() + os.fsencode(real + more)).hexdigest()[:32] + ".arrow"

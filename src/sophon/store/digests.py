@@ -1,7 +1,7 @@
-"""Digests of the files of a data set, by which a trainer finds out whether a node sends what it should.
+"""Digests of a data set's files, with which a trainer checks that a node sends the right bytes.
 
-They are made where the files are trusted (`sophon index --digests FILE`), and kept where the trainer is: a node that
-lies would lie about them, too.
+They are made where the files are trusted (`sophon index --digests FILE`), and kept on the trainer: a dishonest node
+would forge them too.
 
 File layout: `artifact`, format ``digests``, with the columns ``low`` and ``high`` (the halves of a BLAKE2b digest of
 128 bits) and ``label`` (-1 where there is none).
@@ -25,8 +25,8 @@ from sophon.store.store import Store
 
 _FORMAT, _VERSION = "digests", 1
 _DIGEST_BYTES = 16
-_BATCH = 512  # samples in memory at once: some 100 MB of large photos
-_UNREADABLE = bytes(_DIGEST_BYTES)  # of a sample that could not be read; no file has it
+_BATCH = 512  # samples in memory at once: about 100 MB of large photos
+_UNREADABLE = bytes(_DIGEST_BYTES)  # digest of an unreadable sample; no file has it
 _COLUMNS = {"low": pa.uint64(), "high": pa.uint64(), "label": pa.int64()}
 
 
@@ -59,13 +59,13 @@ class Digests:
 
     @property
     def name(self) -> str:
-        """16 hex digits over all digests and labels: other files have other ones, though their sizes be the same."""
+        """16 hex digits over all digests and labels; they differ between files even if the sizes are equal."""
         return digest_of(self._halves.tobytes() + self._labels.tobytes()).hex()[:16]
 
     def problem(self, sample: int, data: bytes | memoryview, label: int | None) -> str | None:
-        """Return what is wrong with the file of a sample, or with its label; None if both are as they should be."""
+        """Return what is wrong with a sample's file or label; None if both are correct."""
         if not 0 <= sample < len(self):
-            return f"there are digests of {len(self):,} samples only"
+            return f"there are digests for only {len(self):,} samples"
         found, expected = digest_of(data), self._halves[sample].astype("<u8").tobytes()
         if found != expected:
             return f"{len(data):,} bytes with the digest {found.hex()}, not {expected.hex()}"
@@ -77,7 +77,7 @@ class Digests:
         """Read a file of digests.
 
         Raises:
-            ArtifactError: It is missing, damaged, or no such file.
+            ArtifactError: It is missing, damaged, or not a file of digests.
         """
         with load(path, format=_FORMAT, version=_VERSION) as file:
             file.require_columns(_COLUMNS)
@@ -96,13 +96,13 @@ def write_digests(
     threads: int = 1,
     on_progress: Callable[[int, int | None], None] | None = None,
 ) -> int:
-    """Write the digests of all samples of a store; return how many of them cannot be read.
+    """Write the digests of all samples of a store; return how many could not be read.
 
     Args:
         store: The data set.
         path: The file to write.
         threads: How many samples to read at once.
-        on_progress: Called with the number of samples done and of all samples.
+        on_progress: Called with the number of samples done and the total.
     """
 
     def digest(sample: int) -> bytes:

@@ -1,7 +1,7 @@
-"""Fields: what a sample consists of. Each has a name and a kind; the kind says what may be done to it.
+"""Fields: the parts of a sample. Each has a name and a kind; the kind determines what may be done to it.
 
-The first field is the one that a pipeline is for. The others ride along: those that a trainer asks for come with every
-sample, whatever its cut.
+The pipeline works on the first field. The others accompany it: those that a trainer asks for come with every sample,
+whatever its cut.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from sophon.store.bundle import MOST_PARTS
 PICTURE: Final = "picture"
 """An encoded picture."""
 BYTES: Final = "bytes"
-"""Anything else; nobody but the user looks inside."""
+"""Anything else; only the user's code looks inside."""
 MASK: Final = "mask"
-"""An encoded picture of one channel that says of every pixel what it is of."""
+"""An encoded picture of one channel that holds the class or object of every pixel."""
 BOXES: Final = "boxes"
-"""float32, four numbers to a box; after a colon what they are: ``boxes:xyxy``, or "relative", YOLO's shares."""
+"""float32, four numbers per box; their meaning follows a colon: ``boxes:xyxy``, or "relative" for YOLO's fractions."""
 BOX_FORMATS: Final = ("xyxy", "xywh", "cxcywh", "relative")
 KEYPOINTS: Final = "keypoints"
-"""float32, x and y of each point; after a colon how many points an object has: ``keypoints:17``."""
+"""float32, x and y of each point; the number of points per object follows a colon: ``keypoints:17``."""
 LABELS: Final = "labels"
-"""int64, one for each object; after a colon how many each has, if that is not one."""
+"""int64, one per object; if each object has several, their number follows a colon."""
 VALUES: Final = "values"
-"""float32, one for each object."""
+"""float32, one per object."""
 TEXT: Final = "text"
 """UTF-8."""
 
@@ -39,7 +39,7 @@ class Field:
     """One named value of every sample of a data set.
 
     Args:
-        name: What it is called; in tar shards the ending of its members.
+        name: Its name; in tar shards the ending of its members.
         kind: "picture", "mask", "boxes:xywh" … A release that does not know a kind passes it on as bytes.
     """
 
@@ -56,10 +56,10 @@ class Field:
 
 
 def fields_from_json(said: Any) -> tuple[Field, ...]:
-    """Return fields that were written down or sent.
+    """Return fields from their JSON form, which may come from a file or the network.
 
     Raises:
-        ConfigError: They are no fields.
+        ConfigError: They are not valid fields.
     """
     if not isinstance(said, list) or len(said) > MOST_PARTS:
         raise ConfigError(f"expected a list of at most {MOST_PARTS} fields")
@@ -69,12 +69,12 @@ def fields_from_json(said: Any) -> tuple[Field, ...]:
             raise ConfigError(f"expected the name and kind of a field, got {one!r:.80}")
         found.append(Field(*one))
     if len({field.name for field in found}) < len(found):
-        raise ConfigError("expected fields of different names")
+        raise ConfigError("expected fields with different names")
     return tuple(found)
 
 
 def named_columns(said: str) -> list[str]:
-    """Return the columns that the option `fields` of a table names; none where nothing is said.
+    """Return the columns named in a table's option `fields`; none if it is not given.
 
     Raises:
         ConfigError: It is not a list of different names.
@@ -86,7 +86,7 @@ def named_columns(said: str) -> list[str]:
 
 
 def chosen(fields: tuple[Field, ...], names: Iterable[str]) -> tuple[Field, ...]:
-    """Return some of a data set's fields, the first among them always: the pipeline needs it.
+    """Return some of a data set's fields, always including the first, which the pipeline needs.
 
     Raises:
         ConfigError: There is no such field.

@@ -1,11 +1,11 @@
 """An image folder: class folders with pictures in torchvision's order, or pictures without labels.
 
 Concurrency:
-    Files are opened for each read and closed after it; there is nothing to share.
+    Files are opened for each read and closed after it; nothing is shared.
 
 Limits:
-    A cached manifest is trusted as long as no folder's time changes. Overwriting a file in place does not change its
-    folder's time; reading such a file raises if its size differs, and gives the new bytes otherwise.
+    A cached manifest is trusted as long as no folder's modification time changes. Overwriting a file in place does not
+    change its folder's time; reading such a file raises if its size differs, and returns the new bytes otherwise.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ else:
 # torchvision.datasets.folder.IMG_EXTENSIONS
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
-_CHUNK = 16_384  # files per step: the only Python objects per file are those of one step
+_CHUNK = 16_384  # files per step, so that Python objects exist only for the files of one step
 _SHARD_SUFFIXES = (".tar", ".parquet")
 
-# How often links may lead to the same real folder within one class. A link back to a folder above it is recognised as
-# such; but links from branch to branch, as in /sys, make more paths than can ever be walked without forming a loop.
+# How often links may lead to the same real folder within one class. A link to an ancestor is recognised as a loop; but
+# links between branches, as in /sys, can create more paths than could ever be walked, without forming a loop.
 _MAX_VISITS = 8
 
 _OUTSIDE = r"^/|(^|/)\.\.(/|$)|\x00"
@@ -62,7 +62,7 @@ class FolderStore(Store):
     def __init__(self, path: Path, name: str, manifest: Manifest) -> None:
         super().__init__(path, name, manifest)
         check_inside(manifest)
-        self._root = f"{path}/"  # text, since a Path for every read takes as long as opening the file
+        self._root = f"{path}/"  # text, since creating a Path for every read takes as long as opening the file
         self._odd_paths = manifest.locations["path"] if "path" in manifest.locations.column_names else None
 
     @classmethod
@@ -71,7 +71,7 @@ class FolderStore(Store):
     ) -> Manifest:
         """Return the manifest of a folder: classes, order and labels are those of torchvision's ImageFolder.
 
-        With the option `files` its samples are files with other endings, or any.
+        With the option `files`, files with other endings, or all files, are samples.
         """
         files = (options or {}).get("files")
         walk = _Walk(path, on_progress, IMAGE_SUFFIXES if files is None else suffixes(files))
@@ -84,7 +84,7 @@ class FolderStore(Store):
             listings += walk.list_class(name, root)
             counts.append(walk.count - start)
         if not any(counts):
-            # Folders without any picture are not classes: pictures beside them are a flat data set.
+            # Folders without any picture are not classes: pictures next to them are a flat data set.
             if not root.images:
                 raise StoreError(walk.nothing())
             walk.visits.clear()
@@ -97,7 +97,7 @@ class FolderStore(Store):
                 "remove those folders or move them elsewhere"
             )
         if root.images:
-            walk.notes.append(f"{root.images:,} pictures beside the class folders of {path} are left out")
+            walk.notes.append(f"{root.images:,} pictures next to the class folders of {path} are left out")
         return walk.manifest(listings, np.repeat(np.arange(len(classes)), counts), tuple(classes))
 
     @classmethod
@@ -113,11 +113,11 @@ class FolderStore(Store):
             return False
 
     def changed_ns(self, index: int) -> int:
-        """Return the time of a picture's file."""
+        """Return the modification time of a picture's file."""
         try:
             return os.stat(self._path(index)).st_mtime_ns  # noqa: PTH116 - a Path takes longer than the call
         except OSError as error:
-            remedy = "Check that it exists and may be read."
+            remedy = "Check that it exists and is readable."
             raise self._failure(index, f"its file cannot be examined: {describe(error)}", remedy) from error
 
     def _read(self, index: int) -> bytes:
@@ -125,7 +125,7 @@ class FolderStore(Store):
         found = None if files is None else files.read_bytes(os.fsencode(self._path(index)), size)
         if found is not None:
             return found
-        with self._opened(index) as fd:  # which tells what is the matter
+        with self._opened(index) as fd:  # the slow path, which raises the right error
             data = os.read(fd, size)
             while len(data) < size and (more := os.read(fd, size - len(data))):
                 data += more
@@ -138,7 +138,7 @@ class FolderStore(Store):
             return fill(fd, space)
 
     def read_run(self, indexes: Sequence[int], space: memoryview) -> tuple[list[int], dict[int, StoreError]]:
-        """Read several files; the same as one by one, with less to do for each that is as it should be."""
+        """Read several files; same result as one by one, with less overhead for each file that is in order."""
         if self._closed or self._odd_paths is not None:
             return super().read_run(indexes, space)
         names = self.manifest.ids.take(pa.array(indexes, pa.int64())).to_pylist()
@@ -149,7 +149,7 @@ class FolderStore(Store):
             part = space[at : at + size]
             if not _read_whole(self._root + names[place], part):
                 try:
-                    self.read_into(indexes[place], part)  # which tells what is the matter
+                    self.read_into(indexes[place], part)  # the slow path, which raises the right error
                 except StoreError as error:
                     failed[place] = error
                     continue
@@ -159,16 +159,16 @@ class FolderStore(Store):
 
     @contextmanager
     def _opened(self, index: int) -> Iterator[int]:
-        """Open a picture's file, and say whose file it is if it cannot be opened or read."""
+        """Open a picture's file; errors from opening or reading it name the sample."""
         path = self._path(index)
         try:
-            # O_NONBLOCK, so as not to wait for ever if somebody has put a pipe in the place of a picture.
+            # O_NONBLOCK, so as not to wait forever if a pipe has replaced a picture.
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError as error:
             remedy = "Put it back, or open the data set again without it."
-            raise self._failure(index, "its file does not exist any more", remedy) from error
+            raise self._failure(index, "its file no longer exists", remedy) from error
         except OSError as error:
-            remedy = "Check that it exists and may be read."
+            remedy = "Check that it exists and is readable."
             raise self._failure(index, f"its file cannot be opened: {describe(error)}", remedy) from error
         try:
             self._check_open(index, fd)
@@ -185,8 +185,10 @@ class FolderStore(Store):
             raise self._failure(index, "it is not a regular file", "Replace it with a picture.")
         expected = int(self.manifest.sizes[index])
         if stat.st_size != expected:
-            remedy = f"Run `touch {Path(self._path(index)).parent}` and open the data set again to have it listed anew."
-            problem = f"its file has {stat.st_size:,} bytes, and had {expected:,} when it was listed"
+            remedy = (
+                f"Run `touch {Path(self._path(index)).parent}` and open the data set again, so that it is listed again."
+            )
+            problem = f"its file has {stat.st_size:,} bytes, but had {expected:,} when it was listed"
             raise self._failure(index, problem, remedy)
 
     def _path(self, index: int) -> str:
@@ -198,7 +200,7 @@ class FolderStore(Store):
 def check_inside(manifest: Manifest) -> None:
     """Raise if a sample's name leads out of the folder.
 
-    What was found by walking through it never does; but a manifest may be a file that somebody else has written.
+    Names found by walking the folder never do; but a manifest may come from a file written by someone else.
     """
     table = manifest.locations
     names = [manifest.ids, *(table[name] for name in table.column_names if name == "path" or name.startswith("file/"))]
@@ -207,17 +209,17 @@ def check_inside(manifest: Manifest) -> None:
         leads_out = pc.match_substring_regex(part.cast(pa.large_binary()), _OUTSIDE)
         found = pc.index(leads_out, True).as_py()
         if found >= 0:
-            raise StoreError(f"a manifest that names {part[found].as_py()!r:.80}, outside of the data set; delete it")
+            raise StoreError(f"a manifest that names {part[found].as_py()!r:.80}, outside the data set; delete it")
 
 
 def leads_out(name: str) -> bool:
     """Return whether the name of one sample leads out of the data set."""
-    is_suspect = ".." in name or name.startswith("/") or "\0" in name  # which takes a tenth of the time
+    is_suspect = ".." in name or name.startswith("/") or "\0" in name  # a check that takes a tenth of the time
     return is_suspect and _LEADS_OUT.search(name) is not None
 
 
 def _read_whole(path: str, space: memoryview) -> bool:
-    """Read a file into memory, if it is a regular one of exactly that size and comes in one piece."""
+    """Read a file into memory, if it is a regular file of exactly that size and one read returns all of it."""
     if files is not None:
         return files.read_into(os.fsencode(path), space)
     try:
@@ -236,10 +238,10 @@ def _read_whole(path: str, space: memoryview) -> bool:
 
 @dataclass(frozen=True)
 class _Listing:
-    """What one folder holds: pictures and folders, both in order."""
+    """The contents of one folder: pictures and subfolders, both in order."""
 
     name: str  # relative to the root
-    identities: frozenset[tuple[int, int]]  # of this folder and all above it
+    identities: frozenset[tuple[int, int]]  # identities of this folder and its ancestors
     paths: pa.LargeBinaryArray
     sizes: Int64Array
     images: int
@@ -248,12 +250,12 @@ class _Listing:
 
 @dataclass
 class _Walk:
-    """One listing of a tree: what has been seen so far."""
+    """One walk through a tree: what has been seen so far."""
 
     root: Path
     on_progress: Progress | None
     endings: tuple[str, ...] = IMAGE_SUFFIXES
-    others: Counter[str] = field(default_factory=Counter)  # endings of files that are left out
+    others: Counter[str] = field(default_factory=Counter)  # endings of files that were left out
     count: int = 0
     loops: int = 0
     lost: int = 0
@@ -265,15 +267,15 @@ class _Walk:
     visits: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     def parents(self) -> frozenset[tuple[int, int]]:
-        """Return the identities of the folders above the root: a link to one of them leads back here."""
+        """Return the identities of the root's ancestors: a link to one of them leads back here."""
         found = set()
         for folder in self.root.resolve().parents:
-            with suppress(OSError):  # one that may not be looked at cannot be walked through either
+            with suppress(OSError):  # a folder that cannot be examined cannot be walked through either
                 found.add(_identity(folder.stat()))
         return frozenset(found)
 
     def list_class(self, name: str, root: _Listing) -> list[_Listing]:
-        """Return the listings of a class folder and of all below it, in order of their paths as torchvision does."""
+        """Return the listings of a class folder and all folders below it, in torchvision's order of paths."""
         found = []
         self.visits.clear()
         waiting = [(name, root.identities)]
@@ -285,7 +287,7 @@ class _Walk:
         return sorted(found, key=lambda listing: listing.name)
 
     def list_folder(self, name: str, above: frozenset[tuple[int, int]], *, keep: bool = True) -> _Listing:
-        """List one folder, or only count its pictures if they are not to be kept."""
+        """List one folder, or only count its pictures if they are not needed."""
         path = self.root / name
         try:
             stat = path.stat()
@@ -301,7 +303,7 @@ class _Walk:
             return self._scan(name, path, above | {identity}, keep)
         except OSError as error:
             raise StoreError(
-                f"cannot list {path}: {describe(error)}. Check that it may be read, or move it out of {self.root}."
+                f"cannot list {path}: {describe(error)}. Check its permissions, or move it out of {self.root}."
             ) from error
 
     def _scan(self, name: str, path: Path, identities: frozenset[tuple[int, int]], keep: bool) -> _Listing:
@@ -331,7 +333,7 @@ class _Walk:
         self._advance(len(names))
         chunks.append(_flush(names))
         paths = pa.concat_arrays(chunks)
-        chunks.clear()  # before they are copied once more
+        chunks.clear()  # freed before they are copied again
         # Bytes of UTF-8 sort as Python sorts strings. Equal prefixes do not change the order within a folder.
         order = pc.sort_indices(paths)
         sorted_sizes = np.frombuffer(sizes, np.int64)[order.to_numpy()]
@@ -351,29 +353,29 @@ class _Walk:
             return 0
 
     def nothing(self) -> str:
-        """Return why this is not a data set."""
+        """Return the error that says why this is not a data set."""
         what = "picture" if self.endings == IMAGE_SUFFIXES else f"file {' or '.join(self.endings)}".rstrip()
-        hint = f"put {what}s there ({', '.join(self.endings)}), in one folder per class or without classes"
+        hint = f"put {what}s there ({', '.join(self.endings)}), in one folder per class, or all in one folder"
         named = [(ending, count) for ending, count in self.others.most_common() if ending]
         if named and self.endings == IMAGE_SUFFIXES:
             ending, count = named[0]
-            hint += f"; there are {count:,} files {ending}, and {self.root}?files={ending} takes those"
+            hint += f"; there are {count:,} {ending} files, which {self.root}?files={ending} would use"
         if self.shards:
             hint = f"there are {self.shards} .tar or .parquet files below it; open the folder that holds them"
         return f"no {what} found in {self.root} and {len(self.folders) - 1} folders below it; {hint}"
 
     def manifest(self, listings: list[_Listing], labels: Int64Array | None, classes: tuple[str, ...]) -> Manifest:
-        """Return the manifest of all that was listed."""
+        """Return the manifest of everything that was listed."""
         if self.loops:
             self.notes.append(
-                f"{self.loops:,} links in {self.root} go round in circles, or to one folder more than {_MAX_VISITS} "
-                "times in a class, and are left out"
+                f"{self.loops:,} links in {self.root} form loops, or lead to one folder more than {_MAX_VISITS} times "
+                "in a class, and are left out"
             )
         if self.lost:
-            self.notes.append(f"{self.lost:,} pictures in {self.root} are links to nothing; reading them will fail")
+            self.notes.append(f"{self.lost:,} pictures in {self.root} are broken links; reading them will fail")
         paths = pa.concat_arrays([listing.paths for listing in listings])
         sizes = np.concatenate([listing.sizes for listing in listings])
-        listings.clear()  # a million paths held twice would decide the peak of memory
+        listings.clear()  # holding a million paths twice would set the peak of memory
         locations = pa.table({})
         try:
             ids = paths.cast(pa.large_string())

@@ -1,8 +1,8 @@
 """The manifest: one row per sample of a data set, held as NumPy and Arrow, or read from a file of pages.
 
-What was listed is in memory: 16 bytes per sample plus its id, 8 for a label, and whatever the further columns hold. One
-that comes from a file (`pages`) is held as well if that is small; of a large one only sizes and labels are, 16 bytes
-per sample, and all else is read when it is needed.
+A manifest that was just listed is in memory: 16 bytes per sample plus its id, 8 for a label, and the further columns.
+One that comes from a file (`pages`) is also held in memory if it is small; of a large one only sizes and labels are, 16
+bytes per sample, and the rest is read when needed.
 
 For exchange it is one Arrow table (`to_table`)::
 
@@ -16,7 +16,7 @@ For exchange it is one Arrow table (`to_table`)::
                       location/NAME        one for each location array
 
 Limits:
-    A manifest of pages that is pickled is opened again from its file, so only on the same machine.
+    A pickled manifest of pages is reopened from its file, so this works only on the same machine.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ from sophon.store.pages.file import (
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 FORMAT = 4
-KEPT = "data/"  # how the locations of fields begin that lie in the manifest itself
-NO_LABEL = -1  # for a sample without a label where others have one; Hugging Face's data sets use it too
+KEPT = "data/"  # prefix of the locations of fields that are stored in the manifest itself
+NO_LABEL = -1  # for a sample without a label in a data set with labels; Hugging Face's data sets use it too
 _META, _SOURCES = b"sophon.manifest", b"sophon.sources"
 _SOURCE_SCHEMA = pa.schema(
     [
@@ -69,27 +69,25 @@ _DIGEST_ROWS = 1 << 16
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Manifest:
-    """What a data set consists of, in order. The position of a row is the index of its sample, everywhere.
+    """The samples of a data set, in order. The position of a row is the index of its sample, everywhere.
 
     Args:
         kind: Which store listed it.
         ids: Relative path or key of each sample, large_string.
-        sizes: Bytes of each sample, as it is read: of a file, or of a bundle of files.
-        labels: Label of each sample, -1 where it has none; None where no sample has one.
-        classes: Names of the classes, where they are known; a label is a position in them.
-        columns: Further columns that are not pictures, one row per sample; maybe with no column.
-        locations: Where each sample lies, for the store alone.
-        sources: The files, folders or objects that were listed: name (bytes), bytes, mtime_ns, ctime_ns, which nobody
-            can set (-1 where it does not matter), and the ETag of an object. Stores of others may leave out the last
-            two.
-        notes: What a user should know about the listing, for example what was left out; shown as warnings.
-        fields: What a sample consists of, where that is more than one thing. The bytes of each are locations, as
-            ``bytes/NAME``.
-        kept: Digest of what the manifest itself keeps of each sample, such as boxes (the locations ``data/NAME``); None
-            if there is nothing.
-        fingerprint: 32 hex digits over ids, sizes, labels and what is kept, but not times: a copy of a data set has the
-            same one.
-        file: The file of pages that ids, columns and locations lie in; None where they are in memory.
+        sizes: Bytes of each sample as it is read: of a file, or of a bundle of files.
+        labels: Label of each sample, -1 for a sample without one; None if no sample has one.
+        classes: Names of the classes, if known; a label is an index into them.
+        columns: Further columns that are not pictures, one row per sample; possibly none.
+        locations: Where each sample is stored; used only by the store.
+        sources: The files, folders or objects that were listed: name (bytes), bytes, mtime_ns, ctime_ns, which users
+            cannot set (-1 if irrelevant), and the ETag of an object. Third-party stores may omit the last two.
+        notes: Messages about the listing, for example what was left out; shown as warnings.
+        fields: The fields of a sample, if there are several. The size of each is a location named ``bytes/NAME``.
+        kept: Digest of the data that the manifest itself stores for each sample, such as boxes (the locations
+            ``data/NAME``); None if there is none.
+        fingerprint: 32 hex digits over ids, sizes, labels and stored data, but not times: a copy of a data set has the
+            same fingerprint.
+        file: The file of pages that holds ids, columns and locations; None if they are in memory.
     """
 
     kind: str
@@ -142,7 +140,7 @@ class Manifest:
         return len(self.sizes)
 
     def label(self, index: int) -> int | None:
-        """Return the label of one sample, None where the data set has none."""
+        """Return the label of one sample; None if the data set has no labels."""
         return None if self.labels is None else int(self.labels[index])
 
     def values(self, index: int, names: Sequence[str]) -> dict[str, Any]:
@@ -159,7 +157,7 @@ class Manifest:
         for name in self.columns.column_names:
             column = self.columns[name]
             digest.update(f"{name}:{column.type}:{len(column)}\n".encode())
-            for start in range(0, len(column), _DIGEST_ROWS):  # however many chunks they lie in
+            for start in range(0, len(column), _DIGEST_ROWS):  # independent of the number of chunks
                 part = whole(column.slice(start, _DIGEST_ROWS))
                 part = part.dictionary_decode() if pa.types.is_dictionary(part.type) else part
                 digest.update(memoryview(pa.record_batch([part], [name]).serialize()))
@@ -197,7 +195,7 @@ class Manifest:
 
     def __reduce__(self) -> tuple[object, ...]:
         if self.file is not None:
-            # By its descriptor, too, which works as long as this process lives: the file may have been replaced.
+            # Also by its descriptor, which works as long as this process lives: the file may have been replaced.
             own = f"/proc/{os.getpid()}/fd/{self.file.fd}"
             return (_opened_again, ((self.file.path, own), self.file.digest))
         # Through the constructor, so that arrays are read-only in the other process too.
@@ -205,14 +203,14 @@ class Manifest:
         return (type(self), (*fields, self.columns, self.locations, self.sources, self.notes, self.fields))
 
     def save(self, path: str | os.PathLike[str]) -> str:
-        """Write the manifest to one file, whole or not at all; return its digest, which `load` compares."""
+        """Write the manifest to one file, whole or not at all; return its digest, for `load` to compare."""
         rest = {f"column/{name}": self.columns[name] for name in self.columns.column_names}
         rest |= {f"location/{name}": self.locations[name] for name in self.locations.column_names}
         said = self._said() | {"columns_digest": self.columns_digest}
         arrays = {"sizes": self.sizes, "labels": self.labels, "kept": self.kept}
         present = {name: values for name, values in arrays.items() if values is not None}
         columns = pa.table({name: _in_memory(column) for name, column in rest.items()})
-        # Not synced to the disk, which can take seconds on a busy one: `load` notices what a power cut leaves.
+        # Not synced, which can take seconds on a busy disk: `load` detects a file damaged by a power cut.
         with replacing(path) as file:
             return write_pages(file, said, whole(self.ids), present, columns=columns, sources=self.sources)
 
@@ -222,8 +220,8 @@ class Manifest:
 
         Args:
             path: The file.
-            held_bytes: Size up to which all of it is held in memory.
-            digest: What `save` gave; None for whatever lies there.
+            held_bytes: Size up to which the whole manifest is held in memory.
+            digest: The result of `save`; None to accept any.
 
         Raises:
             ArtifactError: The file is missing, damaged, of another format or not a manifest.
@@ -231,7 +229,7 @@ class Manifest:
         file = PageFile(path)
         try:
             if digest not in (None, file.digest):
-                raise ArtifactError("it is another one than was expected")
+                raise ArtifactError("it is not the expected one")
             return cls._from_pages(file, is_held=file.size_bytes <= held_bytes)
         except (ArtifactError, StoreError, *ARROW_ERRORS) as error:
             file.close()
@@ -263,7 +261,7 @@ class Manifest:
             "notes": tuple(map(str, said["notes"])),
             "fields": fields_from_json(said["fields"]),
             "kept": file.array("kept"),
-            "fingerprint": said["fingerprint"],  # which the file has compared with its hashes
+            "fingerprint": said["fingerprint"],  # already checked against their hashes by the file
             "columns_digest": said["columns_digest"],
             "file": None if is_held else file,
         }
@@ -285,7 +283,7 @@ class Manifest:
         }
 
     def to_table(self) -> pa.Table:
-        """Return the manifest as one table, with all else in its metadata."""
+        """Return the manifest as one table, with everything else in its metadata."""
         arrays: dict[str, Any] = {"id": whole(self.ids), "bytes": self.sizes}
         if self.labels is not None:
             arrays["label"] = self.labels
@@ -303,10 +301,10 @@ class Manifest:
 
     @classmethod
     def from_table(cls, table: pa.Table) -> Self:
-        """Return the manifest that `to_table` gave.
+        """Return the manifest from the result of `to_table`.
 
         Raises:
-            ArtifactError: The table is no manifest, or its rows are not those that it was made of.
+            ArtifactError: The table is not a manifest, or its rows were changed.
         """
         metadata = table.schema.metadata or {}
         if _META not in metadata or _SOURCES not in metadata:
@@ -351,7 +349,7 @@ def sources_table(
     ctimes_ns: list[int] | None = None,
     etags: list[str] | None = None,
 ) -> pa.Table:
-    """Return the table of what was listed."""
+    """Return the table of the sources that were listed."""
     said = [encode_name(etag) for etag in etags or [""] * len(names)]
     columns = [[encode_name(name) for name in names], sizes, mtimes_ns, ctimes_ns or [_NOT_KNOWN] * len(names), said]
     return pa.table([pa.array(c, f.type) for c, f in zip(columns, _SOURCE_SCHEMA, strict=True)], _SOURCE_SCHEMA)
@@ -360,8 +358,8 @@ def sources_table(
 def is_as_listed(stat: os.stat_result, source: dict[str, Any]) -> bool:
     """Return whether a file or folder is the one that was listed, by a row of `Manifest.sources`.
 
-    Its time alone does not tell: archives, copies and images of containers bring theirs along, so that another version
-    of a data set may have the same ones.
+    The modification time alone is not enough: archives, copies and container images preserve it, so that another
+    version of a data set may have the same times.
     """
     return (
         stat.st_mtime_ns == source["mtime_ns"]
@@ -390,7 +388,7 @@ def fingerprint_of(
 
 
 def _opened_again(places: Sequence[str], digest: str) -> Manifest:
-    """Return a manifest of pages in another process."""
+    """Reopen a manifest of pages in another process."""
     *first, last = places
     for place in first:
         with contextlib.suppress(ArtifactError):
@@ -403,7 +401,7 @@ def _in_memory(table: Any) -> Any:
 
 
 def _kept(locations: pa.Table) -> Int64Array | None:
-    """Return a digest of what is kept of each sample."""
+    """Return a digest of the data stored for each sample."""
     names = sorted(name for name in locations.column_names if name.startswith(KEPT))
     if not names:
         return None
@@ -428,7 +426,7 @@ def _add_texts(digest: Any, texts: pa.Array) -> None:
 
 
 def _digest(locations: pa.Table) -> str:
-    # A wrong offset would give the bytes of another sample, unnoticed; ids and sizes do not cover it.
+    # A wrong offset would silently give the bytes of another sample; ids and sizes do not cover it.
     digest = hashlib.sha256()
     for name in locations.column_names:
         column = whole(locations[name])

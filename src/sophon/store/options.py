@@ -1,4 +1,4 @@
-"""What may follow the path of a data set: ``labels.csv?where=split = 'train'&label=breed``.
+"""Options that may follow the path of a data set: ``labels.csv?where=split = 'train'&label=breed``.
 
 ========  =========================================================================================
 option    meaning
@@ -17,7 +17,7 @@ masks     folders with targets: the folder of the masks, whose names are those o
 boxes     folders with targets: COCO's JSON file, or a folder of YOLO's text files or Pascal VOC's XML files
 ========  =========================================================================================
 
-Nothing is escaped: an option ends where ``&`` and the name of another one follow.
+Nothing is escaped: an option ends where ``&`` and the name of another option follow.
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ def split_options(text: str) -> tuple[str, dict[str, str]]:
 
 
 def suffixes(files: str) -> tuple[str, ...]:
-    """Return which endings of names the option `files` means, in lower case; "" for all.
+    """Return the file name endings that the option `files` selects, in lower case; "" for all.
 
     Raises:
-        ConfigError: It is not a list of such endings.
+        ConfigError: It is not a list of file name endings.
     """
     if files == ANY:
         return ("",)
     found = tuple(part.strip().lower() for part in files.split(","))
     for suffix in found:
         if not _SUFFIX.fullmatch(suffix):
-            raise ConfigError(f"files: expected endings of names such as .wav,.flac or {ANY!r}, got {files!r}")
+            raise ConfigError(f"files: expected file name endings such as .wav,.flac or {ANY!r}, got {files!r}")
     return found

@@ -1,13 +1,13 @@
 """Parquet files with a column of pictures, read at random through a cache of row groups.
 
 Concurrency:
-    A shard is opened for each row group that is decoded and closed after it, without Arrow's threads: nothing is left
-    that a fork could break. Each process has a cache of its own, bounded by `cache_bytes`.
+    A shard is opened for each row group that is decoded and closed after it, without Arrow's threads: so a fork cannot
+    break anything. Each process has its own cache, bounded by `cache_bytes`.
 
 Limits:
-    Parquet cannot return a single row: a whole row group is decoded for the first sample read from it. Samples in
-    random order want small row groups (100 rows is Hugging Face's choice for pictures) or a cache that holds the data
-    set. A row group larger than the cache is read through in small steps for every sample: slow, but bounded in memory.
+    Parquet cannot return a single row: a whole row group is decoded for the first sample read from it. Random access
+    needs small row groups (100 rows is Hugging Face's choice for pictures) or a cache that holds the data set. A row
+    group larger than the cache is scanned in small steps for every sample: slow, but bounded in memory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from sophon.store.shards import Shards, ShardStore, find_shards, shard_sources
 from sophon.store.store import Progress, describe
 
 CACHE_BYTES = 512_000_000
-_STEP = 64  # rows decoded at once while listing: some 10 MB of photos
+_STEP = 64  # rows decoded at once while listing: about 10 MB of photos
 
 
 class ParquetStore(ShardStore):
@@ -47,7 +47,7 @@ class ParquetStore(ShardStore):
         path: The folder, file or pattern that was opened.
         name: What the data set is called.
         manifest: What `scan` found there.
-        cache_bytes: How much of decoded row groups to keep in memory.
+        cache_bytes: How many bytes of decoded row groups to keep in memory.
     """
 
     kind = "parquet"
@@ -59,7 +59,7 @@ class ParquetStore(ShardStore):
         self._files = self._open_files(path, manifest.sources)
         self._cache = RowGroupCache(cache_bytes)
         self._roles: Roles | None = None
-        self._all_names = tuple(field.name for field in manifest.fields)  # those of a narrowed store are fewer
+        self._all_names = tuple(field.name for field in manifest.fields)  # a narrowed store has fewer
         self._groups, self._rows = (manifest.locations[column].to_numpy() for column in ("group", "row"))
         self._group_bytes = _group_bytes(self._shards, self._groups, manifest.sizes)
         self._look_up()
@@ -70,7 +70,7 @@ class ParquetStore(ShardStore):
     ) -> Manifest:
         """Return the manifest of one file, of a folder of files in order of their names, or of a pattern.
 
-        Pictures are read through once for their sizes, which Parquet does not keep.
+        Pictures are read once for their sizes, which Parquet does not store.
         """
         folder, names = find_shards(path, cls.suffix)
         files: list[Shard] = [(partial(_itself, folder / name), str(folder / name)) for name in names]
@@ -86,7 +86,7 @@ class ParquetStore(ShardStore):
 
     @property
     def cache_bytes(self) -> int:
-        """How much of decoded row groups is kept in memory; may be set at any time."""
+        """How many bytes of decoded row groups are kept in memory; may be set at any time."""
         return self._cache.limit_bytes
 
     @cache_bytes.setter
@@ -100,13 +100,13 @@ class ParquetStore(ShardStore):
         for name in self._names:
             value = self._value(index, self._all_names.index(name))
             if value is None:
-                remedy = "Correct the row, or have on_error say what becomes of such samples."
+                remedy = "Correct the row, or set on_error for such samples."
                 raise self._failure(index, f"field {name!r}: its row has no bytes in that column", remedy)
             found.append(value)
         return pack(found)
 
     def _value(self, index: int, column: int) -> bytes | None:
-        """Return the bytes of a sample in the column of the pictures, or in that of a further field."""
+        """Return the bytes of a sample from the picture column, or from the column of a further field."""
         shard, group, row = int(self._shards[index]), int(self._groups[index]), int(self._rows[index])
         try:
             if self._group_bytes[shard, group] > self.cache_bytes:
@@ -138,7 +138,7 @@ class ParquetStore(ShardStore):
         path = self._files.path(shard)
         self._files.check(shard, path.stat())
         with pq.ParquetFile(path, pre_buffer=False) as file:
-            if self._roles is None:  # the same in all shards: `scan` refuses them otherwise
+            if self._roles is None:  # the same in all shards: `scan` rejects them otherwise
                 self._roles = roles_of(file.schema_arrow, f"shard {path}", self._all_names)
             yield file, self._roles
 
@@ -153,7 +153,7 @@ class ParquetStore(ShardStore):
 
 @dataclass(frozen=True)
 class _Shard:
-    """What one shard holds, one row per picture."""
+    """The contents of one shard, one row per picture."""
 
     roles: Roles
     row_count: int
@@ -167,7 +167,7 @@ class _Shard:
 
 
 Shard: TypeAlias = tuple[Callable[[], Any], str]
-"""Returns a shard as a path or a file, which Arrow opens; and what to call it."""
+"""Returns a shard as a path or file for Arrow to open, and its name for messages."""
 
 
 def scan_shards(
@@ -182,11 +182,11 @@ def scan_shards(
 
     Args:
         path: What was opened.
-        names: Of the shards, in order.
-        sources: What is known of them.
+        names: Names of the shards, in order.
+        sources: Sizes and times of the shards.
         files: How to open them, in order.
-        on_progress: Called now and then.
-        fields: What a sample consists of, by the names of columns; none for the picture alone.
+        on_progress: Called from time to time.
+        fields: Columns that make up a sample; empty for the picture alone.
     """
     shards: list[_Shard] = []
     total = sum(map(_row_count, files))
@@ -201,7 +201,7 @@ def scan_shards(
         seen += shards[-1].row_count
     if not any(len(shard.sizes) for shard in shards):
         raise StoreError(
-            f"no picture found in the {total:,} rows of {path}; where the column holds paths only, embed the bytes"
+            f"no picture found in the {total:,} rows of {path}; if the column only holds paths, embed the bytes"
         )
     return _manifest(path, names, shards, sources)
 
@@ -227,7 +227,7 @@ def _scan_shard(shard: Shard, name: str, on_count: Callable[[int], None], fields
 
 def _unreadable(where: str, error: Exception) -> StoreError:
     return StoreError(
-        f"shard {where} is not a readable Parquet file: {describe(error)}. Copy it again or take it out of the folder."
+        f"shard {where} is not a readable Parquet file: {describe(error)}. Copy it again or remove it from the folder."
     )
 
 
@@ -262,9 +262,7 @@ def _scan_file(file: pq.ParquetFile, roles: Roles, name: str, on_count: Callable
         rows=(np.arange(count) - np.repeat(np.array(starts, np.int64), group_rows))[kept],
         labels=None if labels is None else pc.fill_null(labels.cast(pa.int64()), NO_LABEL).to_numpy()[kept],
         columns=columns.filter(mask).replace_schema_metadata(None) if roles.others else columns,
-        field_sizes=tuple(
-            np.maximum(found[kept], 0) for found in others
-        ),  # one without bytes is an error when it is read
+        field_sizes=tuple(np.maximum(found[kept], 0) for found in others),  # a row without bytes raises when it is read
     )
 
 
@@ -273,7 +271,7 @@ def _binary(pictures: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
 
 
 def _ids(pictures: pa.Array, roles: Roles, shard: str, start: int) -> pa.LargeStringArray:
-    """Return the file names of pictures where they have one, and shard and row where not."""
+    """Return the file names of pictures, or shard and row for those without a name."""
     numbered = pa.array([f"{shard}#{row}" for row in range(start, start + len(pictures))], pa.large_string())
     if roles.name_path is None:
         return numbered
@@ -329,7 +327,7 @@ def _kind_of(name: str) -> str:
 
 
 def _join(tables: list[pa.Table], counts: list[int]) -> pa.Table:
-    """Return tables one below the other; a column that one of them lacks is null there."""
+    """Concatenate tables; a column missing from one of them is null there."""
     names = list(dict.fromkeys(name for table in tables for name in table.column_names))
     if not names:
         return pa.table({})

@@ -1,4 +1,4 @@
-"""Which columns of a Parquet file are the picture, the label and the rest; the layout of Hugging Face's data sets."""
+"""Finds the picture, label and other columns of a Parquet file in the layout of Hugging Face's data sets."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Roles:
     Args:
         image: Column of the picture.
         bytes_path: Where its bytes are: the column itself, or ``image.bytes`` of a struct.
-        name_path: Where its file name is, or None.
+        name_path: Column of its file name, or None.
         label: Column of the label, or None.
-        classes: Names of the classes, where the file says so.
-        others: All other columns, except those that hold more bytes.
+        classes: Names of the classes, if the file has them.
+        others: All other columns, except further columns of bytes.
         fields: Further columns of bytes that belong to a sample: the name of each, and where its bytes are.
     """
 
@@ -39,7 +39,7 @@ class Roles:
 
     @property
     def columns(self) -> tuple[tuple[str, str], ...]:
-        """The columns of bytes: the picture's, and those of further fields; where the bytes of each are."""
+        """The paths of all columns of bytes: the picture's and those of further fields."""
         return ((self.image, self.bytes_path), *self.fields)
 
     def describe(self) -> str:
@@ -53,16 +53,15 @@ def roles_of(schema: pa.Schema, where: str, fields: tuple[str, ...] = ()) -> Rol
     """Return the roles of a file's columns.
 
     Args:
-        schema: Of the file.
-        where: What to call it.
-        fields: What a sample consists of: the column of the picture, or "image" for the one that is found, and further
-            ones.
+        schema: Schema of the file.
+        where: Name of the file for messages.
+        fields: Columns that make up a sample: the picture's, or "image" for the one that is found, and further ones.
 
     Raises:
-        StoreError: There is no column of pictures, or several that could be it; a field is not there.
+        StoreError: There is no column of pictures or more than one, or a field does not exist.
     """
     if len(set(schema.names)) != len(schema.names):
-        raise StoreError(f"{where} has several columns of one name: {', '.join(schema.names)}; rename them")
+        raise StoreError(f"{where} has several columns with the same name: {', '.join(schema.names)}; rename them")
     pictures = [column for column in schema if _holds_bytes(column.type)]
     by_name = {column.name: column for column in pictures}
     image = by_name.get(fields[0]) if fields else None
@@ -80,7 +79,7 @@ def roles_of(schema: pa.Schema, where: str, fields: tuple[str, ...] = ()) -> Rol
             "rename the column of pictures"
         )
     features = _features(schema)
-    # Names that begin with __ are pandas' index, an integer column that is no label.
+    # Names that begin with __ are the pandas index, an integer column that is not a label.
     integers = [column for column in schema if pa.types.is_integer(column.type) and not column.name.startswith("__")]
     named = [column for column in integers if _class_names(features, column.name)]
     label = named[0] if len(named) == 1 else _choose(integers, _LABEL_NAMES)

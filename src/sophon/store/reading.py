@@ -1,20 +1,20 @@
-"""Reading: many reads of one store at once, apart from whoever needs the bytes.
+"""Reading: many concurrent reads of one store, in threads separate from those that need the bytes.
 
-A read is a *job*: a function that reads one sample or a run of them; what it has read is passed on once it is counted.
-The jobs of one request stand in a *lane*; lanes take turns, so that a long request does not hold up a short one.
+A read is a *job*: a function that reads one sample or a run of them; the result is passed on once it has been counted.
+The jobs of one request queue in a *lane*; lanes take turns, so that a long request does not hold up a short one.
 
-How many reads are worth having under way follows from how long one takes: a store whose reads take 50 ms gives 20
-samples a second to one reader and 1,280 to sixty-four, while files in the page cache take 50 µs each, and more than a
-few readers would only get in each other's way. So there are as many as give `_WANTED_PER_S` at the time that reads were
-seen to take (Little's law), within the bounds. For the same reason a job should read several samples where reads are
-quick, and one where they are slow: see `run_samples`.
+How many concurrent reads pay off depends on how long one takes: a store whose reads take 50 ms gives 20 samples a
+second to one reader and 1,280 to sixty-four, while files in the page cache take 50 µs each, and more than a few readers
+would only get in each other's way. So the number is chosen to give `_WANTED_PER_S` at the measured read time (Little's
+law), within the bounds. For the same reason a job should read several samples if reads are quick, and one if they are
+slow: see `run_samples`.
 
-A read that does not come back cannot be stopped. After `HUNG_S` it no longer counts among those under way, so that
-others are read meanwhile; `most` of them may hang before nothing more is read from that store.
+A read that does not come back cannot be stopped. After `HUNG_S` it no longer counts, so that other reads can start;
+only when `most` reads hang does reading from that store stop.
 
-Concurrency: each job runs in a thread of the stage. Threads are started when there is something to read. They end when
-there was nothing for `_IDLE_S`, or at once when no lane is open and they do not linger. `Lane.close` may be called by
-the garbage collector in a thread that holds the stage's lock; it changes nothing that the holder relies on.
+Concurrency: each job runs in a thread of the stage. Threads are started when there is something to read. They end after
+`_IDLE_S` without work, or at once if no lane is open and they do not linger. `Lane.close` may be called by the garbage
+collector in a thread that holds the stage's lock; it changes nothing that the holder relies on.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from dataclasses import dataclass
 from sophon.errors import ConfigError
 from sophon.process.renewal import renew_after_fork
 
-MOST_READS = 64  # a shelf of disks or a network file system is at its best by then; a thread costs some 30 KB
-MOST_BYTES = 256 << 20  # under way: 64 reads of 4 MB each
-HUNG_S = 10.0  # a hundred times what a healthy store takes
+MOST_READS = 64  # enough to saturate a disk array or a network file system; a thread costs about 30 KB
+MOST_BYTES = 256 << 20  # being read: 64 reads of 4 MB each
+HUNG_S = 10.0  # a hundred times the read time of a healthy store
 _WANTED_PER_S = 4_000.0  # reads; with photos of 100 KB that is 400 MB/s, about what a core can send
 QUICK_S = 0.001
-"""Of a quick read; two threads that fetch get 2,000 samples a second then, without any further thread."""
-_LOCKED_S = 0.01  # two of the intervals after which Python's lock changes hands
-_LATEST = 16  # reads that are looked back at
-_LEAST_AT_ONCE = 2  # one is read while what the other has read is sent
-_RUN_S = 0.02  # that a job may take where it reads several samples: lanes take turns between jobs
-_IDLE_S = 0.2  # that a thread waits for the next read: a loader needs a few ms between two requests
-_WEIGHT = 0.2  # of the newest job on average of what a read takes
+"""Time of a quick read; two fetching threads then get 2,000 samples a second without a further thread."""
+_LOCKED_S = 0.01  # twice the switch interval of Python's lock
+_LATEST = 16  # number of recent reads considered
+_LEAST_AT_ONCE = 2  # one reads while the other's result is sent
+_RUN_S = 0.02  # time of a job that reads several samples: lanes take turns between jobs
+_IDLE_S = 0.2  # how long a thread waits for the next read: a loader needs a few ms between two requests
+_WEIGHT = 0.2  # weight of the newest job in the average read time
 
 Job = Callable[[], Callable[[], None] | None]
-"""Reads, and returns what passes on the result, if that is left to do; neither may raise."""
+"""Reads, and returns a function that passes on the result, if needed; neither may raise."""
 
 
 @dataclass(slots=True)
@@ -64,9 +64,9 @@ class Reading:
     """The reading stage of one store.
 
     Args:
-        most: Reads under way at once.
+        most: Number of concurrent reads.
         most_bytes: Bytes of the samples that are being read, beyond which no further read begins.
-        lingers: Whether threads wait a moment for another lane when the last one was closed.
+        lingers: Whether threads wait a moment for another lane after the last one is closed.
     """
 
     def __init__(self, most: int = MOST_READS, most_bytes: int = MOST_BYTES, lingers: bool = False) -> None:
@@ -84,10 +84,10 @@ class Reading:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Begin anew in a forked child, where the threads are not."""
+        """Start afresh in a forked child, which does not have the threads."""
         self._lock = threading.RLock()  # reentrant: the garbage collector may close a lane at any moment
         self._wanted = threading.Condition(self._lock)
-        self._lanes: deque[Lane] = deque()  # those with something to read, in turns
+        self._lanes: deque[Lane] = deque()  # lanes with something to read, in turn
         self._under_way: dict[int, _UnderWay] = {}
         self._under_way_bytes = 0
         self._hung = 0
@@ -98,22 +98,22 @@ class Reading:
 
     @property
     def each_s(self) -> float | None:
-        """How long the read of a sample takes, lately; None before the first."""
+        """Recent read time of a sample; None before the first read."""
         return self._each_s
 
     @property
     def is_quick(self) -> bool:
-        """Whether reads are so quick that handing their bytes on from another thread would cost more than they do.
+        """Whether reads are so quick that passing bytes between threads would cost more than reading them.
 
-        A read that was quick may look slow, since its thread then waits for Python's lock. So one in four that is quick
-        tells of a quick store, unless the others are slower than that lock can make them.
+        A read that was quick may look slow, since its thread then waits for Python's lock. So one quick read in four
+        indicates a quick store, unless the others are slower than the lock can explain.
         """
         latest_s = sorted(self._latest_s.copy())  # a copy, since other threads add to it
         return bool(latest_s) and latest_s[(len(latest_s) - 1) // 4] < QUICK_S and (self._each_s or 0.0) < _LOCKED_S
 
     @property
     def at_once(self) -> int:
-        """How many reads are worth having under way."""
+        """How many concurrent reads pay off."""
         if self._each_s is None:
             return min(_LEAST_AT_ONCE, self.most)
         return min(max(math.ceil(_WANTED_PER_S * self._each_s), _LEAST_AT_ONCE), self.most)
@@ -125,7 +125,7 @@ class Reading:
 
     @property
     def under_way(self) -> int:
-        """How many reads are under way, those that hang included."""
+        """How many reads are running, including those that hang."""
         return len(self._under_way)
 
     @property
@@ -134,11 +134,11 @@ class Reading:
         return self._under_way_bytes
 
     def lane(self, *, in_order: bool = False) -> Lane:
-        """Return a lane for the reads of one request; in order, each begins when the one before it has ended."""
+        """Return a lane for the reads of one request; if in order, each starts after the previous one has ended."""
         return Lane(self, in_order)
 
     def learn(self, seconds: float, samples: int = 1) -> None:
-        """Note how long a read took that was made elsewhere, or by a job."""
+        """Record the duration of a read made elsewhere or by a job."""
         each_s = seconds / max(samples, 1)
         known = self._each_s
         self._latest_s.append(each_s)
@@ -154,12 +154,12 @@ class Reading:
             self._staff()
 
     def staff(self) -> None:
-        """Start what may be started; called now and then by whoever waits, since a read may have come to hang."""
+        """Start threads as needed; called from time to time by waiting threads, since a read may hang."""
         with self._lock:
             self._staff()
 
     def close(self) -> None:
-        """Read nothing more; reads under way end by themselves."""
+        """Start no more reads; those in progress end by themselves."""
         with self._lock:
             self._is_closed = True
             self._lanes.clear()
@@ -168,7 +168,7 @@ class Reading:
     # --- called with the lock held ------------------------------------------------------------------------------------
 
     def _staff(self) -> None:
-        """Wake or start a thread, if one more read may be under way."""
+        """Wake or start a thread, if one more read may start."""
         if self._is_closed or not self._lanes or not self._may_start():
             return
         if self._idle:
@@ -201,7 +201,7 @@ class Reading:
                 continue
             try:
                 waiting = lane.waiting.popleft()
-            except IndexError:  # it was closed meanwhile
+            except IndexError:  # it was closed in the meantime
                 continue
             if lane.waiting:
                 self._lanes.append(lane)
@@ -220,7 +220,7 @@ class Reading:
                 lane, waiting = taken
                 self._under_way[number] = _UnderWay(time.monotonic(), waiting.size_bytes)
                 self._under_way_bytes += waiting.size_bytes
-                self._staff()  # the next one, if there is any
+                self._staff()  # take the next job, if there is one
             start_s, pass_on = time.monotonic(), None
             try:
                 if not lane.is_closed:
@@ -229,10 +229,15 @@ class Reading:
                 self._ended(number, lane, waiting, time.monotonic() - start_s)
             if pass_on is not None:
                 pass_on()
-            del taken, lane, waiting, pass_on  # they hold a request, which must not be kept while this thread waits
+            del (
+                taken,
+                lane,
+                waiting,
+                pass_on,
+            )  # these keep a request alive, which must not happen while this thread waits
 
     def _await(self) -> tuple[Lane, _Waiting] | None:
-        """Wait for a job; None if this thread is to end."""
+        """Wait for a job; None if this thread should end."""
         while not self._is_closed:
             if self._lanes and self._may_start() and (taken := self._take()) is not None:
                 return taken
@@ -265,7 +270,7 @@ class Reading:
     def opened(self, by: int) -> None:
         """Count the lanes that are open."""
         with self._lock:
-            self._open = max(self._open + by, 0)  # after a fork there are lanes of the parent's
+            self._open = max(self._open + by, 0)  # after a fork there may be lanes of the parent
             if not self._open:
                 self._wanted.notify_all()
 
@@ -275,12 +280,12 @@ class Lane:
 
     Args:
         reading: The stage.
-        in_order: Whether each read begins when the one before it has ended.
+        in_order: Whether each read starts only after the previous one has ended.
 
     Attributes:
-        waiting: Jobs that have not begun.
-        under_way: Number of jobs that have begun and not ended.
-        read_s: Seconds that its reads took, summed over those at once.
+        waiting: Jobs that have not started.
+        under_way: Number of jobs that have started and not ended.
+        read_s: Total seconds of its reads, with concurrent ones added up.
         read_bytes: Bytes of the samples read.
         reads: Samples read.
     """
@@ -310,7 +315,7 @@ class Lane:
         self._reading.add(self, _Waiting(job, samples, size_bytes))
 
     def close(self) -> None:
-        """Drop what has not begun; what is being read is nobody's any more."""
+        """Drop jobs that have not started; results of running ones are discarded."""
         self.is_closed = True
         self.waiting.clear()
         if self._is_open:

@@ -5,7 +5,7 @@ Concurrency:
     a different row group.
 
 Limits:
-    Row groups that are being decoded or read from are not counted: the peak is the bound plus one row group per thread.
+    Row groups being decoded or read are not counted: the peak is the bound plus one row group per thread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Key: TypeAlias = tuple[int, ...]
 
 
 class RowGroupCache:
-    """Keeps the row groups used last.
+    """Keeps the most recently used row groups.
 
     Args:
         limit_bytes: How many bytes of them to keep; 0 keeps none.
@@ -47,7 +47,7 @@ class RowGroupCache:
         groups = _cache_of(limit_bytes)
         with self._lock:
             while self._groups:
-                self._keep(groups, *self._groups.popitem())  # the one used longest ago comes first
+                self._keep(groups, *self._groups.popitem())  # the least recently used comes first
             self._groups = groups
 
     @property
@@ -96,7 +96,7 @@ class RowGroupCache:
 
     @staticmethod
     def _keep(groups: LRUCache[Key, pa.ChunkedArray], key: Key, group: pa.ChunkedArray) -> None:
-        if group.nbytes <= groups.maxsize:  # a larger one would be refused
+        if group.nbytes <= groups.maxsize:  # a larger one would be rejected
             groups[key] = group
 
 

@@ -1,8 +1,8 @@
-"""Shards: data sets that are a few large files, given as one file, a folder or a pattern.
+"""Shards: data sets stored in a few large files, given as one file, a folder or a pattern.
 
 Concurrency:
     `ShardFiles` keeps a bounded number of files open and is read with `pread` only, so that threads and forked children
-    share no position. A file that falls out of the bound is closed when the last thread that reads from it is done.
+    share no position. A file beyond the bound is closed when the last thread that reads from it is done.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _SPLIT = re.compile(r"(.+)-\d+-of-\d+\.\w+")  # train-00000-of-00042.parquet
 
 
 def find_shards(path: Path, suffix: str) -> tuple[Path, list[str]]:
-    """Return the folder in which shards lie, and their names in order.
+    """Return the folder of the shards, and their names in order.
 
     Args:
         path: One shard, a folder of shards, or a pattern such as ``train-*.tar``.
-        suffix: What the names of shards end with, in upper or lower case.
+        suffix: Ending of the shards' names, in upper or lower case.
 
     Raises:
         StoreError: The folder cannot be listed.
-        ConfigError: The folder holds several splits, which nobody wants to train on at once.
+        ConfigError: The folder holds several splits, which are not meant to be used together.
     """
     if path.is_file():
         return path.parent, [path.name]
@@ -44,7 +44,7 @@ def find_shards(path: Path, suffix: str) -> tuple[Path, list[str]]:
     try:
         found = sorted(entry.name for entry in folder.glob(pattern) if _is_shard(entry, suffix))
     except OSError as error:
-        raise StoreError(f"cannot list {folder}: {describe(error)}. Check that it may be read.") from error
+        raise StoreError(f"cannot list {folder}: {describe(error)}. Check its permissions.") from error
     splits = sorted({match[1] for match in map(_SPLIT.fullmatch, found) if match})
     if pattern == "*" and len(splits) > 1:
         raise ConfigError(
@@ -54,7 +54,7 @@ def find_shards(path: Path, suffix: str) -> tuple[Path, list[str]]:
 
 
 def is_pattern(path: Path) -> bool:
-    """Return whether a path names several files by a pattern; a file of that very name comes first."""
+    """Return whether a path names several files by a pattern; an existing file of that exact name takes precedence."""
     return has_magic(path.name) and not path.exists()
 
 
@@ -85,11 +85,11 @@ class Shards:
         self._listed = list(zip(sources["bytes"].to_pylist(), sources["mtime_ns"].to_pylist(), strict=True))
 
     def path(self, shard: int) -> Path:
-        """Return where a shard lies."""
+        """Return the path of a shard."""
         return self._paths[shard]
 
     def changed_ns(self, shard: int) -> int:
-        """Return a shard's time when it was listed; a shard that has changed since cannot be read any more."""
+        """Return a shard's modification time when it was listed; a shard changed since then cannot be read."""
         return int(self._listed[shard][1])
 
     def check(self, shard: int, stat: os.stat_result) -> None:
@@ -102,7 +102,7 @@ class ShardStore(Store):
     """A store whose samples are in shards.
 
     Attributes:
-        suffix: What the names of its shards end with.
+        suffix: Ending of its shards' names.
     """
 
     suffix: ClassVar[str]
@@ -121,12 +121,12 @@ class ShardStore(Store):
             return False
 
     def changed_ns(self, index: int) -> int:
-        """Return the time of the shard that holds a sample."""
+        """Return the modification time of the shard that holds a sample."""
         return self._files.changed_ns(int(self._shards[index]))
 
 
 class ShardFiles(Shards):
-    """Shards that are kept open, opened when they are needed.
+    """Shards that are opened when needed and kept open.
 
     Args:
         path: The folder, file or pattern that was opened.
@@ -147,7 +147,7 @@ class ShardFiles(Shards):
         self._open.update(files)
 
     def pread(self, shard: int, offset: int, size: int) -> bytes:
-        """Return bytes of a shard; fewer than asked for where it ends.
+        """Return bytes of a shard; fewer than asked for at its end.
 
         Raises:
             OSError: The shard cannot be opened or read, or is not the file that was listed.
@@ -157,7 +157,7 @@ class ShardFiles(Shards):
         return pread(file.fd, offset, size)
 
     def pread_into(self, shard: int, offset: int, space: memoryview) -> int:
-        """Read bytes of a shard into memory, and return how many; fewer than it holds where the shard ends.
+        """Read bytes of a shard into a buffer, and return how many; fewer than the buffer holds at the shard's end.
 
         Raises:
             OSError: As for `pread`.
@@ -190,7 +190,7 @@ class _File:
 
     def __init__(self, path: Path) -> None:
         self.fd = -1
-        # O_NONBLOCK, so as not to wait forever if somebody has put a pipe in the place of a shard.
+        # O_NONBLOCK, so as not to wait forever if a pipe has replaced a shard.
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
     def __del__(self) -> None:
@@ -199,7 +199,7 @@ class _File:
 
 
 def pread(fd: int, offset: int, size: int) -> bytes:
-    """Return bytes of a file; fewer than asked for only where it ends."""
+    """Return bytes of a file; fewer than asked for only at its end."""
     data = os.pread(fd, size, offset)
     if len(data) == size or not data:
         return data

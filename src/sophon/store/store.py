@@ -1,19 +1,19 @@
-"""The contract of a store: where raw samples lie, and how one is read.
+"""The contract of a store, which holds raw samples and reads them one by one.
 
 If a store is inconsistent with the following, it is a bug:
 
-- `scan` looks at a path once and returns its manifest. The same data give the same manifest, wherever they lie.
-- `unchanged` says whether a manifest still describes what lies at a path, and is much cheaper than `scan`.
-- `opens` says whether a path is surely one of this store's. Those that others have added to the table are asked first.
-- `options` names what may follow a path (`store/options`) and is for this store; `scan` then takes a third argument.
-- `changed_ns(index)` is another number whenever the bytes of a sample may have changed.
+- `scan` looks at a path once and returns its manifest. The same data give the same manifest, wherever they are stored.
+- `unchanged` tells whether a manifest still describes the data at a path, and is much cheaper than `scan`.
+- `opens` tells whether a path definitely belongs to this store. Third-party stores in the table are asked first.
+- `options` names the path options (`store/options`) that this store takes; `scan` then takes a third argument.
+- `changed_ns(index)` is a different number whenever the bytes of a sample may have changed.
 - `read(index)` returns the bytes of one sample or raises `StoreError`; it never returns other bytes, nor more or fewer
-  of them than the manifest says. `read_into(index, space)` puts the same bytes into memory of the caller.
+  of them than the manifest says. `read_into(index, space)` puts the same bytes into the caller's memory.
 
 Concurrency:
     `read` may be called from any number of threads, and in a child after a fork: stores keep no file position, and
-    replace their locks in the child. A store that is pickled for a spawned process takes its manifest along, so that
-    both processes mean the same sample by the same index.
+    replace their locks in the child. A store that is pickled for a spawned process carries its manifest, so that an
+    index means the same sample in both processes.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from sophon.store.address import Place
 from sophon.store.fields import chosen
 from sophon.store.manifest import Manifest
 
-MOST_SAMPLE_BYTES = 1 << 30  # as much as a payload may have; a file that claims more is not read
+MOST_SAMPLE_BYTES = 1 << 30  # the largest payload; a larger file is not read
 Progress: TypeAlias = Callable[[int, int | None], None]
-"""Called while a data set is listed: samples found so far, and how many there will be where that is known."""
+"""Called while a data set is listed, with the number of samples found so far and the total, if known."""
 
 
 class Store(ABC):
-    """One data set, opened.
+    """An open data set.
 
     Args:
         path: The folder, file, pattern or address that was opened.
-        name: What the data set is called, for example in URLs.
+        name: Name of the data set, for example in URLs.
         manifest: What `scan` found there.
     """
 
     kind: ClassVar[str]
-    index_at: str | None = None  # where its window index lies, if the user has said so
+    index_at: str | None = None  # location of its window index, if the user has given it
     options: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, path: Place, name: str, manifest: Manifest) -> None:
@@ -58,18 +58,18 @@ class Store(ABC):
 
     @classmethod
     def opens(cls, path: Path) -> bool:  # noqa: ARG003 - part of the contract
-        """Return whether what lies at a path is for this store; stores of sophon's own are recognised by the table."""
+        """Return whether the data at a path is for this store; the table recognises built-in stores itself."""
         return False
 
     @classmethod
     @abstractmethod
     def scan(cls, path: Path, on_progress: Progress | None = None) -> Manifest:
-        """Return the manifest of what lies at a path."""
+        """Return the manifest of the data at a path."""
 
     @classmethod
     @abstractmethod
     def unchanged(cls, path: Path, manifest: Manifest) -> bool:
-        """Return whether a manifest, made earlier, still describes what lies at a path."""
+        """Return whether an earlier manifest still describes the data at a path."""
 
     def read(self, index: int) -> bytes:
         """Return the bytes of one sample.
@@ -86,7 +86,7 @@ class Store(ABC):
         return data
 
     def read_into(self, index: int, space: memoryview) -> None:
-        """Put the bytes of one sample into memory of the caller, so that many samples can lie there side by side.
+        """Put the bytes of one sample into the caller's memory, so that many samples can be placed side by side.
 
         Args:
             index: Position in the manifest, 0 … len - 1.
@@ -101,14 +101,14 @@ class Store(ABC):
         self._check_size(index, self._read_into(index, space))
 
     def read_run(self, indexes: Sequence[int], space: memoryview) -> tuple[list[int], dict[int, StoreError]]:
-        """Put the bytes of several samples side by side into memory of the caller; what fails leaves no gap there.
+        """Put the bytes of several samples side by side into the caller's memory; a failed read leaves no gap.
 
         Args:
             indexes: Positions in the manifest.
             space: Writable memory of at least as many bytes as the manifest lists for these samples.
 
         Returns:
-            Where each sample that was read ends, in order, and why the others were not, by their place in `indexes`.
+            Where each sample that was read ends, in order, and why the others failed, by their position in `indexes`.
         """
         ends: list[int] = []
         failed: dict[int, StoreError] = {}
@@ -130,7 +130,7 @@ class Store(ABC):
         if not 0 <= index < len(self):
             raise StoreError(f"data set {self.name!r} has samples 0 … {len(self) - 1}, got index {index}")
         if self.manifest.sizes[index] > MOST_SAMPLE_BYTES:
-            problem = f"it has {self.manifest.sizes[index]:,} bytes, and {MOST_SAMPLE_BYTES:,} are read at most"
+            problem = f"it has {self.manifest.sizes[index]:,} bytes, more than the limit of {MOST_SAMPLE_BYTES:,}"
             raise self._failure(index, problem, "Leave it out.")
         return index
 
@@ -142,7 +142,7 @@ class Store(ABC):
 
     @abstractmethod
     def changed_ns(self, index: int) -> int:
-        """Return when the file or shard that holds a sample was last changed, as its file system says.
+        """Return the time of the last change to the file or shard that holds a sample, according to its file system.
 
         Raises:
             StoreError: It cannot be examined.
@@ -150,23 +150,23 @@ class Store(ABC):
 
     @abstractmethod
     def _read(self, index: int) -> bytes:
-        """Return the bytes of a sample that exists."""
+        """Return the bytes of an existing sample."""
 
     def _read_into(self, index: int, space: memoryview) -> int:
-        """Put the bytes of a sample that exists into memory, and return how many there are; stores may save a copy."""
+        """Put the bytes of an existing sample into memory, and return how many; overridden where that saves a copy."""
         data = self._read(index)
         if len(data) == len(space):
             space.cast("B")[:] = data  # Arrow's memory is of signed bytes
         return len(data)
 
     def close(self) -> None:
-        """Release what is held open; from now on reads are refused."""
+        """Release open resources; further reads raise."""
         self._closed = True
 
     def narrowed(self, names: Sequence[str]) -> Store:
-        """Return the same samples with only their first field and those of some names.
+        """Return the same samples with only their first field and the named ones.
 
-        The new store shares what is held open with this one, and is closed with it.
+        The new store shares open resources with this one, and is closed with it.
 
         Raises:
             ConfigError: There is no such field.
@@ -180,10 +180,10 @@ class Store(ABC):
         return narrow
 
     def _look_up(self) -> None:  # noqa: B027 - only stores whose samples may have several fields need it
-        """Take from the manifest where things lie; it was narrowed."""
+        """Look up locations in the manifest again after it was narrowed."""
 
     def holding(self, manifest: Manifest) -> Store:
-        """Return a store of other samples of the same data, as a manifest made from this one's says."""
+        """Return a store of other samples of the same data, given a manifest derived from this store's."""
         return type(self)(self.path, self.name, manifest)
 
     def _failure(self, index: int, problem: str, remedy: str) -> StoreError:
@@ -210,7 +210,7 @@ class Store(ABC):
 
 
 def describe(error: Exception) -> str:
-    """Return what went wrong in one line, without the path, which the surrounding message names already."""
+    """Return an error as one line, without the path, which the surrounding message already names."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     lines = text.strip().splitlines()
     return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
@@ -222,7 +222,7 @@ def fill(fd: int, space: memoryview, offset: int | None = None) -> int:
     Args:
         fd: The file.
         space: Writable memory.
-        offset: Where in the file to begin, without moving its position; None for where it stands.
+        offset: Where in the file to start, without moving its position; None for the current position.
     """
     done = 0
     while done < len(space):  # Linux reads at most 2 GB at once, and network file systems may read less

@@ -1,4 +1,4 @@
-"""The table of stores: a new one is one file, one row here and one test."""
+"""The table of stores: a new store is one file, one row here and one test."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ STORES: dict[str, type[Store]] = {
     "tar": TarStore,
     "parquet": ParquetStore,
 }
-"""Stores by kind. A store of one's own is one more row: ``STORES["mine"] = MyStore``; see `Store.opens`."""
+"""Stores by kind. To add your own, add a row: ``STORES["mine"] = MyStore``; see `Store.opens`."""
 
-_OWN = frozenset(STORES)  # of sophon: their paths are recognised here
+_OWN = frozenset(STORES)  # built in: their paths are recognised here
 _SHARDS = {store.suffix: kind for kind, store in STORES.items() if issubclass(store, ShardStore)}
 
 
@@ -52,16 +52,16 @@ def open_store(
     cache_dir: str | os.PathLike[str] | None = None,
     on_progress: Progress | None = None,
 ) -> Store:
-    """Open a data set of any kind; list it if that was not done before.
+    """Open a data set of any kind; list it if it has not been listed before.
 
     Args:
         path: A folder of pictures, a listing (CSV, JSON lines or Parquet), a tar or Parquet file, a folder of these,
             a pattern such as ``data/train-*.tar``, or the address of any of these in an object store, such as
             ``s3://bucket/train``. Options may follow: ``labels.csv?where=split = 'train'``.
-        name: What the data set is called; by default the last part of its path.
+        name: Name of the data set; by default the last part of its path.
         cache_dir: Where manifests are kept; by default ``$XDG_CACHE_HOME/sophon`` or ``~/.cache/sophon``.
-        on_progress: Called while the data set is listed: samples found so far, and how many there will be where that
-            is known.
+        on_progress: Called while the data set is listed, with the number of samples found so far and the total, if
+            known.
 
     Raises:
         ConfigError: There is nothing at the path, no data set, or several kinds of data at once; an option is wrong.
@@ -84,7 +84,7 @@ def open_store(
         title = _title(place) if name is None else name
         manifest = _manifest(place, options, ManifestCache(cache_dir), on_progress)
     except OSError as error:
-        raise StoreError(f"cannot look at {place}: {describe(error)}. Check the path and its rights.") from error
+        raise StoreError(f"cannot access {place}: {describe(error)}. Check the path and its permissions.") from error
     for note in manifest.notes:
         warnings.warn(note, stacklevel=2)
     return STORES[manifest.kind](place, title, _selected(manifest, options, place))
@@ -93,7 +93,7 @@ def open_store(
 def _open_bucket(
     text: str, name: str | None, options: dict[str, str], cache: ManifestCache, on_progress: Progress | None
 ) -> Store:
-    # Those who have no object stores need neither the library nor the time to load this.
+    # Users without object stores need neither the library nor the time to load it.
     from sophon.store.bucket.table import make_store, open_manifest
 
     address = parse_address(text)
@@ -114,7 +114,7 @@ def _open_bucket(
 
 def _manifest(path: Path, options: dict[str, str], cache: ManifestCache, on_progress: Progress | None) -> Manifest:
     told = {name: value for name, value in options.items() if name != "where"}
-    # A listing that appears or changes beside a folder does not change the folder, but its manifest.
+    # A listing that appears or changes next to a folder changes the manifest but not the folder.
     key = _key(options, listings_of(path) if path.is_dir() else [])
     manifest = cache.load(path, key)
     if manifest is not None and manifest.kind in STORES and STORES[manifest.kind].unchanged(path, manifest):
@@ -123,7 +123,9 @@ def _manifest(path: Path, options: dict[str, str], cache: ManifestCache, on_prog
     store: Any = STORES[kind]
     unfit = sorted(set(told) - store.options)
     if unfit:
-        raise ConfigError(f"{path}: option {unfit[0]!r} is not for {_ARTICLES.get(kind, f'a {kind}')}; leave it out")
+        raise ConfigError(
+            f"{path}: option {unfit[0]!r} does not apply to {_ARTICLES.get(kind, f'a {kind}')}; leave it out"
+        )
     listed_at_s = time.time()
     given = {name: value for name, value in options.items() if name in store.options}
     manifest = store.scan(path, on_progress, given) if given else store.scan(path, on_progress)
@@ -148,7 +150,7 @@ def _key(options: dict[str, str], listings: list[Path]) -> str:
 
 
 def _selected(manifest: Manifest, options: dict[str, str], path: Place) -> Manifest:
-    """Return the samples that the option `where` selects, for stores that do not look at it themselves."""
+    """Return the samples that the option `where` selects, for stores that do not handle it themselves."""
     where = options.get("where")
     if where is None or (manifest.kind in STORES and "where" in STORES[manifest.kind].options):
         return manifest
@@ -158,7 +160,7 @@ def _selected(manifest: Manifest, options: dict[str, str], path: Place) -> Manif
     facts |= {name: whole(manifest.columns[name]) for name in manifest.columns.column_names}
     rows = np.flatnonzero(matches(where, pa.table(facts)))
     if not len(rows):
-        raise StoreError(f"{path}: no sample is one where {where}; check the condition")
+        raise StoreError(f"{path}: no sample matches where={where}; check the condition")
     return manifest.select(rows)
 
 
@@ -194,16 +196,16 @@ def recognise(path: Path, options: dict[str, str] | None = None) -> str:
             ".parquet file or a folder of these"
         )
     if not find_shards(path, suffix)[1]:
-        raise ConfigError(f"no file is named like {path}; check the pattern")
+        raise ConfigError(f"no file matches {path}; check the pattern")
     return kind
 
 
 def _is_listing(path: Path) -> bool:
-    """Return whether a Parquet file holds paths and no bytes."""
+    """Return whether a Parquet file contains paths and no bytes."""
     try:
         return may_list(pq.read_schema(path))
     except ARROW_ERRORS:
-        return False  # the store says what is wrong with it
+        return False  # the store reports what is wrong with it
 
 
 def _recognise_folder(path: Path, options: dict[str, str]) -> str:
@@ -219,7 +221,7 @@ def _recognise_folder(path: Path, options: dict[str, str]) -> str:
                 elif suffix in IMAGE_SUFFIXES:
                     found.add("folder")
     except OSError as error:
-        raise StoreError(f"cannot list {path}: {describe(error)}. Check that it may be read.") from error
+        raise StoreError(f"cannot list {path}: {describe(error)}. Check its permissions.") from error
     if not count:
         raise StoreError(f"{path} is empty; expected pictures, class folders, or .tar or .parquet files")
     if len(found) > 1:
@@ -227,7 +229,7 @@ def _recognise_folder(path: Path, options: dict[str, str]) -> str:
             f"{path} holds several kinds of data at once ({', '.join(sorted(found))}); "
             "open one file or a pattern such as *.tar, or keep them apart"
         )
-    # Folders beside shards are left alone; without shards they are classes.
+    # Folders next to shards are ignored; without shards they are classes.
     kind = found.pop() if found else "folder"
     if kind == "folder" and "files" not in options and find_listing(path, options.get("listing")) is not None:
         return ListingStore.kind

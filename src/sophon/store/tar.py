@@ -1,4 +1,4 @@
-"""Tar shards in WebDataset's naming, indexed by offset and read in place.
+"""Tar shards with WebDataset's naming, indexed by offset and read in place.
 
 Concurrency:
     A sample is read with one `pread`; a bounded number of shards is open.
@@ -30,8 +30,8 @@ from sophon.store.store import Progress, describe
 from sophon.store.tar_samples import Opened, ShardSamples, opened_file, scan_shard
 
 IMAGE = "image"
-"""The field that is any picture, by the usual endings."""
-_LOCATIONS = ("offset", "bytes")  # of each field, as NAME/field
+"""The field for a picture of any format, by the usual endings."""
+_LOCATIONS = ("offset", "bytes")  # of each field, written NAME/field
 _ENDING = re.compile(r"[\w-]+(\.[\w-]+)*")
 
 
@@ -54,12 +54,13 @@ class TarStore(ShardStore):
     ) -> Manifest:
         """Return the manifest of one shard, of a folder of shards in order of their names, or of a pattern.
 
-        With the option `files` its samples are members with other endings, or any; with `fields` a sample has several.
+        With the option `files`, members with other endings, or all members, are samples; with `fields`, a sample has
+        several members.
         """
         folder, names = find_shards(path, cls.suffix)
         sources = shard_sources(folder, names)
         with ExitStack() as stack:
-            # One at a time, as they are asked for: there may be more of them than files may be open.
+            # One at a time, on demand: there may be more shards than the process may have open files.
             shards = (_entered(stack, folder / name) for name in names)
             return scan_tars(path, names, sources, shards, on_progress, options)
 
@@ -68,7 +69,7 @@ class TarStore(ShardStore):
         return ShardFiles(path, sources)
 
     def _look_up(self) -> None:
-        # Of every field: where it begins in its shard, and how long it is.
+        # For every field: its offset in the shard and its length.
         manifest = self.manifest
         self._places = [(manifest.locations["offset"].to_numpy(), manifest.sizes)]
         if manifest.fields:
@@ -94,7 +95,7 @@ class TarStore(ShardStore):
 
     def _unreadable(self, index: int, shard: int, error: OSError) -> StoreError:
         problem = f"its shard {self._files.path(shard)} cannot be read: {describe(error)}"
-        return self._failure(index, problem, "Put the shard back or open the data set again.")
+        return self._failure(index, problem, "Restore the shard or open the data set again.")
 
     def close(self) -> None:
         """Close the shards."""
@@ -103,7 +104,7 @@ class TarStore(ShardStore):
 
 
 def _entered(stack: ExitStack, path: Path) -> Opened:
-    stack.close()  # the one before
+    stack.close()  # the previous format
     return stack.enter_context(opened_file(path))
 
 
@@ -121,11 +122,11 @@ def scan_tars(
     Args:
         path: What was opened.
         names: Names of the shards, in order.
-        sources: What is known of them.
+        sources: Sizes and times of the shards.
         shards: How to read them, in order.
-        on_progress: Called now and then.
-        options: What followed the path.
-        each: Scans them one after another, or many at once.
+        on_progress: Called from time to time.
+        options: The options after the path.
+        each: Scans the shards one after another, or many at once.
     """
     files, said = (options or {}).get("files"), (options or {}).get("fields")
     endings = IMAGE_SUFFIXES if files is None else suffixes(files)
@@ -154,14 +155,14 @@ def scan_tars(
 
 
 def _fields(said: str, files: str | None) -> tuple[Field, ...]:
-    """Return the fields that the option `fields` means.
+    """Return the fields named in the option `fields`.
 
     Raises:
         ConfigError: It is not a list of endings.
     """
     names = [part.strip().lower().removeprefix(".") for part in said.split(",")]
     if files is not None:
-        raise ConfigError("fields and files: expected one of them; the first of the fields says what a sample is")
+        raise ConfigError("fields and files: give only one of them; the first field already defines what a sample is")
     if len(set(names)) < len(names) or not all(_ENDING.fullmatch(name) for name in names):
         raise ConfigError(f"fields: expected different endings of members such as {IMAGE},seg.png,npy, got {said!r}")
     if IMAGE in names[1:]:
@@ -176,10 +177,10 @@ def _is_picture(name: str) -> bool:
 def _nothing_found(path: Place, names: list[str], files: str | None, fields: str | None) -> StoreError:
     shards = f"{len(names)} {'shard' if len(names) == 1 else 'shards'} of {path}"
     if fields is not None:
-        return StoreError(f"no sample with all of {fields} found in the {shards}; expected members of one key each")
+        return StoreError(f"no sample with all of {fields} found in the {shards}; expected members with the same key")
     return StoreError(
         f"no {'picture' if files is None else files} found in the {shards}; expected members such as 0001.jpg and "
-        f"0001.cls; {path}?files=.npy takes files of another kind"
+        f"0001.cls; use {path}?files=.npy for files of another kind"
     )
 
 
@@ -237,8 +238,8 @@ def _notes(
     if missing:
         notes.append(f"{missing:,} samples in {path} have no picture and are left out")
     doubled = sum(shard.several_images for shard in shards)
-    if doubled and not fields:  # else the user has said which members count
-        notes.append(f"{doubled:,} pictures in {path} are left out since their sample has another one")
+    if doubled and not fields:  # otherwise the user has chosen the members
+        notes.append(f"{doubled:,} pictures in {path} are left out because their sample has another one")
     lacking = sum(shard.without_field for shard in shards)
     if lacking:
         notes.append(f"{lacking:,} samples in {path} lack one of the fields and are left out")
@@ -246,5 +247,5 @@ def _notes(
         notes.append(f"{unlabelled:,} of {count:,} samples in {path} have no label and get {NO_LABEL}")
     cut = [name for name, shard in zip(names, shards, strict=True) if not shard.ended]
     if cut:
-        notes.append(f"{len(cut)} shards in {path} have no end mark and may be cut short, the first is {cut[0]}")
+        notes.append(f"{len(cut)} shards in {path} have no end marker and may be truncated; the first is {cut[0]}")
     return notes

@@ -9,7 +9,8 @@ Byte layout: blocks of 512 bytes. A header block, then the data padded to whole 
     257  magic       6   "ustar\0": the prefix below counts
     345  prefix    155
 
-Python's `tarfile` reads the same and is the oracle in tests; it takes longer per member, and keeps all of them.
+Python's `tarfile` reads the same format and is the oracle in tests; it is slower per member, and keeps all of them in
+memory.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from dataclasses import dataclass
 from sophon.errors import StoreError
 
 _BLOCK = 512
-_WINDOW = 4096  # bytes per read: a page, which often holds a small member and the next header too
+_WINDOW = 4096  # bytes per read: a page, which often contains a small member and the next header too
 _MAX_HEADER_BYTES = 1 << 20  # of a long name or pax header; real ones have a few hundred
 _NO_DATA = b"123456"
 _EXTENSIONS = b"xXgLK"  # X is what Solaris writes for x
 _FILES = b"0\0" + b"7"
 _COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
-_KEYS = (b"path", b"size")  # of a pax header; and those of sparse files
+_KEYS = (b"path", b"size")  # keys of a pax header, and those of sparse files
 _SPARSE = b"GNU.sparse"
-_REPACK = "Copy or pack the shard again, or take it out of the folder."
+_REPACK = "Copy or pack the shard again, or remove it from the folder."
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Archive:
     """An open archive.
 
     Args:
-        read_at: Returns so many bytes from an offset on; fewer where the archive ends.
+        read_at: Returns a number of bytes from an offset on; fewer at the end of the archive.
         size: Its size in bytes.
         where: How to name it in errors.
     """
@@ -55,7 +56,7 @@ class Archive:
         self._where = where
         self._start = 0
         self._window = b""
-        self.ended = False  # by a block of zeros; where it is missing, the archive may have been cut off
+        self.ended = False  # a block of zeros was found; without one the archive may be truncated
 
     def members(self) -> Iterator[Member]:
         """Return the files in the archive, in order.
@@ -93,7 +94,7 @@ class Archive:
                 yield Member(name, data, length)
 
     def read(self, position: int, size: int) -> bytes:
-        """Return bytes of the archive, all that were asked for."""
+        """Return exactly the bytes of the archive that were asked for."""
         if not self._start <= position <= position + size <= self._start + len(self._window):
             self._start, self._window = position, self._read_at(position, max(size, _WINDOW))
         start = position - self._start
@@ -120,7 +121,7 @@ class Archive:
         return int.from_bytes(block[125:136], "big")
 
     def _extension(self, kind: bytes, data: int, length: int) -> dict[bytes, bytes]:
-        """Return what a long name or pax header says about the member after it."""
+        """Return what a long name or pax header declares about the member after it."""
         if length > _MAX_HEADER_BYTES:
             raise self._damaged(f"the extended header at byte {data:,} has {length:,} bytes")
         content = self.read(data, length)
@@ -131,7 +132,7 @@ class Archive:
         found = {}
         start = 0
         while start < length:
-            # Each record is "LENGTH KEY=VALUE\n", its length counting all of it.
+            # Each record is "LENGTH KEY=VALUE\n", where LENGTH counts the whole record.
             space = content.find(b" ", start, start + 10)
             digits = content[start:space] if space > 0 else b""
             total = int(digits) if digits.isdigit() else 0
@@ -154,7 +155,7 @@ class Archive:
 
     def _no_archive(self, start: bytes) -> StoreError:
         form = next((name for magic, name in _COMPRESSIONS.items() if start.startswith(magic)), None)
-        remedy = f"It is compressed with {form}; decompress it, for samples are read in place." if form else _REPACK
+        remedy = f"It is compressed with {form}; decompress it, since samples are read in place." if form else _REPACK
         return StoreError(f"{self._where} is not a tar archive. {remedy}")
 
 

@@ -1,9 +1,9 @@
-"""From the members of a tar shard to its samples, by WebDataset's naming rules.
+"""Groups the members of a tar shard into samples, by WebDataset's naming rules.
 
 The key of a sample is the path of its members up to the first dot of their base name: ``a/0001.jpg``, ``a/0001.cls``
-and ``a/0001.json`` are the picture, the label and further facts of sample ``a/0001``. Members of one key may lie
-anywhere in the shard; samples are in the order of their pictures. Where samples have further fields (``seg.png``),
-those that lack one are left out.
+and ``a/0001.json`` are the picture, the label and the metadata of sample ``a/0001``. Members of one key may be anywhere
+in the shard; samples are in the order of their pictures. Where samples have further fields (``seg.png``), those that
+lack one are left out.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from sophon.store.tar_headers import Archive, Member
 
 Int32Array: TypeAlias = npt.NDArray[np.int32]
 
-_CHUNK = 16_384  # members per step: the only Python objects per member are those of one step
-_MAX_TEXT_BYTES = 1 << 24  # of one .json or .txt
+_CHUNK = 16_384  # members per step, so that Python objects exist only for the members of one step
+_MAX_TEXT_BYTES = 1 << 24  # bytes of one .json or .txt
 _MAX_LABEL_BYTES = 64
 _MIN_LABEL, _MAX_LABEL = -(1 << 63), (1 << 63) - 1
-_BESIDE = (b"cls", b"json", b"txt")  # belong to a sample, and are none
-# As in WebDataset: what is before the first dot of the base name must not be empty, so hidden files are no samples.
+_BESIDE = (b"cls", b"json", b"txt")  # belong to a sample but are not samples
+# As in WebDataset: the part before the first dot of the base name must not be empty, so hidden files are not samples.
 _NAME = re.compile(rb"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)
-_META = re.compile(rb"__[^/]*__($|/)")  # WebDataset's own notes
+_META = re.compile(rb"__[^/]*__($|/)")  # WebDataset's own metadata
 
 
 @dataclass(frozen=True)
 class ShardSamples:
-    """The samples of one shard, one row each, and counts of what is odd about the shard."""
+    """The samples of one shard, one row each, and counts of the shard's irregularities."""
 
     keys: pa.LargeBinaryArray
     offsets: Int64Array
@@ -62,7 +62,7 @@ class ShardSamples:
 
 ReadAt: TypeAlias = Callable[[int, int], bytes]
 Opened: TypeAlias = tuple[ReadAt, int, str]
-"""How to read from a shard, its size, and what to call it."""
+"""How to read from a shard, its size, and its name for messages."""
 
 
 def scan_shard(
@@ -75,7 +75,7 @@ def scan_shard(
 
     Args:
         shard: The shard.
-        on_count: Called now and then with the number of pictures found so far.
+        on_count: Called from time to time with the number of pictures found so far.
         endings: Endings of the members that are samples, best first where one key has several; "" for any.
         others: Endings of the members that are further fields of the samples.
 
@@ -93,7 +93,9 @@ def scan_shard(
         on_count(len(members.ranks))
         return members.samples()
     except OSError as error:
-        raise StoreError(f"cannot read shard {name}: {describe(error)}. Check the disk or copy it again.") from error
+        raise StoreError(
+            f"cannot read shard {name}: {describe(error)}. Check the disk, or copy the shard again."
+        ) from error
 
 
 @contextmanager
@@ -102,7 +104,7 @@ def opened_file(path: Path) -> Iterator[Opened]:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise StoreError(f"cannot open shard {path}: {describe(error)}. Check that it may be read.") from error
+        raise StoreError(f"cannot open shard {path}: {describe(error)}. Check its permissions.") from error
     try:
         yield partial(pread, fd), os.fstat(fd).st_size, str(path)
     finally:
@@ -199,12 +201,12 @@ class _Members:
             self._txt.append(self._text(member))
 
     def _rank(self, extension: bytes) -> int | None:
-        """Return how well a member stands for its key, 0 for best; None if it is not a sample."""
+        """Return the rank of a member within its key, 0 for the best; None if it is not a sample."""
         if extension in self._endings:
             return self._endings[extension]
         if b"" in self._endings:
             return None if extension in _BESIDE else 0
-        # A picture called just .jpg comes before one called .mask.jpg.
+        # A picture whose ending is just .jpg ranks before one ending in .mask.jpg.
         rank = self._endings.get(extension.rpartition(b".")[2])
         return None if rank is None else rank + len(self._endings)
 
@@ -297,7 +299,7 @@ def _with_all(of_images: Int32Array, rows: Int32Array, others: Sequence[Int32Arr
 
 
 def _find(sample_of: Int32Array, numbers: Int32Array, count: int) -> Int32Array:
-    """Return for each sample the last row that has its key, or -1."""
+    """Return, for each sample, the last row with its key, or -1."""
     samples = sample_of[numbers]
     rows = np.flatnonzero(samples >= 0)
     at = np.full(count, -1, np.int32)

@@ -108,7 +108,7 @@ def test_the_box_is_known_before_anything_is_decoded():
 def test_a_crop_larger_than_the_picture_needs_all_of_it():
     pipeline = Pipeline([ops.Decode(), ops.CenterCrop(100), *END])
     data = encode(scene(60, 40), "jpeg 4:2:0")
-    with pytest.raises(OpError, match="needs all of the picture"):
+    with pytest.raises(OpError, match="needs the whole picture"):
         make_payload(pipeline, data, Key(0, 0, 0), WINDOW)
     assert finish_payload(pipeline, data, Key(0, 0, 0), Cut(0)).shape == (3, 100, 100)
 

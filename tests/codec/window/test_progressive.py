@@ -172,7 +172,7 @@ def test_every_sampling(sampling):
 def test_scans_that_do_not_bring_everything_are_refused(script, tmp_path):
     data = by_script(saved(scene(75, 61), quality=92), script, tmp_path)
     pixels(data)  # libjpeg decodes them, and smooths what is missing
-    refused(data, "scans that do not bring every coefficient to its last bit")
+    refused(data, "scans that leave coefficients incomplete")
 
 
 @needs_jpegtran
@@ -221,15 +221,18 @@ def test_what_may_stand_between_scans():
 def test_scans_out_of_order_are_refused():
     full = scan(1, 63, 0, 0, "0000")
     check(by_hand([full]))
-    refused(by_hand([full, full]), "again or out of order")
-    refused(by_hand([scan(1, 63, 2, 1, "0000")]), "again or out of order")
+    refused(by_hand([full, full]), "repeat coefficients or bring them out of order")
+    refused(by_hand([scan(1, 63, 2, 1, "0000")]), "repeat coefficients or bring them out of order")
     refused(by_hand([scan(1, 63, 0, 1, "0000"), scan(1, 5, 1, 0, "0000")]), "to its last bit")
-    refused(by_hand([scan(1, 63, 0, 2, "0000"), scan(1, 63, 1, 0, "0000")]), "again or out of order")
+    refused(
+        by_hand([scan(1, 63, 0, 2, "0000"), scan(1, 63, 1, 0, "0000")]),
+        "repeat coefficients or bring them out of order",
+    )
     refused(by_hand([scan(1, 63, 3, 1, "0000")]), "an impossible precision")
     refused(by_hand([scan(1, 63, 0, 13, "0000")]), "an impossible precision")
-    refused(by_hand([scan(0, 63, 0, 0, "0000")]), "cannot come together")
-    refused(by_hand([scan(9, 5, 0, 0, "0000")]), "cannot come together")
-    refused(by_hand([scan(5, 64, 0, 0, "0000")]), "cannot come together")
+    refused(by_hand([scan(0, 63, 0, 0, "0000")]), "cannot be combined")
+    refused(by_hand([scan(9, 5, 0, 0, "0000")]), "cannot be combined")
+    refused(by_hand([scan(5, 64, 0, 0, "0000")]), "cannot be combined")
     data = by_hand([full])
     refused(
         data.replace(b"\xff\xda\x00\x08\x01\x01\x00\x00\x00\x00", b"\xff\xda\x00\x08\x01\x02\x00\x00\x00\x00"), "order"
@@ -321,7 +324,7 @@ def test_a_header_of_another_file_is_no_danger():
 
 
 def test_there_is_no_index():
-    with pytest.raises(NotWindowable, match="progressive, of which there is no index"):
+    with pytest.raises(NotWindowable, match="progressive, which cannot be indexed"):
         build_index(progressive_files()[0])
 
 
@@ -332,7 +335,7 @@ def test_metadata_that_pillow_does_not_read_is_refused():
     try:
         pixels(broken)
     except Exception:  # noqa: BLE001 - whatever Pillow raises
-        refused(broken, "metadata that Pillow does not read")
+        refused(broken, "metadata that Pillow cannot read")
     else:
         check(broken, count=1)
 

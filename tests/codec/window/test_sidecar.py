@@ -155,7 +155,7 @@ def test_a_file_that_is_cut_short_or_overwritten_in_place_has_nothing_to_find(fo
         assert sidecar.find(hashed) is None
         file.truncate(100)
     assert sidecar.find(hashed) is None
-    with pytest.raises(ArtifactError, match="changed while it was read"):
+    with pytest.raises(ArtifactError, match="changed while it was being read"):
         sidecar.rows_of(store)
 
 
@@ -185,7 +185,7 @@ def test_damaged_and_foreign_files_are_refused(folder, cache, tmp_path):
         with pytest.raises(ArtifactError):
             Sidecar(file)
     before = foreign.read_bytes()
-    with pytest.raises(ArtifactError, match="left as it is"):
+    with pytest.raises(ArtifactError, match="not overwritten"):
         write_sidecar(store, foreign)
     assert foreign.read_bytes() == before
 
@@ -233,7 +233,7 @@ def test_the_command_writes_it_and_a_server_picks_it_up(folder, cache, tmp_path)
     # A port that is taken ends the server after it has looked at its data.
     assert f"window indexes of {COUNT} samples" in sophon("serve", folder, "--host", "203.0.113.1", "--insecure").stdout
     shutil.copy(folder / "0.jpg", f"{folder}{SUFFIX}")
-    assert "window indexes are left out" in sophon("serve", folder, "--host", "203.0.113.1", "--insecure").stderr
+    assert "window indexes are not used" in sophon("serve", folder, "--host", "203.0.113.1", "--insecure").stderr
 
 
 def _forged(path, change):
@@ -284,7 +284,7 @@ def test_what_another_user_has_sealed_is_not_used(folder, cache, monkeypatch, tm
     with _store(folder, cache) as store:
         write_sidecar(store, place_to_write(folder))
     monkeypatch.setenv("SOPHON_KEY_FILE", str(tmp_path / "keys" / "another"))
-    with pytest.raises(ArtifactError, match="made with in SOPHON_KEY_FILE"):
+    with pytest.raises(ArtifactError, match="set SOPHON_KEY_FILE to the file with the key it was made with"):
         find_sidecar(folder)
 
 
@@ -293,7 +293,7 @@ def test_a_file_that_others_can_write_to_is_not_used(folder, cache):
         path = write_sidecar(store, place_to_write(folder)).path
     assert find_sidecar(folder) is not None
     path.chmod(0o666)
-    with pytest.raises(ArtifactError, match="others may write to"):
+    with pytest.raises(ArtifactError, match="other users can write to"):
         find_sidecar(folder)
 
 

@@ -102,13 +102,13 @@ HELD_UP = {
     "here": ("cores are busy", "workers are busy", "cannot keep up", "more CPU here", "more CPU than all ops"),
     "batches": ("making batches",),
     "link": ("wait for payloads",),
-    "disk": ("the workers wait for files", "wait for what is kept"),
+    "disk": ("the workers wait for files", "wait for it"),
     "others": ("neither compute nor wait",),
     "loop": ("keeps up",),
-    "no workers": ("stands still",),
+    "no workers": ("training loop waits",),
     "node": ("a storage node that answers",),
     "store": ("requests wait for files there",),
-    "unknown": ("not one sample came",),
+    "unknown": ("not a single sample arrived",),
 }
 
 

@@ -62,12 +62,12 @@ def _setup(**change):
         (
             {"waited_s": 5.0},
             {"is_remote": True, "cuts_by": "planner"},
-            "to go on.*measured; from the next one on there is a plan",
+            "to go on.*measured; the next one has a plan",
         ),
         (
             {"waited_s": 5.0, "finish_cpu_s": 39.0},
             {"workers": 4, "is_remote": True, "cuts_by": "planner"},
-            "to go on: all cores are busy.*measured; from the next one on there is a plan",
+            "to go on: all cores are busy.*measured; the next one has a plan",
         ),
         (
             {"waited_s": 5.0, "finish_cpu_s": 19.0},
@@ -77,18 +77,18 @@ def _setup(**change):
         (
             {"waited_s": 5.0},
             {"is_remote": True, "cuts_by": "plan"},
-            "a faster link.*or a plan made for them as they are now",
+            "a faster link.*or a plan made for their current state",
         ),
         ({"waited_s": 5.0}, {"is_remote": True, "cuts_by": "nothing"}, "a faster link.*nothing can be offloaded"),
         ({"waited_s": 5.0}, {"is_remote": True, "cuts_by": "cache"}, "a fuller cache"),
         ({"waited_s": 5.0, "cached": 1000}, {"is_remote": True, "cuts_by": "cache"}, "a faster disk for the cache"),
         ({"waited_s": 5.0, "fallback": 600}, {"is_remote": True}, "a storage node that answers"),
-        ({"waited_s": 0.0, "samples": 0}, {"is_remote": True}, "to be seen: not one sample came"),
+        ({"waited_s": 0.0, "samples": 0}, {"is_remote": True}, "unknown: not a single sample arrived"),
         ({"waited_s": 5.0, "fetch_s": 15.0}, {}, "a faster disk, or more requests at once"),
         (
             {"waited_s": 5.0, "fetch_s": 15.0},
             {"is_auto": True, "finds_requests": True},
-            "a faster disk: .*as many requests as pay",
+            "a faster disk: .*more concurrent requests would not pay off",
         ),
         ({"waited_s": 5.0, "fetch_s": 3.0}, {}, "cores: the workers neither compute nor wait"),
         (
@@ -149,7 +149,7 @@ def test_the_words_name_the_figures():
 )
 def test_an_epoch_that_was_run_is_explained(server, settings):
     loader = sophon.DataLoader(server.url, RECIPE, **grouped(batch_size=4, **{"policy": "none", **settings}))
-    assert "No epoch was run yet" in loader.explain()
+    assert "No epoch has run yet" in loader.explain()
     for _ in loader:
         time.sleep(0.01)
     text = loader.explain()
@@ -162,7 +162,7 @@ def test_an_epoch_that_was_run_is_explained(server, settings):
     assert stats.consumer_s >= 0.05
     assert sum(stats.cuts.values()) == 23
     next(iter(loader))
-    assert "Epoch 1, left before its end" in loader.explain()
+    assert "Epoch 1, stopped before its end" in loader.explain()
 
 
 def test_the_planners_verdict_is_part_of_it(server):
@@ -217,7 +217,7 @@ def test_progress_goes_on_where_a_state_was_loaded_and_ends_with_its_iterator(im
     batches.close()
     assert "again" in shown.getvalue()
     assert "4/6" in shown.getvalue()
-    assert "left before its end" in other.explain()
+    assert "stopped before its end" in other.explain()
 
 
 def test_reads_at_once_are_told_where_there_were_several():

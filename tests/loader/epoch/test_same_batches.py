@@ -127,7 +127,7 @@ def test_the_window_policy_sends_windows(server, images, where, workers):
     url = server.url if where == "server" else str(images)
     loader = sophon.DataLoader(url, RECIPE, batch_size=8, num_workers=workers, policy="0:window")
     plain = sophon.DataLoader(images, RECIPE, batch_size=8)
-    with pytest.warns(OffloadWarning, match="samples as raw files instead of making the cut"):
+    with pytest.warns(OffloadWarning, match="samples as raw files instead of making the requested cut"):
         assert digest(loader) == digest(plain)
     assert loader.stats.cuts["0:window"] > 10
     assert loader.stats.cuts["0:window"] + loader.stats.cuts["0:raw"] == 41

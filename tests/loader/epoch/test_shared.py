@@ -147,7 +147,7 @@ def test_closing_ends_it_for_all_also_for_those_who_wait(images, workers):
     assert errors == [None] * THREADS
     assert next(batches, None) is None
     assert loader.state_dict()["cursor"] == 0
-    assert "left before its end" in loader.explain()
+    assert "stopped before its end" in loader.explain()
 
 
 def test_what_was_never_drawn_from_is_closed_without_a_word(images):

@@ -466,7 +466,7 @@ def test_workers_that_are_started_anew_give_the_same_batches(images, method):
 def test_a_lambda_that_would_have_to_be_pickled_is_an_error_with_a_remedy(images, settings):
     step = _same if settings else lambda value: value
     loader = _loader(images, step, multiprocessing_context="forkserver", **settings)
-    with pytest.raises(sophon.ConfigError, match="Define it at the top of a module"):
+    with pytest.raises(sophon.ConfigError, match="Define it at the top level of a module"):
         list(loader)
 
 

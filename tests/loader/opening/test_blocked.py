@@ -57,7 +57,9 @@ def test_the_step_in_the_way_is_named_once_at_the_users_line(server, recipe, ope
     pipeline, message = BLOCKED[recipe]
     with pytest.warns(OffloadWarning, match=message) as caught:
         open_it(server.url, pipeline)
-    assert [warning.filename for warning in caught] == [__file__]
+    # On a busy machine an AwayWarning may be among them.
+    told = [warning.filename for warning in caught if warning.category is OffloadWarning]
+    assert told == [__file__]
 
 
 def test_a_loader_of_a_data_set_does_not_say_it_again(server):

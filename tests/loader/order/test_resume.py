@@ -234,7 +234,7 @@ def test_a_sampler_must_be_told_what_was_taken(images):
     for taken in (-1, True, "3"):
         with pytest.raises(ConfigError, match="taken: expected"):
             sampler.state_dict(taken)
-    with pytest.raises(ConfigError, match="nothing was asked"):
+    with pytest.raises(ConfigError, match="nothing has been requested"):
         sampler.state_dict(3)
 
 

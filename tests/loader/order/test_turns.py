@@ -324,12 +324,12 @@ def test_an_epoch_in_two_parts_is_replayed_from_both_logs(images, tmp_path, beyo
         assert digest(replay) == digest(seen + rest)
         # One part alone can be replayed from the state that it began with, and not from anywhere else.
         alone = _loader(images, order=Replay(second.log), columns=())
-        with pytest.raises(ConfigError, match=f"second part of one: {stop * BATCH} samples went before it"):
+        with pytest.raises(ConfigError, match=f"second part of one: {stop * BATCH} samples came before it"):
             next(iter(alone))
         alone = _loader(images, order=Replay(second.log), columns=(), num_workers=1)
         alone.load_state_dict(state)
         assert digest(alone) == digest(rest)
-        with pytest.raises(ConfigError, match="does not go on where the first log ends"):
+        with pytest.raises(ConfigError, match="does not continue where the first log ends"):
             _loader(images, order=Replay([tmp_path / "second.log", first.log]), columns=())
 
 

@@ -21,7 +21,7 @@ def images(tmp_path_factory):
 def test_a_second_pass_without_a_word_is_told_of(images, workers):
     dataset = sophon.RemoteDataset(images, RECIPE)
     list(DataLoader(dataset, 4, num_workers=workers))
-    with pytest.raises(sophon.SeedWarning, match=r"by set_epoch, by an EpochSampler, .*EpochCallback"):
+    with pytest.raises(sophon.SeedWarning, match=r"with set_epoch, with an EpochSampler, .*EpochCallback"):
         list(DataLoader(dataset, 4, num_workers=workers))  # warnings are errors in these tests
 
 

@@ -52,7 +52,7 @@ def test_a_wrong_port_is_told_before_the_deadline_with_the_number_of_tries():
         url = f"grpc://127.0.0.1:{nobody.getsockname()[1]}/train"
         with (
             pytest.warns(
-                AwayWarning, match=r"no answer from .* for 3 s, after \d+ (try|tries); .* nothing listens"
+                AwayWarning, match=r"no answer from .* for 3 s, after \d+ (try|tries); .* nothing is listening"
             ) as told,
             pytest.raises(UnavailableError, match=r"after \d+ (try|tries); .*Is `sophon serve` running there"),
         ):

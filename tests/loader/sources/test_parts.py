@@ -258,7 +258,7 @@ def test_relaxed_order_hedging_and_ranks(images, tmp_path):
 def test_parts_that_do_not_fit_together(images, tmp_path):
     urls = _division(images, tmp_path, 40)
     flat = make_images(tmp_path / "flat", 3, classes=0)
-    with pytest.raises(ConfigError, match="samples have labels on some nodes only"):
+    with pytest.raises(ConfigError, match="only some nodes have labels"):
         sophon.DataLoader([urls[0], f"disk:/{flat}"], RECIPE, **grouped(**SETTINGS))
 
 

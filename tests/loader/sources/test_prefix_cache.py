@@ -181,8 +181,8 @@ def test_it_saves_what_the_first_steps_cost(images, tmp_path):
 @pytest.mark.parametrize(
     ("pipeline", "settings", "message"),
     [
-        (RECIPE, {"cache": "2:raw"}, "what 2:raw gives is another in every epoch.*first 1 ops.*1:raw"),
-        (RECIPE, {"cache": "0:window"}, "another in every epoch"),
+        (RECIPE, {"cache": "2:raw"}, "what 2:raw gives is differs in every epoch.*first 1 ops.*1:raw"),
+        (RECIPE, {"cache": "0:window"}, "differs in every epoch"),
         (STEADY, {"cache": "2:jpeg:95"}, "changes the pixels"),
         (STEADY, {"cache": "nine"}, "expected a cut as NUMBER:CODEC"),
         (Pipeline([lambda data: data]), {"cache": True}, "comes first and is random"),
@@ -244,9 +244,9 @@ def test_a_column_that_has_changed_is_not_taken_from_the_cache(images, tmp_path)
         for told in ([0.5, 1.5, 2.5, 3.5], [4.5, 1.5, 2.5, 3.5]):
             rows = zip(names, told, strict=True)
             listing.write_text("path,target\n" + "".join(f"{name},{target}\n" for name, target in rows))
-            with pytest.warns(UserWarning, match="no label but a further column"):
+            with pytest.warns(UserWarning, match="not used as a label"):
                 assert targets() == (told, 0)
-            with pytest.warns(UserWarning, match="no label but a further column"):
+            with pytest.warns(UserWarning, match="not used as a label"):
                 assert targets() == (told, 4)
     finally:
         listing.unlink()

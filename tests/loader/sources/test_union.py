@@ -94,7 +94,7 @@ def test_nodes_that_contradict_each_other_are_named(rows, words):
 
 def test_classes_that_cannot_be_put_together():
     one = told([("a", 1, 0)], classes=("cat", "dog"), name="one")
-    for classes, words in (((), "names on some nodes only"), (("dog", "cow"), "in different ways, and not by name")):
+    for classes, words in (((), "only some nodes have class names"), (("dog", "cow"), "differently, and not by name")):
         with pytest.raises(ConfigError, match=words):
             unite([one, told([("b", 1, 0)], classes=classes, name="two")])
     with pytest.raises(ConfigError, match="different kinds"):

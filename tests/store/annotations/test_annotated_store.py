@@ -128,7 +128,7 @@ def test_pictures_that_coco_does_not_list_are_left_out_and_said_so(tmp_path):
         (b'{"images": [', "is not JSON"),
         (b"[1]", "expected COCO's annotations"),
         (b'{"images": [{"id": "x"}], "annotations": []}', "expected images with file_name and id"),
-        (coco([{"id": 1, "file_name": "other.jpg"}]), "is about none of the pictures"),
+        (coco([{"id": 1, "file_name": "other.jpg"}]), "annotates none of the pictures"),
         (b"[" * 100_000, "is not JSON"),
     ],
 )
@@ -283,5 +283,5 @@ def test_a_manifest_that_names_a_mask_outside_of_the_data_set_is_refused(tmp_pat
         outside = pa.array([b"../secret.png", *table["file/mask"].to_pylist()[1:]], pa.large_binary())
         at = table.column_names.index("file/mask")
         forged = dataclasses.replace(store.manifest, locations=table.set_column(at, "file/mask", outside))
-        with pytest.raises(StoreError, match="outside of the data set"):
+        with pytest.raises(StoreError, match="outside the data set"):
             type(store)(store.path, store.name, forged)

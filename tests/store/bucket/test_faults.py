@@ -141,7 +141,7 @@ def test_an_address_where_nobody_answers_is_an_error_soon(use, monkeypatch, tmp_
     monkeypatch.setattr(client_module, "FIRST_PATIENCE_S", 0.2)
     for name, value in environment_of(f"http://127.0.0.1:{free_ports(1)[0]}").items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(StoreError, match=r"cannot look at s3://bucket/x: .*cannot be reached"):
+    with pytest.raises(StoreError, match=r"cannot access s3://bucket/x: .*cannot be reached"):
         open_store("s3://bucket/x")
 
 

@@ -70,10 +70,10 @@ def test_objects_are_read_by_a_manifest_in_pages(address, tmp_path):
             assert in_pages.identity(sample) == store.identity(sample)
     cut = store.holding(Manifest.load(file, held_bytes=-1))
     os.truncate(file, 1000)
-    with pytest.raises(StoreError, match="the list of samples was changed since it was opened"):
+    with pytest.raises(StoreError, match="the list of samples has changed since it was opened"):
         cut.read(0)
     outside = replace(store.manifest, ids=pa.array(["../x"] * 90, pa.large_string()))
-    with pytest.raises(StoreError, match=r"'\.\./x', outside of the data set"):
+    with pytest.raises(StoreError, match=r"'\.\./x', outside the data set"):
         store.holding(outside).read(3)
 
 

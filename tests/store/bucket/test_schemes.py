@@ -84,7 +84,7 @@ def test_listings_and_shards_are_read_over_http(web, tmp_path):
         same(files, objects)
     with open_store(folder / "a-*.tar") as files, open_store(f"{url}/a-{{00..01}}.tar", cache_dir=tmp_path) as objects:
         same(files, objects)
-    with pytest.raises(ConfigError, match="an HTTP server lists nothing"):
+    with pytest.raises(ConfigError, match="an HTTP server cannot be listed"):
         open_store(f"{url}/pictures", cache_dir=tmp_path)
 
 

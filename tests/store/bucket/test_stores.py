@@ -69,9 +69,9 @@ def test_classes_and_order_are_those_of_a_folder(tmp_path, server):
     ]
     root = write_files(tmp_path / "data", {name: picture(number) for number, name in enumerate(names)})
     address = upload(server, root, tmp_path.name)
-    with pytest.warns(UserWarning, match="beside the class folders"):
+    with pytest.warns(UserWarning, match="next to the class folders"):
         files = open_store(root)
-    with pytest.warns(UserWarning, match="beside the class folders"):
+    with pytest.warns(UserWarning, match="next to the class folders"):
         objects = open_store(address, cache_dir=tmp_path / "cache")
     assert objects.manifest.ids.to_pylist() == files.manifest.ids.to_pylist()
     same(files, objects)
@@ -143,7 +143,7 @@ def test_nothing_is_listed_twice(tmp_path, seaweedfs, use):
     ("text", "message"),
     [
         ("s3://bucket/nowhere", "there is nothing below s3://bucket/nowhere"),
-        ("s3://no-such-bucket/x", "cannot look at s3://no-such-bucket/x|there is nothing"),
+        ("s3://no-such-bucket/x", "cannot access s3://no-such-bucket/x|there is nothing"),
         ("s3:///x", "expected an address such as s3://bucket/train"),
         ("s3://bucket/a//b", "empty parts"),
         ("https://user:hunter2@host/x.tar", "with a password or a signature in it"),

@@ -159,7 +159,7 @@ def test_a_file_that_is_changed_while_it_is_open_gives_no_other_rows(tmp_path, w
         except StoreError as error:
             refused.append(str(error))
     assert len(refused) >= ROWS - PAGE_ROWS  # half a file still has whole pages
-    assert all("was changed since it was opened" in error for error in refused)
+    assert all("has changed since it was opened" in error for error in refused)
 
 
 def test_hashes_that_were_made_to_fit_other_rows_do_not_fit_the_fingerprint(tmp_path):

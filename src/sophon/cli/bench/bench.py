@@ -1,4 +1,4 @@
-"""``sophon bench …``: run a scenario, print a table, write JSON; one file a command."""
+"""``sophon bench …``: run a scenario, print a table, write JSON; one file per command."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from sophon.cli.bench.bucket.manifest import bench_manifest_command
 from sophon.cli.bench.bucket.store import bench_store_command
 from sophon.cli.bench.calls import bench_calls_command
 from sophon.cli.bench.cuts import bench_cuts
+from sophon.cli.bench.device import bench_device_command
 from sophon.cli.bench.isolation import bench_isolation_command
 from sophon.cli.bench.kinds import bench_kinds_command
+from sophon.cli.bench.latency import bench_latency_command
 from sophon.cli.bench.link import bench_link_command
 from sophon.cli.bench.loader import bench_loader_command
 from sophon.cli.bench.ops import bench_ops_command
@@ -31,14 +33,16 @@ from sophon.cli.bench.window import bench_window_command
 
 @click.group()
 def bench() -> None:
-    """Measure on this machine, side by side with the alternative."""
+    """Measure on this machine, next to the alternatives."""
 
 
 bench.add_command(bench_calls_command)
 bench.add_command(bench_cuts)
+bench.add_command(bench_device_command)
 bench.add_command(bench_first_command)
 bench.add_command(bench_isolation_command)
 bench.add_command(bench_kinds_command)
+bench.add_command(bench_latency_command)
 bench.add_command(bench_link_command)
 bench.add_command(bench_loader_command)
 bench.add_command(bench_manifest_command)

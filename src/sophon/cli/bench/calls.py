@@ -1,4 +1,4 @@
-"""``sophon bench calls``: a slow step of the user's own, beside torch's loader."""
+"""``sophon bench calls``: a slow user step, compared with torch's loader."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from sophon.cli.progress import steps_bar
     help="CPU time of that step, in milliseconds.",
 )
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(1), help="Worker processes.")
-@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="Number of timed epochs of each.")
+@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="Number of timed epochs for each.")
 @json_option
 def bench_calls_command(
     data: Path | None, count: int, step_ms: float, workers: int, rounds: int, json_target: str | None
 ) -> None:
-    """A slow step of your own, beside torch's loader."""
+    """Run a slow step of your own, compared with torch's loader."""
     from sophon.bench.calls import bench_calls
 
     with steps_bar("calls") as report, photo_folder(data, count, report) as folder:

@@ -1,4 +1,4 @@
-"""`sophon bench cuts`: what can be cut, what it saves, and that nothing changes; in a few seconds."""
+"""`sophon bench cuts`: all cuts, what they save, and a check that no bit changes; in a few seconds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LIKE = {"imagenet": "ImageNet", "openimages": "OpenImages"}
     help="Largest number of images per data set.",
 )
 def bench_cuts(data: Path | None, count: int) -> None:
-    """Bytes, CPU time and bits of every cut of the ImageNet recipe."""
+    """Compare bytes, CPU time and bits of all cuts of the ImageNet recipe."""
     console = Console()
     results: dict[str, CutsResult] = {}
     with steps_bar("making photos") as report:

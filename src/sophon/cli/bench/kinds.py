@@ -1,4 +1,4 @@
-"""``sophon bench kinds``: what kinds of training gain over a slow link: contrastive views and the like."""
+"""``sophon bench kinds``: what various kinds of training, such as contrastive views, gain over a slow link."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _KINDS = (*_USUAL, "ssd", "ssdlite")
     multiple=True,
     default=_USUAL,
     show_default=True,
-    help="Name of the one to run; may be repeated.",
+    help="Name of a kind to run; may be repeated.",
 )
 @click.option("--link", default="10mbit", show_default=True, callback=parsed(parse_bandwidth), help="Rate of the link.")
 @click.option(
@@ -46,7 +46,7 @@ def bench_kinds_command(
     repeats: int,
     json_target: str | None,
 ) -> None:
-    """Kinds of training over a slow link, beside whole files."""
+    """Compare kinds of training over a slow link with sending whole files."""
     from sophon.bench.recipes.kinds import bench_kinds
 
     with steps_bar("kinds") as report, photo_folder(data, count, report) as folder:
@@ -72,4 +72,4 @@ def _print_kinds(result: dict[str, Any], console: Console) -> None:
     for name, row in result.items():
         cuts = ", ".join(f"{cut} {number:,}" for cut, number in row["cuts"].items())
         console.print(f"{name}, {KINDS[name].about}: cuts {cuts}", highlight=False)
-    console.print("Policy optimal, epochs after the first, whose tensors were those of the files to the last bit.")
+    console.print("Policy optimal, epochs after the first; tensors equal those of the files to the last bit.")

@@ -1,4 +1,4 @@
-"""``sophon bench loader``: our loader beside torch's, on local files."""
+"""``sophon bench loader``: our loader compared with torch's, on local files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sophon.cli.progress import steps_bar
 @seconds_option(60.0)
 @json_option
 def bench_loader_command(data: Path | None, count: int, seconds: float, json_target: str | None) -> None:
-    """Our loader on local files, beside torch's with torchvision."""
+    """Run our loader on local files, compared with torch's and torchvision."""
     from sophon.bench.loader import bench_loader
 
     with steps_bar("loader") as report, photo_folder(data, count, report) as folder:
@@ -29,9 +29,12 @@ def bench_loader_command(data: Path | None, count: int, seconds: float, json_tar
 
 
 def _print_loader(result: dict[str, Any], console: Console) -> None:
-    table = Table("workers", "sophon samples/s", "torch samples/s", "sophon / torch")
+    table = Table("workers", "sophon samples/s", "torch samples/s", "sophon / torch", "CPU ms per sample", "CPU ratio")
     for workers, row in result["workers"].items():
         ours, theirs = row["sophon_per_s"], row["torch_per_s"]
-        table.add_row(workers, f"{ours:,.0f}", f"{theirs:,.0f}", f"{ours / theirs:.2f}×")
+        cpu = f"{row['sophon_cpu_ms']:.2f} / {row['torch_cpu_ms']:.2f}"
+        table.add_row(
+            workers, f"{ours:,.0f}", f"{theirs:,.0f}", f"{ours / theirs:.2f}×", cpu, f"{row['cpu_ratio']:.3f}×"
+        )
     console.print(f"{result['samples']:,} images, the ImageNet recipe, local files", highlight=False)
     console.print(table)

@@ -1,4 +1,4 @@
-"""``sophon bench paper``: the paper's evaluation on this machine, its values beside ours."""
+"""``sophon bench paper``: the paper's evaluation on this machine, with its values next to ours."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _FIGURES = "1a,1b,1c,1d,3,4"
     default=1.0,
     show_default=True,
     type=click.FloatRange(0, 1),
-    help="Cores near storage; fractions by a quota on the whole server.",
+    help="Cores near storage; fractions are enforced by a quota on the whole server.",
 )
 @click.option(
     "--consumer",
@@ -62,7 +62,7 @@ _FIGURES = "1a,1b,1c,1d,3,4"
     "--figures",
     metavar="LIST|all",
     default="",
-    help=f"Figures of the paper to make, of {_FIGURES}; none if left out; each of 1d, 3 and 4 takes minutes.",
+    help=f"Figures of the paper to make, of {_FIGURES}; none if left out; 1d, 3 and 4 take minutes each.",
 )
 @click.option("--policies", metavar="LIST", default=_POLICIES, show_default=True, help="Policies to run.")
 @click.option(
@@ -72,8 +72,10 @@ _FIGURES = "1a,1b,1c,1d,3,4"
     show_default=True,
     help="What limits the rate: the kernel on a veth pair (root), or the server itself on loopback.",
 )
-@click.option("--automatic", is_flag=True, help="Also run a loader that measures its first epoch and plans for itself.")
-@click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Folder to leave profiles and plans in.")
+@click.option(
+    "--automatic", is_flag=True, help="Also run a loader that measures its first epoch and makes its own plan."
+)
+@click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Folder to keep profiles and plans in.")
 @json_option
 def bench_paper_command(
     *,
@@ -91,7 +93,7 @@ def bench_paper_command(
     keep: Path | None,
     json_target: str | None,
 ) -> None:
-    """The paper's evaluation: every policy over a slow link.
+    """Run the paper's evaluation: every policy over a slow link.
 
     Storage and trainer are two nodes with a shaped link between them; bytes, seconds and bits are counted.
     """
@@ -128,12 +130,12 @@ def print_paper(result: dict[str, Any], console: Console) -> None:
     """Print the result as tables."""
     shaped = {
         "tbf": "two network namespaces, shaped by the kernel (tbf)",
-        "server": "loopback, the server holds back",
+        "server": "loopback, limited by the server",
     }[result["shaped_by"]]
     console.print(
         f"{result['data']}: {format_bytes(result['mean_file_bytes'])} on average. "
         f"{format_bandwidth(result['link_bytes_per_s'])} from storage to trainer ({shaped}; "
-        f"{format_bandwidth(result['goodput_bytes_per_s'])} of it are payload of TCP, {result['congestion_control']}). "
+        f"{format_bandwidth(result['goodput_bytes_per_s'])} of it TCP payload, {result['congestion_control']}). "
         f"{result['storage_cores']:g} storage core, 1 trainer core. The consumer is {result['consumer']['words']}.",
         highlight=False,
     )
@@ -142,8 +144,8 @@ def print_paper(result: dict[str, Any], console: Console) -> None:
         rows["automatic"] = result["automatic"]
     console.print(_policies(rows, result["paper"][result["like"]], result["like"]))
     console.print(
-        f"Medians of {result['repeats']} epochs, in turns. All policies fed the model the same bits "
-        f"(sha256 {result['policies']['none']['sha256'][:12]}…).",
+        f"Medians of {result['repeats']} interleaved epochs. All policies fed the model the same bits (sha256 "
+        f"{result['policies']['none']['sha256'][:12]}…).",
         highlight=False,
     )
     for name, figure in result["figures"].items():
@@ -152,7 +154,7 @@ def print_paper(result: dict[str, Any], console: Console) -> None:
 
 def _policies(rows: dict[str, Any], paper: dict[str, Any], like: str) -> Table:
     table = Table(
-        title=f"{like}: gains against none, beside the paper's; planned: as predicted; CPU: server's",
+        title=f"{like}: gains over none, next to the paper's; planned: as predicted; CPU: of the server",
         title_justify="left",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
@@ -218,7 +220,7 @@ def _print_1c(figure: dict[str, Any], console: Console) -> None:
 
 
 def _print_1d(figure: dict[str, Any], console: Console) -> None:
-    table = Table(title="Figure 1d: share of its time that the consumer is busy", title_justify="left")
+    table = Table(title="Figure 1d: share of time that the consumer is busy", title_justify="left")
     for name in ("consumer", "samples/s", "none", "paper", "optimal"):
         table.add_column(name, justify="left" if name == "consumer" else "right")
     for model in figure["models"]:

@@ -1,4 +1,4 @@
-"""``sophon bench profile``: what measuring the first epoch costs."""
+"""``sophon bench profile``: what profiling the first epoch costs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sophon.cli.progress import steps_bar
 @seconds_option(60.0)
 @json_option
 def bench_profile_command(data: Path | None, count: int, share: float, seconds: float, json_target: str | None) -> None:
-    """What measuring the first epoch costs at worst."""
+    """Measure what profiling the first epoch costs at worst."""
     from sophon.bench.profile import bench_profile
 
     with steps_bar("profile") as report, photo_folder(data, count, report) as folder:
@@ -45,5 +45,7 @@ def _print_profile(result: dict[str, Any], console: Console) -> None:
     for name, title in titles.items():
         overhead = "–" if name == "plain" else f"{result[f'{name}_overhead']:+.1%}"
         table.add_row(title, f"{result[f'{name}_s']:.2f}", f"{result[f'{name}_cpu_s']:.2f}", overhead)
-    console.print(f"{result['samples']:,} samples, one worker, loopback: the trainer's CPU binds", highlight=False)
+    console.print(
+        f"{result['samples']:,} samples, one worker, loopback: the trainer's CPU is the bottleneck", highlight=False
+    )
     console.print(table)

@@ -1,4 +1,4 @@
-"""``sophon bench reading``: samples from a slow store, beside reading them one after the other."""
+"""``sophon bench reading``: samples from a slow store, compared with reading them one after another."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sophon.units import format_seconds
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(0), help="Workers of the loader.")
 @json_option
 def bench_reading_command(samples: int, workers: int, json_target: str | None) -> None:
-    """A store whose reads take 50 ms, here and behind a node."""
+    """Read from a store whose reads take 50 ms, locally and through a node."""
     from sophon.bench.reading import bench_reading
 
     with steps_bar("reading") as report:
@@ -27,8 +27,8 @@ def bench_reading_command(samples: int, workers: int, json_target: str | None) -
 
 
 def _print_reading(result: dict[str, Any], console: Console) -> None:
-    table = Table("samples from", "cuts", "samples/s", "of one after the other", "verdict")
-    table.add_row("the store itself, in turn", "", f"{result['in_turn_per_s']:,.0f}", "1.0×", "")
+    table = Table("samples from", "cuts", "samples/s", "compared with one by one", "verdict")
+    table.add_row("the store itself, one by one", "", f"{result['in_turn_per_s']:,.0f}", "1.0×", "")
     for row in result["rows"]:
         rate, speedup = f"{row['samples_per_s']:,.0f}", f"{row['speedup']:.1f}×"
         table.add_row(row["where"], row["cuts"], rate, speedup, row["verdict"] or "")

@@ -1,4 +1,4 @@
-"""``sophon bench recipes``: recipes of torchvision and timm over a shaped link, with and without offloading."""
+"""``sophon bench recipes``: torchvision and timm recipes over a shaped link, with and without offloading."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from sophon.units import format_bytes, format_seconds, parse_bandwidth
     multiple=True,
     default=tuple(RECIPES),
     show_default=True,
-    help="Name of the one to run; may be repeated.",
+    help="Name of a recipe to run; may be repeated.",
 )
 @click.option("--link", default="40mbit", show_default=True, callback=parsed(parse_bandwidth), help="Rate of the link.")
 @click.option(
     "--cores", default=1.0, show_default=True, type=click.FloatRange(0.1), help="Number of cores near storage."
 )
-@click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Epochs of each, in turns.")
+@click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Interleaved epochs for each.")
 @json_option
 def bench_recipes_command(
     data: Path | None,
@@ -43,7 +43,7 @@ def bench_recipes_command(
     repeats: int,
     json_target: str | None,
 ) -> None:
-    """Recipes of torchvision and timm over a slow link."""
+    """Run torchvision and timm recipes over a slow link."""
     from sophon.bench.recipes.bench import bench_recipes
 
     with steps_bar("recipes") as report, photo_folder(data, count, report) as folder:
@@ -67,6 +67,7 @@ def _print_recipes(result: dict[str, Any], console: Console) -> None:
         console.print(f"{name}: cuts " + ", ".join(f"{cut} {count:,}" for cut, count in row["cuts"].items()))
     rig = result["rig"]
     console.print(
-        f"Policy optimal beside none: second epoch, medians of runs in turns; link {rig['link_bytes_per_s'] * 8e-6:g} "
-        f"Mbit/s shaped by {rig['shaped_by']}, congestion control {rig['congestion_control']}."
+        "Policy optimal compared with none: second epoch, medians of interleaved runs; link "
+        f"{rig['link_bytes_per_s'] * 8e-6:g} Mbit/s shaped by {rig['shaped_by']}, congestion control "
+        f"{rig['congestion_control']}."
     )

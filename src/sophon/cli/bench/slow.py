@@ -1,4 +1,4 @@
-"""``sophon bench slow``: what slow samples cost, beside torch's loader."""
+"""``sophon bench slow``: what slow samples cost, compared with torch's loader."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from sophon.cli.progress import steps_bar
     type=click.Choice(["cpu", "wait"]),
     default="cpu",
     show_default=True,
-    help="What samples take: CPU time of NumPy, or waiting, which needs no core.",
+    help="What samples cost: CPU time in NumPy, or waiting, which needs no core.",
 )
 @seconds_option(60.0)
 @json_option
 def bench_slow_command(samples: int, workers: int, work: str, seconds: float, json_target: str | None) -> None:
-    """A few very slow samples: our loader beside torch's.
+    """Load a few very slow samples, compared with torch's loader.
 
     One sample in twenty takes a hundred times longer than the others.
     """

@@ -1,4 +1,4 @@
-"""``sophon bench tune``: what ``num_workers="auto"`` finds, beside every fixed setting."""
+"""``sophon bench tune``: ``num_workers="auto"`` compared with every fixed setting."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sophon.cli.progress import steps_bar
 @seconds_option(20.0, "workload")
 @json_option
 def bench_tune_command(workloads: tuple[str, ...], seconds: float, json_target: str | None) -> None:
-    """num_workers="auto", beside every fixed setting."""
+    """Compare num_workers="auto" with every fixed setting."""
     from sophon.bench.tune import bench_tune
 
     with steps_bar("tuning") as report:

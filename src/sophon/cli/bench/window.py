@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @seconds_option(30.0)
 @json_option
 def bench_window_command(data: Path | None, like: str, count: int, seconds: float, json_target: str | None) -> None:
-    """CPU time and bytes of windows: what crops need of JPEGs."""
+    """Measure CPU time and bytes of windows: the parts of JPEGs that crops need."""
     from sophon.bench.pictures.samples import load_samples
     from sophon.bench.window import bench_window
 
@@ -49,11 +49,11 @@ def _print_window(result: WindowResult, console: Console) -> None:
     )
     table = Table("of one sample", "CPU ms", "ns per byte", "ratio")
     titles = {
-        "decode_crop": "Decode + RandomResizedCrop by Pillow",
+        "decode_crop": "Decode + RandomResizedCrop with Pillow",
         "window": "node: cut a window, no index",
-        "window_indexed": "node: cut a window by its index",
-        "trainer_whole": "trainer: whole file to crop by our ops",
-        "trainer_window": "trainer: window to crop by our ops",
+        "window_indexed": "node: cut a window with its index",
+        "trainer_whole": "trainer: whole file to crop with our ops",
+        "trainer_window": "trainer: window to crop with our ops",
     }
     for column in table.columns[1:]:
         column.justify = "right"
@@ -64,14 +64,14 @@ def _print_window(result: WindowResult, console: Console) -> None:
     console.print(table)
     console.print(f"indexes: {result.index_share:.1%} of the bytes of their files", highlight=False)
     _print_progressive(result, console)
-    table = Table("bytes, mean of 5 epochs of boxes, each sample its smallest", "gain over raw files")
+    table = Table("bytes, mean over 5 epochs of boxes, smallest choice for each sample", "gain over raw files")
     table.columns[1].justify = "right"
     for name, title in {
         "sophon": "raw file | raw crop",
         "window": "raw file | window",
         "jxl": "raw file | window | crop in JPEG XL",
         "exact_best": "all exact cuts",
-        "lossy_best": "all cuts, lossy ones too",
+        "lossy_best": "all cuts, including lossy ones",
     }.items():
         if name in result.gain:
             table.add_row(title, f"{result.gain[name]:.2f}×")
@@ -86,7 +86,7 @@ def _print_window(result: WindowResult, console: Console) -> None:
 
 def _print_progressive(result: WindowResult, console: Console) -> None:
     ms = result.progressive_ms
-    made = "saved again as progressive files" if result.progressive_made else "those of them that are progressive"
+    made = "re-saved as progressive files" if result.progressive_made else "those of them that are progressive"
     console.print(
         f"{made}: a window takes {ms['window']:.3f} ms, {ms['window'] / ms['decode_crop']:.2f}× of Decode + "
         f"RandomResizedCrop by Pillow; the trainer {ms['trainer_window']:.3f} ms, "

@@ -1,1 +1,1 @@
-"""What one begins with: the demo, the doctor, and help for the shell."""
+"""Commands to start with: the demo, the doctor, and shell completion."""

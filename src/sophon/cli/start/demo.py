@@ -56,14 +56,14 @@ def demo(*, data: Path | None, like: str, count: int, link: float, epochs: int, 
     """
     console = Console()
     try:
-        out.mkdir(parents=True, exist_ok=True)  # before a minute is spent on what could not be written
+        out.mkdir(parents=True, exist_ok=True)  # before a minute is spent on something that could not be written
     except OSError as error:
-        raise ConfigError(f"--out: {out} cannot be made ({error.strerror}); give another folder") from error
+        raise ConfigError(f"--out: {out} cannot be created ({error.strerror}); choose another folder") from error
     from sophon.bench.demo import DemoSettings, run_demo  # torch takes seconds to load
 
     with scratch_folder("demo") as work:
         folder = data or _make_photos(Path(work, "photos"), like, count)
-        words = f"images in {data}" if data else f"{count} made-up {_LIKE[like]}-like photos"
+        words = f"images in {data}" if data else f"{count} synthetic {_LIKE[like]}-like photos"
         console.print(
             f"{words[0].upper()}{words[1:]}; a storage server with one core behind a link of {format_bandwidth(link)}; "
             "a small CNN.",
@@ -91,7 +91,7 @@ def _make_photos(folder: Path, like: str, count: int) -> Path:
 
 
 class _bars:  # noqa: N801 - reads as a statement
-    """One bar per policy, each staying when the next begins."""
+    """One bar per policy; each stays when the next one starts."""
 
     def __enter__(self) -> _bars:
         self._progress = bars(
@@ -150,7 +150,7 @@ def _sentence(result: dict[str, Any]) -> str:
 
 
 def _next(data: Path | None) -> str:
-    """Return what to do now, with the user's own folder if there is one."""
+    """Return what to do next, with the user's own folder if there is one."""
     place = "DIR" if data is None else shlex.quote(str(data))
     tried = [("your own images", "sophon demo --data DIR")] if data is None else []
     steps = [
@@ -163,15 +163,13 @@ def _next(data: Path | None) -> str:
 
 
 def _written(result: dict[str, Any], out: Path) -> str:
-    """Write down the result and the page about it; return what to say of it. The result was shown: nothing is lost."""
+    """Write the result and the report; return the message about them. Failures only matter to the files."""
     from sophon.report.write import facts_of, write_report
 
     try:
         (out / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-        return f"The whole story: {write_report(facts_of(result), out)}"
+        return f"Full report: {write_report(facts_of(result), out)}"
     except (ImportError, ConfigError) as error:
-        return f"There is no page about it: {error}"
+        return f"There is no report: {error}"
     except OSError as error:
-        return (
-            f"There is no page about it: {out} cannot be written to ({error.strerror}); give another folder with --out"
-        )
+        return f"There is no report: {out} cannot be written to ({error.strerror}); choose another folder with --out"

@@ -1,4 +1,4 @@
-"""`sophon doctor`: what is wrong here, there or with the data, and what to do about it."""
+"""`sophon doctor`: finds what is wrong with an installation, a node or the data, and what to do about it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _INDENT = "      "
 @click.argument("places", nargs=-1, metavar="[URL|PATH]...")
 @click.option(
     "--pipeline", "recipe", metavar="FILE",
-    help="Recipe to try: JSON of a pipeline, or code as train.py:transform. By default the ImageNet recipe.",
+    help="Recipe to try: a pipeline as JSON, or code such as train.py:transform. By default the ImageNet recipe.",
 )  # fmt: skip
 @click.option(
     "--samples",
     default=64,
     show_default=True,
     type=click.IntRange(1),
-    help="Number of samples to look at in each place.",
+    help="Number of samples to examine in each place.",
 )
 @click.option(
     "--seconds", default=3.0, show_default=True, type=click.FloatRange(0.1), help="How long to measure a link."
@@ -53,8 +53,8 @@ def doctor(
     """Check this installation, a node or a data set, and a recipe.
 
     Without arguments the installation and this machine are checked. With the address of a node (grpc://host:port/name)
-    or the path of a data set, also whether it can be reached and read, how fast samples come, whether the bits are
-    the same on both sides, and what could be offloaded. Exits with 1 if something must be mended.
+    or the path of a data set, also whether it can be reached and read, how fast samples arrive, whether the bits are
+    the same on both sides, and what could be offloaded. Exits with 1 if something must be fixed.
     """
     console = Console(quiet=json_target == STDOUT)
     findings: list[Finding] = []
@@ -86,6 +86,6 @@ def _show(finding: Finding, console: Console) -> None:
 def _sum(count: Counter[str]) -> str:
     if not count[FAULT] and not count[ADVICE]:
         return "All is well."
-    faults = counted(count[FAULT], "thing", "things") + " must be mended"
+    faults = counted(count[FAULT], "thing", "things") + " must be fixed"
     advice = counted(count[ADVICE], "thing", "things") + " could be better"
     return "; ".join(text for text, level in ((faults, FAULT), (advice, ADVICE)) if count[level]) + "."

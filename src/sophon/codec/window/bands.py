@@ -1,10 +1,10 @@
-"""Bands: the rows of a JPEG object that one pass of a sample needs, read by one request, as a window.
+"""Bands: the rows of a JPEG object that one pass of a sample needs, read with one request and cut to a window.
 
-The scan of a JPEG file runs row by row. So the rows that a box needs lie in one piece of the file, which the index
-points tell; with the header from the index (`pages`) that piece is all it takes to cut a window. What is not read
-is zero in memory, and `cut` fails rather than read there: it stops at the next index point.
+The scan of a JPEG file runs row by row. So the rows that a box needs are one contiguous piece of the file, which the
+index points locate; with the header from the index (`pages`) that piece is all that is needed to cut a window. Unread
+bytes are zero in memory, and `cut` fails rather than read them: it stops at the next index point.
 
-A band is used where it is smaller than the object by enough to be worth it; else the whole object is read.
+A band is used if it is enough smaller than the object; otherwise the whole object is read.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from sophon.pipeline.ops.decode import Decode, check_jpeg
 from sophon.store import Store
 
 INDEX_SHARE: Final = 0.008
-"""Of the bytes of a scan. Finer points than one for a row or two save no bytes of the bucket, and cost some."""
-_WORTHWHILE: Final = 0.92  # share of an object: below it a band saves more than the answer's own head
-_MARGIN_BYTES: Final = 8  # behind the last point: its byte, a stuffed zero, a restart marker
+"""Share of the bytes of a scan. More than one point per row or two would cost bytes without saving any."""
+_WORTHWHILE: Final = 0.92  # share of an object: below it a band saves more than the overhead of a response
+_MARGIN_BYTES: Final = 8  # after the last point: its byte, a stuffed zero, a restart marker
 _METADATA: Final = (*range(0xE1, 0xEE), 0xEF, 0xFE)  # APP1 … APP15 without Adobe's APP14, and comments
 _MOST_HEADER_BYTES: Final = 1 << 24
 
 
 class Ranged(Protocol):
-    """A store of which parts of samples can be read."""
+    """A store that can read parts of samples."""
 
     def identity(self, index: int) -> bytes:
-        """Return 8 bytes that stand for the object of a sample, as it was listed."""
+        """Return 8 bytes that identify the object of a sample as it was listed."""
 
     def read_part(self, index: int, start: int, length: int) -> memoryview:
         """Return some of the bytes of a sample."""
@@ -58,7 +58,7 @@ class Bands:
         self._pages = pages
 
     def suits(self, pipeline: Pipeline) -> bool:
-        """Return whether a pipeline crops before it looks at all of a picture, and at none of its metadata."""
+        """Return whether a pipeline crops before it needs a whole picture, and uses no metadata."""
         decode = pipeline.ops[0]
         plain = isinstance(decode, Decode) and not decode.upright and not decode.metadata
         return plain and available() and can_crop_early(pipeline)
@@ -102,11 +102,11 @@ class Bands:
             header = unpacker.decompress(entry.header, _MOST_HEADER_BYTES)
             return parse(header), Index.from_bytes(entry.points)
         except (OSError, ArtifactError, NotWindowable, zlib.error):
-            return None  # the whole object has all that it takes
+            return None  # the whole object contains all that is needed
 
 
 def span(header: Header, index: Index, mcus: tuple[int, int, int, int]) -> tuple[int, int]:
-    """Return the bytes of a file in which some MCUs lie: from the first to after the last.
+    """Return the byte range of a file that contains some MCUs: from the first to just after the last.
 
     Raises:
         ArtifactError: The index does not fit the header.
@@ -142,7 +142,7 @@ def make_entry(name: bytes, data: bytes) -> Entry:
 
 
 def _without_metadata(data: bytes, header: Header) -> bytearray:
-    """Return all that comes before the scan, with zeros in the place of what decides neither size nor pixels."""
+    """Return everything before the scan, with zeros in place of bytes that affect neither size nor pixels."""
     bare = bytearray(data[: header.scan_start])
     at = 2
     while at + 4 <= len(bare):
@@ -165,10 +165,10 @@ _BANDS: weakref.WeakKeyDictionary[Store, Bands] = weakref.WeakKeyDictionary()
 
 
 def attach(store: Store, pages: Pages) -> None:
-    """Have windows of a store read by its index from now on."""
+    """Make reads of a store's windows use its index from now on."""
     _BANDS[store] = Bands(store, pages)
 
 
 def bands_of(store: Store) -> Bands | None:
-    """Return what reads windows of a store; None if it has no index."""
+    """Return the reader of a store's windows; None if it has no index."""
     return _BANDS.get(store)

@@ -1,10 +1,10 @@
-"""Which MCUs and blocks of a JPEG decide the pixels of a box.
+"""Which MCUs and blocks of a JPEG determine the pixels of a box.
 
-libjpeg decodes blocks one by one and then enlarges subsampled components to the size of the picture. Where a
-component is halved in a direction it interpolates (its "fancy upsampling"): pixel 2i takes samples i - 1 and i,
-pixel 2i + 1 takes i and i + 1, and at the borders of the picture the outermost sample stands in for the missing
-one. All other ratios repeat samples. So a box needs one sample more on either side of each halved component, and
-where it reaches the right or bottom border of the picture the window must end there too.
+libjpeg decodes blocks one by one and then enlarges subsampled components to the size of the picture. Where a component
+is halved in a direction it interpolates (its "fancy upsampling"): pixel 2i takes samples i - 1 and i, pixel 2i + 1
+takes i and i + 1, and at the borders of the picture the outermost sample stands in for the missing one. All other
+ratios repeat samples. So a box needs one more sample on either side of each halved component, and where it reaches the
+right or bottom border of the picture the window must end there too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from sophon.codec.window.header import Header
 from sophon.errors import ConfigError
 
-# (left, top, right, bottom); right and bottom are just outside, as in Pillow.
+# (left, top, right, bottom); right and bottom are exclusive, as in Pillow.
 Box = tuple[int, int, int, int]
 
 # Up to this width of a component libjpeg repeats samples instead of interpolating (jdsample.c).
@@ -28,7 +28,7 @@ class NeededBlocks:
     Attributes:
         mcus: Its box in MCUs.
         pixels: Its box in pixels: the window.
-        kept: For each component, the box of blocks whose samples decide the pixels.
+        kept: For each component, the box of blocks whose samples determine the pixels.
     """
 
     mcus: Box

@@ -13,10 +13,11 @@ from PIL import Image
 from sophon.codec.codec import AheadCodec, Payload
 from sophon.codec.window.header import Header, parse
 from sophon.codec.window.indexes import INDEXES, Indexes
-from sophon.codec.window.jpeg import Index, Window, available, cut
+from sophon.codec.window.jpeg import Index, Window, available, check_metadata, cut
 from sophon.codec.window.refusal import NotWindowable
 from sophon.errors import ArtifactError, OpError, PayloadError
 from sophon.pipeline import Box, Key, Kind, Part, Pipeline, Spec, Trace, can_crop_early, needed_box
+from sophon.pipeline.jpeg import libjpeg
 from sophon.pipeline.ops.decode import Decode, check_jpeg, is_upright, kept_metadata
 
 _MARKER = 0xFF
@@ -26,19 +27,19 @@ _FRAME = struct.Struct(">HHB")  # height, width, components
 _COLOURS = 3
 _PLACE = struct.Struct("<4I")  # top, left, height and width of the whole picture
 
-# Cutting a picture down before decoding it pays only where enough is left out. Measured on photos of ImageNet and
+# Cutting a picture down before decoding it pays off only if enough is left out. Measured on photos of ImageNet and
 # OpenImages, both ways cost the same at these shares of the area: without an index the walk along the Huffman codes
-# costs about a quarter of decoding them all, with one next to nothing. Of a progressive file all scans are read as far
-# down as the window reaches, and what is saved is the inverse transform of all that is left out.
+# costs about a quarter of decoding them all, with one next to nothing. In a progressive file all scans are read down to
+# the bottom of the window; only the inverse transform of the rest is saved.
 _WORTHWHILE_SHARE = 0.45
 _WORTHWHILE_SHARE_INDEXED = 0.8
 _WORTHWHILE_SHARE_PROGRESSIVE = 0.65
 
 
 class WindowCodec(AheadCodec):
-    """A baseline JPEG made of just those MCUs that the next ops need.
+    """A baseline JPEG of only the MCUs that the next ops need.
 
-    Byte layout: four uint32, little-endian: row and column of the whole picture at which the window begins, height and
+    Byte layout: four uint32, little-endian: row and column in the whole picture at which the window starts, height and
     width of the whole; then a JPEG file.
 
     Args:
@@ -58,7 +59,7 @@ class WindowCodec(AheadCodec):
         return spec.kind is Kind.ENCODED and available()
 
     def looks_ahead(self, pipeline: Pipeline) -> bool:
-        """Return whether the ops crop before they look at all of a picture."""
+        """Return whether the ops crop before they need the whole picture."""
         return can_crop_early(pipeline)
 
     def encode_ahead(self, data: Payload, pipeline: Pipeline, key: Key, trace: Trace | None = None) -> bytes:
@@ -72,7 +73,7 @@ class WindowCodec(AheadCodec):
             _check_metadata(data, pipeline)
             box = box_of(pipeline, key, header)
             if box is None:
-                raise NotWindowable("this pass needs all of the picture")
+                raise NotWindowable("this pass needs the whole picture")
             window = _cut(data, header, box, indexes, None if header.scans else indexes.find(data))
         except NotWindowable as reason:  # the whole file is sent instead
             raise OpError(f"{reason}.") from reason
@@ -98,9 +99,9 @@ class WindowCodec(AheadCodec):
 def cut_down(
     data: Payload, pipeline: Pipeline, key: Key, stop: int | None = None, trace: Trace | None = None
 ) -> Part | None:
-    """Decode only the part of a file that ops[:stop] need in one pass; None if that cannot be done or does not pay.
+    """Decode only the part of a file that ops[:stop] need in one pass; None if that is impossible or does not pay off.
 
-    A trace is told whether a part of the file can be decoded at all.
+    The trace records whether part of the file can be decoded at all.
     """
     decode = pipeline.ops[0]
     if not (available() and isinstance(decode, Decode) and can_crop_early(pipeline, stop)):
@@ -118,25 +119,47 @@ def cut_down(
             return None
         index = None if header.scans else INDEXES.find(data)
         if box[2] * box[3] > _worthwhile_share(header, index) * header.width * header.height:
-            return None
+            return _whole(data, header, decode)
         window = _cut(data, header, box, INDEXES, index)
-        return Part(_decoded(window.jpeg, decode), window.top, window.left, window.full_height, window.full_width)
+        picture = _own_decoded(window, header, decode)
+        return Part(picture, window.top, window.left, window.full_height, window.full_width)
     except (NotWindowable, OpError):
-        return None  # decoding the whole file meets the same problem, and has a better message for it
+        return None  # decoding the whole file meets the same problem and gives a better message
+
+
+def _whole(data: Payload, header: Header, decode: Decode) -> Part | None:
+    """Return all of a picture, if its file is one that Pillow is sure to decode in the same way."""
+    check_metadata(data, header)
+    if decode.mode != "RGB" or decode.metadata or header.scans or len(header.components) != _COLOURS:
+        return None
+    picture = libjpeg.decoded(data, (header.width, header.height))
+    return None if picture is None else Part(picture, 0, 0, header.height, header.width)
 
 
 def _worthwhile_share(header: Header, index: Index | None) -> float:
-    """Return up to which share of the area it pays to cut a picture down before decoding it."""
+    """Return the share of the area up to which it pays off to cut a picture down before decoding."""
     if header.scans:
         return _WORTHWHILE_SHARE_PROGRESSIVE
     return _WORTHWHILE_SHARE if index is None else _WORTHWHILE_SHARE_INDEXED
 
 
+def _own_decoded(window: Window, header: Header, decode: Decode) -> Image.Image:
+    """Return the picture of a window that was cut here, from a file with this header."""
+    if decode.mode == "RGB" and len(header.components) == _COLOURS:
+        picture = libjpeg.decoded(window.jpeg, (window.width, window.height))
+        if picture is not None:
+            return picture
+    return _decoded(window.jpeg, decode)
+
+
 def _decoded(jpeg: Payload, decode: Decode) -> Image.Image:
-    """Return the picture of a window: what `decode` gives, without Pillow's search for metadata that windows lack."""
+    """Return the picture of a window: the result of `decode`, without Pillow's search for metadata."""
     size = _colour_size(jpeg)
     if decode.mode == "RGB" and size is not None and size[0] * size[1] <= decode.max_pixels:
-        # If libjpeg refuses it, Decode, below, says so in better words.
+        picture = libjpeg.decoded(jpeg, size)
+        if picture is not None:
+            return picture
+        # If libjpeg rejects it, Decode, below, gives a better message.
         with suppress(OSError, ValueError):
             return Image.frombytes("RGB", size, jpeg, "jpeg", "RGB", "")
     return decode.apply(bytes(jpeg))
@@ -146,7 +169,7 @@ def _colour_size(jpeg: Payload) -> tuple[int, int] | None:
     """Return (width, height) of a baseline JPEG with three components, or None if it is anything else.
 
     Pillow's decoder fills the buffer it is given, and trusts that the file has this size. So the size is read from the
-    frame that libjpeg will meet first, with nothing between segments that the two could understand differently.
+    first frame that libjpeg will find, with nothing between segments that the two could interpret differently.
     """
     at, end = 2, len(jpeg) - 10
     while at < end and jpeg[at] == _MARKER:
@@ -161,16 +184,16 @@ def _colour_size(jpeg: Payload) -> tuple[int, int] | None:
 
 
 def _check_metadata(data: Payload, pipeline: Pipeline) -> None:
-    """Refuse a file whose metadata Decode or a later step may look at: a window has none."""
+    """Raise for a file whose metadata Decode or a later step may use: a window has none."""
     decode = pipeline.ops[0]
     if isinstance(decode, Decode) and decode.upright and not is_upright(decode.open(bytes(data)).info):
-        raise NotWindowable("it has to be turned as its EXIF orientation says")
+        raise NotWindowable("it has to be rotated according to its EXIF orientation")
     if isinstance(decode, Decode) and decode.metadata and kept_metadata(decode.open(bytes(data))) is not None:
-        raise NotWindowable("a later step may look at its EXIF orientation or colour profile")
+        raise NotWindowable("a later step may use its EXIF orientation or colour profile")
 
 
 def payload_of(window: Window) -> bytes:
-    """Return a window as it crosses the link."""
+    """Return the payload of a window."""
     return _PLACE.pack(window.top, window.left, window.full_height, window.full_width) + window.jpeg
 
 
@@ -184,7 +207,7 @@ def box_of(pipeline: Pipeline, key: Key, header: Header, stop: int | None = None
     if isinstance(decode, Decode) and header.width * header.height > decode.max_pixels:
         raise NotWindowable("more pixels than the limit")
     box = needed_box(pipeline, key, header.height, header.width, stop)
-    return None if box is None or 0 in box[2:] else box  # the op itself says what is wrong with an empty box
+    return None if box is None or 0 in box[2:] else box  # the op itself reports an empty box
 
 
 def _cut(data: Payload, header: Header, box: Box, indexes: Indexes, index: Index | None) -> Window:
@@ -197,9 +220,9 @@ def _cut(data: Payload, header: Header, box: Box, indexes: Indexes, index: Index
         index = indexes.build(data, header)
     pillow_box = (left, top, left + width, top + height)
     try:
-        # What `indexes` gives was found by a hash of these very bytes: no need to hash them again.
+        # The index was found by a hash of these very bytes: no need to hash them again.
         return cut(data, pillow_box, index, header, trusted=True)
     except (ArtifactError, NotWindowable):
         if index is None:
             raise
-        return cut(data, pillow_box, None, header)  # the index leads astray, and a walk needs none
+        return cut(data, pillow_box, None, header)  # the index is wrong, and a walk needs none

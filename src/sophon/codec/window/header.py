@@ -1,7 +1,7 @@
-"""What comes before the entropy-coded data of a JPEG file, and whether a window may be cut from it.
+"""Parses the header of a JPEG file, and decides whether a window may be cut from it.
 
-The rules are those under which libjpeg (through Pillow) is certain to decode the whole file, and to decode the part
-the same way alone: what it would reject, repair or treat specially is refused here. The list is in `parse`.
+The rules are those under which libjpeg (through Pillow) is certain to decode the whole file, and to decode the part the
+same way alone: files it would reject, repair or treat specially are rejected here. The list is in `parse`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ MAX_BLOCKS_PER_MCU: Final = 10
 _BASELINE: Final = 0xC0
 _EXTENDED: Final = 0xC1  # sequential, with 16-bit quantisation tables
 _PROGRESSIVE: Final = 0xC2
-# The DC and AC tables that the components of a progressive picture are written with, in the order of the frame: luma,
-# two of chroma, and black.
+# The DC and AC tables with which the components of a progressive picture are written, in frame order: luma, two chroma,
+# and black.
 _WRITTEN_WITH: Final = (0x00, 0x11, 0x11, 0x00)
 
 
@@ -49,28 +49,29 @@ class Component(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What decides how a JPEG decodes: baseline or extended sequential with one scan, or progressive.
+    """Everything that determines how a JPEG decodes: baseline or extended sequential with one scan, or progressive.
 
-    Of a progressive file frame, scan and table numbers are those of the baseline windows that are made of it.
+    For a progressive file, frame, scan and table numbers are those of the baseline windows made from it.
 
     Attributes:
         width: Width of the picture in pixels.
         height: Height of the picture in pixels.
         components: Colour components in the order of frame and scan. A lone component has one block in an MCU: its
-            factors are given as 1, which is how it decodes, whatever the frame says.
+            factors are given as 1, which is how it decodes, regardless of the frame.
         mcu_width: Width of an MCU in pixels.
         mcu_height: Height of an MCU in pixels.
-        restart_interval: MCUs between restart markers, 0 for none; of a progressive file each scan has its own.
+        restart_interval: MCUs between restart markers, 0 for none; in a progressive file each scan has its own.
         scan_start: Offset of the first entropy-coded byte.
         frame: The SOF segment with its marker.
         scan: The SOS segment with its marker.
         quantisation: Table number → precision and number byte, then the values.
         dc: Table number → 16 counts, then the values.
         ac: Table number → 16 counts, then the values.
-        scans: All scans of a progressive file, which together give every coefficient to its last bit; else none.
+        scans: All scans of a progressive file, which together give every coefficient to its last bit; empty for other
+            files.
         jfif: Whether a JFIF segment says that three components are YCbCr.
         adobe: The 12 bytes of the Adobe segment that name the colour transform, or none.
-        doubtful: Whether Pillow reads more of this file's metadata than is checked here, and may fail on it.
+        doubtful: Whether Pillow reads more metadata of this file than is checked here, and may fail on it.
     """
 
     width: int
@@ -92,11 +93,11 @@ class Header:
 
     @property
     def mcus(self) -> tuple[int, int]:
-        """MCUs per row, and rows of them."""
+        """Number of MCUs per row, and of MCU rows."""
         return -(-self.width // self.mcu_width), -(-self.height // self.mcu_height)
 
     def blocks(self, component: Component) -> tuple[int, int]:
-        """Blocks of a component alone: in a row, and rows of them."""
+        """Number of blocks of a single component per row, and of block rows."""
         across, down = self.mcu_width // component.h, self.mcu_height // component.v
         return -(-self.width // across), -(-self.height // down)
 
@@ -104,17 +105,16 @@ class Header:
 def parse(data: bytes | bytearray | memoryview) -> Header:
     """Read the header of a JPEG file.
 
-    It refuses: anything but 8-bit Huffman coding, baseline, extended sequential or progressive; a sequential scan
-    that does not hold all components in the order of the frame; 2 components (Pillow has no mode for them); heights
-    left to a DNL marker; sampling factors that do not divide the largest one; bytes between segments; segments of a
-    wrong length; missing tables (libjpeg would fill in standard ones); DC categories above 15; pictures that Pillow
-    warns about; and of progressive files what `scans.read_scans` says.
+    It rejects: anything but 8-bit Huffman coding, baseline, extended sequential or progressive; a sequential scan that
+    does not hold all components in the order of the frame; 2 components (Pillow has no mode for them); heights left to
+    a DNL marker; sampling factors that do not divide the largest one; bytes between segments; segments of a wrong
+    length; missing tables (libjpeg would fill in standard ones); DC categories above 15; pictures that Pillow warns
+    about; and for progressive files, whatever `scans.read_scans` rejects.
 
     Args:
         data: The file, from its first byte.
 
-    Returns:
-        What the header says.
+    Returns: The parsed header.
 
     Raises:
         NotWindowable: It is not a file from which a window can be cut.
@@ -185,13 +185,13 @@ def _finish(tables: Tables, data: bytes | bytearray | memoryview, scan_at: int, 
         scans=scans,
         jfif=tables.jfif,
         adobe=tables.adobe,
-        # Pillow reads the density from Exif where JFIF has none, and gives up on some damaged ones.
+        # Pillow reads the density from Exif if JFIF has none, and fails on some damaged Exif data.
         doubtful=tables.doubtful or (tables.exif and not tables.density),
     )
 
 
 def _as_baseline(frame: bytes, tables: Tables) -> tuple[bytes, bytes]:
-    """Return the frame and the scan header of the baseline windows that are made of a progressive picture."""
+    """Return the frame and the scan header of the baseline windows made from a progressive picture."""
     wide = any(table[0] >> 4 for table in tables.quantisation.values())
     pairs = zip(frame[10::3], _WRITTEN_WITH, strict=False)
     body = bytes([frame[9], *[byte for pair in pairs for byte in pair], 0, 63, 0])
@@ -201,7 +201,7 @@ def _as_baseline(frame: bytes, tables: Tables) -> tuple[bytes, bytes]:
 
 @lru_cache(maxsize=64)  # the files of a data set share a handful of them
 def _layout(frame_end: bytes, scan: bytes) -> tuple[tuple[Component, ...], int, int]:
-    """Return the components and the size of an MCU, by the end of the frame segment and the scan segment.
+    """Return the components and the size of an MCU, from the end of the frame segment and the scan segment.
 
     Args:
         frame_end: The number of components, then three bytes for each.

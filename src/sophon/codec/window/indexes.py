@@ -1,14 +1,14 @@
-"""Indexes of files that were seen before, kept in memory.
+"""Indexes of files seen before, kept in memory.
 
-An index is found by a hash of the file's bytes, so it can never be one of another file, whatever happens on disk. When
-there is no room left, nothing is thrown out: an epoch touches every sample once, in random order, and a cache that
-makes room for the newest would have thrown out each index before it is needed again.
+An index is found by a hash of the file's bytes, so it can never belong to another file, whatever happens on disk. When
+the cache is full, nothing is evicted: an epoch touches every sample once, in random order, and a cache that evicts
+would drop each index before it is needed again.
 
-What a sidecar file holds is found in the same way, and takes no room besides its list of hashes.
+Indexes in a sidecar file are found in the same way, and take no memory beyond its list of hashes.
 
-Concurrency: may be used by any number of threads; two that build the same index at once keep one of them.
-Limits: `max_bytes`. Indexes take about 2.4 % of the bytes of their files; 256 MB are enough for 10 GB of photos. Each
-worker process has indexes of its own.
+Concurrency: may be used by any number of threads; if two build the same index at once, one copy is kept. Limits:
+`max_bytes`. Indexes take about 2.4 % of the bytes of their files; 256 MB are enough for 10 GB of photos. Each worker
+process has its own indexes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sophon.codec.window.jpeg import Data, Index, build_index, fingerprint
 if TYPE_CHECKING:
     from sophon.codec.window.sidecar import Sidecar  # it needs pyarrow, which takes a tenth of a second to load
 
-_ENTRY_BYTES = 300  # of a dict entry, an Index and its bytes object, besides the points themselves
+_ENTRY_BYTES = 300  # overhead of a dict entry, an Index and its bytes object, in addition to the points
 DEFAULT_MAX_BYTES = 256_000_000
 
 
@@ -31,7 +31,7 @@ class Indexes:
     """A bounded set of indexes.
 
     Args:
-        max_bytes: Bound on the memory that all of them take.
+        max_bytes: Upper bound on their total memory.
     """
 
     def __init__(self, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
@@ -46,7 +46,7 @@ class Indexes:
         self._lock = threading.Lock()
 
     def attach(self, sidecar: Sidecar) -> None:
-        """Look for indexes in a file, too; a file that is attached again replaces what it held before."""
+        """Also look for indexes in a file; attaching a file again replaces its earlier contents."""
         with self._lock:
             others = [other for other in self._sidecars if other.path != sidecar.path]
             self.held_bytes += sidecar.held_bytes - sum(o.held_bytes for o in self._sidecars if o not in others)
@@ -56,7 +56,7 @@ class Indexes:
         return len(self._by_file)
 
     def find(self, data: Data) -> Index | None:
-        """Return the index of a file that was seen before, or that a sidecar has."""
+        """Return the index of a file seen before or found in a sidecar."""
         if not (self._by_file or self._sidecars):
             return None
         hashed = fingerprint(data)
@@ -67,7 +67,7 @@ class Indexes:
         return index
 
     def build(self, data: Data, header: Header) -> Index | None:
-        """Build the index of a file and keep it; None if there is no room for it.
+        """Build the index of a file and keep it; None if the cache is full.
 
         Raises:
             NotWindowable: No window can be cut from the file.

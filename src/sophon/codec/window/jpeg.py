@@ -1,22 +1,22 @@
 """Cutting windows out of JPEG files, and the index that makes it cheap.
 
-A window is a valid baseline JPEG made of just the MCUs that a box of pixels needs: decoding it gives, for the box,
-the same bits as decoding the whole file and cropping. Nothing is decoded to pixels here. `header` says which files
-are eligible, `blocks` which MCUs are needed; the bit work is in the optional extensions `_jpeg` and `_progressive`.
+A window is a valid baseline JPEG of only the MCUs that a box of pixels needs: decoding it gives, for the box, the same
+bits as decoding the whole file and cropping. Nothing is decoded to pixels here. `header` says which files are eligible,
+`blocks` which MCUs are needed; the bit work is in the optional extensions `_jpeg` and `_progressive`.
 
 What a window costs:
 
 * without an index the scan is walked from its start to the last row needed, and checked for stray markers to its end;
 * with an index a few MCUs at either side of each row are walked, everything between is a shifted copy of bits;
-* of a progressive file every scan is read down to the last row needed, and the coefficients of the window are written
-  with Huffman tables of their own, which take 4 to 6 % fewer bytes than the standard ones and hardly more time.
+* in a progressive file every scan is read down to the last row needed, and the coefficients of the window are written
+  with custom Huffman tables, which take 4 to 6 % fewer bytes than the standard ones and hardly more time.
 
 Concurrency: all functions are pure and may be called from any thread; the heavy parts release the GIL.
 
 Limits: progressive files have no index. Without an index the entropy-coded data below the window are not decoded. If
 they are damaged there, libjpeg decodes the whole file with a warning that Pillow does not pass on, and the pixels of
-the box are the same; what would make Pillow raise (no EOI marker, other markers, a wrong number or order of restart
-markers) is refused either way.
+the box are the same; files on which Pillow would raise (no EOI marker, other markers, a wrong number or order of
+restart markers) are rejected either way.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import math
 import struct
 import zlib
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from sophon.codec.window.blocks import Box, NeededBlocks, needed
@@ -45,25 +46,28 @@ else:
 
 Data = bytes | bytearray | memoryview
 
-# About the largest size of an index, as a share of the bytes of the scan. The mean time of a cut, measured on ImageNet
-# files by the true share: 164 µs at 2.0 %, 146 µs at 2.4 %, 141 µs at 2.8 %.
+# Approximate maximum size of an index, as a share of the bytes of the scan. The mean time of a cut, measured on
+# ImageNet files by the true share: 164 µs at 2.0 %, 146 µs at 2.4 %, 141 µs at 2.8 %.
 INDEX_SHARE: Final = 0.025
-# Measured mean bytes of one point: its position, and for each component its DC value.
+# Measured mean size of a point in bytes: its position, and the DC value of each component.
 _POINT_BYTES: Final = 2.4
 _POINT_BYTES_PER_COMPONENT: Final = 1.2
 
-# Width of Huffman look-up tables. By measurement, wider ones take longer to build than they save in the walk.
+# Width of Huffman look-up tables. Wider ones were measured to take longer to build than they save in the walk.
 _WALK_LOOK_BITS: Final = 11
 _INDEX_LOOK_BITS: Final = 9
 
-_NO_KERNEL: Final = "the window codec needs its C extension, which was not built; install a compiler, then sophon again"
+_NO_KERNEL: Final = (
+    "the window codec needs its C extension, which was not built; install a compiler, then reinstall sophon"
+)
 _JFIF: Final = bytes.fromhex("ffe000104a46494600010100000100010000")
 _DC_CATEGORIES: Final = frozenset(range(12))
 _LONGEST_CODE: Final = 16
 
 _MAGIC: Final = b"SWIX"
 _VERSION: Final = 1
-# Magic, version, stride, bytes of the file, its fingerprint, bytes of points; then the points and a CRC-32 of it all.
+# Magic, version, stride, bytes of the file, its fingerprint, bytes of points; then the points and a CRC-32 of
+# everything.
 _HEAD: Final = struct.Struct("<4sHHQQI")
 _CRC: Final = struct.Struct("<I")
 _MAX_STRIDE: Final = 0xFFFF
@@ -71,7 +75,7 @@ _MAX_STRIDE: Final = 0xFFFF
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A part of a JPEG picture as a JPEG file of its own.
+    """A part of a JPEG picture as a separate JPEG file.
 
     Attributes:
         jpeg: The file.
@@ -94,10 +98,10 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """Places in the entropy-coded data of one file from which a walk can begin.
+    """Positions in the entropy-coded data of one file from which a walk can start.
 
     Attributes:
-        stride: MCUs from one point of a row to the next.
+        stride: Number of MCUs between two points of a row.
         file_bytes: Size of the file.
         fingerprint: XXH64 of the file.
         points: The packed points (`_jpeg.Scan.index` says how).
@@ -109,7 +113,7 @@ class Index:
     points: bytes
 
     def to_bytes(self) -> bytes:
-        """Return the index in a form for files; the same index always gives the same bytes."""
+        """Return the index as bytes for a file; the same index always gives the same bytes."""
         head = _HEAD.pack(_MAGIC, _VERSION, self.stride, self.file_bytes, self.fingerprint, len(self.points))
         body = head + self.points
         return body + _CRC.pack(zlib.crc32(body))
@@ -119,7 +123,7 @@ class Index:
         """Read what `to_bytes` wrote.
 
         Raises:
-            ArtifactError: The bytes are not an index, or one that is damaged or of another version.
+            ArtifactError: The bytes are not an index, or the index is damaged or of another version.
         """
         packed = bytes(packed)
         if len(packed) < _HEAD.size + _CRC.size or not packed.startswith(_MAGIC):
@@ -137,7 +141,7 @@ class Index:
 
 
 def available() -> bool:
-    """Return whether the extension was built, without which this node does not offer windows."""
+    """Return whether the extension was built; without it this node does not offer windows."""
     return kernel is not None
 
 
@@ -147,22 +151,22 @@ def fingerprint(data: Data) -> int:
 
 
 def build_index(data: Data, header: Header | None = None, share: float = INDEX_SHARE) -> Index:
-    """Walk a file once and note where windows can begin.
+    """Walk a file once and record where windows can start.
 
     The walk validates everything: a file that has an index is one that Pillow decodes.
 
     Args:
         data: The file.
         header: Header of the same file, if already parsed.
-        share: About the largest size of the index, as a share of the bytes of the scan.
+        share: Approximate maximum size of the index, as a share of the bytes of the scan.
 
     Raises:
         NotWindowable: No window can be cut from it.
     """
     header = parse(data) if header is None else header
     if header.scans:
-        raise NotWindowable("progressive, of which there is no index")
-    _check_metadata(data, header)
+        raise NotWindowable("progressive, which cannot be indexed")
+    check_metadata(data, header)
     per_row, rows = header.mcus
     point_bytes = _POINT_BYTES + _POINT_BYTES_PER_COMPONENT * len(header.components)
     target_bytes = share * max(len(data) - header.scan_start, 1)
@@ -181,11 +185,11 @@ def cut(
         data: The whole file.
         box: (left, top, right, bottom) in pixels of the whole picture, and inside it.
         index: Index of the same file; without one the scan is walked.
-        header: Header of the same file, if already parsed: drawing a box takes the size of the picture.
-        trusted: Whether the index was found by the fingerprint of these very bytes: then they are not hashed again.
+        header: Header of the same file, if already parsed, since drawing a box needs the size of the picture.
+        trusted: Whether the index was found by the fingerprint of these very bytes, which are then not hashed again.
 
     Returns:
-        A window which holds the box: column x of the picture is its column x - left.
+        A window that contains the box: column x of the picture is its column x - left.
 
     Raises:
         NotWindowable: The same pixels cannot be guaranteed; use the whole file.
@@ -202,12 +206,12 @@ def cut(
     sources = {component.ac: header.ac[component.ac] for component in header.components}
     head = _head(header, right - left, bottom - top, targets, sources)
     if index is None:
-        _check_metadata(data, header)
+        check_metadata(data, header)
         jpeg = _scan(header, _WALK_LOOK_BITS).cut(data, region.mcus, region.kept, targets, head)
     else:
         scan = _scan(header, _INDEX_LOOK_BITS)
         if index.file_bytes != len(data) or not (trusted or index.fingerprint == kernel.fingerprint(data)):
-            raise ArtifactError("the window index was built from other bytes than this file; build it again")
+            raise ArtifactError("the window index was not built from this file; build it again")
         jpeg = scan.cut(data, region.mcus, region.kept, targets, head, index.points, index.stride)
     return Window(jpeg, left, top, right - left, bottom - top, header.width, header.height)
 
@@ -216,7 +220,7 @@ def _cut_progressive(data: Data, header: Header, region: NeededBlocks) -> bytes:
     """Read the coefficients that a region needs and write them as a baseline file."""
     if kernel is None:
         raise ConfigError(_NO_KERNEL)
-    _check_metadata(data, header)
+    check_metadata(data, header)
     left, top, right, bottom = region.pixels
     components = tuple([(c.h, c.v, *header.blocks(c), c.dc) for c in header.components])
     dc, ac, scan = progressive.cut(data, header.mcus, components, header.scans, region.mcus, region.kept)
@@ -239,8 +243,8 @@ def _scan(header: Header, look_bits: int) -> kernel.Scan:
     )
 
 
-def _check_metadata(data: Data, header: Header) -> None:
-    """Let Pillow open a file whose metadata it may not like: where it fails, so must we."""
+def check_metadata(data: Data, header: Header) -> None:
+    """Let Pillow open a file whose metadata may make it fail: if it fails, so must we."""
     if not header.doubtful:
         return
     # Pillow is slow to import and not needed for files without such metadata.
@@ -249,24 +253,25 @@ def _check_metadata(data: Data, header: Header) -> None:
     try:
         with Image.open(io.BytesIO(data)) as image:
             size = image.size
-    except Exception as error:  # whatever Pillow raises, the whole file must be sent
-        raise NotWindowable(f"metadata that Pillow does not read ({type(error).__name__})") from error
+    except Exception as error:  # whatever Pillow raises, the whole file has to be sent
+        raise NotWindowable(f"metadata that Pillow cannot read ({type(error).__name__})") from error
     if size != (header.width, header.height):
         raise NotWindowable("metadata with another size than the frame")
 
 
+@lru_cache(maxsize=256)  # most files of a data set share a few of them
 def _completed(table: bytes) -> bytes:
-    """Return a DC table that has the codes of `table` and one for every category it lacks.
+    """Return a DC table with the codes of `table` plus one for every category it lacks.
 
     Canonical codes are given out in order of length, and none is all ones, so the space after the longest code is
-    always free: longer codes put there change none of the others. Where 16 bits do not suffice, the table stays as it
-    is, and a window that needs a missing category is refused.
+    always free: longer codes put there change none of the others. If 16 bits are not enough, the table stays unchanged,
+    and a window that needs a missing category is rejected.
     """
     if len(table) >= 16 + len(_DC_CATEGORIES) and _DC_CATEGORIES.issubset(table[16:]):
         return table
     missing = _DC_CATEGORIES.difference(table[16:])
     longest = len(table[:16].rstrip(b"\0"))
-    # One free code of `longest` bits is 2**k of k bits more, of which the last must stay unused.
+    # One free code of `longest` bits gives 2**k codes that are k bits longer, the last of which must stay unused.
     length = longest + len(missing).bit_length()
     if length > _LONGEST_CODE:
         return table
@@ -275,7 +280,7 @@ def _completed(table: bytes) -> bytes:
 
 
 def _head(header: Header, width: int, height: int, dc: dict[int, bytes], ac: dict[int, bytes]) -> bytes:
-    """Return all segments of a window: what decides colour and coefficients, nothing else."""
+    """Return all segments of a window: only those that determine colour and coefficients."""
     parts = [b"\xff\xd8"]
     if header.jfif:
         parts.append(_JFIF)

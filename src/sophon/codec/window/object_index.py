@@ -1,10 +1,10 @@
-"""The window index of a bucket: made by reading every object once, and found again.
+"""The window index of a bucket: how it is made, by reading every object once, and how it is found.
 
-It lies beside the data (``s3://bucket/train.sophon-index`` for ``s3://bucket/train``), in a file that is named, or in
-the cache folder where the bucket cannot be written to.
+It is stored next to the data (``s3://bucket/train.sophon-index`` for ``s3://bucket/train``), in a file that the user
+names, or in the cache folder if the bucket is not writable.
 
-Making it can be stopped: pages that are done are kept in the cache folder, and those whose samples are the same objects
-are not made again.
+The work can be interrupted: finished pages are kept in the cache folder, and pages whose objects are unchanged are not
+made again.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from sophon.store.bucket.failures import ObjectError, Verdict
 _ROOM: Final = "object-indexes"
 _FORMAT: Final = 1
 _FRAME: Final = struct.Struct("<III")  # number of the page, its bytes and CRC-32
-_AT_ONCE: Final = 32  # objects that are read at once
+_AT_ONCE: Final = 32  # objects read at once
 
 OnProgress = Callable[[int, int | None], None]
 
 
 @dataclass
 class WrittenIndex:
-    """What was written.
+    """Summary of the index that was written.
 
     Args:
-        place: Where.
+        place: Where it was written.
         samples: Number of entries.
-        kept: Number of entries that an earlier, interrupted run had made.
-        without: Number of entries that no window can be cut with.
+        kept: Number of entries from an earlier, interrupted run.
+        without: Number of entries from which no window can be cut.
         unreadable: Number of samples that could not be read.
-        index_bytes: Size of all of it.
+        index_bytes: Size of the index.
         sample_bytes: Size of all samples.
     """
 
@@ -64,20 +64,20 @@ class WrittenIndex:
 
 
 def is_ranged(store: Store) -> bool:
-    """Return whether parts of a store's samples can be read: objects, and members of tar shards."""
+    """Return whether a store can read parts of samples: objects, and members of tar shards."""
     return isinstance(store.path, Address) and hasattr(store, "read_part") and not store.manifest.fields
 
 
 def beside(address: Address) -> Address:
-    """Return where the index of a data set lies in its bucket."""
+    """Return the address of a data set's index in its bucket."""
     return Address(address.scheme, address.bucket, f"{address.key or address.bucket}{SUFFIX}")
 
 
 def open_index(store: Store, cache_dir: Path | None = None) -> int | None:
-    """Use the index of a data set, if there is one; return how many samples it knows.
+    """Use the index of a data set, if there is one; return how many samples it covers.
 
     Raises:
-        ArtifactError: There is one, and it cannot be used.
+        ArtifactError: There is one, but it cannot be used.
     """
     if not is_ranged(store) or not available():
         return None
@@ -142,16 +142,16 @@ def write_index(
 
     Args:
         store: The data set.
-        out: File to write; None for beside the data, or the cache folder where that is not allowed.
-        cache_dir: Where pages are kept that are done.
+        out: File to write; None to write next to the data, or to the cache folder if that is not allowed.
+        cache_dir: Where finished pages are kept.
         threads: How many objects to read at once.
-        on_progress: Called with the number of samples done and of all.
+        on_progress: Called with the number of samples done and the total.
 
     Raises:
         ConfigError: Parts of its samples cannot be read.
     """
     if not is_ranged(store):
-        raise ConfigError(f"{store.path}: samples inside of Parquet files, or of several fields, have no index")
+        raise ConfigError(f"{store.path}: samples inside Parquet files, or with several fields, cannot be indexed")
     assert isinstance(store.path, Address)
     work = cache_file(_ROOM, store.path.below("unfinished"), _FORMAT, cache_dir)
     written = WrittenIndex("")
@@ -173,7 +173,7 @@ def write_index(
     return written
 
 
-_UNREADABLE: Final = bytes(8)  # the name of a sample that could not be read; no object has it
+_UNREADABLE: Final = bytes(8)  # the name of an unreadable sample; no object has it
 
 
 def _pages(store: Any, work: Path | None, pool: ThreadPoolExecutor) -> Iterator[tuple[bytes, list[Entry], int]]:
@@ -207,7 +207,7 @@ def _entry(store: Store, sample: int, name: bytes) -> Entry:
 
 
 def _same(page: bytes | None, names: list[bytes]) -> list[Entry] | None:
-    """Return the entries of a page, if they are of these very objects."""
+    """Return the entries of a page, if they belong to exactly these objects."""
     if page is None:
         return None
     try:
@@ -218,7 +218,7 @@ def _same(page: bytes | None, names: list[bytes]) -> list[Entry] | None:
 
 
 def _earlier(work: Path) -> dict[int, bytes]:
-    """Return the pages that an interrupted run has made."""
+    """Return the pages from an interrupted run."""
     found: dict[int, bytes] = {}
     try:
         data = work.read_bytes()
@@ -229,7 +229,7 @@ def _earlier(work: Path) -> dict[int, bytes]:
         number, size, crc = _FRAME.unpack_from(data, at)
         page = data[at + _FRAME.size : at + _FRAME.size + size]
         if len(page) != size or zlib.crc32(page) != crc:
-            os.truncate(work, at)  # what was being written when it ended
+            os.truncate(work, at)  # the frame being written when it ended
             break
         found[number] = page
         at += _FRAME.size + size
@@ -254,7 +254,7 @@ def _put(store: Store, data: bytes, out: Path | None, cache_dir: Path | None) ->
         except ObjectError as error:
             cached = cache_file(_ROOM, store.path, _FORMAT, cache_dir)
             if error.verdict not in (Verdict.RENEW, Verdict.NEVER) or cached is None:
-                raise ArtifactError(f"{place} cannot be written: {error.strerror}; name a file with --out") from error
+                raise ArtifactError(f"{place} cannot be written: {error.strerror}; choose a file with --out") from error
             out = cached
     with replacing(out) as file:
         file.write(data)

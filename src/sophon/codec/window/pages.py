@@ -1,8 +1,8 @@
-"""The window index of objects: what it takes to read only some rows of a JPEG picture, in pages.
+"""The window index of objects, in pages: what is needed to read only some rows of a JPEG picture.
 
 One entry for each sample, in the order of the manifest: a name (a hash of key, size and ETag), the header of the file
-without its metadata, and the index points. An entry whose name is not that of the sample is not used, so an index can
-be of no other bytes than those that a request with the same ETag gives.
+without its metadata, and the index points. An entry whose name is not that of the sample is not used, so an index
+always matches the bytes that a request with the same ETag returns.
 
 Layout, little-endian::
 
@@ -10,11 +10,11 @@ Layout, little-endian::
     directory    each page: offset uint64, bytes uint32, CRC-32 uint32
     tail         bytes of the directory: uint64, samples: uint64, CRC-32 of the directory: uint32, "SBX1"
 
-A reader fetches the tail, the directory, and a page when one of its samples is wanted. Pages that were fetched are kept
-in a file in the cache folder; one that is not there, or damaged, does not have its CRC-32 and is fetched again.
+A reader fetches the tail, the directory, and a page when one of its samples is needed. Fetched pages are kept in a file
+in the cache folder; a page that is missing or damaged there fails its CRC-32 and is fetched again.
 
-Unlike an index of files (`sidecar`), it has no seal: it lies in the same bucket as the data, and who can write there
-can change the data, too.
+Unlike an index of files (`sidecar`), it has no seal: it is in the same bucket as the data, and anyone who can write
+there can change the data too.
 
 Concurrency: any number of threads may read; two may fetch the same page.
 """
@@ -36,7 +36,7 @@ from cachetools import LRUCache
 from sophon.errors import ArtifactError
 from sophon.process.renewal import renew_after_fork
 
-PAGE_SAMPLES: Final = 32  # some 50 KB: as much as half a photo
+PAGE_SAMPLES: Final = 32  # about 50 KB: half a photo
 NAME_BYTES: Final = 8
 SUFFIX: Final = ".sophon-index"
 _ENTRY: Final = struct.Struct(f"<{NAME_BYTES}sII")
@@ -52,7 +52,7 @@ ReadAt = Callable[[int, int], bytes]
 
 
 class Entry(NamedTuple):
-    """What is known of one sample: `header` and `points` are empty where no part of it can be used."""
+    """The entry of one sample; `header` and `points` are empty if no window can be cut from it."""
 
     name: bytes
     header: bytes
@@ -69,7 +69,7 @@ def unpack_page(page: bytes, samples: int) -> list[Entry]:
     """Return the entries of a page.
 
     Raises:
-        ArtifactError: It does not hold so many, or its lengths do not add up.
+        ArtifactError: It does not contain this many entries, or its lengths do not add up.
     """
     at = samples * _ENTRY.size
     if len(page) < at:
@@ -84,11 +84,11 @@ def unpack_page(page: bytes, samples: int) -> list[Entry]:
 
 
 def finish(pages: list[tuple[int, int, int]], samples: int) -> bytes:
-    """Return what follows the pages of an index: its directory and tail.
+    """Return the end of an index, after its pages: directory and tail.
 
     Args:
-        pages: Offset, length and CRC-32 of each.
-        samples: How many there are.
+        pages: Offset, length and CRC-32 of each page.
+        samples: Number of samples.
     """
     directory = np.array(pages, _PLACE).tobytes()
     return directory + _TAIL.pack(len(directory), samples, zlib.crc32(directory), _MAGIC)
@@ -98,13 +98,13 @@ class Pages:
     """An index that is read page by page.
 
     Args:
-        read_at: Returns bytes of it, from an offset on.
+        read_at: Returns bytes of it, starting at an offset.
         size: Size of the whole.
-        where: What to call it.
-        cache: File in which pages that were fetched are kept; None if they need not be.
+        where: Its name for messages.
+        cache: File in which fetched pages are kept; None to keep none.
 
     Raises:
-        ArtifactError: It is damaged, or no index.
+        ArtifactError: It is damaged, or not an index.
     """
 
     def __init__(self, read_at: ReadAt, size: int, where: str, cache: Path | None = None) -> None:
@@ -138,7 +138,7 @@ class Pages:
                 os.close(self._fd)
 
     def entry(self, sample: int) -> Entry | None:
-        """Return the entry of a sample, None if there is none.
+        """Return the entry of a sample; None if there is none.
 
         Raises:
             OSError: The page cannot be fetched.

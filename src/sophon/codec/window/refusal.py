@@ -1,4 +1,4 @@
-"""The answer that no window can be cut from a file."""
+"""The error that no window can be cut from a file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sophon.errors import Error
 
 
 class NotWindowable(Error):  # noqa: N818 - an answer, not a fault: the caller falls back to a smaller cut
-    """No window that is certain to have the same pixels can be cut from this file.
+    """No window with guaranteed equal pixels can be cut from this file.
 
     Args:
         reason: What was found, as a noun phrase.

@@ -1,7 +1,7 @@
-"""The scans of a progressive JPEG: which coefficients each brings, and that together they bring all of them.
+"""The scans of a progressive JPEG: which coefficients each contains, and whether together they are complete.
 
-libjpeg decodes a file whose scans do not follow the rules as well as it can, and smooths the blocks of one that stops
-before its coefficients are complete. Neither can be done with a part of the picture, so such files are refused.
+libjpeg decodes a file whose scans break the rules as well as it can, and smooths the blocks of a file that ends before
+its coefficients are complete. Neither works with part of a picture, so such files are rejected.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ else:
     except ImportError:  # built without a compiler
         kernel = None
 
-# Encoders write about ten. Each scan may cost a look at every block, so a file of thousands, which the rules allow,
+# Encoders write about ten. Each scan may touch every block, so a file with thousands of scans, which the rules allow,
 # would take seconds.
 MAX_SCANS: Final = 64
-# A coefficient of 2^11 or more does not come of 8-bit pictures.
+# 8-bit pictures have no coefficient of 2^11 or more.
 MAX_SHIFT: Final = 10
 
 _COEFFICIENTS: Final = 64
@@ -38,12 +38,13 @@ class Scan(NamedTuple):
         start: Offset of its first entropy-coded byte.
         end: Offset of the marker after its last one.
         interval: MCUs between restart markers, 0 for none.
-        components: Which ones it holds, by their place in the frame.
-        tables: The Huffman table of each: 16 counts, then the values. Empty for one bit more of DC, which has no code.
+        components: The components it contains, by their position in the frame.
+        tables: The Huffman table of each: 16 counts, then the values. Empty for a refinement of DC by one bit, which
+            has no code.
         first: First coefficient in zigzag order; 0 is DC.
         last: Last coefficient.
-        before: How many low bits were missing before it; 0 if it is the first to bring these coefficients.
-        after: How many are missing after it.
+        before: How many low bits were missing before it; 0 if it is the first scan of these coefficients.
+        after: How many low bits are missing after it.
     """
 
     start: int
@@ -60,15 +61,15 @@ class Scan(NamedTuple):
 def read_scans(data: bytes | bytearray | memoryview, at: int, identifiers: bytes, tables: Tables) -> tuple[Scan, ...]:
     """Read the headers of all scans, up to the end of the picture.
 
-    It refuses: more than `MAX_SCANS` scans; scans that bring coefficients again, out of order or not to their last bit;
-    components out of order; quantisation tables that change between scans; missing Huffman tables; other segments
-    between scans than tables, restart intervals and comments; a file without an EOI marker.
+    It rejects: more than `MAX_SCANS` scans; scans that repeat coefficients, bring them out of order or leave bits
+    missing; components out of order; quantisation tables that change between scans; missing Huffman tables; segments
+    between scans other than tables, restart intervals and comments; a file without an EOI marker.
 
     Args:
         data: The file.
         at: Offset of the first scan's header.
-        identifiers: Those of the components, in the order of the frame.
-        tables: What comes before it; takes in what comes between the scans.
+        identifiers: Identifiers of the components, in frame order.
+        tables: The tables before the first scan; those between the scans are added.
 
     Raises:
         NotWindowable: It is not a file from which a window can be cut.
@@ -102,7 +103,7 @@ def read_scans(data: bytes | bytearray | memoryview, at: int, identifiers: bytes
         scans.append(_scan(body, end, at, identifiers, tables))
         _note(scans[-1], missing)
     if any(any(bits) for bits in missing):
-        raise NotWindowable("scans that do not bring every coefficient to its last bit")
+        raise NotWindowable("scans that leave coefficients incomplete")
     return tuple(scans)
 
 
@@ -116,7 +117,7 @@ def _scan(body: bytes, start: int, end: int, identifiers: bytes, tables: Tables)
     if list(components) != sorted(set(components)) or components[0] < 0:
         raise NotWindowable("components out of order")
     if first > last or last >= _COEFFICIENTS or (last if first == 0 else count > 1):
-        raise NotWindowable("a scan of coefficients that cannot come together")
+        raise NotWindowable("a scan of coefficients that cannot be combined")
     if after > MAX_SHIFT or (before and before != after + 1):
         raise NotWindowable("a scan with an impossible precision")
     if first == 0 and before:
@@ -131,12 +132,12 @@ def _scan(body: bytes, start: int, end: int, identifiers: bytes, tables: Tables)
 
 
 def _note(scan: Scan, missing: list[list[int]]) -> None:
-    """Note how many bits are missing after a scan, if it may come at this point."""
+    """Record how many bits are missing after a scan, if the scan is allowed at this point."""
     expected = scan.before or _UNKNOWN
     for component in scan.components:
         bits = missing[component]
         if scan.first and bits[0] == _UNKNOWN:
             raise NotWindowable("a scan of AC before that of DC")
         if any(have != expected for have in bits[scan.first : scan.last + 1]):
-            raise NotWindowable("scans that bring coefficients again or out of order")
+            raise NotWindowable("scans that repeat coefficients or bring them out of order")
         bits[scan.first : scan.last + 1] = [scan.after] * (scan.last + 1 - scan.first)

@@ -1,4 +1,4 @@
-"""The segments of a JPEG file: tables and what else decides how its scans decode."""
+"""The segments of a JPEG file: tables and everything else that determines how its scans decode."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Tables:
         adobe: The 12 bytes of the Adobe segment that name the colour transform, or none.
         density: Whether JFIF gives the density.
         exif: Whether there is an Exif segment.
-        doubtful: Whether there are others that Pillow reads and may fail on.
+        doubtful: Whether there are other segments that Pillow reads and may fail on.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Tables:
         self.doubtful = False
 
     def read(self, marker: int, body: bytes) -> None:
-        """Take in a segment that comes before the first scan."""
+        """Read a segment before the first scan."""
         if marker == 0xC4:
             self._huffman(body)
         elif marker == 0xDB:
@@ -71,9 +71,10 @@ class Tables:
             raise NotWindowable(_SOF_NAMES.get(marker, f"an unexpected marker 0x{marker:02X}"))
 
     def read_between(self, marker: int, body: bytes) -> None:
-        """Take in a segment that comes between two scans.
+        """Read a segment between two scans.
 
-        libjpeg keeps the quantisation table that a component's first scan meets; so another one is refused.
+        libjpeg keeps the quantisation table that is current at a component's first scan, so a different one is
+        rejected.
         """
         if marker == 0xC4:
             self._huffman(body)

@@ -1,4 +1,4 @@
-"""Window indexes of a data set in a file, so that a node has them as soon as it starts.
+"""A file with the window indexes of a data set, so that a node has them as soon as it starts.
 
 File layout, one Arrow IPC file::
 
@@ -9,16 +9,17 @@ File layout, one Arrow IPC file::
                       fingerprint         uint64, XXH64 of the sample's bytes
                       index               binary, `Index.to_bytes`, sealed; null without a window, or if progressive
 
-An index is found by the hash of the very bytes that are to be cut: an entry that is stale or damaged is simply not
-found. Sizes and times show which entries are stale without reading the samples. A wrong index would give wrong pixels
-without a word, and a checksum can be made by anybody; so each index is sealed with a key of the user who made it
-(`process.folders.secret_key`), and one with another seal is not used.
+An index is found by the hash of the very bytes to be cut: a stale or damaged entry is simply not found. Sizes and times
+show which entries are stale without reading the samples. A wrong index would silently give wrong pixels, and anyone can
+compute a checksum; so each index is sealed with a key of the user who made it (`process.folders.secret_key`), and an
+index with another seal is not used.
 
-Concurrency: a sidecar does not change once it is open; any number of threads may use it, also after a fork. Files are
+Concurrency: a sidecar does not change once it is open; any number of threads may use it, even after a fork. Files are
 replaced as a whole, so a node keeps the one it has opened.
 
-Limits: 28 bytes per sample are in memory. Indexes are read from the file and not mapped, since somebody may cut the
-file short in place, as `cp` does: if it were mapped, that would end the process. This way its indexes are not found.
+Limits: 28 bytes per sample are in memory. Indexes are read from the file and not mapped, since the file may be
+truncated in place, as `cp` does: if it were mapped, that would crash the process. This way its indexes are just not
+found.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ from sophon.store.shards import is_pattern
 
 FORMAT: Final = 2
 SUFFIX: Final = ".sophon-windows"
-ROOM: Final = "windows"  # where they lie in the cache folder
+ROOM: Final = "windows"  # where they are in the cache folder
 _META: Final = b"sophon.windows"
 _SCHEMA: Final = pa.schema(
     [
@@ -65,10 +66,10 @@ _SCHEMA: Final = pa.schema(
     ]
 )
 _SEAL_BYTES: Final = 16
-_TRIED: Final = 64  # entries whose seals are looked at when a file is opened; the others when they are used
-_BATCH: Final = 512  # samples in memory at once while indexing: some 100 MB of large photos
+_TRIED: Final = 64  # entries whose seals are checked when a file is opened; the others are checked when used
+_BATCH: Final = 512  # samples in memory at once while indexing: about 100 MB of large photos
 _PROBED: Final = 1000  # samples whose size and time are checked to estimate how many are stale
-_REMEDY: Final = "make it again with `sophon index`."
+_REMEDY: Final = "recreate it with `sophon index`."
 
 _Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 _Offsets = np.ndarray[Any, np.dtype[np.int64]]
@@ -83,7 +84,7 @@ class Sidecar:
         path: The file.
 
     Raises:
-        ArtifactError: It is missing, damaged, of another format or no such file at all.
+        ArtifactError: It is missing, damaged, of another format or not a sidecar.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -97,7 +98,8 @@ class Sidecar:
         self._key = secret_key()
         self._try_seals()
         order = np.argsort(hashes, kind="stable")
-        # Bisecting a memoryview takes a third of the time of np.searchsorted, which is made for many at once.
+        # Bisecting a memoryview takes a third of the time of np.searchsorted, which is designed for many look-ups at
+        # once.
         self._hashes = hashes[order].data
         self._rows = order
 
@@ -120,11 +122,11 @@ class Sidecar:
         try:
             index = Index.from_bytes(packed)
         except ArtifactError:
-            return None  # its checksum is wrong: as good as not there
+            return None  # its checksum is wrong: treated as missing
         return index if index.fingerprint == hashed else None
 
     def entry(self, row: int) -> bytes | None:
-        """Return the packed index in a row; None where no window can be cut, b"" where this user did not make it."""
+        """Return the packed index in a row; None if no window can be cut, b"" if this user did not make it."""
         if self._lengths[row] < 0:
             return None
         packed, is_own = self._unsealed(row)
@@ -136,9 +138,9 @@ class Sidecar:
         return packed, self._key is not None and hmac.compare_digest(seal, _seal(packed, self._key))
 
     def _try_seals(self) -> None:
-        """Refuse a file that somebody else made, or changed: all of it, as nobody knows what else is wrong with it.
+        """Reject a file that someone else made or changed; all of it, since nothing else in it can be trusted.
 
-        An entry that is merely damaged has a wrong checksum, too.
+        An entry that is merely damaged also has a wrong checksum.
         """
         rows = np.flatnonzero(self._lengths >= 0)
         for row in rows[:: -(-len(rows) // _TRIED)].tolist() if len(rows) else ():
@@ -146,7 +148,7 @@ class Sidecar:
             if not is_own and _whole(packed):
                 raise ArtifactError(
                     f"{self.path}: not made by the user who opens it, or changed since, so it is not used; "
-                    f"{_REMEDY[:-1]}, or name the file with the key it was made with in SOPHON_KEY_FILE."
+                    f"{_REMEDY[:-1]}, or set SOPHON_KEY_FILE to the file with the key it was made with."
                 )
 
     def column(self, name: str) -> pa.ChunkedArray:
@@ -157,15 +159,15 @@ class Sidecar:
                 column = pa.ipc.open_file(file, options=options).read_all().column(name)
             column.validate(full=True)
         except ARROW_ERRORS as error:
-            raise ArtifactError(f"{self.path}: was changed while it was read ({error}); {_REMEDY}") from error
+            raise ArtifactError(f"{self.path}: it changed while it was being read ({error}); {_REMEDY}") from error
         return column
 
     def rows_of(self, store: Store) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Return for every sample of a store the row with its id and size, or -1; times are not compared."""
+        """Return, for every sample of a store, the row with its id and size, or -1; times are not compared."""
         ids = self.column("id")
         listed = whole(store.manifest.ids)
         if pa.chunked_array([listed]).equals(ids):
-            rows = np.arange(len(store), dtype=np.int64)  # as listed then: ids need not be unique
+            rows = np.arange(len(store), dtype=np.int64)  # as listed at that time: ids need not be unique
         else:
             found = pc.index_in(listed, value_set=ids)
             rows = found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -184,7 +186,7 @@ class Sidecar:
 
 
 def _opened(path: Path, fd: int) -> tuple[str, _Hashes, _Offsets, _Lengths]:
-    """Return the data set's fingerprint, and for every row its hash, where its index lies and how long it is.
+    """Return the data set's fingerprint, and for every row its hash and the offset and length of its index.
 
     The file is mapped only while this runs.
     """
@@ -201,7 +203,7 @@ def _opened(path: Path, fd: int) -> tuple[str, _Hashes, _Offsets, _Lengths]:
     hashes, offsets, lengths = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
     for number in range(reader.num_record_batches):
         batch = reader.get_batch(number)
-        # Arrow does not look at what it maps; an offset beyond its buffer would be read out of bounds.
+        # Arrow does not check what it maps; an offset beyond its buffer would be read out of bounds.
         batch.validate(full=True)
         if any(batch.column(name).null_count for name in _SCHEMA.names[:-1]):
             raise ArtifactError(f"{path}: entries without id, size, time or fingerprint; {_REMEDY}")
@@ -243,22 +245,22 @@ class Written:
 
 
 def write_sidecar(store: Store, path: Path, threads: int = 1, on_progress: OnProgress | None = None) -> Written:
-    """Index all samples of a store; those that an earlier file has, with the same size and time, are not read again.
+    """Index all samples of a store; samples in an earlier file with the same size and time are not read again.
 
     Args:
         store: The data set.
         path: The file to write; replaced as a whole at the end.
         threads: How many samples to index at once.
-        on_progress: Called with the number of samples done and of all samples.
+        on_progress: Called with the number of samples done and the total.
 
     Raises:
-        ArtifactError: There is another file in its place, or it cannot be written.
+        ArtifactError: A different kind of file is in its place, or it cannot be written.
     """
     remove_leftovers(path.parent)
     earlier = _earlier(path)
     meta = {"format": FORMAT, "fingerprint": store.manifest.fingerprint}
     written = Written(path)
-    store = store.narrowed(())  # pictures that a pipeline is for are the first fields
+    store = store.narrowed(())  # the picture that a pipeline works on is the first field
     try:
         with (
             replacing(path) as file,
@@ -271,7 +273,7 @@ def write_sidecar(store: Store, path: Path, threads: int = 1, on_progress: OnPro
                     on_progress(written.samples + written.unreadable, len(store))
     except OSError as error:
         problem = error.strerror or error
-        raise ArtifactError(f"{path}: cannot be written ({problem}); choose another place with --out.") from error
+        raise ArtifactError(f"{path}: cannot be written ({problem}); choose another file with --out.") from error
     if path.parent.name == ROOM:
         used(path, str(store.path) if isinstance(store.path, Address) else os.path.realpath(store.path))
     return written
@@ -316,7 +318,7 @@ class _Known:
 def _row(store: Store, sample: int, known: _Known | None) -> tuple[dict[str, Any] | None, bool]:
     """Return the entry of a sample, and whether it was known; None if it cannot be read."""
     try:
-        # Asked before the sample is read: if it changes in between, its entry is stale, and never the reverse.
+        # Taken before the sample is read: if it changes in between, its entry is stale, never wrong.
         mtime_ns = store.changed_ns(sample)
         row = {
             "id": store.manifest.ids[sample].as_py(),
@@ -343,12 +345,12 @@ def _seal(packed: bytes, key: bytes) -> bytes:
 
 
 def _sealed(packed: bytes) -> bytes:
-    """Return an index as it is written."""
+    """Return an index in the form in which it is written."""
     key = secret_key()
     if key is None:
         raise ArtifactError(
-            "there is no key to seal window indexes with, since the user has no folder of their own; name a file for "
-            "it in SOPHON_KEY_FILE, in a folder that nobody else may write to."
+            "there is no key to seal window indexes with, since the user has no home folder; name a file for it in "
+            "SOPHON_KEY_FILE, in a folder that only the user can write to."
         )
     return packed + _seal(packed, key)
 
@@ -369,19 +371,19 @@ def _same_time(store: Store, sample: int, mtime_ns: int) -> bool:
 
 
 def _earlier(path: Path) -> Sidecar | None:
-    """Return the file that is to be replaced; refuse one that is not ours."""
+    """Return the file to be replaced; raise for one that is not ours."""
     if not path.exists():
         return None
     try:
         return Sidecar(path)
     except ArtifactError as error:
         if path.name.endswith(SUFFIX) or path.parent.name == ROOM:
-            return None  # damaged or of another release, in a place that is ours: it is made again
-        raise ArtifactError(f"{error} It is left as it is; choose another place with --out.") from error
+            return None  # damaged or of another release, in our own place: it is recreated
+        raise ArtifactError(f"{error} It is not overwritten; choose another file with --out.") from error
 
 
 def places(path: Place, cache_dir: Path | None = None) -> list[Path]:
-    """Return where the sidecar of a data set may lie: beside the data, or in the cache folder."""
+    """Return the possible places of a data set's sidecar: next to the data, or in the cache folder."""
     found = []
     if not isinstance(path, Address) and not is_pattern(path):
         real = Path(os.path.realpath(path))
@@ -400,14 +402,14 @@ def place_to_write(path: Place, cache_dir: Path | None = None) -> Path:
     for place in candidates:
         if os.access(place.parent, os.W_OK | os.X_OK) and (not place.exists() or os.access(place, os.W_OK)):
             return place
-    raise ArtifactError(f"none of {', '.join(map(str, candidates))} can be written to; name a file with --out.")
+    raise ArtifactError(f"none of {', '.join(map(str, candidates))} can be written to; choose a file with --out.")
 
 
 def find_sidecar(path: Place, cache_dir: Path | None = None) -> Sidecar | None:
-    """Open the sidecar of a data set, if there is one, and if windows can be cut here at all.
+    """Open the sidecar of a data set, if there is one and windows can be cut here at all.
 
     Raises:
-        ArtifactError: There is one, and it cannot be used.
+        ArtifactError: There is one, but it cannot be used.
     """
     for place in places(path, cache_dir) if available() else ():
         if place.is_file():

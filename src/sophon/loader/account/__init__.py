@@ -1,1 +1,1 @@
-"""What was done, what went wrong, and both in words."""
+"""Statistics, bad samples and explanations."""

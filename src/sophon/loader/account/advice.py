@@ -1,7 +1,7 @@
-"""What would make an epoch faster: one piece of advice, from what was counted and how the loader is set up.
+"""What would make an epoch faster: one piece of advice, based on the statistics and the loader's setup.
 
-Contract: nothing is recommended that is already on or that the loader would refuse, and only one bottleneck is named
-(`tests/loader/account/test_advice.py` tries every combination).
+Contract: nothing is recommended that is already enabled or that the loader would reject, and only one bottleneck is
+named (`tests/loader/account/test_advice.py` tries every combination).
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from sophon.plan.plan import Plan
 from sophon.plan.policies import DEFAULT_POLICY
 from sophon.plan.resources import kind_named
 
-_LITTLE = 0.05  # of an epoch's time is not worth a change
-_BUSY = 0.7  # of the workers' time spent computing, and the loop waits for their CPU
-_WAITS = 0.6  # of the fetching threads' time spent waiting, and the loop waits for reading
+_LITTLE = 0.05  # share of an epoch's time that is not worth a change
+_BUSY = 0.7  # share of the workers' time spent computing, above which the loop waits for their CPU
+_WAITS = 0.6  # share of the fetching threads' time spent waiting, above which the loop waits for reading
 
 
 @dataclass(frozen=True)
 class Spent:
-    """What one pass took.
+    """The cost of one pass.
 
     Args:
         epoch: Number of the epoch.
-        wall_s: Seconds from asking for its first batch to its end.
+        wall_s: Seconds from the request for its first batch to its end.
         stats: What was counted in it.
         batches: Number of batches handed out.
         is_whole: Whether it was run to its end.
@@ -48,14 +48,14 @@ class Setup:
         cores: Number of cores this process may use.
         is_remote: Whether samples come from a storage node.
         bad: Number of samples that could not be loaded so far.
-        on_error: What is done with them.
+        on_error: How they are handled.
         cuts_by: What chooses the cuts: the loader's "planner", a "plan" from a file, one "policy" for all samples, a
-            "cache" of the first ops; or "nothing", where no op can run near storage.
+            "cache" of the first ops; or "nothing", if no op can run near storage.
         is_auto: Whether the loader finds the number of workers by itself.
         finds_requests: Whether it finds the number of requests by itself.
         is_persistent: Whether worker processes are kept between epochs.
         has_collate: Whether the user gave a collate_fn.
-        store: Which kind of store samples are read from: "folder", "tar" or "parquet"; "" if that is not known.
+        store: Which kind of store samples are read from: "folder", "tar" or "parquet"; "" if unknown.
     """
 
     workers: int
@@ -74,35 +74,35 @@ class Setup:
 
 
 def advice(spent: Spent, setup: Setup, plan: Plan | None) -> str:
-    """Return what would help, as the end of a sentence that begins with "What would help:".
+    """Return what would help, as the continuation of "What would help:".
 
     Args:
-        spent: What the epoch took.
+        spent: The cost of the epoch.
         setup: How the loader was set up.
         plan: What the loader's planner had planned for it, if anything.
     """
     stats, wall_s = spent.stats, max(spent.wall_s, 1e-9)
     busy_s = _BUSY * wall_s * min(setup.workers, setup.cores)
     all_cpu_s = stats.finish_cpu_s + stats.fetch_cpu_s + stats.collate_s
-    # Replies are waited for nearly all the time.
+    # The loader waits for replies nearly all the time.
     reads = stats.fetch_s - stats.fetch_cpu_s > _WAITS * wall_s * max(setup.requests, 1)
-    # Requests have nothing to give for most of the time, since the store is waited for.
+    # Most of the time requests have nothing to send, since they wait for the store.
     store = stats.reading_s > _WAITS * wall_s and stats.reading_s > _WAITS * stats.fetch_s
     # The first that applies.
     found = (
-        (stats.samples == 0, "to be seen: not one sample came. The error that ended the epoch says why."),
+        (stats.samples == 0, "unknown: not a single sample arrived. The error that ended the epoch says why."),
         (
             stats.fallback > _LITTLE * stats.samples,
             "a storage node that answers: samples were read from the fallback path, where nothing is offloaded.",
         ),
         (
             stats.waited_s < _LITTLE * wall_s,
-            "nothing in the loader; it keeps up, and the training step is what takes the time.",
+            "nothing in the loader; it keeps up, and the training step takes the time.",
         ),
         (
             setup.workers == 0,
-            "workers. With num_workers=0 samples are fetched and finished while the training loop stands still; "
-            f"num_workers={max(setup.cores - 1, 1)} would do it meanwhile.",
+            "workers. With num_workers=0 samples are fetched and finished while the training loop waits; "
+            "num_workers={max(setup.cores - 1, 1)} would do it in parallel.",
         ),
         (stats.fetch_cpu_s > stats.finish_cpu_s and all_cpu_s > busy_s, _cheaper_reading(setup, plan)),
         (stats.finish_cpu_s > busy_s, _fewer_ops(setup, plan)),
@@ -127,11 +127,11 @@ def _cheaper_reading(setup: Setup, plan: Plan | None) -> str:
         sends = f" {more} sends what is smallest, if the storage node has CPU to spare." if more else ""
         return f"more cores, or fewer bytes: receiving them takes more CPU here than all ops.{sends}"
     remedy = {
-        "tar": "A file system that costs less.",
-        "parquet": "Parquet without compression, if these files have any, or a file system that costs less.",
+        "tar": "A cheaper file system.",
+        "parquet": "Parquet without compression, if these files have any, or a cheaper file system.",
     }.get(
         setup.store,
-        "Fewer and larger files (tar shards, Parquet without compression), or a file system that costs less.",
+        "Fewer and larger files (tar shards, Parquet without compression), or a cheaper file system.",
     )
     return f"cheaper reading: it takes more CPU than all ops. {remedy}"
 
@@ -144,21 +144,21 @@ def _fewer_ops(setup: Setup, plan: Plan | None) -> str:
     if setup.is_remote:
         if setup.cuts_by == "planner" and plan is None:
             return (
-                f"to go on: {busy}. This epoch was measured; from the next one on there is a plan, which moves ops to "
-                "the storage node if it has room."
+                f"to continue: {busy}. This epoch was measured; the next one has a plan, which moves ops to the "
+                "storage node if it has capacity."
             )
         if more := _optimal(setup, plan):
-            return f"fewer ops here: {busy}. {more} moves ops to the storage node if it has room."
+            return f"fewer ops here: {busy}. {more} moves ops to the storage node if it has capacity."
     if setup.is_remote and plan is not None:
         relays = "more relays" if plan.prediction.relay_cpu_s else "relays (`sophon relay`)"
-        so_far = "The plan already moves what is worth moving."
+        so_far = "The plan already moves what pays off."
         return f"more cores, {relays}, or a cheaper pipeline: {busy} finishing samples. {so_far}"
     return f"more cores, or a cheaper pipeline: {busy} finishing samples."
 
 
 def _cheaper_batches(setup: Setup) -> str:
     made = "a cheaper collate_fn" if setup.has_collate else "smaller samples, or batches of fewer"
-    return f"{made}: making batches is most of what the loop waits for."
+    return f"{made}: the loop mostly waits for batches to be made."
 
 
 def _fewer_bytes(stats: Stats, setup: Setup, plan: Plan | None) -> str:
@@ -168,13 +168,14 @@ def _fewer_bytes(stats: Stats, setup: Setup, plan: Plan | None) -> str:
         return _faster_link(plan, more)
     is_full = stats.cached >= (1 - _LITTLE) * stats.samples
     return {
-        "planner": f"to go on: {wait}. This epoch was measured; from the next one on there is a plan.",
-        "plan": f"a faster link, more cores on the storage node, or a plan made for them as they are now: {wait}.",
+        "planner": f"to continue: {wait}. This epoch was measured; the next one has a plan.",
+        "plan": f"a faster link, more cores on the storage node, or a plan made for their current state: {wait}.",
         "policy": f"fewer bytes on the link, or a faster one: {wait}. {more} sends what is smallest, if the storage "
         "node has CPU to spare.",
-        "cache": "a faster disk for the cache: the workers wait for what is kept there."
+        "cache": "a faster disk for the cache: the workers wait for it."
         if is_full
-        else f"a fuller cache: {wait}. What is kept is not asked for again, until the bytes of the cache are used up.",
+        else f"a fuller cache: {wait}. Cached samples are not requested again; the cache fills until its bytes are "
+        "used up.",
         "nothing": f"a faster link: {wait}, and nothing can be offloaded, since the first step has to run here.",
     }[setup.cuts_by]
 
@@ -193,35 +194,37 @@ def _faster_link(plan: Plan, better: str) -> str:
         "relay-link": "faster links from the relays",
     }
     remedy = remedies.get(binds, "a faster link, or more cores on the storage node")
-    # A plan that expects neither to bind was made for a link or a node that was faster than it is now.
-    rest = "" if binds in remedies else " It expected less waiting, so something else may be using link or node."
+    # A plan that expects neither to be the bottleneck was made for a faster link or node.
+    rest = (
+        "" if binds in remedies else " It expected less waiting, so something else may be using the link or the node."
+    )
     return f"{remedy}: {wait}, and the plan already sends what is cheapest.{rest}"
 
 
 def _faster_store() -> str:
     return (
-        "a faster store on the node: requests wait for files there; neither link nor cores are full. A faster disk, "
-        "fewer and larger files (tar shards), or a second node with a copy of them."
+        "a faster store on the node: requests wait for files there; neither link nor cores are at their limit. A "
+        "faster disk, fewer and larger files (tar shards), or a second node with a copy of them."
     )
 
 
 def _faster_disk(setup: Setup) -> str:
     wait = "the workers wait for files"
     if setup.finds_requests:
-        return f"a faster disk: {wait}, and as many requests as pay are under way at once."
+        return f"a faster disk: {wait}, and more concurrent requests would not pay off."
     return f"a faster disk, or more requests at once (max_requests): {wait}."
 
 
 def _idle(setup: Setup) -> str:
-    idle = "the workers neither compute nor wait for files for most of the time"
+    idle = "most of the time the workers neither compute nor wait for files"
     start = ""
     if setup.kind == "processes" and not setup.is_persistent:
         start = ", or they are still starting (persistent_workers=True starts them once)"
-    return f"cores: {idle}, so something else uses the cores{start}."
+    return f"cores: {idle}, so something else is using the cores{start}."
 
 
 def _optimal(setup: Setup, plan: Plan | None) -> str:
-    """Return how to have cuts planned, or planned better; "" if they are already, or cannot be."""
+    """Return how to get planned or better planned cuts; "" if they are already, or cannot be."""
     wanted = f"policy={DEFAULT_POLICY!r}"
     if plan is not None:
         return "" if plan.policy == DEFAULT_POLICY else wanted

@@ -1,10 +1,10 @@
-"""Bad samples: what to do with a sample that cannot be loaded, and the record of those.
+"""Bad samples: what to do with a sample that cannot be loaded, and a record of them.
 
-A sample is bad if it cannot be read or an op fails on it. Trouble with the link, the server or a setting is no sample's
-fault, and is raised whatever the policy.
+A sample is bad if it cannot be read or an op fails on it. Problems with the link, the server or a setting are not a
+sample's fault, and are always raised.
 
-The substitute for a bad sample is the next one of the data set that is good: a function of the sample alone, so that
-batches stay the same for any number of workers and ranks. In a folder it is most often of the same class.
+The substitute for a bad sample is the next good sample of the data set: a function of the sample alone, so that batches
+stay the same for any number of workers and ranks. In a folder it is usually of the same class.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from sophon.errors import (
 from sophon.process.renewal import renew_after_fork
 
 POLICIES = ("raise", "substitute", "skip")
-DEFAULT_BUDGET = 0.01  # of the samples; where more are bad, the cause is not a few damaged files
+DEFAULT_BUDGET = 0.01  # share of the samples; if more are bad, the cause is not a few damaged files
 _FORMAT = "sophon bad samples 1"
-_LONGEST_TEXT = 8000  # characters of a traceback that are kept
+_LONGEST_TEXT = 8000  # characters of a traceback to keep
 
 _Result = TypeVar("_Result")
 
@@ -44,9 +44,9 @@ class BadSample:
 
     Args:
         sample: Its index in the data set.
-        id: Its id, which is the file's name, where it is known.
+        id: Its id, which is the file's name, if known.
         epoch: The latest epoch in which it failed.
-        op: The op that failed, if it was one.
+        op: The op that failed, if any.
         error: Type of the error.
         message: Its text.
         where: "storage" if it happened near the data, else "trainer".
@@ -73,9 +73,8 @@ class BadSamples:
 
     Args:
         policy: "raise", "substitute" or "skip".
-        budget: How many samples may be bad before it is an error: a number of samples, or a share of them (at least
-            one).
-        count: Samples in the data set.
+        budget: How many samples may be bad before an error is raised: a number, or a share (at least one sample).
+        count: Number of samples in the data set.
     """
 
     def __init__(self, policy: str = "raise", budget: float = DEFAULT_BUDGET, count: int = 0) -> None:
@@ -103,7 +102,7 @@ class BadSamples:
             return iter(list(self._rows.values()))
 
     def name_of(self, sample: int) -> str | None:
-        """Return the id of a sample that was met before, if it is known."""
+        """Return the id of a bad sample in the record, if known."""
         row = self._rows.get(sample)
         return None if row is None else row.id
 
@@ -115,26 +114,25 @@ class BadSamples:
             found = len(self._rows)
         if found > self.most:
             raise BudgetError(
-                f"{found} bad samples are more than a budget of {self.budget!r} allows, which is {self.most}; the "
-                f"last one: {row.message} "
-                "Look at loader.bad_samples, repair or remove these files, or raise OnError(budget=…)."
+                f"{found} bad samples exceed the budget of {self.budget!r}, which allows {self.most}; the last one: "
+                f"{row.message} Check loader.bad_samples, repair or remove these files, or raise OnError(budget=…)."
             ) from error
 
     def mend(
         self, sample: int, error: Exception, count: int, get: Callable[[int], _Result], row_of: RowOf
     ) -> _Result | None:
-        """Return the substitute for a bad sample, or None where it is left out.
+        """Return the substitute for a bad sample, or None if it is skipped.
 
         Args:
-            sample: The bad one.
+            sample: The bad sample.
             error: Why it is bad.
-            count: Samples in the data set.
+            count: Number of samples in the data set.
             get: Returns another sample.
             row_of: Makes the row of a bad sample.
 
         Raises:
             BudgetError: There are too many.
-            Exception: The sample's own error, where the policy is to raise it or it is no sample's fault.
+            Exception: The sample's own error, if the policy is to raise it or it is not the sample's fault.
         """
         if self.policy == "raise" or not is_of_the_sample(error):
             raise error
@@ -152,7 +150,7 @@ class BadSamples:
         raise BudgetError(f"all {count:,} samples are bad; the first: {error}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the record as JSON lines, all of it or nothing: a header line, then one line per sample."""
+        """Write the record as JSON lines, whole or not at all: a header line, then one line per sample."""
         target = Path(path)
         lines = [json.dumps({"format": _FORMAT, "policy": self.policy, "budget": self.budget})]
         lines += [json.dumps(asdict(row)) for row in sorted(self, key=lambda row: row.sample)]
@@ -164,7 +162,7 @@ class BadSamples:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> BadSamples:
-        """Return the record that was saved."""
+        """Return a saved record."""
         try:
             head, *lines = Path(path).read_text(encoding="utf-8").splitlines()
             header = json.loads(head)
@@ -189,7 +187,7 @@ class BadSamples:
 
 
 def is_of_the_sample(error: BaseException) -> bool:
-    """Return whether an error is the sample's fault, and not the link's, a setting's or the machine's."""
+    """Return whether an error is the fault of the sample rather than of the link, a setting or the machine."""
     if isinstance(error, OpError):
         return not isinstance(error.__cause__, MemoryError)
     return not isinstance(error, TransportError | ConfigError | BudgetError | WorkerError | MemoryError)

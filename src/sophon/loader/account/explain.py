@@ -15,16 +15,16 @@ def explain_epoch(spent: Spent, setup: Setup, verdict: Verdict | None, plan: Pla
     """Return a few sentences: where the time went, and what would help.
 
     Args:
-        spent: What the epoch took.
+        spent: The cost of the epoch.
         setup: How the loader was set up.
-        verdict: What each part would reach if nothing were offloaded, if that was measured.
-        plan: What the loader's planner had planned for the epoch, if anything.
+        verdict: Rate of each part without offloading, if measured.
+        plan: The planner's plan for the epoch, if there was one.
     """
     lines = [*_where(spent, setup), f"What would help: {advice(spent, setup, plan)}"]
     if plan is not None:
-        lines.append(f"Plan: policy {plan.policy}; print(loader.plan.explain()) says what is done where.")
+        lines.append(f"Plan: policy {plan.policy}; print(loader.plan.explain()) shows what runs where.")
     if verdict is not None:
-        # Where nothing is offloaded, the epoch itself has shown what sets the pace, and the advice above is about that.
+        # If nothing is offloaded, the epoch itself shows what sets the pace, and the advice above covers it.
         offloads = plan is not None and any(route != UNTOUCHED for route in plan.counts())
         pace = f"; the {verdict.slowest} would set the pace" if offloads else ""
         each = "Without offloading, each" if setup.is_remote else "Each"
@@ -34,7 +34,7 @@ def explain_epoch(spent: Spent, setup: Setup, verdict: Verdict | None, plan: Pla
 
 def _where(spent: Spent, setup: Setup) -> list[str]:
     stats, wall_s = spent.stats, max(spent.wall_s, 1e-9)
-    until, came = ("", "in") if spent.is_whole else (", left before its end", "came,")
+    until, came = ("", "in") if spent.is_whole else (", stopped before its end", "came,")
     lines = [
         f"Epoch {spent.epoch}{until}: {stats.samples:,} samples {came} {_number(spent.batches, 'batch', 'batches')}, "
         f"{format_seconds(spent.wall_s)}, {format_rate(stats.samples / wall_s)}.",
@@ -45,17 +45,17 @@ def _where(spent: Spent, setup: Setup) -> list[str]:
     room_s = wall_s * max(setup.workers, 1)
     lines.append(
         f"Finishing samples took {format_seconds(stats.finish_cpu_s)} of CPU, {_share(stats.finish_cpu_s, room_s)} of "
-        f"what {who} can give; making batches {format_seconds(stats.collate_s)}."
+        f"the capacity of {who}; making batches {format_seconds(stats.collate_s)}."
     )
     if not setup.is_remote:
         lines.append(
             f"Reading {format_bytes(stats.link_bytes)} took {format_seconds(stats.fetch_cpu_s)} of CPU and "
             f"{format_seconds(max(stats.fetch_s - stats.fetch_cpu_s, 0.0))} of waiting for the disk or for a core."
         )
-    if stats.reads and stats.read_s > wall_s:  # several at once: no thread of the loader's own saw these seconds
+    if stats.reads and stats.read_s > wall_s:  # concurrent reads: none of the loader's own threads saw these seconds
         lines.append(
-            f"A read of the store took {format_seconds(stats.read_s / stats.reads)} on average, and "
-            f"{stats.read_s / wall_s:.0f} were under way at once."
+            f"A read of the store took {format_seconds(stats.read_s / stats.reads)} on average, with "
+            f"{stats.read_s / wall_s:.0f} reads at a time."
         )
     if setup.store.startswith("bucket"):
         lines.append(_of_the_bucket(stats, wall_s))
@@ -71,15 +71,15 @@ def _where(spent: Spent, setup: Setup) -> list[str]:
         )
     if stats.cached:
         lines.append(f"The first steps of {stats.cached:,} samples came from the cache on disk.")
-    if stats.smaller_cuts and setup.is_remote:  # else whole objects were read, since parts were not worth it
-        lines.append(f"For {stats.smaller_cuts:,} samples storage did less than it was asked to.")
+    if stats.smaller_cuts and setup.is_remote:  # otherwise whole objects were read, since parts would not pay off
+        lines.append(f"For {stats.smaller_cuts:,} samples storage did less than requested.")
     if stats.fallback:
-        lines.append(f"{stats.fallback:,} samples were read from the fallback path, since no node answered.")
+        lines.append(f"{stats.fallback:,} samples were read from the fallback path because no node answered.")
     if stats.retries:
         lines.append(f"{_number(stats.retries, 'request', 'requests')} failed and {_were(stats.retries)} sent again.")
     if stats.hedges:
         asked = f"{_number(stats.hedges, 'request', 'requests')} {_were(stats.hedges)}"
-        lines.append(f"{asked} sent a second time, since answers were late.")
+        lines.append(f"{asked} sent a second time because answers were late.")
     if setup.bad:
         lines.append(f"{setup.bad:,} samples are bad so far (on_error={setup.on_error!r}); see loader.bad_samples.")
     return lines
@@ -89,7 +89,7 @@ def _of_the_bucket(stats: Stats, wall_s: float) -> str:
     price = Prices.told().of(stats.reads, stats.read_bytes)
     cost = f", for {price:,.4f} at the prices given" if price else ""
     return (
-        f"The object store was asked {stats.reads:,} times ({format_rate(stats.reads / wall_s)}) for "
+        f"The object store got {stats.reads:,} requests ({format_rate(stats.reads / wall_s)}) for "
         f"{format_bytes(stats.read_bytes)}{cost}."
     )
 

@@ -1,4 +1,4 @@
-"""A bar on the terminal beside the batches of an epoch."""
+"""A progress bar on the terminal for the batches of an epoch."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 def with_bar(batches: Iterator[Any], steps: int, done: int, title: str, note: Callable[[], str], console: Any) -> Any:
-    """Yield batches and show how far the epoch has come.
+    """Yield batches and show the progress of the epoch.
 
     Args:
         batches: What to iterate over.
-        steps: Batches of the whole epoch.
-        done: How many of them came before the first one here.
-        title: What stands beside the bar.
-        note: Returns what else to show at this moment.
+        steps: Number of batches in the whole epoch.
+        done: How many of them came before the first one yielded here.
+        title: Text next to the bar.
+        note: Returns further text to show.
         console: A `rich.console.Console`; None for the error stream, so that a program's own output stays clean.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -19,27 +19,27 @@ class Stats:
     Args:
         samples: Samples received.
         link_bytes: Bytes of payload that crossed the link.
-        cuts: Samples by the cut really made.
-        smaller_cuts: Samples for which storage did less than it was asked to.
+        cuts: Samples by the cut actually made.
+        smaller_cuts: Samples for which storage did less than requested.
         cached: Samples whose first steps were read from the trainer's own disk.
-        fallback: Samples read from the fallback path, since no node answered.
+        fallback: Samples read from the fallback path because no node answered.
         retries: Requests that failed and were tried again.
         hedges: Second requests for samples that were late.
         waited_s: Seconds that the consumer waited for batches.
         consumer_s: Seconds that the consumer took between batches.
         fetch_s: Seconds spent waiting for replies, summed over the fetching threads.
-        fetch_cpu_s: CPU seconds that these threads used meanwhile.
+        fetch_cpu_s: CPU seconds that these threads used.
         finish_cpu_s: CPU seconds spent on decoding payloads and running the rest of the ops.
         collate_s: Seconds spent on making batches.
-        storage_cpu_s: CPU seconds that the storage node says it has spent.
+        storage_cpu_s: CPU seconds that the storage node reports.
         relayed: Samples that came through relays.
-        relay_cpu_s: CPU seconds that relays say they have spent.
+        relay_cpu_s: CPU seconds that relays report.
         first_bytes: Bytes of payload that nodes sent to relays.
         reads: Samples that were read from a store, by the node or here.
         read_bytes: Bytes of these samples.
         read_s: Seconds that the reads took, summed over concurrent ones.
-        reading_s: Seconds for which requests had nothing to send because they waited for the store, summed over them.
-        sources: Samples by the address of the node or path that they came from.
+        reading_s: Total seconds in which requests had nothing to send because they waited for the store.
+        sources: Samples by the address of the node or path they came from.
         source_bytes: Bytes of payload by that address.
     """
 

@@ -1,1 +1,1 @@
-"""An epoch under way: engine, finishers, batches."""
+"""A running epoch: engine, finishers, batches."""

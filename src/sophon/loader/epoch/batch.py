@@ -1,4 +1,4 @@
-"""Batches in the making: samples are written into their place as they are finished, in any order."""
+"""Batches under construction: samples are written into their places as they are finished, in any order."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Place:
     """Where a sample may be written.
 
     Args:
-        array: The part of the batch that is its own.
-        segment: In shared memory, what it lies in, for whoever can map that; None in memory of this process alone.
-        offset: Where in there, in bytes.
+        array: The sample's part of the batch.
+        segment: The segment of shared memory that contains it; None for memory of this process alone.
+        offset: Offset in the segment, in bytes.
     """
 
     array: Tensor
@@ -36,21 +36,21 @@ class Memory(Protocol):
     """Where batches get their arrays from."""
 
     def array(self, shape: tuple[int, ...], dtype: str) -> tuple[Any, Tensor]:
-        """Return an array, and the segment of shared memory that it lies in, if any."""
+        """Return an array, and the segment of shared memory that contains it, if any."""
 
 
 class OwnMemory:
     """Memory of this process alone.
 
     Args:
-        most_bytes: Bound on what is kept for later.
+        most_bytes: Upper bound on the bytes kept for later.
     """
 
     def __init__(self, most_bytes: int = 0) -> None:
         self._blocks = Blocks(most_bytes)
 
     def array(self, shape: tuple[int, ...], dtype: str) -> tuple[Any, Tensor]:
-        """Return an array whose memory nobody else looks at."""
+        """Return an array whose memory nothing else uses."""
         size_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         if size_bytes <= SMALL_BYTES:
             return None, np.empty(shape, dtype)
@@ -60,21 +60,21 @@ class OwnMemory:
 class Batch:
     """One batch being filled.
 
-    Where finished samples are arrays of one size they are written straight into the batch, which saves the copy that
+    If finished samples are arrays of one size, they are written directly into the batch, which saves the copy that
     collating would make.
 
     Args:
-        finishing: What is done to its samples.
+        finishing: How its samples are finished.
         size: How many samples it holds.
         layout: Shape and dtype of the samples, if they are known; None to keep them one by one.
         memory: Where its array lies.
-        hands_on: Whether the user's own function is given the samples: then an array of the user's stays what it is.
+        hands_on: Whether the samples are passed to the user's own function, so that the user's arrays stay unchanged.
 
     Attributes:
-        errors: Errors of the slots whose samples cannot be had.
+        errors: Errors of the slots whose samples failed.
         result: What users see, once it is made.
-        failure: Why it could not be made: an error of the user's own function, say.
-        is_over: Whether nothing is left to be done but to hand it out.
+        failure: Why it could not be made, for example an error in the user's own function.
+        is_over: Whether it only remains to be delivered.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Batch:
         return self._segment
 
     def put(self, slot: int, made: Made) -> None:
-        """Put a finished sample into its slot, or note why it cannot be had."""
+        """Put a finished sample into its slot, or record why it failed."""
         self._made[slot] = made
         if made.error is not None:
             self.errors[slot] = made.error
@@ -130,19 +130,19 @@ class Batch:
         self._placed[slot], made.value = True, None
 
     def at(self, slot: int) -> Made:
-        """Return what was made for a slot."""
+        """Return the result of a slot."""
         made = self._made[slot]
         assert made is not None
         return made
 
     def take(self) -> Any:
-        """Return what users see, or raise the error that there is instead."""
+        """Return the batch for the user, or raise its error."""
         if self.failure is not None:
             raise self.failure
         return self.result
 
     def mend(self, slot: int, made: Made | None) -> None:
-        """Put a substitute in the place of a bad sample, or nothing."""
+        """Replace a bad sample with a substitute, or with nothing."""
         self.errors.pop(slot, None)
         self._placed[slot], self._made[slot] = False, None
         if made is not None:
@@ -150,7 +150,7 @@ class Batch:
 
     @property
     def kept(self) -> list[int]:
-        """The slots that hold something."""
+        """The slots that are filled."""
         return [slot for slot, made in enumerate(self._made) if made is not None]
 
     def rows(self) -> list[tuple[Made, Place | None]]:

@@ -1,7 +1,7 @@
 """A worker process: finishes samples and makes batches for its loader, and does nothing else.
 
-It is forked, and has the user's objects as they are at that moment, or it is spawned, and gets them pickled. It opens
-no connection and starts no thread, so it needs nothing that another thread of its parent held when it was forked.
+It is either forked, with the user's objects as they are at that moment, or spawned, and gets them pickled. It opens no
+connection and starts no thread, so it needs nothing that another thread of its parent held when it was forked.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ _INIT_POSITION = (1 << 32) + 3  # nothing else draws the same random words
 
 @dataclass(frozen=True)
 class Work:
-    """What a worker process is for.
+    """The task of a worker process.
 
     Args:
-        finishing: What is done to samples.
+        finishing: How samples are finished.
         collate: The user's own function that makes batches, if any.
         init: The user's own function that is called first, if any.
-        number: Which of the workers it is, from 0.
+        number: Number of the worker, from 0.
         count: How many there are.
         dataset: What `torch.utils.data.get_worker_info` names as the data set.
     """
@@ -67,11 +67,11 @@ class Work:
 
 
 def run(line: Line, work: Work) -> None:
-    """Do what the loader says until it hangs up.
+    """Follow the loader's messages until it hangs up.
 
     Args:
         line: Line to the loader.
-        work: What this process is for.
+        work: The task of this process.
     """
     gc.freeze()  # what the parent had is not ours to free: its connections would wait for threads that are not here
     close_others(line)
@@ -104,7 +104,7 @@ def run(line: Line, work: Work) -> None:
 
 
 def _begin(work: Work, torch: Any) -> Failure | None:
-    """Call the user's own function as torch's workers do; return what went wrong with it."""
+    """Call the user's init function as torch's workers do; return its error, if any."""
     if torch is not None:
         info = torch.utils.data._utils.worker
         seed = int(Rng(Key(work.finishing.seed, 0, work.number), _INIT_POSITION).word())
@@ -123,7 +123,7 @@ class Child:
     """Finishes samples and makes batches.
 
     Args:
-        finishing: What is done to samples.
+        finishing: How samples are finished.
         collate: The user's own function that makes batches, if any.
     """
 
@@ -133,7 +133,7 @@ class Child:
         self._segments: dict[int, Bytes] = {}
 
     def answer(self, line: Line, message: Finish | Collate, body: bytearray, file: int | None) -> None:
-        """Do what a message says, and answer."""
+        """Carry out a message and answer it."""
         for number in message.gone:
             self._segments.pop(number, None)
         reply: Finished | Collated

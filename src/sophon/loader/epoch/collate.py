@@ -2,7 +2,7 @@
 
 Transforms of whole batches, such as torchvision's CutMix and MixUp, run in the user's `collate_fn` and draw from the
 global generators. These are seeded from (seed, epoch, position of the batch's first sample in the order of the whole
-epoch), so that a batch is the same whoever makes it, whatever else draws, and wherever the epoch was begun.
+epoch), so that a batch is the same whichever worker makes it, whatever else draws, and wherever the epoch was started.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COLLATE_POSITION = 1 << 32  # no pipeline has so many ops, so collating shares 
 
 
 def collate_seeded(collate: Collate, items: list[Any], key: Key) -> Any:
-    """Return the batch that the user's own function makes of some samples; the global generators are put back after it.
+    """Return the batch made by the user's own function; the global generators are restored afterwards.
 
     Args:
         collate: The user's function.
@@ -51,7 +51,7 @@ def numpy_collate(items: list[Any]) -> Any:
 
 
 def as_arrays(value: Any) -> Any:
-    """Return what the user's own steps gave with every torch tensor in it as an array."""
+    """Return the result of the user's own steps with every torch tensor replaced by an array."""
     if torch is not None and isinstance(value, torch.Tensor):
         try:
             return value.detach().cpu().contiguous().numpy()
@@ -67,7 +67,7 @@ def as_arrays(value: Any) -> Any:
 
 
 def pinning() -> Callable[[Any], Any]:
-    """Return what pins batches for the accelerator of the calling thread, in whichever thread it is called."""
+    """Return a function that pins batches for the accelerator of the calling thread, whichever thread calls it."""
     device = torch.accelerator.current_device_index()
 
     def pin(batch: Any) -> Any:
@@ -79,7 +79,7 @@ def pinning() -> Callable[[Any], Any]:
 
 
 def pinned(batch: Any) -> Any:
-    """Return a batch whose tensors lie in pinned memory, which an accelerator copies from without the CPU."""
+    """Return a batch with its tensors in pinned memory, from which an accelerator copies without the CPU."""
     if hasattr(batch, "pin_memory"):  # a tensor, or a batch of the user's own kind
         return batch.pin_memory()
     if isinstance(batch, Mapping):

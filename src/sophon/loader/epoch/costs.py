@@ -1,4 +1,4 @@
-"""What finishing each sample takes, so that slow ones can be started early.
+"""How long finishing each sample takes, so that slow ones can be started early.
 
 Concurrency: the engine calls it under its lock.
 """
@@ -27,7 +27,7 @@ class Costs:
         self._mean_s = 0.0
 
     def expect(self, seconds: NDArray[Any]) -> None:
-        """Take over predictions for all samples."""
+        """Use predictions for all samples."""
         self._seconds[:] = seconds
         self._mean_s = float(seconds.mean()) if len(seconds) else 0.0
 
@@ -38,7 +38,7 @@ class Costs:
         self._mean_s += (_MEAN_WEIGHT if self._mean_s else 1.0) * (seconds - self._mean_s)
 
     def lead(self, sample: int, workers: int) -> float:
-        """Return how many positions ahead of its turn a sample is to be started.
+        """Return how many positions ahead of its turn a sample should be started.
 
         While one worker is busy with it for t seconds, all of them finish t · workers / (mean seconds) samples.
         """

@@ -1,12 +1,11 @@
-"""One epoch under way: fetching, finishing and handing out batches, as the machine decides.
+"""A running epoch: fetches and finishes samples and delivers batches, as the machine decides.
 
 Concurrency: fetching threads send requests and take replies (`sources.driver`). Finishing threads finish samples,
-starting with the ones that have to be begun first, and make a batch as soon as its last sample lies in it; each does
-the work itself or has a worker process do it (`finishers`). The consumer's thread takes batches. All of them call the
-machine under one lock and do the slow things outside of it. With a tuner, threads come and go during the epoch. Without
-finishing threads everything happens in the consumer's thread. Nothing outlives `close` except a request to a node that
-has just fallen silent, which ends within `link.flight.SILENCE_S`. `leaving` says what becomes of an epoch that nobody
-closes.
+starting with the most urgent ones, and make a batch as soon as its last sample is in it; each does the work itself or
+lets a worker process do it (`finishers`). The consumer's thread takes batches. All of them call the machine under one
+lock and do slow work outside it. With a tuner, the number of threads changes during the epoch. Without finishing
+threads everything happens in the consumer's thread. Nothing outlives `close` except a request to a node that has just
+fallen silent, which ends within `link.flight.SILENCE_S`. `leaving` handles an epoch that nobody closes.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from sophon.loader.epoch import leaving
 from sophon.loader.epoch.batch import EMPTY, Batch
 from sophon.loader.epoch.collate import pinned
 from sophon.loader.epoch.costs import Costs
+from sophon.loader.epoch.device import Device, Sent
 from sophon.loader.epoch.finishers import Finisher, Finishers
 from sophon.loader.epoch.finishing import Finishing, Layout, Made
 from sophon.loader.epoch.mending import Mending
@@ -49,21 +49,22 @@ _LEAVE_S = 1.0  # how long a fetching thread may take to end; one that can be ca
 
 @dataclass(frozen=True)
 class Stretch:
-    """An epoch, or what is left of it.
+    """An epoch, or the rest of one.
 
     Args:
         order: Samples in the order they are wanted.
         epoch: Number of the epoch.
         batch_size: Samples in a batch.
         workers: Threads that finish samples; 0 for none.
-        sizes: Samples in each batch, where they differ.
+        sizes: Samples in each batch, if they differ.
         has_collate: Whether the user's own function makes batches.
         latest: In relaxed order the last batch that each sample may come in, if that is not `max_delay` after its own.
-        positions: Of each sample in the order of the whole epoch, over all ranks; None if that is where it is in
+        positions: Position of each sample in the order of the whole epoch, over all ranks; None if it is that in
             `order`.
-        keys: What random ops know each sample by, where some come several times; None if that is its index.
+        keys: The numbers by which random ops identify the samples, if some are repeated; None for their indexes.
         pin: Copies a batch into pinned memory, if that is wanted.
-        timeout_s: How long the next batch may take to come.
+        timeout_s: How long the next batch may take.
+        device: Where batches go, if they do not stay on the host.
     """
 
     order: Order
@@ -77,22 +78,23 @@ class Stretch:
     keys: Order | None = None
     pin: Callable[[Any], Any] | None = None
     timeout_s: float = math.inf
+    device: Device | None = None
 
 
 @dataclass(frozen=True)
 class Hands:
-    """Who does what in an epoch.
+    """The parts that carry out an epoch.
 
     Args:
         samples: Where samples come from.
-        finishing: What is done to them.
+        finishing: How they are finished.
         finishers: What finishes samples.
-        mending: What becomes of bad ones.
+        mending: Handles bad samples.
         stats: Counts to add to.
         costs: How long finishing each sample takes.
-        planner: Learns from every sample and may change cuts during the epoch; None where cuts are fixed.
+        planner: Learns from every sample and may change cuts during the epoch; None if cuts are fixed.
         tuner: Decides how many threads there are, instead of the stretch's number, unless that is 0.
-        watcher: Wants to know how requests go, where there is no planner.
+        watcher: Observes requests, if there is no planner.
     """
 
     samples: Samples
@@ -110,8 +112,8 @@ class Engine:
     """Runs one epoch.
 
     Args:
-        hands: What carries out each kind of work.
-        stretch: What is to be done.
+        hands: The parts that do the work.
+        stretch: The samples to deliver.
         config: Bounds and times.
     """
 
@@ -169,7 +171,7 @@ class Engine:
         self._free = list(range(self._setting.workers if self._tuner is None else self._tuner.most.workers))
 
     def renew(self) -> None:
-        """End in a forked child: threads and requests stayed with the parent, one of them maybe with the lock."""
+        """End in a forked child: threads and requests stayed with the parent, possibly with the lock held."""
         self._driver.renew()
         self._start_empty()
         self._is_stopped = self._driver.is_stopped = True
@@ -177,7 +179,7 @@ class Engine:
 
     @property
     def positions(self) -> NDArray[np.int64]:
-        """The positions of the samples in the batches handed out so far, in the order in which they lie there."""
+        """The positions of the samples in the batches delivered so far, in order."""
         with self._lock:
             return self._machine.taken_positions()
 
@@ -187,7 +189,7 @@ class Engine:
             return self._machine.positions_in(batch)
 
     def _key_of(self, batch: int) -> Key:
-        """Return what tells a complete batch from all others: where its first sample is in the epoch."""
+        """Return what identifies a complete batch: the position of its first sample in the epoch."""
         first, positions = int(self.positions_in(batch)[0]), self._stretch.positions
         return Key(self._finishing.seed, self._stretch.epoch, first if positions is None else int(positions[first]))
 
@@ -198,6 +200,8 @@ class Engine:
             try:
                 batch = self._wait_for(number) if self._setting.workers else self._make(number)
                 result = batch.take() if batch.is_over else self._mended(number, batch)
+                if isinstance(result, Sent) and self._stretch.device is not None:
+                    result = self._stretch.device.receive(result)
             finally:
                 now_s = time.monotonic()
                 self._stats.add(waited_s=now_s - start_s)
@@ -209,7 +213,7 @@ class Engine:
             self._stats.add(consumer_s=time.monotonic() - now_s)
 
     def close(self, finish_s: float = _FINISH_S) -> None:
-        """Stop all threads, also in the middle of an epoch; wait so long for those that are at work on a sample."""
+        """Stop all threads, even in the middle of an epoch; wait a limited time for those working on a sample."""
         with self._lock:
             if not self._is_stopped:
                 self._samples.sources.keep(self._machine)
@@ -232,7 +236,7 @@ class Engine:
     # --- threads, and how many; called with the lock held -------------------------------------------------------------
 
     def _apply(self, setting: Setting) -> None:
-        """Start the threads that a setting adds, and let those go that it no longer has."""
+        """Start the threads that a setting adds, and end those that it removes."""
         self._setting = setting
         self._machine.max_requests, self._machine.ahead_bytes = setting.requests, setting.ahead_bytes
         self._fetchers.staff()
@@ -247,7 +251,7 @@ class Engine:
                 self._apply(setting)
 
     def _deepen(self) -> None:
-        """Read further ahead if the consumer waits while nothing is under way and nothing more may be asked for."""
+        """Read further ahead if the consumer waits while nothing is running and nothing more may be requested."""
         idle = self._machine.full and not self._received and self._driver.is_idle
         if self._tuner is not None and idle and self._tuner.deepen():
             self._apply(self._tuner.setting)
@@ -272,7 +276,7 @@ class Engine:
                 left_s = start_s + self._stretch.timeout_s - now_s
                 if left_s <= 0:
                     raise BatchTimeoutError(
-                        f"batch {number} did not come within timeout={self._stretch.timeout_s:g} seconds; raise it, "
+                        f"batch {number} did not arrive within timeout={self._stretch.timeout_s:g} seconds; raise it, "
                         "use more workers, or leave it out to wait as long as it takes"
                     )
                 self._changed.wait(min(0.5, left_s))
@@ -283,14 +287,14 @@ class Engine:
             return self._batches.pop(number)
 
     def _is_ready(self, number: int) -> bool:
-        """Return whether a batch is made, or waits for this thread to mend it."""
+        """Return whether a batch is complete, or waits for this thread to handle its bad samples."""
         if self._machine.ready <= number:
             return False
         batch = self._batches[number]
         return batch.is_over or bool(batch.errors)
 
     def _make(self, number: int) -> Batch:
-        """Make a batch in this thread. More is asked for than it needs, but no more is finished."""
+        """Make a batch in this thread. More is requested than it needs, but no more is finished."""
         self._machine.resume()
         stop = self._machine.division.start(number + 1) if self._strict else len(self._order)
         while self._machine.ready <= number:
@@ -326,7 +330,7 @@ class Engine:
         self._driver.fetch(self._fetchers.is_done, self._queue, self._fetchers.staff)
 
     def _queue(self, position: int, reply: Reply) -> None:
-        """Queue a reply for the workers by when it has to be begun: slow samples some positions before their turn."""
+        """Queue a reply for the workers by urgency: slow samples some positions before their turn."""
         begin = position - self._costs.lead(int(self._order[position]), self._setting.workers)
         heapq.heappush(self._received, (begin, position, reply))  # positions are unique: replies are never compared
         self._work.notify()
@@ -390,7 +394,7 @@ class Engine:
             self._tune(now_s)
 
     def _run(self, finisher: Finisher, reply: Reply, key: Key, batch: Batch | None, position: int) -> Made:
-        """Have a sample finished."""
+        """Finish a sample, here or in a worker process."""
         place = None if batch is None else batch.place(self._slot(position))
         try:
             made = finisher.make(reply, key, place, self._planner is not None)
@@ -405,7 +409,7 @@ class Engine:
         return made
 
     def _complete(self, finisher: Finisher, number: int, batch: Batch) -> None:
-        """Make a batch whose samples are all there; an error is raised where it is handed out."""
+        """Make a batch whose samples are all there; an error is raised when it is delivered."""
         try:
             batch.result = self._result(finisher, number, batch)
         except WorkerError:
@@ -421,11 +425,13 @@ class Engine:
             # The consumer's own thread may have turned to another accelerator meanwhile, and that is its own affair.
             is_ours = self._workers.has(threading.current_thread())
             result = self._stretch.pin(result) if is_ours else pinned(result)
+        if self._stretch.device is not None and result is not EMPTY:
+            result = self._stretch.device.send(result)
         self._stats.add(collate_s=time.monotonic() - start_s)
         return result
 
     def _batch(self, place: int) -> Batch:
-        """Return the batch of a place; a new one if nothing lies in it yet. With the lock held."""
+        """Return the batch of a place, or a new one if it is still empty. With the lock held."""
         number = self._machine.division.of(place)
         if number not in self._batches:
             count = self._machine.division.size_of(number)

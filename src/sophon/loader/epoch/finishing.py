@@ -38,19 +38,19 @@ Layout = tuple[tuple[int, ...], str]
 
 @dataclass
 class Made:
-    """A finished sample, or why there is none.
+    """A finished sample, or its error.
 
     Args:
-        key: Which sample, of which epoch.
-        value: What the pipeline gave; an array or tensor may lie in its place in the batch already.
+        key: Key of the sample.
+        value: The result of the pipeline; an array or tensor may already be in its place in the batch.
         target: Its target, if there are labels.
         columns: Further columns.
-        error: Why it cannot be had.
-        trace: What its ops took, if anybody wanted to know.
-        cpu_s: CPU seconds that it took.
+        error: Why it failed.
+        trace: Cost of its ops, if requested.
+        cpu_s: CPU seconds spent on it.
         size_bytes: Size of the value.
         is_placed: Whether the value was written into its place in the batch by another process.
-        layout: Shape and dtype of the value, where another process made it and it could lie in a batch's array.
+        layout: Shape and dtype of the value, if another process made it and it fits into a batch's array.
     """
 
     key: Key
@@ -65,7 +65,7 @@ class Made:
     layout: Layout | None = None
 
     def or_raise(self) -> Made:
-        """Return the sample, or raise why there is none."""
+        """Return the sample, or raise its error."""
         if self.error is not None:
             raise self.error
         return self
@@ -73,18 +73,18 @@ class Made:
 
 @dataclass(frozen=True)
 class Finishing:
-    """What is done to replies.
+    """Turns replies into finished samples.
 
     Args:
         pipeline: All ops; those that storage has run are left out.
-        seed: Of all randomness.
-        url: What to call the data set in messages.
+        seed: Seed of all randomness.
+        url: Name of the data set for messages.
         has_labels: Whether samples have labels.
         columns: Names of further columns and fields, as users see them.
         fields: Those of them that are fields.
         target_transform: The user's own function for labels, if any.
         output: "torch" or "numpy".
-        targets: What belongs to a picture, where a sample is more than that; then it is all that users see.
+        targets: Targets that belong to a picture, if a sample has any; they then define the whole sample.
     """
 
     pipeline: Pipeline
@@ -99,7 +99,7 @@ class Finishing:
 
     @property
     def runs_own_code(self) -> bool:
-        """Whether code of the user's own is run, which may draw from the global generators."""
+        """Whether user code runs, which may draw from the global generators."""
         has_calls = self.pipeline.first_call < len(self.pipeline)
         return has_calls or (self.target_transform is not None and self.has_labels)
 
@@ -119,12 +119,12 @@ class Finishing:
         return spec.size_bytes if is_known else _DEFAULT_SAMPLE_BYTES
 
     def make(self, reply: Reply, key: Key, out: Tensor | None = None, wants_trace: bool = False) -> Made:
-        """Finish a sample; an error is part of what is returned, since its batch decides what becomes of it.
+        """Finish a sample; an error is part of the result, since its batch decides how to handle it.
 
         Args:
-            reply: What came for it.
-            key: Which sample, of which epoch.
-            out: Its place in the batch, used where that saves a copy.
+            reply: The reply for it.
+            key: Key of the sample.
+            out: Its place in the batch, used if that saves a copy.
             wants_trace: Whether to note what each op takes.
         """
         start_s = time.thread_time()
@@ -145,9 +145,9 @@ class Finishing:
         return made
 
     def taken_apart(self, reply: Reply) -> tuple[Payload, dict[str, Any]]:
-        """Return the payload of the field that the pipeline is for, and all columns in the order of their names.
+        """Return the payload of the pipeline's field, and all columns in the order of their names.
 
-        Of a sample whose fields belong together, all of it.
+        For a sample whose fields belong together, all of it.
         """
         if reply.error is not None:
             raise reply.error
@@ -173,7 +173,7 @@ class Finishing:
         return value, target
 
     def _run_joint(self, targets: Targets, reply: Reply, key: Key, trace: Trace | None) -> Any:
-        """Return a sample of which the picture is one part."""
+        """Finish a sample of which the picture is one part."""
         if reply.error is not None:
             raise reply.error
         pipeline, own, is_raw = self.pipeline, self.pipeline.first_call, reply.cut == RAW
@@ -193,7 +193,7 @@ class Finishing:
         return sample
 
     def _target(self, label: Any, key: Key) -> Any:
-        """Return what the user's own function makes of a label."""
+        """Apply the user's own function to a label."""
         if self.target_transform is None or not self.has_labels:
             return label
         try:
@@ -204,10 +204,10 @@ class Finishing:
             raise
 
     def item(self, made: Made, fit: bool = False) -> Any:
-        """Return a sample as users see it.
+        """Return a sample in the form that users get.
 
         Args:
-            made: What was made of it.
+            made: The finished sample.
             fit: Copy an array of the user's own step that torch cannot take as it is.
         """
         if self.targets is not None:
@@ -222,11 +222,11 @@ class Finishing:
 
     @property
     def gives_own(self) -> bool:
-        """Whether a sample is what a step of the user's own returned, which users see as it is."""
+        """Whether a sample is the result of a user step, which users get unchanged."""
         return self.output == "torch" and isinstance(self.pipeline.ops[-1], Call)
 
     def as_output(self, value: Value) -> Any:
-        """Return a value as users want it: arrays as tensors that may be written to, or tensors as arrays."""
+        """Return a value in the output form: arrays as writable tensors, or tensors as arrays."""
         if isinstance(value, np.ndarray):
             own = _fit(value)
             return torch.from_numpy(own) if self.output == "torch" else own
@@ -242,7 +242,7 @@ class Finishing:
         return list(last.views)
 
     def _view(self, steps: tuple[Op, ...], value: Value) -> Any:
-        """Return a view as users want it; what a step of their own returned they see as it is."""
+        """Return a view in the output form; the result of a user step is returned unchanged."""
         is_own = self.output == "torch" and bool(steps) and isinstance(steps[-1], Call)
         return value if is_own else self.as_output(value)
 
@@ -262,8 +262,8 @@ class Finishing:
             kinds = {name: sorted({type(row[name]).__name__ for row in rows}) for name in rows[0]}
             odd = [name for name, found in kinds.items() if len(found) > 1 or "NoneType" in found] or list(kinds)
             raise ConfigError(
-                f"column {odd[0]!r} of {self.url} has values that cannot be made a batch ({', '.join(kinds[odd[0]])}: "
-                f"{error}); leave it out, or make batches of it with a collate_fn"
+                f"column {odd[0]!r} of {self.url} has values that cannot be batched ({', '.join(kinds[odd[0]])}: "
+                f"{error}); leave it out, or batch it with a collate_fn"
             ) from error
 
     def collate_targets(self, targets: list[Any]) -> Any:
@@ -278,12 +278,12 @@ class Finishing:
 
 
 def _fit(value: Tensor) -> Tensor:
-    """Return an array that may be written to and has no steps backwards, which torch does not know."""
+    """Return a writable array without negative strides, which torch does not support."""
     return value if value.flags.writeable and min(value.strides, default=0) >= 0 else value.copy()
 
 
 def _size_bytes(value: Any) -> int:
-    """Return the size of an array or a tensor; 0 where that is not known, as of a sparse one."""
+    """Return the size of an array or a tensor; 0 if unknown, as for a sparse one."""
     try:
         return int(getattr(value, "nbytes", 0))
     except Exception:  # noqa: BLE001 - the user's own class may raise anything

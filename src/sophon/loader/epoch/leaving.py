@@ -1,11 +1,11 @@
-"""Epochs that their consumer does not end: dropped ones, and those under way when the interpreter ends.
+"""Epochs that their consumer does not end: dropped ones, and those running when the interpreter exits.
 
 Dropped ones are closed by the garbage collector. It may run at any allocation, even while its thread holds a lock that
 the epoch's threads need: the loader's counts, say. So an epoch that is closed by it tells its threads to end, and does
 not wait until they have.
 
-At its end the interpreter stops threads wherever they are. One that holds a lock then would hold it forever, and
-whatever frees the iterator would wait for it. So all that runs is closed before (`tests/loader/epoch/test_exit.py`).
+At exit the interpreter stops threads wherever they are. One that holds a lock would hold it forever, and freeing the
+iterator would wait for it. So everything that runs is closed before that (`tests/loader/epoch/test_exit.py`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import threading
 from collections.abc import Callable
 
 running: dict[object, Callable[[], None]] = {}
-"""What has threads, and how to close it at the end."""
+"""Objects with threads, and how to close them at exit."""
 _exiting = threading.Event()
 
 
 class _Collector:
-    """Knows where the garbage collector is at work."""
+    """Knows in which thread the garbage collector is running."""
 
     def __init__(self) -> None:
         self._thread: int | None = None
@@ -35,11 +35,11 @@ class _Collector:
 
 
 by_collector = _Collector().is_here
-"""Whether it is the garbage collector that has interrupted this thread."""
+"""Whether the garbage collector is running in this thread."""
 
 
 def without_a_word() -> bool:
-    """Return whether this thread is one that nobody listens to any more: the interpreter ends, and it with it."""
+    """Return whether errors of this thread no longer matter because the interpreter is exiting."""
     return _exiting.is_set() and threading.current_thread().daemon
 
 

@@ -1,4 +1,4 @@
-"""What takes the place of a bad sample: see `account.bad` for which that is."""
+"""Fetches substitutes for bad samples; `account.bad` decides which."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from sophon.pipeline import Key
 
 @dataclass(frozen=True)
 class Mending:
-    """Gets other samples for bad ones.
+    """Fetches substitutes for bad samples.
 
     Args:
         samples: Where they come from.
-        bad: What to do with bad ones, and the record of them.
+        bad: The policy for bad samples, and their record.
         stats: Counts to add to.
     """
 
@@ -28,7 +28,7 @@ class Mending:
     stats: Stats
 
     def mend(self, key: Key, error: Exception, finisher: Finisher) -> Made | None:
-        """Return what takes the place of a bad sample, or None for nothing; raise where that is the policy.
+        """Return the substitute for a bad sample, or None to skip it; raise if that is the policy.
 
         Args:
             key: The bad sample, and its epoch.
@@ -54,7 +54,7 @@ class Mending:
         return self.bad.mend(self.sample_of(key), error, len(self.samples), get, row)
 
     def sample_of(self, key: Key) -> int:
-        """Return the index of the sample that a key is of; see `order.sampling.keys_of`."""
+        """Return the index of the sample that a key belongs to; see `order.sampling.keys_of`."""
         return int(key.sample) % len(self.samples)
 
     def named(self, error: Exception, sample: int) -> Exception:
@@ -64,6 +64,6 @@ class Mending:
         return error
 
     def named_death(self, error: WorkerError, sample: int) -> WorkerError:
-        """Return the error of a worker process that died, with the name of the file that it was at."""
+        """Return the error of a worker process that died, with the name of the file it was processing."""
         name = self.samples.name_of(sample)
         return error if name is None else WorkerError(f"{error} The sample is {name}.")

@@ -1,7 +1,7 @@
-"""What a loader and its worker processes tell each other over a line.
+"""The messages between a loader and its worker processes over a line.
 
 A message is a pickled tuple and a body: the payload of a sample on the way out, the numbers of a small result on the
-way back. Large results lie in shared memory, whose descriptor goes along once.
+way back. Large results are in shared memory, whose descriptor is sent once.
 
 Nothing here comes from outside of these two processes; see `parcel`.
 """
@@ -26,7 +26,7 @@ from sophon.process.segments import map_file
 
 @dataclass(frozen=True)
 class Spot:
-    """Where in shared memory a sample is to be written.
+    """Where in shared memory to write a sample.
 
     Args:
         segment: Number of the segment.
@@ -51,7 +51,7 @@ class Finish:
         label: Its label.
         spot: Where to write the result, if that is known.
         wants_trace: Whether to note what each op takes.
-        gone: Segments that are not needed any more.
+        gone: Segments that are no longer needed.
         columns: Those that are a part of the sample; others stay with the loader.
     """
 
@@ -83,7 +83,7 @@ class Collate:
 
 @dataclass(frozen=True)
 class Failure:
-    """An error, as it travels.
+    """An error in transit.
 
     Args:
         error: The error itself, pickled; or, where that cannot be, its type and text.
@@ -101,7 +101,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """Return an error in a form that certainly arrives."""
+        """Return an error in a form that can always be sent."""
         where = "".join(traceback.format_exception(error))
         notes = getattr(error, "__notes__", ())
         texts = tuple(note for note in notes if isinstance(note, str)) if isinstance(notes, list) else ()
@@ -132,7 +132,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Finished:
-    """What became of a sample.
+    """The result of a sample.
 
     Args:
         rest: Parcel of the value, unless it lies in its spot, and the target.
@@ -155,7 +155,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Collated:
-    """What became of a batch.
+    """The result of a batch.
 
     Args:
         rest: Parcel of what the user's own function returned.

@@ -1,8 +1,8 @@
-"""Parcels: how a value gets from one of our own processes to another.
+"""Parcels: values sent from one of our own processes to another.
 
 Values are pickled, which is safe here and nowhere else in this project: the other end is a process that this one has
-started, over a socket that has no name. What is large in a value, an array's or a tensor's numbers, is left out of the
-pickle and lies in shared memory of its own, from which the value is made without another copy.
+started, over a socket that has no name. The large parts of a value, the numbers of arrays and tensors, are left out of
+the pickle and put into separate shared memory, from which the value is built without another copy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CannotPickle = (pickle.PicklingError, AttributeError, TypeError)
 
 @dataclass(frozen=True)
 class Parcel:
-    """A value on its way.
+    """A value in transit.
 
     Args:
         text: The pickle.

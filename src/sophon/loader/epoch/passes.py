@@ -1,4 +1,4 @@
-"""How the batches of one pass after the other are made.
+"""Makes the batches of successive passes.
 
 Concurrency: a pass is a generator of its consumer; what runs beside it is its engine's.
 """
@@ -19,6 +19,7 @@ from sophon.loader.epoch import leaving
 from sophon.loader.epoch.batch import OwnMemory
 from sophon.loader.epoch.collate import Collate, pinning
 from sophon.loader.epoch.costs import Costs
+from sophon.loader.epoch.device import Device
 from sophon.loader.epoch.engine import Engine, Hands, Stretch
 from sophon.loader.epoch.finishers import Finishers, Here
 from sophon.loader.epoch.finishing import Finishing
@@ -46,6 +47,7 @@ class Batching:
         collate: The user's own function, if any.
         pin: Copy batches into pinned memory.
         timeout_s: How long the next batch may take to come; infinite for as long as it takes.
+        device: Where batches go, if they do not stay on the host.
     """
 
     sampling: Sampling
@@ -54,6 +56,7 @@ class Batching:
     collate: Collate | None
     pin: bool
     timeout_s: float = math.inf
+    device: Device | None = None
 
     def count(self, cursor: int, rank: Rank) -> int:
         """Return how many batches one rank makes of what is left of an epoch."""
@@ -70,7 +73,7 @@ class Staff:
         method: How processes are started; see `workers.context_for`.
         is_persistent: Whether processes are kept between epochs.
         init: The user's own function, called in each process when it starts.
-        dataset: What processes are told that they work for.
+        dataset: The data set that processes are told they work for.
     """
 
     workers: int
@@ -88,13 +91,13 @@ class Staff:
 
 @dataclass(frozen=True)
 class Start:
-    """Where a pass begins.
+    """Where a pass starts.
 
     Args:
         epoch: Number of the epoch.
         cursor: How many samples of it are done, by all ranks together.
         ranks: Which of several training processes this is.
-        turns: Which samples of this rank left out of turn; None in strict order.
+        turns: Which samples of this rank were delivered out of turn; None in strict order.
     """
 
     epoch: int
@@ -104,7 +107,7 @@ class Start:
 
 
 class Passes:
-    """Makes the batches of one pass after the other.
+    """Makes the batches of successive passes.
 
     Args:
         samples: Where samples come from.
@@ -155,19 +158,19 @@ class Passes:
 
     @property
     def setting(self) -> Setting:
-        """What the tuner has found, or what the user set."""
+        """The setting found by the tuner, or given by the user."""
         if self.tuner is not None:
             return self.tuner.setting
         return Setting(self._staff.workers, self._config.max_requests, self._config.buffer_bytes)
 
     def turns(self, epoch: int, cursor: int, ranks: Rank) -> Turns | None:
-        """Return the turns that an epoch begins with, recorded ones or none yet; None in strict order."""
+        """Return the turns with which an epoch starts, recorded or empty; None in strict order."""
         if self._replay is not None:
             return self._replay.turns(epoch, cursor, ranks)
         return None if self._config.max_delay is None else Turns(ranks, cursor)
 
     def batches(self, start: Start, running: Running) -> Generator[tuple[Any, Positions]]:
-        """Yield each batch of what is left of an epoch with the positions of its samples.
+        """Yield each remaining batch of an epoch with the positions of its samples.
 
         Args:
             start: Where it begins.
@@ -234,7 +237,8 @@ class Passes:
             positions=told.positions[left],
             keys=None if told.keys is None else told.keys[left],
             timeout_s=batching.timeout_s,
-            pin=pinning() if batching.pin else None,
+            pin=pinning() if batching.pin and batching.device is None else None,
+            device=batching.device,
         )
         return left, row, stretch
 

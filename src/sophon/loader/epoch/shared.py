@@ -1,4 +1,4 @@
-"""One epoch for several consumers in one process: a thread per accelerator, say.
+"""One epoch for several consumers in one process, such as one thread per accelerator.
 
 Concurrency: any number of threads may draw from it. One of them at a time waits for the next batch and takes it, the
 others stand in line behind it; what a thread does with its batch does not hold up the others. `close` may be called
@@ -20,19 +20,19 @@ _NAP_S = (
 
 
 class Latest:
-    """What became of the latest pass."""
+    """What has become of the latest pass."""
 
     def __init__(self) -> None:
         self.is_started = False
         self._batches: Callable[[], object] | None = None
 
     def of(self, batches: Generator[Any]) -> None:
-        """Say which pass it is, without keeping it alive."""
+        """Set which pass it is, without keeping it alive."""
         self._batches = weakref.ref(batches)
 
     @property
     def was_dropped(self) -> bool:
-        """Whether nobody has it any more who might ask for its first batch."""
+        """Whether it was dropped before its first batch was requested."""
         return not self.is_started and self._batches is not None and self._batches() is None
 
 
@@ -59,8 +59,8 @@ class Running:
 class SharedBatches(Iterator[Any]):
     """The batches of one epoch; each goes to exactly one of those who iterate over this object.
 
-    An error of the loader ends the epoch for all of them: whoever asks from then on gets the same one. An error in one
-    consumer's own code is its own affair: the others get the batches that are left.
+    An error of the loader ends the epoch for all of them: every later request gets the same error. An error in one
+    consumer's own code does not affect the others: they get the remaining batches.
 
     Args:
         batches: Where they come from.
@@ -76,7 +76,7 @@ class SharedBatches(Iterator[Any]):
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """Stand in line; Ctrl-C is heard meanwhile, whichever thread the kernel tells of it."""
+        """Wait in line; Ctrl-C is noticed in the meantime, whichever thread the signal reaches."""
         while not self._lock.acquire(timeout=_NAP_S):
             pass
         try:
@@ -104,7 +104,7 @@ class SharedBatches(Iterator[Any]):
     def close(self) -> None:
         """Leave the epoch where it stands: threads that wait for a batch, or ask for one from now on, find the end.
 
-        With worker processes it takes until the batch is there that somebody waits for.
+        With worker processes this takes until the batch that a thread waits for is there.
         """
         self._is_closed = True
         self._stop()

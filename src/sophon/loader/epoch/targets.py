@@ -1,6 +1,6 @@
-"""Targets: what belongs to a picture, and follows it through the ops wherever these run.
+"""Targets: what belongs to a picture and follows it through the ops, wherever these run.
 
-Whoever runs an op, its parameters are known here: they depend on the key and on the size of the picture, which comes
+Wherever an op runs, its parameters are known here: they depend on the key and on the size of the picture, which comes
 with the payload. So masks, boxes and keypoints are transformed on the trainer, by torchvision's own code, with the
 parameters that moved the picture.
 """
@@ -48,14 +48,14 @@ def check_kind(name: str, kind: Any) -> None:
 
 @dataclass(frozen=True)
 class Targets:
-    """What a sample is put together from.
+    """How a sample is assembled.
 
     Args:
         sample: Its shape, with names at the leaves.
         fields: Those names that are fields, in the order in which they come.
-        kinds: Of fields and columns; "" for a column that stays what it is.
-        followers: What the recipe does to targets.
-        form: Of the picture's tensor, where an op gives an array.
+        kinds: Kinds of fields and columns; "" for a column that stays unchanged.
+        followers: The recipe's effect on targets.
+        form: Form of the picture's tensor, where an op gives an array.
     """
 
     sample: Any
@@ -106,7 +106,7 @@ class Targets:
         return _with_picture(sample, picture)
 
     def _followed(self, pipeline: Pipeline, sample: Any, key: Key, size: Size, tv_tensors: Any) -> Any:
-        """Return a sample whose targets have gone where the picture went."""
+        """Return a sample whose targets have followed the picture."""
         at, spec = 1, image(*size, 3).with_objects(None if key.sight is None else key.sight.objects)
         for follower in self.followers:
             while at < follower.position:
@@ -235,10 +235,10 @@ def _small_picture(follower: Follower, tv_tensors: Any) -> Any:
 def _made(  # noqa: PLR0911 - one for each kind
     tv_tensors: Any, kind: str, found: Any, size: Size, is_raw: bool
 ) -> Any:
-    """Return a target as torchvision has it.
+    """Return a target in torchvision's form.
 
     Raises:
-        OpError: It is not what its kind says.
+        OpError: It does not match its kind.
     """
     first, _, rest = kind.partition(":")
     if first == MASK:

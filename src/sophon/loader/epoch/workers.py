@@ -1,11 +1,11 @@
 """Worker processes, seen from the loader: they finish samples in shared memory and run the user's own code.
 
 Fetching, planning, order and statistics stay with the loader. A worker gets a payload through its line, writes the
-finished sample into its place in the batch, and says so; what has no place there, or is made by the user's own
-`collate_fn`, comes back as a parcel.
+finished sample into its place in the batch, and reports it; a result without a place there, or one made by the user's
+own `collate_fn`, comes back as a parcel.
 
-They are forked when an epoch begins, before it has threads or connections of its own, so that lambdas work and a worker
-sees the user's objects as they are then; or spawned, where the platform has no fork or the user says so.
+They are forked when an epoch starts, before it has threads or connections, so that lambdas work and a worker sees the
+user's objects as they are then; or spawned, if the platform has no fork or the user asks for it.
 
 Concurrency: each worker has a lock, under which one thread at a time talks to it.
 """
@@ -133,7 +133,7 @@ class Workers(Finishers):
         return self._is_closed or any(worker.is_lost or not worker.process.is_alive() for worker in self._all)
 
     def stop(self) -> None:
-        """End all processes, also in the middle of a sample, unless they are kept."""
+        """End all processes, even in the middle of a sample, unless they are kept."""
         if not self.is_kept:
             self._hang_up()
 
@@ -144,7 +144,7 @@ class Workers(Finishers):
                 worker.hang_up()
 
     def close(self, wait: bool = True) -> None:
-        """End all processes, and give back their memory."""
+        """End all processes and release their memory."""
         if os.getpid() != self._owner or self._is_closed:  # when Python ends, an epoch may be closed after its loader
             return
         self._hang_up()
@@ -168,7 +168,7 @@ class _Gone:
         return self._news[-1]
 
     def take(self, mine: deque[int]) -> tuple[int, ...]:
-        """Return those that one worker was not told of yet."""
+        """Return those that one worker has not been told about yet."""
         for number in self.segments.take_gone():
             for news in self._news:
                 news.append(number)
@@ -196,14 +196,14 @@ class _Worker(Finisher):
         except CannotPickle as error:
             self._line.close()
             raise ConfigError(
-                f"a step of your own cannot be sent to a worker process that is started anew: {error}. Define it at "
-                "the top of a module, and not as a lambda or inside of a function; or use num_workers=0"
+                f"one of your own steps cannot be sent to a spawned worker process: {error}. Define it at the top "
+                "level of a module, not as a lambda or inside a function; or use num_workers=0"
             ) from error
         finally:
             there.close()
 
     def make(self, reply: Reply, key: Key, place: Place | None, wants_trace: bool) -> Made:
-        """Have a sample finished."""
+        """Let the worker finish a sample."""
         if reply.error is not None:
             return self._finishing.make(reply, key)
         try:
@@ -230,7 +230,7 @@ class _Worker(Finisher):
         return made
 
     def batch(self, batch: Batch, key: Key) -> Any:
-        """Have a batch made by the user's own function, or make it right here if there is none."""
+        """Let the worker make a batch with the user's own function, or make it here if there is none."""
         if self._collate is None or not batch.kept:
             if batch.segment is not None:
                 self._gone.segments.handed_out(batch.segment)
@@ -292,7 +292,7 @@ class _Worker(Finisher):
             told, _, _ = receive(self._line)
         except TimeoutError:
             raise WorkerError(
-                f"a worker process did not start within {_START_S:g} s; does a module that it imports wait for "
+                f"a worker process did not start within {_START_S:g} s; is a module that it imports waiting for "
                 "something?"
             ) from None
         if told.failure is not None:
@@ -307,7 +307,7 @@ class _Worker(Finisher):
         return WorkerError(f"a worker process {how} while it {what} of {self._finishing.url}. {remedy}")
 
     def hang_up(self) -> None:
-        """Tell the process to end, whatever it is doing."""
+        """Make the process end, whatever it is doing."""
         self._is_over = True
         self._line.wake()
         if self._lock.acquire(blocking=False):
@@ -341,8 +341,8 @@ def context_for(method: Any) -> BaseContext:
     """
     if multiprocessing.current_process().daemon:
         raise ConfigError(
-            "num_workers: this is itself a worker process, of torch's DataLoader, say, and multiprocessing lets those "
-            "start no others; use num_workers=0 here"
+            "num_workers: this is itself a worker process, for example of torch's DataLoader, and cannot start "
+            "others; use num_workers=0 here"
         )
     methods = multiprocessing.get_all_start_methods()
     if method is None:
@@ -359,12 +359,12 @@ def context_for(method: Any) -> BaseContext:
 def _in_words(code: int | None) -> tuple[str, str]:
     """Return how a process ended, and what to try."""
     if code is None:
-        return "hung up", "Code of your own closed files that it had not opened; num_workers=0 shows where."
+        return "hung up", "Your own code closed files that it had not opened; num_workers=0 shows where."
     if code >= 0:
-        return f"exited with code {code}", "Code of your own ended it; num_workers=0 shows where."
+        return f"exited with code {code}", "Your own code ended it; num_workers=0 shows where."
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     if name == "SIGKILL":
-        remedy = "The system kills what takes too much memory: use fewer workers, or a smaller buffer_bytes."
+        remedy = "The system kills processes that use too much memory: use fewer workers, or a smaller buffer_bytes."
     else:
         remedy = "Native code that your own steps or the decoder use may have crashed; num_workers=0 shows where."
     return f"was ended by {name}", remedy

@@ -1,4 +1,4 @@
-"""What workers and consumer did in the last stretch of time, for the tuner. It is told the time and asks no clock."""
+"""What workers and consumer did in the last stretch of time, for the tuner. The time is passed in; no clock is read."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Gauge:
         self._waited_s += passed_s * self._waits
 
     def began(self, now_s: float) -> None:
-        """A worker has begun a sample."""
+        """Record that a worker has started a sample."""
         self._pass(now_s)
         self._busy += 1
 
@@ -52,7 +52,7 @@ class Gauge:
         self._fetching = self._fetching and fetching
 
     def waits(self, waits: bool, now_s: float) -> None:
-        """The consumer has begun or stopped waiting."""
+        """Record that the consumer has started or stopped waiting."""
         self._pass(now_s)
         self._waits = waits
 

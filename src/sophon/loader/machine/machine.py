@@ -1,4 +1,4 @@
-"""What to ask for next, and what to do with an answer, a failure and a deadline.
+"""Decides what to ask for next, and what to do about an answer, a failure or a deadline.
 
 A state machine without sockets, threads or clocks: it is told what happened and when, and says what to do. Threads and
 Flight drive it in production, a seeded simulator with virtual time in tests.
@@ -135,7 +135,7 @@ class _Request:
 
 
 class _Choices(dict[int, Choice | None]):
-    """Whom to ask for each part now; None where nobody can be. Found out when it is asked for: there may be many."""
+    """Whom to ask for each part now; None if nobody can be asked. Computed on demand, since there may be many parts."""
 
     def __init__(self, standings: Standings, parts: Parts, full: set[int], now_s: float) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class Machine:
         expected_bytes: First guess at the bytes held for one sample.
         now_s: The time at the start.
         seed: Seed of the jitter of pauses, so that many trainers do not retry in step.
-        standings: How the sources did in the epoch before; by default nothing is known of them.
+        standings: How the sources did in the previous epoch; by default nothing is known about them.
         sizes: Samples in each batch, in strict order, where they differ.
         latest: In relaxed order, for every position the last batch that its sample may come in; by default `max_delay`
             after its own (see `placement`).
@@ -531,7 +531,7 @@ class Machine:
             self._drop(request)
 
     def resume(self) -> None:
-        """Start the deadline anew, for a driver that only drives while its consumer waits."""
+        """Restart the deadline, for a driver that only drives while its consumer waits."""
         if not self._requests:
             for wait in self._waits:
                 wait.since_s = None

@@ -1,4 +1,4 @@
-"""Pipelines of which nothing useful can run near storage: which step is in the way, and what to write instead."""
+"""Pipelines of which nothing useful can run near storage: which step prevents it, and what to write instead."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def warn_if_blocked(pipeline: Pipeline) -> None:
     blocked = why_blocked(pipeline)
     if blocked is not None:
         problem, remedy = blocked
-        text = f"{problem}. {remedy} policy='none' says that this is intended."
+        text = f"{problem}. {remedy} Use policy='none' if this is intended."
         warnings.warn(text, OffloadWarning, stacklevel=levels_to_user())
 
 
@@ -32,22 +32,20 @@ def why_blocked(pipeline: Pipeline) -> tuple[str, str] | None:
     reason = f" ({op.reason})" if isinstance(op, Call) else ""
     problem = (
         f"nothing that saves much can be done near storage, and whole files cross the link: step {blocking}, "
-        f"{title(op)}, runs on the trainer only{reason}, and so does what follows it"
+        f"{title(op)}, runs on the trainer only{reason}, and so does everything after it"
     )
     return problem, _remedy(op, blocking)
 
 
 def _remedy(op: Op, position: int) -> str:
     if position == 0:
-        return f"Begin with {Decode.name()}() and a crop."
+        return f"Start with {Decode.name()}() and a crop."
     if isinstance(op, Views):
-        return (
-            "Write its views as ops, or give transforms of torchvision as Pipeline.from_torchvision(Views([view, …]))."
-        )
+        return "Write its views as ops, or give torchvision transforms as Pipeline.from_torchvision(Views([view, …]))."
     name = type(op.function).__name__ if isinstance(op, Call) else ""
     if name in _CONVERSIONS:
         return f"Put {name} after the resize, on pictures, or put a crop such as RandomResizedCrop before or after it."
     return (
-        "If training allows that, put a torchvision crop or resize before it, such as RandomResizedCrop; where it "
-        "makes several views, write them as sophon.ops.Views([view, …])."
+        "If training allows it, put a torchvision crop or resize before it, such as RandomResizedCrop; if it makes "
+        "several views, write them as sophon.ops.Views([view, …])."
     )

@@ -1,4 +1,4 @@
-"""Which line a warning points to: the user's, however deep in the loader it is raised."""
+"""Makes warnings point to the user's line, however deep in the loader they are raised."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Are two results of a callable the same to the last bit? Whatever it may return: tensors, pictures, dicts of them.
+"""Checks whether two results of a callable are the same to the last bit: tensors, pictures, dicts of them.
 
-Three answers: yes, no, and None for what cannot be compared. A part that differs settles it; an equal whole needs all
-of its parts.
+There are three answers: True, False, and None if they cannot be compared. One part that differs is enough for False;
+True needs all parts to be equal.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _all(answers: Iterable[bool | None]) -> bool | None:
 def _same_tensors(one: Any, other: Any) -> bool | None:
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
-    if one.is_quantized:  # torch crashes where their bytes are looked at
+    if one.is_quantized:  # torch crashes if their bytes are accessed
         return None
     try:
         return torch.equal(_bytes_of(one), _bytes_of(other))
@@ -90,7 +90,7 @@ def _same_mappings(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool | N
 def _same_sets(one: Any, other: Any) -> bool | None:
     if one == other:
         return True
-    # Objects without an equality of their own compare as different though they may mean the same.
+    # Objects without their own equality compare as different even if they mean the same.
     return False if all(isinstance(element, _ELEMENTS) for element in one | other) else None
 
 

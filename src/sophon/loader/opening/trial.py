@@ -1,12 +1,12 @@
-"""What is tried when a loader opens: do the callables of a pipeline depend on the seed, and do they work at all?
+"""Tries the callables of a pipeline when a loader opens: whether they depend only on the seed, and work at all.
 
-A callable that keeps a generator of its own gives other tensors in every run, and nobody would notice. So each is run
-twice under each of a few keys, on the value that reaches it; where two results differ, the user is told. A transform of
-torchvision, timm or the like that fails under every key and on every picture is refused here, before an epoch begins;
-an error of the user's own code is left for when it happens, since it may depend on the sample.
+A callable with its own generator gives different tensors in every run, which would go unnoticed. So each is run twice
+under each of a few keys, on the value that reaches it; if two results differ, the user is warned. A transform from
+torchvision, timm or another library that fails under every key and on every picture is rejected here, before an epoch
+starts; an error in user code is left until it happens, since it may depend on the sample.
 
-Limits: a few keys on one sample show much, not all: what is rarely random may look steady. Values that cannot be copied
-or compared are passed over in silence, as is all that is left after some seconds.
+Limits: a few keys on one sample do not show everything: a step that is rarely random may look deterministic. Values
+that cannot be copied or compared are silently skipped, as is everything left after a few seconds.
 """
 
 from __future__ import annotations
@@ -34,34 +34,34 @@ from sophon.pipeline.pipeline import title
 from sophon.pipeline.probe import picture
 
 KEYS = 8
-TRIAL_S = 5.0  # in all; how long a user may wait for a loader to open without asking why
+TRIAL_S = 5.0  # in total; how long a loader may take to open without seeming stuck
 _LEAST_KEYS = 2
 _LARGE = 8  # times the built-in picture is enlarged: 2560 × 1920, so that few crops are too large for it
 _SEED = (
-    "Draw from the global generators of random, numpy or torch, which are seeded for each sample; or give the object a "
-    "set_random_seed(seed) method, which is called before each call. Do not keep a generator of your own, such as "
-    "np.random.default_rng() or torch.Generator(). Give transforms of albumentations as they are: inside "
-    "a function of yours they are not seeded."
+    "Draw from the global generators of random, numpy or torch, which are seeded for each sample; or give the object "
+    "a set_random_seed(seed) method, which is called before each call. Do not keep your own generator, such as "
+    "np.random.default_rng() or torch.Generator(). Pass albumentations transforms directly: inside your own function "
+    "they are not seeded."
 )
 _FAILS = (
-    "Check its arguments and what the steps before it give it. transform(PIL.Image.open(path).convert('RGB')), called "
-    "by hand, shows whether it fails there too."
+    "Check its arguments and the results of the steps before it. Call transform(PIL.Image.open(path).convert('RGB')) "
+    "by hand to see whether it fails there too."
 )
 _NO_PICTURE = (
-    "A list begins with the bytes of a file: put sophon.ops.Decode() first, or wrap the transforms in Compose."
+    "A list starts with the bytes of a file: put sophon.ops.Decode() first, or wrap the transforms in Compose."
 )
 
 
 def try_calls(pipeline: Pipeline, seed: int, first_file: Callable[[], bytes | None]) -> None:
-    """Try the callables of a pipeline; warn of those that do not depend on the seed.
+    """Try the callables of a pipeline; warn of those that depend on more than the seed.
 
     Args:
         pipeline: If it has no callables, nothing is done.
         seed: Seed of the loader.
-        first_file: Returns the bytes of the first sample, or None if it cannot be had now.
+        first_file: Returns the bytes of the first sample, or None if it is not available now.
 
     Raises:
-        ConfigError: A transform of torchvision, timm or the like fails whatever it is given.
+        ConfigError: A library transform fails on every input.
     """
     if pipeline.first_call == len(pipeline):
         return
@@ -69,7 +69,7 @@ def try_calls(pipeline: Pipeline, seed: int, first_file: Callable[[], bytes | No
     end_s = time.monotonic() + TRIAL_S
     trial = None if data is None else Trial(pipeline, seed, data, end_s)
     if trial is None or not trial.reached:
-        # Nothing is known of the data set: no reason to refuse anything.
+        # Nothing is known about the data set: no reason to reject anything.
         trial = Trial(pipeline, seed, picture(), end_s)
     elif (position := trial.always_fails()) is not None:
         _refuse(pipeline, seed, position, trial.errors[position], end_s)
@@ -78,7 +78,7 @@ def try_calls(pipeline: Pipeline, seed: int, first_file: Callable[[], bytes | No
 
 
 def try_samples(pipeline: Pipeline, seed: int, make: Callable[[Key], Value]) -> None:
-    """Try a recipe over whole samples: warn if it gives two samples under one key.
+    """Try a recipe over whole samples: warn if it gives different results under one key.
 
     Args:
         pipeline: If it has no callables, nothing is done.
@@ -110,7 +110,7 @@ class Trial:
         end_s: When to stop trying further keys, by the monotonic clock.
 
     Attributes:
-        reached: Number of keys under which the first callable was given a value.
+        reached: Number of keys under which the first callable got a value.
         differing: Positions of callables that gave two results for one value and key.
         errors: By position, the first error of a step.
     """
@@ -124,7 +124,7 @@ class Trial:
         self.errors: dict[int, OpError] = {}
         steady = self._steady
         try:
-            # What is the same under all keys is computed once; ops never change what they are given.
+            # Results that are the same under all keys are computed once; ops never change their input.
             value = pipeline.run(data, Key(seed, 0, 0), 0, steady)
         except Error:
             return
@@ -145,7 +145,7 @@ class Trial:
     def _try_key(self, key: Key, start: int, value: Value) -> None:
         pipeline, first = self._pipeline, self._pipeline.first_call
         try:
-            value = _fresh(pipeline.run(value, key, start, first))  # it may be the very value that all keys begin with
+            value = _fresh(pipeline.run(value, key, start, first))  # it may be the value that all keys start from
         except (Error, _NoCopy):
             return
         self.reached += 1
@@ -163,8 +163,8 @@ class Trial:
                 return
 
     def _try_call(self, key: Key, position: int, value: Value) -> Value:
-        """Run a callable twice on a value that nothing else refers to, and return what it gave first."""
-        # Copies, since it may change what it is given, or give the same buffer each time.
+        """Run a callable twice on a value that nothing else refers to, and return its first result."""
+        # Copies, since it may change its input or return the same buffer each time.
         one = _fresh(self._pipeline.run(_fresh(value), key, position, position + 1))
         try:
             other = self._pipeline.run(value, key, position, position + 1)
@@ -191,8 +191,8 @@ def _refuse(pipeline: Pipeline, seed: int, position: int, error: OpError, end_s:
             return
     remedy = error.remedy or (_FAILS if position > 0 else _NO_PICTURE)
     raise ConfigError(
-        f"step {position} ({title(pipeline.ops[position])}) fails on the first sample and on every other picture that "
-        f"it was tried on: {error.problem} {remedy}"
+        f"step {position} ({title(pipeline.ops[position])}) fails on the first sample and on every other picture "
+        f"tried: {error.problem} {remedy}"
     ) from error
 
 
@@ -221,12 +221,12 @@ def _fresh(value: Value) -> Value:
         raise _NoCopy from error
 
 
-# Modules whose code is not the user's: of libraries, what they are built on, and ours.
+# Modules whose code is not the user's: libraries, what they are built on, and ours.
 _NOT_THE_USERS = frozenset((*LIBRARIES, "PIL", "numpy", "scipy", "cv2", "albucore", "sophon", *sys.stdlib_module_names))
 
 
 def _is_of_user(error: OpError) -> bool:
-    """Return whether code of the user had a part in an error: a library's transform may call it."""
+    """Return whether user code was involved in an error: a library's transform may call it."""
     cause: Any = error.__cause__
     if cause is None:
         return False

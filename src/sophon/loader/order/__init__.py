@@ -1,1 +1,1 @@
-"""Which sample comes when and on which rank, and how far a run has come."""
+"""The order of samples, their ranks, and the progress of a run."""

@@ -1,12 +1,12 @@
-"""How samples may stand in batches: as the epoch's order says, as they are finished, or as they once were.
+"""The order of samples in batches: that of the epoch, the order in which they are finished, or a recorded one.
 
-In relaxed order a batch holds whatever is finished first, so the sequence of batches depends on the machine.
-Each sample's tensor does not: it is a function of (seed, epoch, sample). So the order of samples is all that has to be
-kept for a run to be repeated bit for bit, with any number of workers.
+In relaxed order a batch holds whatever is finished first, so the sequence of batches depends on the machine. Each
+sample's tensor does not: it is a function of (seed, epoch, sample). So the order of samples is all that has to be
+recorded to repeat a run bit for bit, with any number of workers.
 
 A run that was stopped in the middle of an epoch and then resumed has recorded the epoch in parts. Each part knows how
 many samples came before it, and `Replay([first, second])` puts them together; one part alone can be replayed from the
-state that it began with. Parts that do not fit are refused.
+state that it started with. Parts that do not fit are rejected.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _TOLD = ("count", "order_crc", "begun", "start")  # fields of an epoch in the he
 
 @dataclass(frozen=True)
 class Relaxed:
-    """Fill batches with what is finished first.
+    """Fill batches with the samples that are finished first.
 
     Args:
-        max_delay: By how many batches a sample may be later than in strict order.
+        max_delay: How many batches later than in strict order a sample may come.
     """
 
     max_delay: int = DEFAULT_MAX_DELAY
@@ -59,7 +59,7 @@ class _Epoch:
         count: Number of samples.
         order_crc: Checksum of the rank's row in strict order.
         steps: Differences between neighbouring positions, less one, which are mostly 0; compressed.
-        begun: Samples of the global order that were used up where the row begins.
+        begun: Samples of the global order that were used up when the row starts.
         start: Samples of the row that were handed out before the first one here.
     """
 
@@ -74,7 +74,7 @@ class _Epoch:
 class OrderLog:
     """The order in which samples were put into batches, epoch by epoch.
 
-    It grows by a few bits per sample: what is kept is where the order differs from the strict one.
+    It grows by a few bits per sample: only the differences from the strict order are stored.
 
     Args:
         dataset: Fingerprint of the data set.
@@ -96,25 +96,25 @@ class OrderLog:
         return sum(len(epoch.steps) for epoch in self._epochs.values())
 
     def record(self, epoch: int, order: Order, positions: NDArray[np.int64], *, begun: int = 0, start: int = 0) -> None:
-        """Record an epoch, or the rest of one; what was recorded before that rest is kept.
+        """Record an epoch, or the rest of one; the part recorded before is kept.
 
         Args:
             epoch: Number of the epoch.
             order: The rank's samples in strict order.
-            positions: Positions in that order, in the sequence in which they were put into batches that were handed
-                out; fewer than all of them if the epoch was left halfway.
-            begun: Samples of the global order that were used up where `order` begins.
+            positions: Positions in that order, in the sequence in which they were put into delivered batches; fewer
+                than all if the epoch was stopped halfway.
+            begun: Samples of the global order that were used up when `order` starts.
             start: Samples of `order` that were handed out before.
         """
         known = self._epochs.get(epoch)
         if known is not None and not len(positions):
-            return  # begun again, and left before the first batch
+            return  # started again, and stopped before the first batch
         made = _Epoch(len(positions), _crc(order), _pack(positions), begun, start)
         joined = None if known is None else _joined(known, made)
         self._epochs[epoch] = joined or made
 
     def replay(self, epoch: int, order: Order) -> Order:
-        """Return the samples of an epoch as they were in it; what it left out follows, in strict order.
+        """Return the samples of an epoch in their recorded order; the missing ones follow in strict order.
 
         Args:
             epoch: Number of the epoch.
@@ -124,23 +124,23 @@ class OrderLog:
         return replayed
 
     def turns(self, epoch: int, cursor: int, ranks: Rank) -> Turns:
-        """Return how far a rank has come in the row of an epoch, by a cursor: nothing has left out of turn."""
+        """Return a rank's progress in the row of an epoch, given a cursor: nothing was delivered out of turn."""
         begun = self._epoch(epoch).begun
         places, over = divmod(cursor - begun, ranks.size)
         if places < 0 or over:
             raise ConfigError(
-                f"the log's epoch {epoch} begins after {begun:,} samples of it; load the state that the recorded run "
-                "went on from"
+                f"the log's epoch {epoch} starts after {begun:,} samples of it; load the state that the recorded run "
+                "continued from"
             )
         return Turns(ranks, begun, places)
 
     def left(self, epoch: int, order: Order, turns: Turns) -> NDArray[np.int64]:
-        """Return the positions that are left of an epoch, as they were in it; what it left out follows in strict order.
+        """Return the remaining positions of an epoch in their recorded order; the missing ones follow in strict order.
 
         Args:
             epoch: Number of the epoch.
             order: The rank's samples in strict order.
-            turns: How far it has come.
+            turns: Its progress.
         """
         kept = self._epoch(epoch)
         if kept.order_crc != _crc(order) or kept.begun != turns.begun:
@@ -150,8 +150,8 @@ class OrderLog:
             )
         if turns.places < kept.start:
             raise ConfigError(
-                f"the log's epoch {epoch} is the second part of one: {kept.start:,} samples went before it. Replay "
-                "both, Replay([first, second]), or load the state that this part began with"
+                f"the log's epoch {epoch} is the second part of one: {kept.start:,} samples came before it. Replay "
+                "both, Replay([first, second]), or load the state that this part started with"
             )
         recorded = _unpack(kept)[turns.places - kept.start :]
         if len(recorded) and int(recorded.max()) >= len(order):
@@ -160,17 +160,18 @@ class OrderLog:
         rest[turns.left(len(order))] = True
         if not rest[recorded].all():
             raise ConfigError(
-                f"the state is not one of the run that recorded the log's epoch {epoch}: samples that it says are used "
-                "up come later in the log; load a state of that run, or none"
+                f"the state is not one of the run that recorded the log's epoch {epoch}: samples that it counts as "
+                "used up come later in the log; load a state of that run, or none"
             )
         rest[recorded] = False
         return np.concatenate([recorded, np.flatnonzero(rest)])
 
     def joined(self, later: OrderLog) -> OrderLog:
-        """Return one log of this run and of the one that went on from its state.
+        """Return one log of this run and of the run that continued from its state.
 
         Raises:
-            ConfigError: It did not go on from there: another data set or batch size, or parts that do not fit together.
+            ConfigError: It did not continue from there: another data set or batch size, or parts that do not fit
+                together.
         """
         if (later.dataset, later.batch_size) != (self.dataset, self.batch_size):
             raise ConfigError(
@@ -182,8 +183,8 @@ class OrderLog:
             whole = part if number not in epochs else _joined(epochs[number], part)
             if whole is None:
                 raise ConfigError(
-                    f"the second log's epoch {number} does not go on where the first log ends: give both in the "
-                    "order in which they were recorded, by the same rank of as many"
+                    f"the second log's epoch {number} does not continue where the first log ends: give both in the "
+                    "order in which they were recorded, by the same rank of the same number of ranks"
                 )
             epochs[number] = whole
         return OrderLog(self.dataset, self.batch_size, epochs)
@@ -223,7 +224,7 @@ class OrderLog:
                     log._epochs[int(row["epoch"])] = _Epoch(steps=_pack(positions), **told_epoch)
                     start = stop
             except (KeyError, TypeError, ValueError) as error:
-                raise ArtifactError(f"{path}: not a whole log of an order ({error}); record it again.") from error
+                raise ArtifactError(f"{path}: not a complete order log ({error}); record it again.") from error
         return log
 
 
@@ -237,8 +238,8 @@ def _is_order(positions: NDArray[np.int64]) -> bool:
 
 
 def _joined(first: _Epoch, second: _Epoch) -> _Epoch | None:
-    """Return two parts of an epoch as one; None if the second does not go on where the first ends."""
-    taken = second.start - first.start  # the first run may have gone beyond the state that the second began with
+    """Return two parts of an epoch as one; None if the second does not continue where the first ends."""
+    taken = second.start - first.start  # the first run may have continued beyond the state that the second started with
     if (first.order_crc, first.begun) != (second.order_crc, second.begun) or not 0 < taken <= first.count:
         return None
     positions = np.concatenate([_unpack(first)[:taken], _unpack(second)])
@@ -252,7 +253,7 @@ class Replay:
     """Put samples into batches in the order of a log.
 
     Args:
-        log: An `OrderLog`, or the path of one; or several, each of a run that resumed the one before.
+        log: An `OrderLog`, or the path of one; or several, each from a run that resumed the previous one.
     """
 
     log: OrderLog | str | os.PathLike[str] | Sequence[OrderLog | str | os.PathLike[str]]

@@ -1,9 +1,9 @@
-"""Which of several training processes this is, and which samples of an epoch are its own.
+"""Determines which of several training processes this is, and which samples of an epoch belong to it.
 
 The global order of an epoch depends on (seed, epoch) alone. Rank r of R takes its positions r, r + R, r + 2R, … as
 torch's `DistributedSampler` does, all ranks in step: so after s steps of `batch_size` the first s × batch_size × R
-samples of the global order are used up, whoever had them. That one number, the *cursor*, is all that another run needs
-to go on from, with any other number of ranks or workers.
+samples of the global order are used up, whichever rank had them. That one number, the *cursor*, is all that another run
+needs to continue, with any other number of ranks or workers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Rank:
 
     Args:
         rank: Number of this rank, from 0.
-        size: How many there are.
+        size: Number of ranks.
     """
 
     rank: int = 0
@@ -42,17 +42,17 @@ class Rank:
 
 
 def find_rank(rank: int | None = None, size: int | None = None) -> Rank:
-    """Return which rank this is: as told, as torch.distributed knows, or as torchrun's environment says.
+    """Return which rank this is: as given, from torch.distributed, or from torchrun's environment.
 
-    Launchers differ in when they tell: Lightning starts processes without RANK and joins them later. So this is asked
-    when an epoch begins, and not when a loader is made.
+    Launchers differ in when they provide it: Lightning starts processes without RANK and joins them later. So this is
+    called when an epoch starts, not when a loader is created.
 
     Args:
         rank: Rank given by the user; None to find out.
         size: Number of ranks given by the user; None to find out.
     """
     if (rank is None) != (size is None):
-        raise ConfigError("rank and size go together; give both, or neither to have them found")
+        raise ConfigError("rank and size go together; give both, or neither to detect them")
     if rank is not None and size is not None:
         return Rank(rank, size)
     if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -64,8 +64,8 @@ def find_rank(rank: int | None = None, size: int | None = None) -> Rank:
     if mine is None:
         # A guess would silently train every process on all samples.
         raise RankError(
-            f"WORLD_SIZE is {said} but RANK is not set, and torch.distributed is not initialised; start with torchrun, "
-            "begin the epoch after init_process_group, or give ranks=Ranks(rank, size)"
+            f"WORLD_SIZE is {said} but RANK is not set, and torch.distributed is not initialised; start with "
+            "torchrun, start the epoch after init_process_group, or give ranks=Ranks(rank, size)"
         )
     return Rank(mine, said)
 
@@ -85,10 +85,10 @@ def rank_in(group: Any) -> Rank:
 
 
 def ranks_here(size: int) -> int:
-    """Return how many of all ranks share this machine, as torchrun's environment says; 1 where nothing says so.
+    """Return how many ranks share this machine, from torchrun's environment; 1 if it is not set.
 
     Args:
-        size: How many ranks there are.
+        size: Number of ranks.
     """
     return min(max(_environment("LOCAL_WORLD_SIZE") or 1, 1), size)
 
@@ -107,8 +107,8 @@ def each(count: int, ranks: Rank, uneven: str) -> int:
     """Return how many of `count` samples every rank gets: the same number, so that all make equally many steps.
 
     Args:
-        count: Samples that are left of the epoch.
-        ranks: How many share them.
+        count: Remaining samples of the epoch.
+        ranks: The ranks that share them.
         uneven: What to do if they cannot be shared evenly: "pad" with samples from the beginning of the order, "drop"
             the last ones, or "raise" an error.
     """
@@ -124,12 +124,12 @@ def each(count: int, ranks: Rank, uneven: str) -> int:
 def positions(count: int, cursor: int, ranks: Rank, uneven: str) -> Order:
     """Return the positions of one rank's samples in the global order, from the cursor to the end of the epoch.
 
-    Positions from `count` on are those of padding: they stand for the samples at the beginning of the order.
+    Positions from `count` on are padding: they stand for the samples at the start of the order.
 
     Args:
         count: Samples in the epoch.
         cursor: How many of them are used up.
-        ranks: Rank whose share is meant.
+        ranks: The rank whose share to return.
         uneven: See `each`.
     """
     whole = each(max(count - cursor, 0), ranks, uneven) * ranks.size
@@ -142,7 +142,7 @@ def share(order: Order, cursor: int, ranks: Rank, uneven: str) -> Order:
     Args:
         order: The global order.
         cursor: How many of it are used up.
-        ranks: Rank whose share is meant.
+        ranks: The rank whose share to return.
         uneven: See `each`.
     """
     mine = positions(len(order), cursor, ranks, uneven)
@@ -151,7 +151,7 @@ def share(order: Order, cursor: int, ranks: Rank, uneven: str) -> Order:
 
 
 def check_uneven(uneven: Any) -> str:
-    """Return what to do with samples that cannot be shared evenly, if it is something we know."""
+    """Return the option for samples that cannot be shared evenly, if it is valid."""
     if uneven not in UNEVEN:
         raise ConfigError(f"uneven: expected pad, drop or raise, got {uneven!r}")
     return str(uneven)

@@ -1,10 +1,10 @@
-"""Which samples an epoch has, and in which order: sophon's own, or that of a sampler of torch's kind.
+"""The samples of an epoch and their order: sophon's own, or that of a torch-style sampler.
 
 Sophon's own order is a function of (seed, epoch), and ranks divide it among themselves. A sampler is asked once, when
-an epoch begins. As with torch's DataLoader, what it gives is this rank's alone, and may name a sample several times;
-each time its random ops draw other parameters, since they know it by another number (`keys_of`). A sampler
-runs under a seed of its own, from (seed, epoch), so that it gives the same again after resuming and does not disturb
-the training loop's generators; one that has a generator or a state of its own is left to it, and that is kept instead.
+an epoch starts. As with torch's DataLoader, its samples are for this rank alone and may repeat; each time random ops
+draw new parameters, since they identify the sample by another number (`keys_of`). A sampler runs under its own seed,
+from (seed, epoch), so that it gives the same order after resuming and does not disturb the training loop's generators;
+a sampler with its own generator or state uses that, and the state is saved instead.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from sophon.loader.torch_import import torch
 from sophon.pipeline.rng import Key, Rng
 from sophon.pipeline.seeding import seeded
 
-_SAMPLER_POSITION = (1 << 32) + 2  # neither an op nor collating or targets draw the same random words
+_SAMPLER_POSITION = (1 << 32) + 2  # ops, collating and targets draw other random words
 
 
 @dataclass(frozen=True)
 class Row:
-    """The samples of one rank, from where a pass begins to the end of the epoch.
+    """The samples of one rank, from the start of a pass to the end of the epoch.
 
     Args:
         samples: Indexes of the samples, in order.
         positions: Position of each in the order of the whole epoch, over all ranks.
-        sizes: Samples in each batch, where a batch sampler decides that.
-        keys: What random ops know each of them by; None if that is its index.
+        sizes: Samples in each batch, if a batch sampler determines that.
+        keys: The numbers by which random ops identify them; None for their indexes.
     """
 
     samples: Order
@@ -46,11 +46,11 @@ class Row:
 
 
 class Sampling(ABC):
-    """What decides the order of samples.
+    """Determines the order of samples.
 
     Attributes:
         is_shared: Whether ranks divide the order among themselves.
-        is_shuffled: What a state says of it.
+        is_shuffled: Its setting of shuffle, as recorded in a state.
     """
 
     is_shared = True
@@ -58,29 +58,29 @@ class Sampling(ABC):
 
     @abstractmethod
     def row(self, epoch: int, cursor: int, rank: Rank) -> Row:
-        """Return what is left of an epoch for one rank.
+        """Return the rest of an epoch for one rank.
 
         Args:
             epoch: Number of the epoch.
-            cursor: How many samples of it are used up, by all ranks that share it.
+            cursor: How many of its samples are used up, by all ranks that share it.
             rank: Rank that asks.
         """
 
     @abstractmethod
     def batches(self, cursor: int, rank: Rank, size: int, drop_last: bool) -> int:
-        """Return how many batches one rank makes of what is left."""
+        """Return how many batches are left for one rank."""
 
     @abstractmethod
     def total(self) -> int:
-        """Return how many samples an epoch has, of all ranks that share it."""
+        """Return how many samples an epoch has, over all ranks that share it."""
 
     @property
     def subset(self) -> str:
-        """A digest of which samples of the data set take part; "" for all."""
+        """A digest of the samples that take part; "" for all."""
         return ""
 
     def state(self, epoch: int, is_ahead: bool) -> dict[str, Any] | None:  # noqa: ARG002 - part of the contract
-        """Return what has to be restored before an epoch can be begun again, as JSON values.
+        """Return what has to be restored before an epoch can be started again, as JSON values.
 
         Args:
             epoch: The latest one, or the next.
@@ -89,7 +89,7 @@ class Sampling(ABC):
         return None
 
     def load(self, state: dict[str, Any] | None) -> None:  # noqa: B027 - most have nothing to restore
-        """Restore what `state` gave."""
+        """Restore the result of `state`."""
 
 
 class OwnOrder(Sampling):
@@ -142,7 +142,7 @@ class ToldOrder(Sampling):
         gives_batches: Whether it is a batch sampler.
         count: Samples in the data set.
         seed: Seed of the run.
-        indices: The samples that its indexes mean; None for those of the data set.
+        indices: The samples that its indexes refer to; None for those of the data set.
     """
 
     is_shared = False
@@ -158,8 +158,8 @@ class ToldOrder(Sampling):
         self._all = count
         self._seed = seed
         self._indices = indices
-        self._starts = np.zeros(1, np.int64)  # of the batches of the latest epoch
-        self._epoch = -1  # the latest that the sampler was asked for
+        self._starts = np.zeros(1, np.int64)  # sizes of the batches of the latest epoch
+        self._epoch = -1  # the latest epoch that the sampler was asked for
         self._before: dict[str, Any] = {}  # the state that it had then
         if not hasattr(sampler, "__iter__"):
             raise ConfigError(f"{self._name}: expected something to iterate over, got {sampler!r}")
@@ -170,7 +170,7 @@ class ToldOrder(Sampling):
             )
 
     def row(self, epoch: int, cursor: int, rank: Rank) -> Row:  # noqa: ARG002 - a sampler knows its rank itself
-        """Ask the sampler for its epoch; what is used up of it is left out."""
+        """Ask the sampler for its epoch; the part that is used up is left out."""
         self._epoch, self._before = epoch, _state_of(self._sampler)
         if self._before:
             told = list(self._sampler)
@@ -191,7 +191,7 @@ class ToldOrder(Sampling):
         return self._row(np.concatenate([np.zeros(0, np.int64), *groups]), cursor, sizes)
 
     def _row(self, samples: Order, cursor: int, sizes: tuple[int, ...] | None = None) -> Row:
-        # Over the whole epoch, also what is used up: a sample keeps its number when a run is resumed.
+        # Over the whole epoch, including the used part: a sample keeps its number when a run is resumed.
         keys = keys_of(samples, self._all)
         left = samples[cursor:]
         return Row(left, np.arange(cursor, len(samples)), sizes, None if keys is None else keys[cursor:])
@@ -208,16 +208,16 @@ class ToldOrder(Sampling):
         return found if self._indices is None else self._indices[found]
 
     def batches(self, cursor: int, rank: Rank, size: int, drop_last: bool) -> int:  # noqa: ARG002 - as above
-        """Return how many batches are left, as the sampler's length says."""
+        """Return how many batches are left, by the sampler's length."""
         length = len(self._sampler)  # type: ignore[arg-type]  # checked when it was given
         if self._gives_batches:
-            # What batches were used up is known once the sampler was asked; until then maybe none.
+            # The number of used batches is known once the sampler has been asked; until then none are assumed.
             return length - int(np.searchsorted(self._starts, cursor)) if len(self._starts) > 1 else length
         mine = max(length - cursor, 0)
         return mine // size if drop_last else -(-mine // size)
 
     def total(self) -> int:
-        """Return how many samples an epoch has; many, where only batches are counted."""
+        """Return how many samples an epoch has; a very large number if only batches are counted."""
         return 1 << 62 if self._gives_batches else len(self._sampler)  # type: ignore[arg-type]
 
     def state(self, epoch: int, is_ahead: bool) -> dict[str, Any] | None:
@@ -226,19 +226,19 @@ class ToldOrder(Sampling):
         return self._before if was_asked else _state_of(self._sampler)
 
     def load(self, state: dict[str, Any] | None) -> None:
-        """Bring the sampler back to where an epoch began."""
+        """Restore the sampler to the start of an epoch."""
         _restore(self._sampler, state, self._name)
 
 
 def keys_of(samples: Order, count: int) -> Order | None:
-    """Return what random ops know samples by: their indexes, and `count` more for each time that one came before.
+    """Return the numbers by which random ops identify samples: the index, plus `count` for each earlier occurrence.
 
     Args:
         samples: The samples of an epoch, in order.
         count: Samples in the data set, so that no two samples ever have the same key.
 
     Returns:
-        None if no sample comes twice.
+        None if no sample is repeated.
     """
     order = np.argsort(samples, kind="stable")
     ranked, places = samples[order], np.arange(len(samples))
@@ -258,12 +258,12 @@ def _as_list(group: Any) -> list[Any]:
 
 
 def _inner(sampler: Any) -> Any:
-    """Return the sampler that decides the order: that of a `BatchSampler`, for one."""
+    """Return the sampler that determines the order, such as that of a `BatchSampler`."""
     return getattr(sampler, "sampler", sampler)
 
 
 def _state_of(sampler: Any) -> dict[str, Any]:
-    """Return what the order of a sampler hangs on besides the global generators; {} if there is nothing."""
+    """Return what the order of a sampler depends on besides the global generators; {} if nothing."""
     for one in (sampler, _inner(sampler)):
         if hasattr(one, "state_dict") and hasattr(one, "load_state_dict"):
             return {"state": one.state_dict()}
@@ -285,4 +285,4 @@ def _restore(sampler: Any, state: dict[str, Any] | None, name: str) -> None:
             data = np.frombuffer(base64.b64decode(state["generator"]), np.uint8).copy()
             generator.set_state(torch.from_numpy(data))
             return
-    raise ArtifactError(f"the state has one of a {name}, and the {name} here takes none; make it as it was")
+    raise ArtifactError(f"the state contains that of a {name}, but the {name} here takes none; create it as before")

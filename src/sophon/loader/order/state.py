@@ -1,9 +1,9 @@
-"""Where a loader stands: a few numbers that another run can go on from, in the middle of an epoch.
+"""The position of a loader: a few numbers from which another run can continue, even in the middle of an epoch.
 
 The samples that are left are a function of (seed, epoch, cursor) and of the data set; so the state has the same size
-for ten samples and for ten million, and says nothing of workers, ranks, batch size or cuts, which may all change.
-Where samples leave out of turn, in the middle of a relaxed epoch, the few that did are named too (`turns`); these are a
-rank's own, and so is that state.
+for ten samples and for ten million, and is independent of workers, ranks, batch size and cuts, which may all change. In
+the middle of a relaxed epoch, the few samples delivered out of turn are listed too (`turns`); these are specific to a
+rank, and so is that state.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from sophon.loader.order.turns import Turns
 
 _FORMAT = 1
 _MUST_AGREE = {
-    "samples": "another number of samples in the data set",
-    "dataset": "another data set, or its files have changed",
+    "samples": "a different number of samples in the data set",
+    "dataset": "a different data set, or its files have changed",
     "pipeline": "another pipeline",
     "seed": "another seed",
-    "shuffle": "another setting of shuffle",
+    "shuffle": "a different setting of shuffle",
 }
 
 
 @dataclass(frozen=True)
 class State:
-    """A place in a run.
+    """A position in a run.
 
     Args:
         seed: Seed of the order and of all random ops.
@@ -36,9 +36,9 @@ class State:
         shuffle: Whether the order is a random one.
         dataset: Fingerprint of the data set.
         pipeline: Fingerprint of the pipeline.
-        plan: How often a plan was made; for the record, since plans change no bit.
-        turns: What left out of turn, as `Turns.to_dict` gives it; None where everything came in order.
-        sampler: State of the user's own sampler when the epoch began; None where there is none.
+        plan: How many plans were made; informational, since plans change no bit.
+        turns: Samples delivered out of turn, from `Turns.to_dict`; None if everything came in order.
+        sampler: State of the user's own sampler when the epoch started; None if there is none.
     """
 
     seed: int
@@ -85,20 +85,20 @@ class State:
                 f"{_MUST_AGREE[name]} (saved {name}={saved[name]!r}, here {name}={ours[name]!r})" for name in wrong
             )
             raise ArtifactError(
-                f"this state belongs to another run: {found}. Make the loader as it was when the state was saved, or "
-                "start an epoch anew with set_epoch."
+                f"this state belongs to another run: {found}. Create the loader as it was when the state was saved, "
+                "or start a new epoch with set_epoch."
             )
 
 
 class Place:
-    """Where a run stands: which epoch comes next, and how far the latest one has come.
+    """The progress of a run: which epoch comes next, and how far the latest one has got.
 
-    Concurrency: the loop moves it, and any thread may look at it: `at` is replaced as a whole.
+    Concurrency: the loop moves it, and any thread may read it: `at` is replaced as a whole.
 
     Attributes:
         next_epoch: The epoch of the next pass.
         at: The epoch of the latest pass, or of the next one if there was none yet or a state was loaded since; how much
-            of it is used up; and what left it out of turn, if anything may.
+            of it is used up; and which samples were delivered out of turn, if that is possible.
         is_ahead: Whether that pass is still to come.
     """
 
@@ -106,7 +106,7 @@ class Place:
         self.next_epoch = 0
         self.at: tuple[int, int, Turns | None] = (0, 0, None)
         self.is_ahead = True
-        self._before: tuple[int, tuple[int, int, Turns | None], bool] | None = None  # the latest pass had begun
+        self._before: tuple[int, tuple[int, int, Turns | None], bool] | None = None  # the latest pass had started
 
     @property
     def epoch(self) -> int:
@@ -125,15 +125,15 @@ class Place:
             self.at, self.is_ahead = (epoch, 0, None), True
 
     def load(self, epoch: int, cursor: int, is_over: bool, turns: Turns | None = None) -> None:
-        """Go on after what is used up; if nothing is left of that epoch, with the next one.
+        """Continue after the used part; if nothing is left of that epoch, with the next one.
 
-        A loop that keeps count itself and then asks for the finished epoch by `set_epoch` gets an empty pass.
+        A loop that keeps count itself and asks for the finished epoch with `set_epoch` gets an empty pass.
         """
         self.at, self.is_ahead, self._before = (epoch, cursor, turns), True, None
         self.next_epoch = epoch + is_over
 
     def begin(self) -> tuple[int, int, Turns | None]:
-        """Begin a pass; return its epoch, where in it, and what left it out of turn before."""
+        """Start a pass; return its epoch, the cursor, and the samples already delivered out of turn."""
         epoch = self.next_epoch
         self._before = epoch, self.at, self.is_ahead
         self.at = self.at if self.is_ahead and self.epoch == epoch else (epoch, 0, None)
@@ -141,16 +141,16 @@ class Place:
         return self.at
 
     def take_back(self) -> None:
-        """Stand where it stood before the latest pass began, of which nothing was asked; unless it was moved since."""
+        """Undo the start of the latest pass, if nothing was requested from it and nothing has moved since."""
         if self._before is not None:
             self.next_epoch, self.at, self.is_ahead = self._before
 
     def move(self, epoch: int, cursor: int, turns: Turns | None = None) -> None:
-        """Note how far a pass has come, if it is still the latest."""
+        """Record the progress of a pass, if it is still the latest."""
         if self.epoch == epoch and not self.is_ahead:
             self.at = (epoch, cursor, turns)
 
     def end(self, epoch: int) -> None:
-        """Note that a pass is over: the state is that of the beginning of the next one."""
+        """Record that a pass is over: the state is now the start of the next one."""
         if self.epoch == epoch and not self.is_ahead:
             self.set_epoch(self.next_epoch)

@@ -1,19 +1,19 @@
-"""Which samples of an epoch a rank has handed out, where some leave out of turn.
+"""Which samples of an epoch a rank has delivered, when some are delivered out of turn.
 
-A rank's samples stand in a row, from the place in the epoch where it began; their positions are 0, 1, 2, … After P of
-them were handed out, all that has to be known is which positions below P were not (*late*), and which from P on were
-(*early*). There are equally many of both. What is left comes in this order: the late ones, then the others.
+A rank's samples form a row, from its starting point in the epoch; their positions are 0, 1, 2, … After P of them have
+been delivered, all that has to be known is which positions below P were not (*late*), and which from P on were
+(*early*). There are equally many of both. The rest comes in this order: the late ones, then the others.
 
-**Few, whatever the size of the data set.** Let a part of the epoch begin at P₀ places, in batches of B, of which
-samples may come D late, and let the first of the late ones be s₀ places back. With x = position - P₀, a sample may
-come no later than in batch (x + S) // B of the part, where S = max(D·B, s₀). After K batches of the part, at P = P₀
-+ K·B places, a late sample has x < K·B, being late, and (x + S) // B ≥ K, being still to come: so K·B - S ≤ x < K·B.
-None is more than S places back, and there are at most S of them. However often a run goes on from its state, S is
-thus D·B; if D or B change on the way, it is at most the largest D·B that there was.
+**Few, whatever the size of the data set.** Let a part of the epoch start at P₀ places, in batches of B, where samples
+may come D batches late, and let the first of the late ones be s₀ places back. With x = position - P₀, a sample may come
+no later than in batch (x + S) // B of the part, where S = max(D·B, s₀). After K batches of the part, at P = P₀ + K·B
+places, a late sample has x < K·B, being late, and (x + S) // B ≥ K, being still to come: so K·B - S ≤ x < K·B. None is
+more than S places back, and there are at most S of them. However often a run continues from its state, S is thus D·B;
+if D or B change on the way, it is at most the largest D·B so far.
 
-**It can be kept.** Of what is left the first has x ≥ -S and each is at least one further, so the i-th has x ≥ i - S,
-and its last batch, (x + S) // B, is not before i // B, where it is in strict order. And no batch is the last one of
-more than B samples, since these have B different x. That is all that `placement` needs.
+**It can be kept.** The first of the remaining samples has x ≥ -S and each next one is at least one further, so the i-th
+has x ≥ i - S, and its last batch, (x + S) // B, is not before i // B, where it is in strict order. And no batch is the
+last one of more than B samples, since these have B different x. That is all that `placement` needs.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def _none() -> Positions:
 
 @dataclass(frozen=True, eq=False)
 class Turns:
-    """How far one rank has come in an epoch; it is never changed, so that another thread may look at it.
+    """The progress of one rank in an epoch; immutable, so that another thread may read it.
 
     Args:
         ranks: Which rank, of how many.
-        begun: Samples of the epoch's global order that were used up where its row begins.
-        places: How many of the row were handed out.
+        begun: Samples of the epoch's global order that were used up when its row starts.
+        places: How many of the row were delivered.
         late: Positions below `places` that were not, ascending.
         early: Positions from `places` on that were, ascending.
     """
@@ -54,22 +54,22 @@ class Turns:
     early: Positions = field(default_factory=_none)
 
     def left(self, count: int) -> Positions:
-        """Return what is left of a row of that length, in the order in which it comes."""
+        """Return the rest of a row of that length, in the order in which it comes."""
         if len(self.early) and self.early[-1] >= count:
             raise ArtifactError(
-                f"this state was taken of a row of more than {count:,} samples; make the loader as it was then, with "
-                "the same setting of uneven"
+                f"this state belongs to a row of more than {count:,} samples; create the loader as before, with the "
+                "same setting of uneven"
             )
         rest = np.arange(self.places, count)
         return np.concatenate([self.late, np.setdiff1d(rest, self.early, assume_unique=True)])
 
     def latest(self, left: Positions, batch_size: int, max_delay: int) -> Positions:
-        """Return, for each sample that is left, the last batch that it may come in, counted from here."""
+        """Return, for each remaining sample, the last batch it may come in, counted from here."""
         slack = max(max_delay * batch_size, self.places - int(self.late[0]) if len(self.late) else 0)
         return (left - self.places + slack) // batch_size
 
     def after(self, handed: Positions) -> Turns:
-        """Return how far the rank has come once these are handed out too."""
+        """Return the rank's progress once these are delivered too."""
         places = self.places + len(handed)
         out = np.concatenate([self.early, handed])
         due = np.concatenate([self.late, np.arange(self.places, places)])
@@ -81,39 +81,39 @@ class Turns:
         return self.late.tolist(), self.early.tolist()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values, without the number of places, which the cursor of the state gives."""
+        """Return it as JSON values, without the number of places, which follows from the cursor of the state."""
         late, early = self._lists
         rank, size = self.ranks.rank, self.ranks.size
         return {"rank": rank, "world_size": size, "begun": self.begun, "late": late[:], "early": early[:]}
 
     @classmethod
     def from_dict(cls, saved: Any, cursor: int, ranks: Rank) -> Turns:
-        """Return what was saved, if this is the rank that it belongs to.
+        """Return the saved progress, if it belongs to this rank.
 
         Args:
-            saved: What `to_dict` gave.
-            cursor: Cursor of the state that it was saved in.
+            saved: Result of `to_dict`.
+            cursor: Cursor of the state it was saved in.
             ranks: Rank of this process.
 
         Raises:
-            ArtifactError: It is another rank's, or damaged.
+            ArtifactError: It belongs to another rank, or is damaged.
         """
         try:
             whose = Rank(saved["rank"], saved["world_size"])
             begun, late, early = saved["begun"], _ascending(saved["late"]), _ascending(saved["early"])
             places, over = divmod(cursor - begun, whose.size)
             if over or begun < 0 or places < 0 or len(late) != len(early) or len(saved) != 5:
-                raise ValueError("its numbers do not fit each other")
+                raise ValueError("its numbers are inconsistent")
             if len(late) and (late[-1] >= places or early[0] < places):
-                raise ValueError("what is late or early is not")
+                raise ValueError("late or early positions are wrong")
         except (ConfigError, KeyError, TypeError, ValueError) as error:
             raise ArtifactError(f"state: turns: not those of a sophon loader ({error})") from error
         if whose != ranks:
             raise ArtifactError(
-                f"this state was taken in the middle of a relaxed epoch by rank {whose.rank} of {whose.size} "
-                f"and this is rank {ranks.rank} of {ranks.size}. Samples left out of turn there, so only the same rank "
-                "of as many can go on from it. Save the state on every rank and load each rank's own; or take it "
-                "between two epochs, where it fits all."
+                f"this state was taken in the middle of a relaxed epoch by rank {whose.rank} of {whose.size} but this "
+                f"is rank {ranks.rank} of {ranks.size}. Samples were delivered out of turn there, so only the same "
+                "rank of the same number of ranks can continue from it. Save the state on every rank and load each "
+                "rank's own; or save it between two epochs, when it fits all."
             )
         return cls(whose, begun, places, late, early)
 
@@ -123,8 +123,8 @@ def _ascending(values: Any) -> Positions:
     if not isinstance(values, list | tuple) or any(type(value) is not int for value in values):
         raise TypeError("positions are integers")
     if any(not 0 <= value < 1 << 63 for value in values):
-        raise ValueError("positions of no data set")
+        raise ValueError("positions outside any data set")
     found = np.array(values, np.int64)
     if (np.diff(found) <= 0).any():
-        raise ValueError("positions ascend from 0")
+        raise ValueError("positions must ascend from 0")
     return found

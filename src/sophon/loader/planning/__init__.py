@@ -1,1 +1,1 @@
-"""What is measured and planned while a loader runs."""
+"""Measuring and planning while a loader runs."""

@@ -1,8 +1,8 @@
-"""Whether samples come again and again in what a data set takes for one epoch.
+"""Detects samples that are requested repeatedly within one epoch of a data set.
 
-A map-style data set does not see epochs: somebody has to tell it. Where nobody does, every pass has the random
-parameters of the first one, and nothing looks wrong. So the samples of an epoch are ticked off, in memory that torch's
-worker processes share; when most of them have come a second time, the user is told.
+A map-style data set does not see epochs: it has to be told. If it is not, every pass has the random parameters of the
+first one, and nothing looks wrong. So the samples of an epoch are ticked off, in memory that torch's worker processes
+share; when most of them have been requested a second time, the user is warned.
 
 Concurrency: used by all of torch's worker processes at once. Some ticks may be lost, which only delays the warning.
 """
@@ -34,12 +34,12 @@ class Asked:
         self._warned = False
 
     def forget(self) -> None:
-        """Forget what was asked for: another epoch begins."""
+        """Forget what was requested: another epoch starts."""
         self._view()[:] = 0
         self._again[0] = 0
 
     def note(self, samples: Sequence[int]) -> None:
-        """Samples are asked for without a word on the epoch."""
+        """Record samples that are requested without an epoch."""
         ticks = self._view()
         rows = np.asarray(samples, np.int64)
         self._again[0] += int(ticks[rows].sum())
@@ -47,9 +47,9 @@ class Asked:
         if not self._warned and int(self._again[0]) > _MANY * len(ticks):
             self._warned = True
             warnings.warn(
-                "most samples were asked for again in one epoch, with the same crops and flips: tell the data set each "
-                "epoch by set_epoch, by an EpochSampler, or under Hugging Face's Trainer by "
-                "callbacks=[sophon.EpochCallback()]; sophon.DataLoader does so by itself, also for weighted samplers",
+                "most samples were requested again within one epoch, with the same crops and flips: tell the data "
+                "set about each epoch with set_epoch, with an EpochSampler, or under Hugging Face's Trainer with "
+                "callbacks=[sophon.EpochCallback()]; sophon.DataLoader does so by itself, even with weighted samplers",
                 SeedWarning,
                 stacklevel=4,
             )

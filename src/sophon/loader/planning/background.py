@@ -1,9 +1,9 @@
-"""One job at a time in a thread of its own, without anybody waiting for it.
+"""Runs one job at a time in a separate thread, without anyone waiting for it.
 
-Concurrency: may be told by any thread, and by the garbage collector in any of them: to abandon a job takes no lock. A
-job looks now and then whether it is still wanted, and puts its result in place only if it is. Its thread is no daemon,
-so that the interpreter waits at its end until the job has noticed, instead of stopping it with a lock in its hand. In a
-forked child nothing is under way.
+Concurrency: may be called from any thread, and by the garbage collector in any of them: abandoning a job takes no lock.
+A job checks from time to time whether it is still wanted, and applies its result only if it is. Its thread is not a
+daemon, so that the interpreter waits at exit until the job has noticed, instead of stopping it while it holds a lock.
+In a forked child nothing is running.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Job:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether anybody still waits for what comes out: nobody did give it up, and the interpreter goes on."""
+        """Whether the result is still wanted: it was not abandoned, and the interpreter is not exiting."""
         return not self.is_abandoned and threading.main_thread().is_alive()
 
     def _do(self) -> None:
@@ -55,7 +55,7 @@ class Background:
         self._job: Job | None = None
 
     def start(self, run: Callable[[Job], None]) -> bool:
-        """Do something, unless the job before is still under way; return whether it was begun."""
+        """Start a job, unless the previous one is still running; return whether it was started."""
         with self._lock:
             job = Job(run)
             if not job.is_wanted or (self._job is not None and self._job.thread.is_alive()):
@@ -68,13 +68,13 @@ class Background:
             return True
 
     def abandon(self) -> None:
-        """Give up what is under way; its thread ends as soon as it notices."""
+        """Abandon the running job; its thread ends as soon as it notices."""
         job = self._job
         if job is not None:
             job.is_abandoned = True
 
     def check(self) -> None:
-        """Raise the error that ended a job which was still wanted, once."""
+        """Raise, once, the error that ended a job that was still wanted."""
         job = self._job
         if job is not None and job.error is not None:
             self._job = None

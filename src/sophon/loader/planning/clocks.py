@@ -1,4 +1,4 @@
-"""What the link, the storage node and its store give, from the loader's own clocks.
+"""Measures the speed of the link, the storage node and its store with the loader's own clocks.
 
 Time counts while at least one reply stream is open. For each stretch of about a second of it the storage node says how
 long its streams waited for ops, and how long for the store. Where both are little, the bytes of the stretch show the
@@ -9,7 +9,7 @@ Of several ranks that share a link none gets the same part of it in every second
 the mean of the epoch before, or of the last twenty seconds where that was shorter; the last few alone count where they
 differ so much that the link itself has changed.
 
-It is told the time and asks no clock itself, so that it can be tested.
+The time is passed in and no clock is read, so that it can be tested.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class LinkClock:
 
     @property
     def proven_bytes_per_s(self) -> float | None:
-        """What has come so far in a second; None if the link was what held it up, so that its speed is known."""
+        """Bytes per second received so far; None if the link was the bottleneck, so that its speed is known."""
         busy_s = self._all.busy_s + self._now.busy_s
         if self._link or not busy_s:
             return None
@@ -103,7 +103,7 @@ class LinkClock:
 
     @property
     def store_samples_per_s(self) -> float | None:
-        """How fast the store, or stores, can be read; None where they were never what was waited for."""
+        """How fast the store, or stores, can be read; None if they never held anything up."""
         if self._store:
             return _rate(self._store)
         now = self._now
@@ -111,13 +111,13 @@ class LinkClock:
         return now.samples / now.busy_s if is_short and now.reading_s > _WAITS * now.busy_s > 0 else None
 
     def turn(self) -> None:
-        """Note that an epoch begins."""
+        """Record that an epoch starts."""
         size_bytes, seconds = self._usual
         part = min(1.0, _MEMORY_S / seconds) if seconds else 0.0
         self._usual = (part * size_bytes, part * seconds)
 
     def hope(self) -> None:
-        """Assume that a node which was slow has become a quarter faster, since nobody notices while it is not asked."""
+        """Assume that a slow node has become a quarter faster, since that goes unnoticed while it is not asked."""
         for _ in range(len(self._storage)):
             cpu_s, seconds = self._storage.popleft()
             self._storage.append((1.25 * cpu_s, seconds))

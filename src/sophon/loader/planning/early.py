@@ -1,4 +1,4 @@
-"""When to plan in an epoch that began without a plan. It is told the time and asks no clock, so that it can be tested.
+"""Decides when to plan in an epoch that started without a plan. The time is passed in, so that it can be tested.
 
 A first plan is made as soon as every cut was tried a few times, and a better one each time that twice as many samples
 have passed: the rules for costs become better by the square root of what they were learnt from. Planning takes a core

@@ -1,7 +1,7 @@
 """The profile of a job, kept from one run to the next.
 
-A path that the user gives is the user's: what cannot be read or written there is an error. The user's cache folder is
-but a cache: what cannot be read there is measured again, and what cannot be written there is not kept.
+If the user gives a path, a failure to read or write there is an error. The user's cache folder is only a cache: what
+cannot be read there is measured again, and what cannot be written there is not kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class KeptProfile:
 
     Args:
         path: The file; None for nowhere.
-        is_cache: Whether nobody has asked for this very file.
+        is_cache: Whether it is the default cache file, not one that the user asked for.
     """
 
     def __init__(self, path: Path | None, *, is_cache: bool) -> None:
@@ -37,7 +37,7 @@ class KeptProfile:
                 nothing.
 
         Raises:
-            ArtifactError: The user gave the path, and what lies there cannot be read or used.
+            ArtifactError: The user gave the path, and the file there cannot be read or used.
         """
         if self.path is None:
             return None
@@ -77,10 +77,10 @@ class KeptProfile:
 
 
 def cache_path(job: Iterable[object]) -> Path | None:
-    """Return where the user's cache folder has the profile of a job; None if there is no such folder.
+    """Return the path of a job's profile in the user's cache folder; None if there is no such folder.
 
     Args:
-        job: What tells it from others. The release is added: another one may predict otherwise.
+        job: What identifies the job. The release is added, since another one may predict differently.
     """
     folder = user_folder()
     try:

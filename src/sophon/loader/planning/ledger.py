@@ -1,4 +1,4 @@
-"""What worker processes that are not ours tell the process that plans: torch's own, which a `RemoteDataset` runs in.
+"""What torch's own worker processes, in which a `RemoteDataset` runs, report to the process that plans.
 
 Each of them appends lines of JSON to one anonymous file, which the process that made it reads when an epoch begins or
 somebody asks for the counts. So nobody waits for anybody, and there is one record and one plan for all of them.
@@ -66,7 +66,7 @@ class Ledger:
 
 
 class Reporter:
-    """Tells the process that plans what a worker process sees; it stands in for a `Planner` there.
+    """Reports what a worker process sees to the process that plans; it replaces a `Planner` there.
 
     Args:
         ledger: Where it is written down.
@@ -108,7 +108,7 @@ class Reporter:
 
 
 def replay(rows: list[list[Any]], planner: Planner | None, stats: Stats) -> None:
-    """Tell a planner, and counts, what worker processes have seen."""
+    """Pass what worker processes have seen to a planner and to the counts."""
     for name, *told in rows:
         if name == "stats":
             stats.merge(told[0])

@@ -1,10 +1,10 @@
-"""Planner: measures while the loader runs, plans, and plans anew when the world has changed.
+"""Planner: measures while the loader runs, plans, and plans again when conditions have changed.
 
 The first samples of the first epoch are sent in several ways and tell what they cost (`sophon.profile`). With some
 dozens of them a first plan is made, and better ones as more have passed (`early`); the paper's own policies measure for
 a whole epoch, as they are described. From then on every epoch gets a plan of its own, since the boxes of its crops are
 known beforehand; and in the middle of one the plan is made anew when the link or the storage node has become faster or
-slower by more than a quarter. All of this changes when and where work is done, never what comes out.
+slower by more than a quarter. All of this changes when and where work is done, never its results.
 
 A plan is one for the whole job, whatever the number of ranks: all samples, with what all ranks have together. Each rank
 makes its own, since it sees its own clocks, and supposes that the others see the same: R times its part of the link, R
@@ -70,7 +70,7 @@ _UNMEASURED_LINK = 1e9  # bytes per second, where not one stretch of a second wa
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """What a user may tell the planner.
+    """Settings of the planner.
 
     Args:
         policy: Which of `sophon.plan.policies.POLICIES`.
@@ -96,7 +96,7 @@ class Planner:
 
     Args:
         samples: Whose cuts are planned; their assignment is replaced.
-        settings: What the user told.
+        settings: The user's settings.
         trainer_cores: How many cores finish samples here.
         stats: The loader's own counts.
         is_alone: Whether the thread that iterates does everything, also what is done to samples and batches here.
@@ -229,7 +229,7 @@ class Planner:
                 self._recorder.expect(sizes)
 
     def end(self) -> None:
-        """Take stock after an epoch."""
+        """Update the profile after an epoch."""
         self._background.abandon()
         self._early = None  # what was not tried in it can still be predicted, and be wanted by the next one
         if not self._is_ready:
@@ -252,7 +252,7 @@ class Planner:
         )
 
     def resources(self, *, lately: bool = False) -> Resources:
-        """Return what there is to spend for all ranks together, as far as this one's clocks have seen its part.
+        """Return the resources of all ranks together, estimated from this rank's measurements.
 
         Args:
             lately: Whether to look at the last seconds rather than the whole epoch.
@@ -294,7 +294,7 @@ class Planner:
         return self._stats.finish_cpu_s + self._stats.fetch_cpu_s
 
     def _loop_s(self) -> float:
-        """Return the seconds that the thread which iterates was busy, whatever the cuts are."""
+        """Return the seconds that the iterating thread was busy, independent of the cuts."""
         return self._stats.consumer_s + (self._stats.collate_s if self._is_alone else 0.0)
 
     def _with_own_steps(self, profile: Profile) -> Profile:
@@ -373,7 +373,7 @@ class Planner:
     # --- told by the engine -------------------------------------------------------------------------------------------
 
     def began(self, request: int, relay: int | None = None) -> None:
-        """A request was sent."""
+        """Record that a request was sent."""
         with self._lock:
             if relay is not None and self._relaying is not None:
                 self._relaying.began(request, relay, time.monotonic())
@@ -381,7 +381,7 @@ class Planner:
                 self._clock.began(request, time.monotonic())
 
     def received(self, request: int, sample: int, reply: Reply, asked: Cut, fetch: Fetch) -> None:
-        """A reply has come."""
+        """Record that a reply has arrived."""
         self._background.check()
         now_s = time.monotonic()
         with self._lock:
@@ -397,7 +397,7 @@ class Planner:
             self._look(now_s)
 
     def ended(self, request: int) -> None:
-        """A stream has ended."""
+        """Record that a stream has ended."""
         with self._lock:
             if self._relaying is not None and self._relaying.is_of(request):
                 self._relaying.ended(request, time.monotonic())
@@ -405,7 +405,7 @@ class Planner:
                 self._clock.ended(request, time.monotonic())
 
     def finished(self, key: Key, reply: Reply, trace: Trace) -> None:
-        """A sample was finished here."""
+        """Record that a sample was finished here."""
         if reply.first is not None:  # what it took near storage and at the relay is not what a cut takes
             self._count_own(trace)
             return
@@ -449,7 +449,7 @@ class Planner:
             self._own_s += (_OWN_WEIGHT if self._own_s else 1.0) * (trace.own_s - self._own_s)
 
     def _look(self, now_s: float) -> None:
-        """Have a new plan made if the link or the storage node is not what the plan was made for."""
+        """Start a new plan if the link or the storage node has changed since the plan was made."""
         self._replanning.looked(now_s)
         self._samples.sources.revisit()
         planned = self.plan.resources if self.plan is not None else None
@@ -470,7 +470,7 @@ class Planner:
         return KeptProfile(cache_path(job), is_cache=True)
 
     def _recall(self, profile: Profile) -> None:
-        """Take over what an earlier run has found out."""
+        """Use the results of an earlier run."""
         pipeline, dataset = self._samples.pipeline, self._samples.opened.fingerprint
         profile.require(pipeline=pipeline.fingerprint, dataset=dataset, recipe=in_words(pipeline))
         said = profile.provenance.get("resources")

@@ -1,4 +1,4 @@
-"""When to plan anew in the middle of an epoch. It is told the time and asks no clock, so that it can be tested."""
+"""Decides when to plan again in the middle of an epoch. The time is passed in, so that it can be tested."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SETTLE_S = 5.0  # after a new plan, before its effect is judged
 
 
 class Replanning:
-    """Says when to look whether link and storage node still are what a plan was made for."""
+    """Decides when to check whether link and storage node have changed since a plan was made."""
 
     def __init__(self) -> None:
         self._look_at_s = 0.0
@@ -22,16 +22,16 @@ class Replanning:
         self._look_at_s = now_s + SETTLE_S
 
     def is_due(self, now_s: float) -> bool:
-        """Return whether it is time for a look."""
+        """Return whether it is time for a check."""
         return now_s >= self._look_at_s
 
     def looked(self, now_s: float) -> None:
-        """Record that there was a look."""
+        """Record a check."""
         self._look_at_s = now_s + LOOK_S
 
 
 def moved(seen: Resources, planned: Resources) -> bool:
-    """Return whether link, storage node or relays are not what was planned with."""
+    """Return whether link, storage node or relays have changed since the plan."""
     rates = ("link_bytes_per_s", "storage_cores", "relay_cores", "relay_link_bytes_per_s")
     return any(differ(getattr(seen, rate), getattr(planned, rate)) for rate in rates)
 

@@ -1,4 +1,4 @@
-"""One plan, and one account, for all processes that get samples from one `RemoteDataset`.
+"""One plan and one set of counts for all processes that get samples from one `RemoteDataset`.
 
 Under torch's own DataLoader samples are fetched and finished by its worker processes, which know nothing of each other.
 What they measure and count goes through a ledger to the process that made the data set. That one plans when an epoch
@@ -65,7 +65,7 @@ class SharedPlanning:
             self.begin(0)
 
     def renew(self) -> None:
-        """Count anew in a forked child: what was counted before is known where it was counted."""
+        """Restart the counts in a forked child: earlier counts belong to the parent."""
         self.own_stats, self._reporter = Stats(), None
 
     @property
@@ -86,7 +86,7 @@ class SharedPlanning:
         return None if self._planner is None else self._planner.plan
 
     def watcher(self) -> Planner | Reporter | None:
-        """Return what is told how requests go in this process; None where nothing is planned."""
+        """Return the observer of this process's requests; None if nothing is planned."""
         if self._numbers is None:
             return None
         return self._planner if self.is_mine else self._reports()

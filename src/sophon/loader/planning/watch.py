@@ -1,4 +1,4 @@
-"""What holds training back where nothing is planned: in local mode, and where cuts are fixed.
+"""Finds what holds training back when nothing is planned: in local mode, or with fixed cuts.
 
 Concurrency: told by the engine's threads.
 """
@@ -42,12 +42,12 @@ class Watch:
         self._lock = threading.RLock()  # as in `stats`
 
     def began(self, request: int, relay: int | None = None) -> None:  # noqa: ARG002
-        """A request was sent."""
+        """Record that a request was sent."""
         with self._lock:
             self._clock.began(request, time.monotonic())
 
     def received(self, request: int, sample: int, reply: Reply, asked: Cut, fetch: Fetch) -> None:  # noqa: ARG002
-        """A reply has come."""
+        """Record that a reply has arrived."""
         clock = fetch.clock
         with self._lock:
             self._clock.got(
@@ -55,12 +55,12 @@ class Watch:
             )
 
     def ended(self, request: int) -> None:
-        """A stream has ended."""
+        """Record that a stream has ended."""
         with self._lock:
             self._clock.ended(request, time.monotonic())
 
     def verdict(self) -> Verdict | None:
-        """Return what holds training back, from what was seen so far; None if not one sample came."""
+        """Return what holds training back, from what was seen so far; None if no sample has arrived."""
         stats = self._stats
         if not stats.samples:
             return None

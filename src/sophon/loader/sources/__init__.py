@@ -1,1 +1,1 @@
-"""Places to get samples from, and what was kept of them."""
+"""Sources of samples, and caches of them."""

@@ -1,4 +1,4 @@
-"""Which cut each sample gets, and what the handshake leaves of it."""
+"""Which cut each sample gets, and how the handshake limits it."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from sophon.plan.policies import POLICIES
 from sophon.profile.columns import resize_k
 
 BAND = "band"
-"""The policy that asks for windows: without a node, parts of objects are read where there is an index of them."""
+"""The policy that asks for windows: without a node, parts of objects are read if they have an index."""
 
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class OffloadWarning(UserWarning):
-    """Less runs near storage than was asked for; the tensors are the same."""
+    """Less runs near storage than requested; the tensors are the same."""
 
 
 class SeedWarning(UserWarning):
-    """A step of the pipeline depends on something else than the seed; the tensors are not the same in every run."""
+    """A step of the pipeline depends on more than the seed; the tensors differ from run to run."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Assignment:
         return np.asarray(np.array([first is not None for first in self.firsts], np.bool_)[numbers])
 
     def used(self) -> tuple[Cut, ...]:
-        """Return the cuts that some sample has."""
+        """Return the cuts that at least one sample has."""
         if self.number_of is None:
             return self.cuts[:1]
         return tuple(self.cuts[number] for number in np.unique(self.number_of).tolist())
@@ -90,10 +90,10 @@ def assignment_for(
     """Return the cuts that a policy or a plan gives.
 
     Args:
-        pipeline: What is divided.
+        pipeline: The pipeline to divide.
         policy: "none", "all", "resize", "band", or one cut for all samples; None for "none".
         plan: A `Plan`, the path of one, or a sequence of one cut per sample; overrides the policy.
-        samples: How many there are.
+        samples: Number of samples.
         dataset: Fingerprint of the data set; None if it does not matter.
         allow_lossy: Whether a sample may have a codec that changes its tensor.
     """
@@ -104,7 +104,7 @@ def assignment_for(
         assignment = _from_plan(plan)
         if assignment.number_of is not None and len(assignment.number_of) != samples:
             raise ConfigError(
-                f"the plan is for {len(assignment.number_of):,} samples, the data set has {samples:,}; plan anew"
+                f"the plan is for {len(assignment.number_of):,} samples, the data set has {samples:,}; make a new plan"
             )
     else:
         assignment = Assignment((_fixed_cut(pipeline, policy),))
@@ -114,13 +114,13 @@ def assignment_for(
     if lossy and not allow_lossy:
         raise ConfigError(
             f"{'policy' if plan is None else 'plan'}: {lossy[0]} changes the tensors that the model sees; give "
-            "policy=Planning(…, allow_lossy=True) if that is meant, or a codec that keeps every bit, such as webp"
+            "policy=Planning(…, allow_lossy=True) if that is intended, or a codec that keeps every bit, such as webp"
         )
     return assignment
 
 
 def _check_job(plan: Plan, pipeline: Pipeline, dataset: str | None) -> None:
-    """Raise if a plan says that it is of another job: its cuts may be legal here, and mean something else."""
+    """Raise if a plan belongs to another job: its cuts may be legal here but mean something else."""
     said = plan.fingerprints
     plan.require(
         pipeline=pipeline.fingerprint if said.get("pipeline") else None,
@@ -174,21 +174,21 @@ def _fixed_cut(pipeline: Pipeline, policy: str | Cut | None) -> Cut:
         return Cut.parse(policy)
     if policy in POLICIES:
         raise ConfigError(
-            f"policy {policy!r} measures first and plans then, which only sophon.DataLoader does; "
-            "use it, or give the plan that `sophon plan` makes of a profile"
+            f"policy {policy!r} measures first and then plans, which only sophon.DataLoader does; use it, or give a "
+            "plan made by `sophon plan` from a profile"
         )
     raise ConfigError(f"expected policy {', '.join(POLICIES)}, {BAND} or a cut such as 2:webp, got {policy!r}")
 
 
 def agreed_cut(pipeline: Pipeline, opened: Opened) -> int:
-    """Return how many ops give the same bits there as here; warn where it could be more."""
+    """Return how many ops give the same bits there as here; warn if it could be more."""
     agreed = count_agreed(pipeline, opened)
     if agreed < pipeline.max_cut:
         op = pipeline.ops[agreed].name()
-        reason = opened.reason or f"the built-in picture comes out otherwise there ({differences(opened)})"
+        reason = opened.reason or f"the built-in picture gives different bits there ({differences(opened)})"
         warnings.warn(
-            f"{op} and what follows it stay on the trainer: {reason}. "
-            "Install the same versions on trainer and storage node to offload them.",
+            f"{op} and everything after it stay on the trainer: {reason}. Install the same versions on trainer and "
+            "storage node to offload them.",
             OffloadWarning,
             stacklevel=4,
         )
@@ -206,18 +206,18 @@ def count_agreed(pipeline: Pipeline, opened: Opened) -> int:
             break
         agreed += 1
     if agreed == len(ours) == len(theirs) and versions() == opened.versions:
-        # Ops that fail on the built-in picture cannot be compared; the same versions must do.
+        # Ops that fail on the built-in picture cannot be compared; equal versions have to be enough.
         agreed = opened.max_cut
     return min(agreed, pipeline.max_cut)
 
 
 def versions_for(cuts: Sequence[Cut], opened: Opened) -> str:
-    """Return the digest of the versions that a node must still have to make some cuts; "" if none depends on them."""
+    """Return the digest of the versions that a node must still have for these cuts; "" if none depends on them."""
     return digest_of(opened.versions) if opened.versions and any(cut.k > 0 for cut in cuts) else ""
 
 
 def differences(opened: Opened) -> str:
-    """Return which versions differ there and here, in words; all of them if none does."""
+    """Return which versions differ between there and here, in words; all of them if none does."""
     here = versions()
     found = [f"{name} {opened.versions.get(name)} there, {here[name]} here" for name in here]
     different = [text for text, name in zip(found, here, strict=True) if opened.versions.get(name) != here[name]]

@@ -1,10 +1,10 @@
-"""Sources that do not answer: since when, how often they were asked, and what is said of it.
+"""Sources that do not answer: since when, how often they were asked, and what is reported about it.
 
-One line when nothing has come from a source for a few seconds, further ones ever more rarely, and one when it answers
-again. They go to Python's logger `sophon.nodes`, which is silent unless the program asks for it. While a data set is
-opened the training has not begun and nothing else can be seen, so there each line is a warning, too.
+One line when nothing has come from a source for a few seconds, further ones at growing intervals, and one when it
+answers again. They go to Python's logger `sophon.nodes`, which is silent unless the program sets up logging. While a
+data set is being opened training has not started and nothing else is visible, so each line is also a warning.
 
-Concurrency: called by all threads that fetch; while a data set is opened, a thread of its own looks at the clock.
+Concurrency: called by all threads that fetch; while a data set is being opened, a separate thread watches the clock.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from sophon.process.renewal import renew_after_fork
 from sophon.units import counted
 
 LOG = logging.getLogger("sophon.nodes")
-FIRST_S = 3.0  # without an answer before anything is said; half as long as people wait before they wonder
-_LOOK_S = 0.25  # between two looks at the clock while a data set is opened
+FIRST_S = 3.0  # seconds without an answer before the first report; about when users start to wonder
+_LOOK_S = 0.25  # between two checks of the clock while a data set is being opened
 
 
 class AwayWarning(UserWarning):
-    """No storage node answers while a data set is opened; it is asked again until the deadline."""
+    """No storage node answers while a data set is being opened; it is asked again until the deadline."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class _Absence:
     since_s: float
     tries: int = 0
     last: str = ""
-    next_s: float = field(default_factory=lambda: FIRST_S)  # how long it must last before more is said
+    next_s: float = field(default_factory=lambda: FIRST_S)  # how long it must last before the next report
     was_said: bool = False
 
     def line(self, name: str, now_s: float, deadline_s: float) -> str | None:
@@ -46,15 +46,15 @@ class _Absence:
             return None
         self.next_s, self.was_said = max(2 * self.next_s, away_s + FIRST_S), True
         tries = f"after {counted(self.tries, 'try', 'tries')}; the last one: {self.last}"
-        why = tries if self.tries else "the first try is still under way"
-        return f"no answer from {name} for {away_s:.0f} s, {why}. It is asked again, for {deadline_s:g} s in all"
+        why = tries if self.tries else "the first try is still running"
+        return f"no answer from {name} for {away_s:.0f} s, {why}. Retrying for up to {deadline_s:g} s in total"
 
 
 class Absences:
-    """Which sources are away.
+    """Keeps track of the sources that do not answer.
 
     Args:
-        names: What to call each source.
+        names: Name of each source for messages.
         deadline_s: How long nothing may come before an error is raised.
         clock: Monotonic seconds.
     """
@@ -72,10 +72,10 @@ class Absences:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Absences, (self._names, self._deadline_s)  # another process has connections of its own
+        return Absences, (self._names, self._deadline_s)  # another process has its own connections
 
     def failed(self, source: int, error: Error, since_s: float) -> None:
-        """Note that a request has failed.
+        """Record that a request has failed.
 
         Args:
             source: Number of the source that it was sent to.
@@ -95,8 +95,8 @@ class Absences:
         return source in self._away
 
     def answered(self, source: int) -> None:
-        """A reply has come."""
-        if source not in self._away:  # as nearly always; a lock for every sample would cost more than this
+        """Record that a reply has arrived."""
+        if source not in self._away:  # nearly always; a lock for every sample would cost more
             return
         with self._lock:
             absence = self._away.pop(source, None)
@@ -108,7 +108,7 @@ class Absences:
 
     @contextmanager
     def opening(self) -> Iterator[None]:
-        """Report progress while a data set is opened, even during an attempt."""
+        """Report absences while a data set is being opened, even during an attempt."""
         opening = _Opening(self, *_users_line())
         opening.start()
         try:
@@ -116,7 +116,7 @@ class Absences:
         finally:
             opening.end()
             opening.join()
-        if opening.raised is not None:  # where the user has made errors of warnings
+        if opening.raised is not None:  # if the user has turned warnings into errors
             raise opening.raised
 
     def opening_line(self, since_s: float, said: _Absence) -> str | None:
@@ -134,7 +134,7 @@ class Absences:
 
 
 class _Opening(threading.Thread):
-    """Looks at the clock while a data set is opened, and warns as if the user's own line did."""
+    """Watches the clock while a data set is being opened, and makes warnings point to the user's line."""
 
     def __init__(self, absences: Absences, file: str, line: int) -> None:
         super().__init__(name="sophon-opening", daemon=True)

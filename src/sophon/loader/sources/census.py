@@ -1,11 +1,11 @@
-"""Asking several nodes what they hold, when a data set is opened.
+"""Asks several nodes what they hold when a data set is opened.
 
-Nodes with equal fingerprints hold copies; that is all there is to know of them. Where they differ, each says which
-samples it has, and `union` makes one data set of them.
+Nodes with equal fingerprints hold copies, and nothing more has to be known. If they differ, each lists its samples, and
+`union` combines them into one data set.
 
-A node that does not answer may hold a copy or samples that nobody else has. So it is waited for: a few seconds where
-the others hold copies, and until the deadline where they hold parts. After that a run goes on without it only where
-nothing can be missing, or with a warning where copies are all that was seen; if it turns out later that the node holds
+A node that does not answer may hold a copy, or samples that no other node has. So the census waits for it: a few
+seconds if the others hold copies, and until the deadline if they hold parts. After that a run continues without it only
+if nothing can be missing, or with a warning if all others hold copies; if it later turns out that the node holds
 something else, the run ends with an error.
 
 Concurrency: nodes are asked by threads, all of which have ended when a function returns.
@@ -27,14 +27,14 @@ from sophon.loader.sources.source import Source, check_same, explained
 from sophon.loader.sources.union import Told, Union, unite
 from sophon.pipeline import Pipeline
 
-_LATE_S = 5.0  # that nodes may come later than the first one, where those that have come hold copies
+_LATE_S = 5.0  # how much later than the first a node may answer, if those that have answered hold copies
 _PAUSE_S = 0.2  # between two tries
 _THREADS = 16
-_MOSTLY = 0.5  # of all samples at every node: parts that overlap so much are hardly meant
+_MOSTLY = 0.5  # share of all samples at every node: parts that overlap this much are hardly intended
 
 
 class AbsentWarning(UserWarning):
-    """A node of several does not answer when a data set is opened, and is taken for a copy of the others."""
+    """One of several nodes does not answer when a data set is opened, and is assumed to hold a copy."""
 
 
 class PartsWarning(UserWarning):
@@ -45,9 +45,9 @@ class Census:
     """What all nodes of a data set hold.
 
     Args:
-        nodes: All of them; those that have been opened say what they have.
+        nodes: All nodes; those that have been opened know what they have.
         fallback: The path to fall back on, if there is one.
-        pipeline: What is divided.
+        pipeline: The pipeline to divide.
         deadline_s: How long nothing may come before an error is raised.
     """
 
@@ -62,14 +62,14 @@ class Census:
         """Return what the data set is, how it is divided, and the nodes that hold each part.
 
         Args:
-            opened: What the first node said.
+            opened: The first node's answer.
 
         Returns:
-            None for the division where all nodes hold copies.
+            None for the division if all nodes hold copies.
 
         Raises:
-            ConfigError: What nodes and fallback hold does not fit together.
-            UnavailableError: A node that may hold samples of its own does not answer.
+            ConfigError: The contents of nodes and fallback do not fit together.
+            UnavailableError: A node that may hold unique samples does not answer.
         """
         self._open_all()
         absent = [node.address for node in self._nodes if node.opened is None]
@@ -93,7 +93,7 @@ class Census:
     # --- asking -------------------------------------------------------------------------------------------------------
 
     def _open_all(self) -> None:
-        """Open the data set at all nodes, and wait for some time for those that do not answer."""
+        """Open the data set at all nodes, and wait a while for those that do not answer."""
         start_s = time.monotonic()
         with ThreadPoolExecutor(min(len(self._nodes), _THREADS), "sophon-open") as pool:
             while True:
@@ -115,7 +115,7 @@ class Census:
             raise explained(error, node.address) from error
 
     def _told(self, fingerprint: str) -> Told:
-        """Return what nodes with this fingerprint hold, from the first of them that says it."""
+        """Return what nodes with this fingerprint hold, from the first one that answers."""
         copies = [node for node in self._nodes if node.opened is not None and node.opened.fingerprint == fingerprint]
         start_s = time.monotonic()
         while True:
@@ -135,9 +135,7 @@ class Census:
 
     def _checked(self, node: Source, listing: Listing | None) -> Told:
         if listing is None:
-            raise ConfigError(
-                f"{node.address} does not say which samples it holds; it cannot hold a part of a data set"
-            )
+            raise ConfigError(f"{node.address} does not list its samples; it cannot hold a part of a data set")
         assert node.opened is not None
         return Told(node.address, listing, node.opened.classes)
 
@@ -148,13 +146,13 @@ class Census:
         for node in self._nodes:
             if node.opened is not None and set(node.opened.columns) != set(opened.columns):
                 raise ConfigError(
-                    f"{node.address} has the columns {', '.join(node.opened.columns)}, and another node "
-                    f"{', '.join(opened.columns)}; parts of one data set have the same ones"
+                    f"{node.address} has the columns {', '.join(node.opened.columns)}, but another node "
+                    f"{', '.join(opened.columns)}; parts of one data set must have the same columns"
                 )
             if node.opened is not None and node.opened.fields != opened.fields:
                 raise ConfigError(
-                    f"samples at {node.address} consist of {_names(node.opened)}, and at another node of "
-                    f"{_names(opened)}; parts of one data set have the same fields"
+                    f"samples at {node.address} consist of {_names(node.opened)}, but at another node of "
+                    f"{_names(opened)}; parts of one data set must have the same fields"
                 )
         return replace(
             opened,
@@ -174,21 +172,21 @@ class Census:
             check_same(there, opened.fingerprint, f"fallback {self._fallback.address}")
         elif absent:
             warnings.warn(
-                f"no answer from {', '.join(absent)}: taken for a copy of the other nodes, which hold "
+                f"no answer from {', '.join(absent)}: assumed to hold a copy like the other nodes, which have "
                 f"{opened.samples:,} samples. If samples are missing, stop this run and start it when all nodes answer",
                 AbsentWarning,
                 stacklevel=6,
             )
 
     def _check_parts(self, union: Union, absent: list[str]) -> None:
-        """Raise unless nothing can be missing; tell the fallback what its samples are called in the whole."""
+        """Raise unless nothing can be missing; give the fallback the indexes of its samples in the whole."""
         if self._fallback is None:
             if absent:
                 raise UnavailableError(
                     f"no answer for {self._deadline_s:g} s from {', '.join(absent)} "
                     f"({next(iter(self._problems.values()))}). The other nodes hold different parts of a data set, "
-                    f"{len(union):,} samples together, and samples may be missing. Start all nodes, or leave out those "
-                    "that hold nothing of their own"
+                    f"{len(union):,} samples together, and samples may be missing. Start all nodes, or leave out "
+                    "those that hold no unique samples"
                 )
             return
         there = self._fallback.open(self._pipeline)
@@ -202,7 +200,7 @@ class Census:
         self._fallback.hold(alone.holdings[0], union.labels)
 
     def _tell_of_parts(self, union: Union, holders: Sequence[tuple[int, ...]]) -> None:
-        """Say that nodes hold different samples, and warn if that looks like copies of which some are stale."""
+        """Log that nodes hold different samples, and warn if they look like copies, some of them stale."""
         held = [f"{node.address} {node.opened.samples:,}" for node in self._nodes if node.opened is not None]
         text = f"the nodes hold different samples, {len(union):,} together: {', '.join(held)}"
         LOG.info("%s", text, extra={"event": "parts", "fields": {"samples": len(union)}})
@@ -212,8 +210,8 @@ class Census:
         )
         if shared >= _MOSTLY * len(union):
             warnings.warn(
-                f"{text}. {shared:,} of them are at every node, so that they look like copies of which some lack "
-                "files; if that is so, copy what is missing",
+                f"{text}. {shared:,} of them are at every node, so they look like copies, some of which lack files; "
+                "if so, copy what is missing",
                 PartsWarning,
                 stacklevel=6,
             )

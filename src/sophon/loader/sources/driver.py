@@ -1,9 +1,9 @@
-"""Driving a machine: sending what it asks for, and telling it what came of that.
+"""Drives a machine: sends what it asks for, and reports the outcome to it.
 
-The one loop for an epoch, for samples that are fetched by index, and for opening a data set.
+The same loop serves epochs, samples that are fetched by index, and the opening of a data set.
 
-Concurrency: `fetch` may run in any number of threads; `inline` does everything in the thread that iterates. All of them
-call the machine under `lock` and wait for the network outside of it.
+Concurrency: `fetch` may run in any number of threads; `inline` does everything in the iterating thread. Both call the
+machine under `lock` and wait for the network without it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from sophon.link.transport import Fetch
 from sophon.link.wire import Reply
 from sophon.loader.machine.machine import Ask, Machine
 
-_LONGEST_SLEEP_S = 0.05  # in a thread that nothing can wake: what it waits for may come earlier than expected
+_LONGEST_SLEEP_S = 0.05  # in a thread that cannot be woken: what it waits for may come earlier than expected
 
 
 class Errand(ABC):
-    """What is to be fetched, and what is told how it goes."""
+    """What to fetch, and callbacks for its progress."""
 
     @abstractmethod
     def send(self, ask: Ask) -> Fetch:
@@ -32,25 +32,25 @@ class Errand(ABC):
         """Tell the machine, before it is asked, what has changed about what is to be fetched."""
 
     def received(self, ask: Ask, reply: Reply, fetch: Fetch) -> None:  # noqa: B027 - not everybody keeps books
-        """A reply has come that was wanted."""
+        """Called when a wanted reply arrives."""
 
     def waited(self, seconds: float, cpu_s: float) -> None:  # noqa: B027
-        """A reply has come after so many seconds, of which so many of CPU."""
+        """Called with the seconds, and CPU seconds, that a reply took."""
 
     def failed(self, ask: Ask, error: Error, since_s: float) -> None:  # noqa: B027
-        """A request has failed that still owed something, and has brought nothing since then."""
+        """Called when a request fails before it is complete; gives when it last delivered something."""
 
     def ended(self, ask: Ask, failed: bool) -> None:  # noqa: B027
-        """A request has come to its end; one that failed still owed something."""
+        """Called when a request ends; one that failed was incomplete."""
 
 
 class Driver:
     """Drives one machine.
 
     Args:
-        machine: What decides.
-        errand: What is to be got.
-        raise_fatal: Raises the error that a machine gave up with, in the words of whoever asked.
+        machine: The machine that decides.
+        errand: What to fetch.
+        raise_fatal: Raises the error with which a machine gave up, worded for the caller.
     """
 
     def __init__(self, machine: Machine, errand: Errand, raise_fatal: Callable[[Error], None]) -> None:
@@ -61,15 +61,15 @@ class Driver:
         self.renew()
 
     def renew(self) -> None:
-        """Start over in a forked child: threads and requests stayed with the parent, one perhaps holding the lock."""
+        """Start over in a forked child: threads and requests stayed with the parent, possibly with the lock held."""
         # Reentrant, since an abandoned iterator may be closed by the garbage collector in any thread, at any moment.
         self.lock = threading.RLock()
-        self.changed = threading.Condition(self.lock)  # the machine may have something to ask or to hand out
+        self.changed = threading.Condition(self.lock)  # the machine may have something to request or deliver
         self._fetches: dict[int, Fetch] = {}
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is under way."""
+        """Whether no request is running."""
         return not self._fetches
 
     def raise_if_over(self) -> None:
@@ -78,7 +78,7 @@ class Driver:
             self._raise_fatal(self.machine.fatal)
 
     def inline(self, is_done: Callable[[], bool]) -> Iterator[tuple[int, Reply]]:
-        """Yield the replies for all positions in the thread that iterates, until it is done or stopped."""
+        """Yield the replies for all positions in the iterating thread, until it is done or stopped."""
         while not is_done() and not self.is_stopped:
             self._errand.look(self.machine)
             ask = self.machine.ask(time.monotonic())
@@ -91,12 +91,12 @@ class Driver:
     def fetch(
         self, is_done: Callable[[], bool], take: Callable[[int, Reply], None], asking: Callable[[], None]
     ) -> None:
-        """Send requests and take replies in a thread of its own, until it is done or the machine has given up.
+        """Send requests and take replies in a separate thread, until it is done or the machine has given up.
 
         Args:
-            is_done: Whether this thread is to end.
-            take: Takes a reply, with the lock held.
-            asking: Called, with the lock held, before a request is sent: another thread has to ask meanwhile.
+            is_done: Whether this thread should end.
+            take: Called with a reply, with the lock held.
+            asking: Called, with the lock held, before a request is sent, so that another thread can take over asking.
         """
         while (ask := self._next(is_done)) is not None:
             with self.lock:
@@ -106,7 +106,7 @@ class Driver:
                     take(*item)
 
     def _next(self, is_done: Callable[[], bool]) -> Ask | None:
-        """Wait for something to ask."""
+        """Wait for something to request."""
         with self.lock:
             while not is_done():
                 for request, fetch in self._fetches.items():
@@ -131,14 +131,14 @@ class Driver:
             fetch.cancel()
 
     def _replies(self, ask: Ask) -> Iterator[tuple[int, Reply]]:
-        """Yield the wanted replies to a request, and tell the machine how it went."""
+        """Yield the wanted replies to a request, and report the outcome to the machine."""
         errand, is_owed = self._errand, False
         before_s = time.monotonic()
         try:
             fetch = errand.send(ask)
             with self.lock:
                 self._fetches[ask.request] = fetch
-                if self.is_stopped:  # just before anybody could cancel it
+                if self.is_stopped:  # just before it could be cancelled
                     fetch.cancel()
             before_s, before_cpu_s = time.monotonic(), time.thread_time()
             for reply in fetch:
@@ -146,7 +146,7 @@ class Driver:
                 errand.waited(now_s - before_s, time.thread_time() - before_cpu_s)
                 position = ask.positions[reply.position]
                 with self.lock:
-                    if self.is_stopped:  # where nothing can be cancelled, as where files are read, this ends it
+                    if self.is_stopped:  # ends requests that cannot be cancelled, such as file reads
                         return
                     is_wanted = self.machine.reply(ask.request, position, len(reply.payload), now_s)
                     surplus = [self._fetches[n] for n in self.machine.surplus() if n in self._fetches]

@@ -1,9 +1,8 @@
-"""The sources of several data sets that are used as one, as torch's `ConcatDataset` has them.
+"""The sources of several data sets that are used as one, as with torch's `ConcatDataset`.
 
-The samples of the first come first, then those of the second, and so on. Each data set keeps its nodes, and its labels
-as they are there. To the machine they are parts of a whole with different holders, as where nodes hold different
-samples of one data set; so one engine, one plan and one state serve all of them. Random ops know a sample by its index
-in the whole.
+The samples of the first come first, then those of the second, and so on. Each data set keeps its nodes and its labels.
+To the machine they are parts of a whole with different holders, as if nodes held different samples of one data set; so
+one engine, one plan and one state serve all of them. Random ops identify a sample by its index in the whole.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from sophon.loader.sources.sources import Sources
 from sophon.loader.sources.union import Holding, Union
 from sophon.pipeline import Pipeline
 
-_MOST = np.iinfo(np.uint16).max  # parts that a union can tell apart
+_MOST = np.iinfo(np.uint16).max  # parts that a union can distinguish
 
 
 class JoinedSources(Sources):
     """The nodes of several data sets.
 
     Args:
-        joined: The sources of each, and what is known of it.
-        pipeline: What is divided, the same for all.
-        url: What to call all of them in messages.
+        joined: The sources of each data set, and its description.
+        pipeline: The pipeline to divide, the same for all.
+        url: Name of all of them for messages.
         deadline_s: How long nothing may come before an error is raised.
     """
 
@@ -42,7 +41,7 @@ class JoinedSources(Sources):
         self._joined = list(joined)
 
     def open(self, pipeline: Pipeline) -> Opened:  # noqa: ARG002 - every data set was opened with it
-        """Return what is known of all data sets together, without asking any node again."""
+        """Return the description of all data sets together, without asking any node again."""
         told = [opened for _, opened in self._joined]
         starts = np.cumsum([0, *(opened.samples for opened in told)])
         total, fingerprint = int(starts[-1]), _fingerprint(told)
@@ -63,7 +62,7 @@ class JoinedSources(Sources):
                 self._sources[node + number].hold(shifted, labels, its_own)
                 holdings.append(shifted)
         if len(holders) > _MOST:
-            raise ConfigError(f"the data sets have {len(holders):,} parts; at most {_MOST:,} can be told apart")
+            raise ConfigError(f"the data sets have {len(holders):,} parts; at most {_MOST:,} are supported")
         classes = told[0].classes if len({one.classes for one in told}) == 1 else ()
         numbers, nothing = part_of.astype(np.uint16), np.zeros(total, np.int64)
         self._union = Union(fingerprint, classes, nothing, None, numbers, tuple(holders), tuple(holdings))
@@ -79,7 +78,7 @@ class JoinedSources(Sources):
         )
 
     def file_sizes(self, samples: int, fields: tuple[str, ...] = ()) -> NDArray[np.int64] | None:  # noqa: ARG002
-        """Return the bytes of every sample's file, if all data sets say it."""
+        """Return the size of every sample's file, if all data sets report it."""
         sizes = [sources.file_sizes(opened.samples, fields) for sources, opened in self._joined]
         known = [one for one in sizes if one is not None]
         return np.concatenate(known) if len(known) == len(sizes) else None

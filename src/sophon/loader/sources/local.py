@@ -1,11 +1,11 @@
-"""Samples straight from a store in this process.
+"""Samples read directly from a store in this process.
 
-A store whose reads are quick, such as files in the page cache, is read in the thread that iterates: handing the bytes
-on from another thread would cost more than reading them. Where reads take longer, many are under way at
-once (`store.reading`), as many as are worth it. So the number of reads has nothing to do with the number of workers.
+A store whose reads are quick, such as files in the page cache, is read in the iterating thread: passing the bytes on
+from another thread would cost more than reading them. If reads take longer, as many run concurrently as pay off
+(`store.reading`). So the number of reads is independent of the number of workers.
 
-Concurrency: a fetch belongs to the thread that iterates; threads of the reading stage put what they have read into its
-queue. They end with the last fetch that is under way.
+Concurrency: a fetch belongs to the iterating thread; threads of the reading stage put their results into its queue.
+They end with the last running fetch.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from sophon.store.address import Address
 from sophon.store.bundle import divided, pack
 from sophon.store.reading import Reading
 
-_LOOK_S = 1.0  # between looks at whether more may be read
+_LOOK_S = 1.0  # between checks whether more may be read
 
 
 def open_path(path: str) -> LocalTransport:
-    """Return the transport for a path, with the window indexes that `sophon index` wrote for it."""
+    """Return the transport for a path, with the window indexes written by `sophon index`."""
     return _indexed(open_store(path), path)
 
 
 def _indexed(store: Store, address: str) -> LocalTransport:
-    """Return the transport for a store; also in a spawned process, which has no indexes attached yet."""
+    """Return the transport for a store; used also in a spawned process, which has no indexes attached yet."""
     _attach_indexes(store)
     transport = LocalTransport(store, address)
     transport.is_indexed = True
@@ -54,13 +54,13 @@ def _indexed(store: Store, address: str) -> LocalTransport:
 def _attach_indexes(store: Store) -> None:
     try:
         if isinstance(store.path, Address):
-            # Not for those who have no object stores: it takes a moment to load.
+            # Only for object stores: it takes a moment to load.
             from sophon.codec.window.object_index import open_index
 
             open_index(store)
         sidecar = find_sidecar(store.path)
     except ArtifactError as error:
-        warnings.warn(f"window indexes are left out: {error}", stacklevel=5)
+        warnings.warn(f"window indexes are not used: {error}", stacklevel=5)
         return
     if sidecar is not None:
         INDEXES.attach(sidecar)
@@ -70,8 +70,8 @@ class LocalTransport(Transport):
     """A store in this process: no server, no copies, the same bits.
 
     Args:
-        store: Where the samples lie.
-        address: What to call it in messages.
+        store: The store of the samples.
+        address: Its name for messages.
     """
 
     def __init__(self, store: Store, address: str) -> None:
@@ -106,12 +106,12 @@ class LocalTransport(Transport):
         """Read samples, and make the cut that was asked for."""
         if request.columns_digest not in ("", self.store.manifest.columns_digest):
             raise ConfigError(
-                f"{self.address} has other values in its columns than the node; they must be of the same version"
+                f"{self.address} has different values in its columns than the node; both must have the same version"
             )
         return _LocalFetch(self._narrowed(request.fields), self.reading, request)
 
     def _narrowed(self, fields: tuple[str, ...]) -> Store:
-        if fields not in self._narrow:  # a loader asks for the same ones always, and now and then for none
+        if fields not in self._narrow:  # a loader always asks for the same ones, and occasionally for none
             self._narrow[fields] = self.store.narrowed(fields)
         return self._narrow[fields]
 
@@ -131,7 +131,7 @@ class _LocalFetch(Fetch):
         self._request = request
         self._lane = reading.lane()
         self._pipeline: Pipeline | None = None
-        self._left_out_bytes = 0  # of samples of which only a part was read
+        self._left_out_bytes = 0  # for samples of which only a part was read
         self._read: SimpleQueue[tuple[int, bytes | BaseException] | None] = SimpleQueue()
         self.clock = StreamClock()
 
@@ -151,13 +151,13 @@ class _LocalFetch(Fetch):
                         self._left_out_bytes += data.file_bytes - data.read_bytes
                     elif cut != RAW and not (cut == WINDOW and has_bands):  # finishing decodes what it needs of a file
                         pipeline = self._pipeline = self._pipeline or Pipeline.from_spec(request.pipeline)
-                        # Fields that a pipeline knows of are its own business; others are sent along as they are.
+                        # Fields that a pipeline knows are handled by it; others are sent unchanged.
                         first, others = divided(data, 0 if pipeline.fields else len(request.fields))
                         made = make_payload(pipeline, first, request.key(position), cut)
                         reply.payload = pack([made, *others])
                         reply.cut = cut
                 except (OpError, ConfigError):
-                    reply.cut = RAW  # the raw bytes are there already; the trainer meets the same trouble itself
+                    reply.cut = RAW  # the raw bytes are here already; the trainer will meet the same problem itself
                 except Error as error:
                     reply.error = error
                 sample, manifest = request.samples[position], self._store.manifest
@@ -189,12 +189,12 @@ class _LocalFetch(Fetch):
             yield found
 
     def _next(self) -> tuple[int, bytes | BaseException] | None:
-        """Return what was read next; None if the fetch was cancelled."""
+        """Return the next result; None if the fetch was cancelled."""
         while True:
             try:
                 return self._read.get(timeout=_LOOK_S)
             except Empty:
-                self._reading.staff()  # a read may have come to hang, and others may begin in its stead
+                self._reading.staff()  # a read may hang, so that others may start instead
 
     def _file_here(self, position: int) -> tuple[int, bytes | BaseException]:
         """Read a sample in this thread."""
@@ -216,7 +216,7 @@ class _LocalFetch(Fetch):
         clock.read_bytes = lane.read_bytes - self._left_out_bytes
 
     def _ask_for(self, position: int) -> None:
-        """Have a sample read by the stage."""
+        """Let the reading stage read a sample."""
 
         def read() -> Callable[[], None]:
             found = self._file(position)
@@ -231,7 +231,7 @@ class _LocalFetch(Fetch):
             return position, error
 
     def _window(self, position: int) -> Windowed | None:
-        """Return a window read from an object store by its index, if one is asked for and less than the object."""
+        """Return a window read from an object store with its index, if requested and smaller than the object."""
         bands, request = bands_of(self._store), self._request
         if bands is None or request.fields or request.cuts[position] != WINDOW:
             return None
@@ -242,6 +242,6 @@ class _LocalFetch(Fetch):
         return int(self._store.manifest.sizes[self._request.samples[position]])
 
     def cancel(self) -> None:
-        """Stop: a store that hangs keeps nobody waiting."""
+        """Stop: a hanging store keeps no one waiting."""
         self._lane.close()
         self._read.put(None)

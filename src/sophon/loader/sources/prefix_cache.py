@@ -1,18 +1,18 @@
-"""Offline and online steps in one pipeline: what the first ops give is kept on the trainer's disk.
+"""Caches the results of the first ops on the trainer's disk: offline and online steps in one pipeline.
 
-Ops before the first random one give the same in every epoch. With a cache they are run once per sample, here or near
-storage, and their result is kept as a payload; later epochs read it and run only what is left. Random ops always run
-anew, so the tensors stay the same to the last bit.
+Ops before the first random one give the same result in every epoch. With a cache they run once per sample, here or near
+storage, and their result is kept as a payload; later epochs read it and run only the rest. Random ops always run again,
+so the tensors stay the same to the last bit.
 
-A cache is a folder of its own for each (data set, first ops, codec, versions of the software), one file per sample::
+A cache is a separate folder for each (data set, first ops, codec, software versions), with one file per sample::
 
     4 bytes "SPC1" | CRC-32 of what follows | length of the header | header: JSON with label and columns | payload
 
-It takes samples until it is full and then keeps what it has: every epoch asks for every sample once, and to replace
-some by others would help none.
+It takes samples until it is full and then keeps what it has: every epoch asks for every sample once, so replacing some
+with others would not help.
 
 Concurrency: any number of threads, worker processes and ranks may use one folder. Files appear whole or not at all, and
-the bytes used are counted under a lock in the file ``bytes``, so that all of them together keep the bound.
+the bytes used are counted under a lock in the file ``bytes``, so that all of them together respect the bound.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from sophon.pipeline.probe import versions
 from sophon.process.caches import hold, tidy, used
 from sophon.process.folders import make_private, not_private, user_folder
 
-DEFAULT_BYTES = 10 * 10**9  # 50,000 pictures of 256 × 256 pixels; a bound that no disk of today feels
+DEFAULT_BYTES = 10 * 10**9  # 50,000 pictures of 256 × 256 pixels; small compared with today's disks
 _MAGIC = b"SPC1"
 _HEAD = struct.Struct("<4sII")
 _COUNT = struct.Struct("<Q")
@@ -47,7 +47,7 @@ _PER_FOLDER = 1000  # files in one folder: some file systems are slow with milli
 
 
 def steady_ops(pipeline: Pipeline) -> int:
-    """Return how many ops, from the first, give the same in every epoch and can be sent in a payload."""
+    """Return how many of the first ops give the same result in every epoch and can be sent as a payload."""
     for position, op in enumerate(pipeline.ops[: pipeline.max_cut]):
         if op.random:
             return position
@@ -55,7 +55,7 @@ def steady_ops(pipeline: Pipeline) -> int:
 
 
 def cache_cut(pipeline: Pipeline, settings: bool | str | Cut | Cache) -> Cut:
-    """Return the cut whose payloads are kept: after the last op before the first random one, or as told."""
+    """Return the cut whose payloads are kept: after the last op before the first random one, or as given."""
     cache = settings.cut if isinstance(settings, Cache) else settings
     steady = steady_ops(pipeline)
     if cache is True:
@@ -66,8 +66,8 @@ def cache_cut(pipeline: Pipeline, settings: bool | str | Cut | Cache) -> Cut:
     codec = check_cut(pipeline, cut)
     if cut.k > steady or isinstance(codec, AheadCodec):
         raise ConfigError(
-            f"cache: what {cut} gives is another in every epoch; what the first {steady} ops give may be kept, "
-            f"such as {steady}:raw"
+            f"cache: the result of {cut} differs in every epoch; results of the first {steady} ops can be kept, such "
+            f"as {steady}:raw"
         )
     if not codec.exact:
         raise ConfigError(f"cache: {cut.codec} changes the pixels; use raw, zstd or webp")
@@ -78,9 +78,9 @@ class PrefixCache:
     """Payloads of one kind, by sample.
 
     Args:
-        folder: Where they lie.
-        cut: What they are.
-        max_bytes: How many bytes they may have together.
+        folder: Folder of the cache.
+        cut: Cut of the payloads.
+        max_bytes: Upper bound on their total size.
         about: The data set and ops that they belong to, in words.
     """
 
@@ -99,16 +99,16 @@ class PrefixCache:
         self._held = hold(folder)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return PrefixCache, (self.folder, self.cut, self._max_bytes, self._about)  # which is held there, too
+        return PrefixCache, (self.folder, self.cut, self._max_bytes, self._about)  # which is also held there
 
     @property
     def used_bytes(self) -> int:
-        """Bytes that are taken, by all processes together."""
+        """Bytes used by all processes together."""
         text = (self.folder / "bytes").read_bytes()
         return int(_COUNT.unpack(text)[0]) if len(text) == _COUNT.size else 0
 
     def get(self, sample: int, columns: tuple[str, ...]) -> Reply | None:
-        """Return the reply of a sample, or None if it is not here, not whole or lacks a column."""
+        """Return the reply of a sample, or None if it is missing, damaged or lacks a column."""
         try:
             data = self._path(sample).read_bytes()
             magic, crc, length = _HEAD.unpack_from(data)
@@ -122,7 +122,7 @@ class PrefixCache:
         return Reply(0, self.cut, memoryview(data)[end:], label, columns=found, is_cached=True)
 
     def put(self, sample: int, reply: Reply) -> None:
-        """Keep the reply of a sample if there is room; a failing disk is no reason to stop training."""
+        """Keep the reply of a sample if there is space; a failing disk is no reason to stop training."""
         header = json.dumps({"label": reply.label, "columns": reply.columns}).encode()
         body = struct.pack("<I", len(header)) + header + bytes(reply.payload)
         data = _MAGIC + struct.pack("<I", zlib.crc32(body)) + body
@@ -151,7 +151,8 @@ class PrefixCache:
                 file.seek(0)
                 file.write(_COUNT.pack(max(used, 0)))
             finally:
-                # To close the file is not enough: a child forked meanwhile has it open too, and would keep the lock.
+                # Closing the file is not enough: a child forked in the meantime has it open too, and would keep the
+                # lock.
                 fcntl.flock(file, fcntl.LOCK_UN)
         return True
 
@@ -161,12 +162,12 @@ class PrefixCache:
 
 @dataclass(frozen=True)
 class Cache:
-    """Where the results of the first ops are kept, and how many.
+    """Settings of the cache for the results of the first ops.
 
     Args:
         cut: What is kept, such as "1:webp"; True for the results just before the first random op.
-        folder: Where; None for the user's cache folder.
-        most_bytes: How many bytes may be kept of one data set and these ops.
+        folder: Folder of the cache; None for the user's cache folder.
+        most_bytes: Upper bound on the bytes kept for one data set and these ops.
     """
 
     cut: bool | str | Cut = True
@@ -183,20 +184,20 @@ def cache_for(
     checked: str = "",
     columns: tuple[str, ...] = (),
 ) -> PrefixCache:
-    """Return the cache of a job; other data, fields, columns, ops or software have another one.
+    """Return the cache of a job; other data, fields, columns, ops or software use a different one.
 
     Args:
-        pipeline: Pipeline whose first ops are meant.
-        opened: What is known of the data set.
+        pipeline: Pipeline whose first ops are cached.
+        opened: The opened data set.
         cut: What is kept.
-        settings: Where, and how much.
+        settings: Folder and size.
         fields: Names of the fields that are kept besides the first.
-        checked: How replies of nodes are checked; entries that were kept unchecked are not used when checking.
-        columns: Names of the columns that are kept beside them.
+        checked: How replies of nodes are checked; entries stored without checks are not used with them.
+        columns: Names of the columns that are kept with them.
     """
     base = user_folder() if settings.folder is None else Path(settings.folder)
     if base is None:
-        raise ConfigError("cache: there is no home folder to keep a cache in; name a folder")
+        raise ConfigError("cache: there is no home folder for a cache; give a folder")
     most_bytes = settings.most_bytes
     if isinstance(most_bytes, bool) or not isinstance(most_bytes, int) or most_bytes < 1:
         raise ConfigError(f"cache: most_bytes: expected an integer of at least 1, got {most_bytes!r}")
@@ -210,22 +211,22 @@ def cache_for(
         make_private(folder)
         problem = not_private(base) or not_private(folder)
     except OSError as error:
-        raise ConfigError(f"cache: {folder} cannot be written to ({error.strerror}); name another folder") from error
+        raise ConfigError(f"cache: {folder} cannot be written to ({error.strerror}); choose another folder") from error
     if problem is not None:
         raise ConfigError(f"cache: {problem}")
     tidy(base)
-    about = f"{opened.name}: {in_words(pipeline.prefix(cut.k)) if cut.k else 'files as they are'}, as {cut.codec}"
+    about = f"{opened.name}: {in_words(pipeline.prefix(cut.k)) if cut.k else 'raw files'}, as {cut.codec}"
     return PrefixCache(folder / name, cut, most_bytes, about)
 
 
 class CachedTransport(Transport):
-    """Another transport behind a cache.
+    """A cache in front of another transport.
 
     Args:
-        inner: Where samples come from that are not in the cache.
-        cache: What is kept.
-        pipeline: Pipeline whose first ops are meant.
-        asks: The cut to ask for: the cache's own, or raw files where the other side would give other bits.
+        inner: Source of the samples that are not in the cache.
+        cache: The cache.
+        pipeline: Pipeline whose first ops are cached.
+        asks: The cut to request: the cache's own, or raw files if the other side would give other bits.
     """
 
     def __init__(self, inner: Transport, cache: PrefixCache, pipeline: Pipeline, asks: Cut) -> None:
@@ -241,7 +242,7 @@ class CachedTransport(Transport):
         return self.inner.open(pipeline)
 
     def fetch(self, request: Request, timeout_s: float) -> Fetch:
-        """Read what is here, ask for the rest, and keep that."""
+        """Read what is cached, request the rest, and keep it."""
         return _CachedFetch(self, request, timeout_s)
 
     def close(self) -> None:
@@ -261,7 +262,7 @@ class _CachedFetch(Fetch):
         transport, request, cut = self._transport, self._request, self._transport.cache.cut
         missing = []
         for position, sample in enumerate(request.samples):
-            wanted = request.cuts[position] == cut  # not so when somebody looks for the name of a file
+            wanted = request.cuts[position] == cut  # not so when only the name of a file is needed
             reply = transport.cache.get(sample, request.columns) if wanted else None
             if reply is None:
                 missing.append(position)
@@ -277,7 +278,7 @@ class _CachedFetch(Fetch):
             keys=tuple(request.keys[position] for position in missing) if request.keys else (),
         )
         self._fetch = transport.inner.fetch(rest, self._timeout_s)
-        if self._cancelled:  # asked last, since whoever cancels looks for it
+        if self._cancelled:  # set last, since `cancel` looks for it
             return
         for reply in self._fetch:
             self.clock = self._fetch.clock
@@ -292,7 +293,7 @@ class _CachedFetch(Fetch):
         return 0.0 if self._fetch is None else self._fetch.heard_s
 
     def _keep(self, reply: Reply) -> None:
-        """Keep a reply, after what was left of the first ops; a file they fail on stays as it is."""
+        """Run the rest of the first ops and keep the result; a file on which they fail stays unchanged."""
         cut, sample = self._transport.cache.cut, self._request.samples[reply.position]
         if reply.cut == RAW != cut:
             key = Key(self._request.seed, self._request.epoch, sample)

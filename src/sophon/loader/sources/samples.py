@@ -1,7 +1,7 @@
-"""Samples: those of one data set, asked for at its sources, each with its cut.
+"""Samples of one data set, requested from its sources, each with its cut.
 
-Concurrency: may be used by several threads, and by forked or spawned processes, each of which makes connections of its
-own.
+Concurrency: may be used by several threads, and by forked or spawned processes, each of which makes its own
+connections.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ from sophon.loader.sources.sources import Row, Sources, explain
 from sophon.pipeline import Pipeline
 from sophon.process.crew import Crew
 
-_GLANCE_S = 2.0  # that the name of a bad sample's file is worth, or a sample to try callables on
-_LEAVE_S = 1.0  # that a fetching thread may take to end; one that can be cancelled needs a millisecond
+_GLANCE_S = 2.0  # how long to wait for the file name of a bad sample, or a sample to try callables on
+_LEAVE_S = 1.0  # how long a fetching thread may take to end; one that can be cancelled needs a millisecond
 
 
 class Watcher(Protocol):
-    """What wants to know how requests go: see `Planner`."""
+    """Observes requests: see `Planner`."""
 
     def began(self, request: int, relay: int | None = None) -> None:
-        """A request was sent, to a node or to the relay of that number."""
+        """Called when a request is sent, to a node or to the relay of that number."""
 
     def received(self, request: int, sample: int, reply: Reply, asked: Cut, fetch: Fetch) -> None:
-        """A reply has come."""
+        """Called when a reply arrives."""
 
     def ended(self, request: int) -> None:
-        """A stream has ended."""
+        """Called when a stream ends."""
 
 
 def divided(names: tuple[str, ...], opened: Opened) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return which of some names are fields of a data set, and which are columns of it."""
+    """Return which of some names are fields of a data set, and which are columns."""
     fields = {field.name for field in opened.fields[1:]}
     return tuple(n for n in names if n in fields), tuple(n for n in names if n not in fields)
 
 
 class Samples:
-    """The samples of a data set, as its sources give them.
+    """The samples of a data set, as its sources deliver them.
 
     Args:
         sources: Where they are.
-        opened: What is known of the data set.
-        pipeline: What is done to them.
+        opened: The opened data set.
+        pipeline: Their pipeline.
         seed: Seed of all randomness.
-        brought: Names of the further columns and fields to bring along.
-        url: What to call the sources in messages.
+        brought: Names of the further columns and fields to fetch.
+        url: Name of the sources for messages.
         deadline_s: How long nothing may come before an error is raised.
 
     Attributes:
@@ -103,7 +103,7 @@ class Samples:
         Args:
             epoch: Number of the epoch.
             samples: Their indexes.
-            keys: What random ops know them by, if that is not their index.
+            keys: The numbers by which random ops identify them, if not by their indexes.
         """
         cuts, firsts = self.assignment.of(samples), self.assignment.firsts_of(samples)
         relayed = any(first is not None for first in firsts) and bool(self.sources.relays)
@@ -130,11 +130,11 @@ class Samples:
     def errand(
         self, epoch: int, row: Row, stats: Stats, watcher: Watcher | None = None, keys: Row | None = None
     ) -> Errand:
-        """Return what a driver needs to get the samples of a row, which it knows by their positions there."""
+        """Return what a driver needs to fetch the samples of a row, which it identifies by position."""
         return _Samples(self, epoch, row, stats, watcher, keys)
 
     def raise_fatal(self, error: Error) -> None:
-        """Raise the error that a machine gave up with."""
+        """Raise the error with which a machine gave up."""
         raise explain(error, self.url)
 
     def fetch(
@@ -145,7 +145,7 @@ class Samples:
         hedge: bool | float = False,
         watcher: Watcher | None = None,
     ) -> Iterator[tuple[int, Reply]]:
-        """Yield (position, reply) for all samples as they come, trying again what fails, until the deadline."""
+        """Yield (position, reply) for all samples as they arrive, retrying failures until the deadline."""
         config = self.sources.config(
             request_samples=min(len(samples), self.opened.max_samples) or 1, request_bytes=1 << 62, hedge=hedge
         )
@@ -163,7 +163,7 @@ class Samples:
     # --- a look at single samples -------------------------------------------------------------------------------------
 
     def named(self, error: OpError, sample: int) -> OpError:
-        """Return the error of a sample with the name of its file, which is what people look for."""
+        """Return the error of a sample with the name of its file, which users need."""
         name = self.name_of(sample)
         is_named = name is None or name in error.problem
         if is_named and error.sample in (None, sample):
@@ -176,23 +176,23 @@ class Samples:
         return told
 
     def name_of(self, sample: int) -> str | None:
-        """Return the id of a sample, if some source gives it soon."""
+        """Return the id of a sample, if a source gives it soon."""
         reply = self._glance(sample)
         name = None if reply is None else reply.columns.get("id")
         return None if name is None else str(name)
 
     def first_file(self) -> bytes | None:
-        """Return the bytes of the first sample, if they can be had now."""
+        """Return the bytes of the first sample, if they are available now."""
         reply = self._glance(0) if len(self) else None
         return None if reply is None or reply.error is not None or reply.cut != RAW else bytes(reply.payload)
 
     def first_sample(self) -> Reply | None:
-        """Return the first sample as it is stored, with its fields and columns, if it can be had now."""
+        """Return the first sample raw, with its fields and columns, if it is available now."""
         reply = self._glance(0, self.columns, self.fields) if len(self) else None
         return None if reply is None or reply.error is not None or reply.cut != RAW else reply
 
     def _glance(self, sample: int, columns: tuple[str, ...] = ("id",), fields: tuple[str, ...] = ()) -> Reply | None:
-        """Return a sample as it is, if some source gives it soon; nothing is counted or tried again."""
+        """Return a sample raw, if a source gives it soon; nothing is counted or retried."""
         request = replace(self.request(0, [sample]), cuts=(RAW,), firsts=(), columns=columns, fields=fields)
         for number in self.sources.holders_of(sample):
             try:
@@ -223,7 +223,7 @@ class _Samples(Errand):
             machine.reroute(self._assignment.are_relayed(np.asarray(self._row, np.int64)))
 
     def _watching(self, ask: Ask) -> Watcher | None:
-        """Return who watches a request; nobody has to know of the fallback, where there is no link and no node."""
+        """Return the watcher of a request; None for the fallback, which has neither link nor node."""
         return None if self._samples.sources.is_fallback(ask.source) else self._watcher
 
     def send(self, ask: Ask) -> Fetch:
@@ -269,12 +269,12 @@ class _Samples(Errand):
 
 
 def _in_threads(driver: Driver, count: int) -> Iterator[tuple[int, Reply]]:
-    """Yield replies that threads fetch, so that another source can be asked while one of them waits."""
+    """Yield replies fetched by threads, so that another source can be asked while one of them waits."""
     arrived: queue.SimpleQueue[tuple[int, Reply] | BaseException | None] = queue.SimpleQueue()
 
     def work() -> None:
         driver.fetch(crew.is_done, lambda *item: arrived.put(item), crew.staff)
-        arrived.put(None)  # whoever waits looks whether the machine has given up
+        arrived.put(None)  # the waiting thread checks whether the machine has given up
 
     crew = Crew("sophon-fetch", work, lambda: driver.machine.calls, arrived.put)
     try:

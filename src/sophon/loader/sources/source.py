@@ -1,10 +1,10 @@
-"""One of several places that hold the same data set, or parts of one.
+"""One of several sources that hold the same data set, or parts of one.
 
 Invariants 1 and 3 make one holder of a sample as good as another: any of them may answer any request, with any cut, and
-the tensors are the same. What is left to see to is that a node really holds the same data set, or is asked for a sample
-by the index that it has there; and that it is asked only for cuts that give the same bits there as here.
+the tensors are the same. What remains is to make sure that a node really holds the same data set, or is asked for a
+sample by its own index; and that it is asked only for cuts that give the same bits there as here.
 
-Concurrency: a source may be used by several threads; two that open it at once find the same.
+Concurrency: a source may be used by several threads; two that open it at once get the same result.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Source(Transport):
     """A storage node among several.
 
     Args:
-        inner: How to reach it.
-        pipeline: What is divided.
+        inner: Transport to the node.
+        pipeline: The pipeline to divide.
     """
 
     def __init__(self, inner: Transport, pipeline: Pipeline) -> None:
@@ -42,15 +42,15 @@ class Source(Transport):
         self._inner = inner
         self._pipeline = pipeline
         self._opened: Opened | None = None
-        self._most: int | None = None  # ops that give the same bits there; None until somebody asks for a cut
-        self._most_behind: int | None = None  # the same of the node behind a relay
-        self.may_hold_a_part = False  # of what was opened at the fallback, while no node answered
-        self._holding: Holding | None = None  # None where it holds everything, in the same order
+        self._most: int | None = None  # ops that give the same bits there; None until a cut is requested
+        self._most_behind: int | None = None  # the same for the node behind a relay
+        self.may_hold_a_part = False  # fingerprint from the fallback, opened while no node answered
+        self._holding: Holding | None = None  # None if it holds everything, in the same order
         self._labels: NDArray[np.int64] | None = None
 
     @property
     def opened(self) -> Opened | None:
-        """What the node has said it has; None if it was not asked yet."""
+        """The node's description of its data set; None if it has not been asked yet."""
         return self._opened
 
     def open(self, pipeline: Pipeline) -> Opened:
@@ -109,13 +109,13 @@ class Source(Transport):
         return self._holding
 
     def hold(self, holding: Holding, labels: NDArray[np.int64] | None, opened: Opened | None = None) -> None:
-        """Take note of which samples the node holds.
+        """Record which samples the node holds.
 
         Args:
-            holding: What their indexes are in the whole data set, and at the node.
-            labels: Label of every sample of the whole data set: a node numbers the classes that it has itself. None to
-                take labels as they are there.
-            opened: What the node has said that it has, to somebody else.
+            holding: Their indexes in the whole data set, and at the node.
+            labels: Label of every sample of the whole data set, since a node numbers only its own classes. None to use
+                the node's labels.
+            opened: The node's description, if another part of the program has asked for it.
         """
         self._holding, self._labels = holding, labels
         self._opened = self._opened or opened
@@ -125,7 +125,7 @@ class Source(Transport):
         return self._inner.listing(opened)
 
     def file_sizes(self, samples: int, fields: tuple[str, ...] = ()) -> NDArray[np.int64] | None:
-        """Return what the node says, once it is known to hold the same data set."""
+        """Return the sizes from the node, once it is known to hold the same data set."""
         return None if self._opened is None else self._inner.file_sizes(samples, fields)
 
     def _checked(self, fingerprint: str) -> Opened:
@@ -147,7 +147,7 @@ class Source(Transport):
 
 
 class _PiecesFetch(Fetch):
-    """A request in pieces, as large as one node of several takes; where it fails, the error says which node."""
+    """A request split into pieces that the node accepts; errors name the node."""
 
     def __init__(
         self,
@@ -174,13 +174,13 @@ class _PiecesFetch(Fetch):
             asked = replace(request, samples=request.samples[piece], cuts=request.cuts[piece], keys=keys)
             asked = replace(asked, firsts=request.firsts[piece]) if request.firsts else asked
             fetch = self._piece = self._inner.fetch(asked, self._timeout_s)
-            if self._is_cancelled:  # asked last, since whoever cancels looks for it
+            if self._is_cancelled:  # set last, since `cancel` looks for it
                 return
             before = self._before
             try:
                 for reply in fetch:
                     if self._labels is not None:
-                        # A sample that comes again in an epoch has a key beyond all indexes.
+                        # A sample that is repeated in an epoch has a key beyond all indexes.
                         reply.label = int(self._labels[asked.keys[reply.position] % len(self._labels)])
                     reply.position += start
                     self.clock = before + fetch.clock if start else fetch.clock
@@ -201,7 +201,7 @@ class _PiecesFetch(Fetch):
 
 
 class Fallback(Source):
-    """The path to fall back on: raw files, and all ops run here."""
+    """The fallback path: raw files, and all ops run here."""
 
     def fetch(self, request: Request, timeout_s: float) -> Fetch:
         """Read samples."""
@@ -218,13 +218,13 @@ class _FallbackFetch(Fetch):
         for reply in self._inner:
             self.clock = self._inner.clock
             if isinstance(reply.error, StoreError) and not self._is_there():
-                # All of it is gone, as the nodes are: no reason yet to call the sample bad.
-                raise RetryableError(f"there is nothing at the fallback {self._path} any more")
+                # The whole fallback is gone, like the nodes: no reason yet to call the sample bad.
+                raise RetryableError(f"the fallback {self._path} no longer exists")
             yield reply
 
     def _is_there(self) -> bool:
         try:
-            # Where a disk was unmounted, an empty folder is left. A pattern of shards is looked for in its folder.
+            # An unmounted disk leaves an empty folder. A pattern of shards is searched for in its folder.
             folder = self._path if self._path.is_dir() else self._path.parent
             return self._path.is_file() or any(folder.iterdir())
         except OSError:
@@ -235,17 +235,17 @@ class _FallbackFetch(Fetch):
 
 
 def check_same(opened: Opened, fingerprint: str, address: str) -> None:
-    """Raise unless a source holds the data set that the run began with."""
+    """Raise unless a source holds the data set that the run started with."""
     if opened.fingerprint != fingerprint:
         raise ConfigError(
-            f"{address} holds another data set ({opened.fingerprint}) than the others ({fingerprint}): other files, "
-            "sizes or labels; copy the same files there, or leave it out. If it holds a part of the data set, and did "
-            "not answer when the data set was opened, start the run anew"
+            f"{address} holds a different data set ({opened.fingerprint}) than the others ({fingerprint}): different "
+            "files, sizes or labels; copy the same files there, or leave it out. If it holds a part of the data set, "
+            "and did not answer when the data set was opened, start the run again"
         )
 
 
 def explained(error: Error, address: str, remedy: str = "") -> Error:
-    """Return an error with the address of who it came from, if it does not say so, and with what to do."""
+    """Return an error with the address of its origin, if not included, and what to do."""
     if address in str(error) and not remedy:
         return error
     text = str(error) if address in str(error) else f"{address}: {error}"

@@ -1,7 +1,7 @@
-"""Where samples come from: storage nodes that hold copies or parts of a data set, and maybe a path to fall back on.
+"""Where samples come from: storage nodes with copies or parts of a data set, and possibly a fallback path.
 
-Keeps what is known of them from one epoch to the next, and opens the data set: at the first that answers, and then at
-all others (`census`).
+Keeps what is known about them from one epoch to the next, and opens the data set: at the first source that answers, and
+then at all others (`census`).
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ Row = Sequence[int] | NDArray[np.int64]
 
 
 class FallbackWarning(UserWarning):
-    """No storage node answers, and samples are read from the path to fall back on; the tensors are the same."""
+    """No storage node answers, and samples are read from the fallback path; the tensors are the same."""
 
 
 def addresses_of(data: Address) -> list[str]:
-    """Return the addresses that a user gives: one, a path, or several of nodes with copies or parts of a data set."""
+    """Return the addresses that a user gives: one node, a path, or several nodes with copies or parts of a data set."""
     if isinstance(data, str | PathLike):
         return [str(fspath(data))]
     if not isinstance(data, Sequence) or not data or not all(isinstance(one, str) for one in data):
@@ -66,8 +66,8 @@ def transport_to(address: str, credentials: Credentials | None = None, deadline_
 
     Args:
         address: Address of the data set.
-        credentials: What to show to the node.
-        deadline_s: Deadline of whoever uses it; nothing takes longer to be noticed.
+        credentials: Credentials for the node.
+        deadline_s: Deadline of the caller, within which any failure is noticed.
     """
     if scheme_of(address) is None or is_address(address):
         return open_path(address)
@@ -75,15 +75,15 @@ def transport_to(address: str, credentials: Credentials | None = None, deadline_
 
 
 class Sources:
-    """The nodes, numbered from 0, and behind them the fallback, if there is one.
+    """The nodes, numbered from 0, followed by the fallback, if there is one.
 
     Args:
-        nodes: How to reach them.
+        nodes: Transports to the nodes.
         fallback: Path of the same files.
-        pipeline: What is divided.
-        url: What to call all of them in messages.
+        pipeline: The pipeline to divide.
+        url: Name of all of them for messages.
         deadline_s: How long nothing may come before an error is raised.
-        has_parts: Whether nodes hold different samples for sure.
+        has_parts: Whether nodes are known to hold different samples.
     """
 
     def __init__(
@@ -103,13 +103,13 @@ class Sources:
         self._deadline_s = deadline_s
         self._warned = False
         self._kept: Standings | None = None
-        self._union: Union | None = None  # None where all hold the same
+        self._union: Union | None = None  # None if all hold the same
         self._holders: tuple[tuple[int, ...], ...] = (tuple(range(self.nodes)),)
         self._names = tuple(node.address for node in nodes)
         self._all = list(nodes)
         self._pipeline = pipeline
         self._visitor: threading.Thread | None = None
-        self._sources: list[Source] = []  # the same nodes, without what is put in front of them
+        self._sources: list[Source] = []  # the same nodes, without caches in front of them
         self._fallback: Fallback | None = None
         if self.nodes > 1 or fallback is not None or has_parts:
             self._sources = [Source(node, pipeline) for node in nodes]
@@ -140,10 +140,10 @@ class Sources:
     def cores(self, first: Opened) -> float:
         """Return how many cores for ops all nodes have together.
 
-        Nodes are asked when they are first needed; until then one has as many as the mean of those that were.
+        Nodes are asked when they are first needed; until then the mean of the others is assumed.
 
         Args:
-            first: What the source has said that the data set was opened at.
+            first: The answer of the source at which the data set was opened.
         """
         relays = self.relays
         told = [c for number, c in enumerate(self.cores_of_nodes) if c is not None and number not in relays]
@@ -180,7 +180,7 @@ class Sources:
 
     @property
     def cores_of_nodes(self) -> list[float | None]:
-        """How many cores for ops each node has; None for one that was not asked yet, or stands alone."""
+        """How many cores for ops each node has; None for one that has not been asked yet, or is the only one."""
         opened = [source.opened for source in self._sources]
         return [None if one is None else one.cores for one in opened] or [None] * self.nodes
 
@@ -191,16 +191,16 @@ class Sources:
 
     @property
     def labels(self) -> NDArray[np.int64] | None:
-        """Label of every sample, where nodes number their classes themselves; None where labels are as nodes say."""
+        """Label of every sample, if nodes number their classes separately; None if the nodes' labels are used."""
         return None if self._union is None else self._union.labels
 
     def divided(self, samples: int) -> tuple[NDArray[np.int64], tuple[tuple[int, ...], ...]]:
-        """Return the part of each of so many samples, and the numbers of the nodes that hold each part."""
+        """Return the part of each sample, and the numbers of the nodes that hold each part."""
         part_of = np.zeros(samples, np.int64) if self._union is None else self._union.part_of.astype(np.int64)
         return part_of, self._holders
 
     def holdings(self, opened: Opened) -> list[tuple[Holding, Opened]]:
-        """Return what each node holds of a data set, and has said that it has."""
+        """Return what each node holds of a data set, and its description."""
         everything = Holding(np.arange(opened.samples))
         if not self._sources:
             return [(everything, opened)]
@@ -212,27 +212,27 @@ class Sources:
         return [*self._holders[part], *([self.nodes] if self.has_fallback else [])]
 
     def file_sizes(self, samples: int, fields: tuple[str, ...] = ()) -> NDArray[np.int64] | None:
-        """Return the bytes of every sample's file, as the first node says that can; None if none does.
+        """Return the size of every sample's file, from the first node that reports it; None if none does.
 
         Args:
-            samples: How many there are.
+            samples: Number of samples.
             fields: Names of the fields that are sent besides the first.
         """
         if self._union is not None:
             return self._union.sizes
         for node in self._all[: self.nodes]:
-            with suppress(Error):  # a plan is made without them, if not as good a one
+            with suppress(Error):  # a plan is made without them, though not as good a one
                 found = node.file_sizes(samples, fields)
                 if found is not None:
                     return found
         return None
 
     def wrap(self, wrapper: Callable[[Transport], Transport]) -> None:
-        """Put something in front of every source."""
+        """Wrap every source, for example with a cache."""
         self._all = [wrapper(source) for source in self._all]
 
     def config(self, **more: Any) -> MachineConfig:
-        """Return what the machine has to know, for these sources."""
+        """Return the machine's configuration for these sources."""
         return MachineConfig(deadline_s=self._deadline_s, nodes=self.nodes, has_fallback=self.has_fallback, **more)
 
     def machine(
@@ -245,7 +245,7 @@ class Sources:
         sizes: Sequence[int] | None = None,
         is_relayed: NDArray[np.bool_] | None = None,
     ) -> Machine:
-        """Return a machine that knows who holds what, and what the one before has learned of the sources; see `keep`.
+        """Return a machine that knows who holds what, and what the previous one learned about the sources; see `keep`.
 
         Args:
             row: Samples in the order they are wanted.
@@ -267,17 +267,17 @@ class Sources:
         return Machine(len(row), batch_size, config, size_bytes, now_s, seed, standings, sizes, latest, parts)
 
     def keep(self, machine: Machine) -> None:
-        """Keep what a machine has learned of the sources for the next one."""
+        """Keep what a machine has learned about the sources for the next one."""
         self._kept = machine.standings
 
     def open(self, pipeline: Pipeline) -> Opened:
         """Open the data set at the first source that answers, until the deadline: a trainer may start before its node.
 
-        Where there are several nodes, all of them are asked then, and found to hold copies or parts.
+        If there are several nodes, all of them are then asked whether they hold copies or parts.
 
         Raises:
-            ConfigError: The fallback holds another data set, or what nodes hold does not fit together.
-            UnavailableError: No source answers, or one does not that may hold samples of its own.
+            ConfigError: The fallback holds another data set, or the nodes' contents do not fit together.
+            UnavailableError: No source answers, or one that may hold unique samples does not.
         """
         opening = _Opening(self._all, pipeline, self.absences)
         machine = self.machine([0], 1, self.config(), 0)
@@ -304,7 +304,7 @@ class Sources:
         raise explain(error, self.url)
 
     def warn_of_fallback(self, note: str = "", *, stacklevel: int) -> None:
-        """Tell the user, once, that samples are read from the path to fall back on."""
+        """Tell the user, once, that samples are read from the fallback path."""
         if self._warned:
             return
         self._warned = True
@@ -318,7 +318,7 @@ class Sources:
 
 
 class _Opening(Errand):
-    """Opens a data set at the source that a machine names."""
+    """Opens a data set at the source chosen by a machine."""
 
     def __init__(self, sources: Sequence[Transport], pipeline: Pipeline, absences: Absences) -> None:
         self._sources = sources

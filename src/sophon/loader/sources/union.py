@@ -1,8 +1,8 @@
-"""One data set out of what several sources hold: who has which sample, and what its index is.
+"""Combines the contents of several sources into one data set: who has which sample, and its index.
 
 A sample's index is its place among all ids, sorted, whoever holds it; for folders, sorted as torchvision sorts them. So
 order, random ops, state and fingerprint do not depend on how a data set is divided: moving a part changes nothing. A
-folder that is spread over nodes has the fingerprint that it would have in one piece.
+folder spread over nodes has the same fingerprint as in one piece.
 
 Class folders may exist on some nodes only; labels are numbered over all of them.
 """
@@ -31,7 +31,7 @@ class Holding:
 
     Args:
         indexes: Indexes of its samples in the whole data set, ascending.
-        own: The index that each of them has at the source; None if these are 0, 1, 2 ….
+        own: The index of each of them at the source; None if these are 0, 1, 2 ….
     """
 
     indexes: Indexes
@@ -62,7 +62,7 @@ class Union:
         sizes: Bytes of every sample's file.
         labels: Label of every sample; None if there are none.
         part_of: The part of every sample.
-        holders: For each part the sources that hold it, by their place among the listings.
+        holders: The sources that hold each part, by their position among the listings.
         holdings: What each source holds.
     """
 
@@ -80,10 +80,10 @@ class Union:
 
 @dataclass(frozen=True, eq=False)
 class Told:
-    """What a source has told of itself.
+    """What a source has reported.
 
     Args:
-        name: What to call it in messages.
+        name: Its name for messages.
         listing: Its samples.
         classes: Names of its classes.
     """
@@ -103,10 +103,10 @@ def unite(told: Sequence[Told]) -> Union:
     if len({one.kind for one in listings if len(one)}) > 1:
         raise ConfigError(f"the nodes hold data sets of different kinds: {_each(told, lambda one: one.listing.kind)}")
     if len({one.kept is None for one in listings if len(one)}) > 1:
-        raise ConfigError("samples have boxes or the like on some nodes only; serve the same everywhere")
+        raise ConfigError("only some nodes have boxes or other targets; serve the same everywhere")
     if len({one.labels is None for one in listings if len(one)}) > 1:
         has_labels = _each(told, lambda one: "without labels" if one.listing.labels is None else "with labels")
-        raise ConfigError(f"samples have labels on some nodes only: {has_labels}")
+        raise ConfigError(f"only some nodes have labels: {has_labels}")
     classes, labels = _labels(told)
     ids = pa.concat_arrays([one.ids for one in listings])
     sizes = np.concatenate([one.sizes for one in listings])
@@ -134,10 +134,10 @@ def unite(told: Sequence[Told]) -> Union:
 
 
 def _order(ids: pa.LargeStringArray, kind: str) -> Any:
-    """Return the order of ids: of their bytes; in folders as torchvision has it: by class, folder and name."""
+    """Return the order of ids: by their bytes; in folders as in torchvision, by class, folder and name."""
     keys = ids
     if kind == "folder":
-        # With a byte between the three that no name can hold, and that sorts before all others.
+        # With a byte between the three that no name can contain, and that sorts before all others.
         keys = pc.replace_substring_regex(ids, r"(?s)^([^/]*)((?:/.*)?)/([^/]*)$", "\\1\0\\1\\2\0\\3")
     return pc.sort_indices(keys.cast(pa.large_binary())).to_numpy()
 
@@ -151,12 +151,10 @@ def _labels(told: Sequence[Told]) -> tuple[tuple[str, ...], Indexes | None]:
     if len(names) <= 1:
         return next(iter(names), ()), np.concatenate(found)
     if not all(names):
-        raise ConfigError(
-            f"classes have names on some nodes only: {_each(told, lambda one: f'{len(one.classes):,} names')}"
-        )
+        raise ConfigError(f"only some nodes have class names: {_each(told, lambda one: f'{len(one.classes):,} names')}")
     if any(list(one) != sorted(set(one)) for one in names):
         raise ConfigError(
-            "the nodes number their classes in different ways, and not by name; use the same class names, in the same "
+            "the nodes number their classes differently, and not by name; use the same class names, in the same "
             f"order, everywhere: {_each(told, lambda one: f'{len(one.classes):,} names')}"
         )
     classes = tuple(sorted(set().union(*names)))
@@ -167,7 +165,7 @@ def _labels(told: Sequence[Told]) -> tuple[tuple[str, ...], Indexes | None]:
         assert labels is not None
         table = np.array([*(number[name] for name in one.classes), NO_LABEL], np.int64)
         if len(labels) and not (labels.min() >= NO_LABEL and labels.max() < len(one.classes)):
-            raise ConfigError(f"{one.name} has labels that are none of its {len(one.classes):,} classes")
+            raise ConfigError(f"{one.name} has labels outside its {len(one.classes):,} classes")
         renumbered.append(table[labels])
     return classes, np.concatenate(renumbered)
 
@@ -180,13 +178,13 @@ def _check(
     source: Indexes,
     columns: Mapping[str, Indexes | None],
 ) -> None:
-    """Raise where a source has an id twice, or two sources have something else under the same one."""
+    """Raise if a source has an id twice, or two sources have different data under the same id."""
     twice = np.flatnonzero((index[1:] == index[:-1]) & (source[1:] == source[:-1]))
     if len(twice):
         row = int(twice[0])
         raise ConfigError(
-            f"{told[source[row]].name} has several samples named {ids[row].as_py()!r}; only a data set whose ids are "
-            "all different can be put together from parts"
+            f"{told[source[row]].name} has several samples named {ids[row].as_py()!r}; only a data set with unique "
+            "ids can be combined from parts"
         )
     for what, values in columns.items():
         if values is None:
@@ -219,9 +217,7 @@ def _parts(samples: int, holdings: Sequence[Holding]) -> tuple[NDArray[np.uint16
         holders = [(*holders[at // 2], *([number] if at % 2 else [])) for at in used.tolist()]
         part_of = place[split]
     if len(holders) > np.iinfo(np.uint16).max:
-        raise ConfigError(
-            f"the nodes hold the samples in {len(holders):,} combinations; at most 65,535 can be told apart"
-        )
+        raise ConfigError(f"the nodes hold the samples in {len(holders):,} combinations; at most 65,535 are supported")
     return part_of.astype(np.uint16), tuple(holders)
 
 

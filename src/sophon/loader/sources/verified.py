@@ -1,9 +1,8 @@
-"""A transport that finds out whether a node sends what it should.
+"""A transport that checks what a node sends.
 
-What is sent as it is, is compared with the digest of its file. What a node has worked on is compared with what comes of
-the file itself, which is asked for and compared with its digest first. That costs the file's bytes on the link and its
-ops on the trainer, so it is done for a share of the samples unless the user wants all of them checked. Which ones, the
-node cannot know.
+Raw samples are compared with the digest of their file. Processed samples are compared with the result computed from the
+file itself, which is requested and compared with its digest first. That costs the file's bytes on the link and its ops
+on the trainer, so only a share of the samples is checked unless the user wants all. The node cannot know which ones.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from sophon.pipeline import Pipeline
 from sophon.pipeline.probe import bits_of
 from sophon.store.digests import Digests
 
-_SHARES = {"sampled": (1 / 32, 1 / 1024), "all": (1.0, 1.0)}  # of files, and of what was made of one
+_SHARES = {"sampled": (1 / 32, 1 / 1024), "all": (1.0, 1.0)}  # share of raw files, and of processed samples
 
 
 @dataclass(frozen=True)
@@ -34,9 +33,8 @@ class Verify:
     """How replies of nodes are checked.
 
     Args:
-        digests: File of digests, made by ``sophon index --digests FILE`` where the data are trusted.
-        samples: Which are checked: "sampled", one in 32 of the files and one in 1,024 of what was made of a file,
-            or "all".
+        digests: File of digests, made with ``sophon index --digests FILE`` where the data are trusted.
+        samples: Which are checked: "sampled", one in 32 raw files and one in 1,024 processed samples, or "all".
     """
 
     digests: str | PathLike[str]
@@ -52,9 +50,9 @@ class VerifiedTransport(Transport):
 
     Args:
         inner: Where samples come from.
-        digests: What their files should be.
+        digests: Digests of their files.
         samples: Which samples are checked.
-        pipeline: What is done to them.
+        pipeline: Their pipeline.
     """
 
     def __init__(self, inner: Transport, digests: Digests, samples: str, pipeline: Pipeline) -> None:
@@ -79,9 +77,9 @@ class VerifiedTransport(Transport):
         return self.inner.listing(opened)
 
     def fetch(self, request: Request, timeout_s: float) -> Fetch:
-        """Ask the other transport, and look at what it gives."""
+        """Ask the other transport, and check its replies."""
         if request.fields:
-            raise ConfigError("verify: samples of several fields cannot be checked; leave it out")
+            raise ConfigError("verify: samples with several fields cannot be checked; leave it out")
         return _VerifiedFetch(self, request, timeout_s)
 
     def close(self) -> None:
@@ -89,16 +87,16 @@ class VerifiedTransport(Transport):
         self.inner.close()
 
     def check(self, reply: Reply, request: Request, timeout_s: float) -> None:
-        """Raise `ProtocolError` if a reply is looked at and is not what it should be."""
+        """Raise `ProtocolError` if a reply is selected for checking and is wrong."""
         share = self.shares[0 if reply.cut == RAW else 1]
         if reply.error is not None or (share < 1 and self._random.random() >= share):
             return
         data = reply.payload if reply.cut == RAW else self._file(request, reply.position, timeout_s)
-        # A sample that comes again in an epoch has a key of its own: its index, and the number of samples once more.
+        # A repeated sample in an epoch has a larger key: its index plus the number of samples.
         sample = int(request.key(reply.position).sample) % max(1, len(self.digests))
         problem = self.digests.problem(sample, data, reply.label)
         if problem is None and reply.cut != RAW and not self._is_made_of(reply, data, request):
-            problem = f"{reply.cut}, which is not what its file gives"
+            problem = f"{reply.cut}, which does not match its file"
         if problem is not None:
             raise ProtocolError(f"{self.address} lied about sample {sample}: it sent {problem}")
 
@@ -109,10 +107,10 @@ class VerifiedTransport(Transport):
             if reply.error is not None:
                 raise reply.error
             return bytes(reply.payload)
-        raise ProtocolError(f"{self.address} did not send the file of a sample that it had worked on")
+        raise ProtocolError(f"{self.address} did not send the file of a sample that it had processed")
 
     def _is_made_of(self, reply: Reply, data: Payload, request: Request) -> bool:
-        """Return whether the rest of the ops gives the same bits for what was sent as for the file."""
+        """Return whether the remaining ops give the same bits for the reply as for the file."""
         key, stop = request.key(reply.position), self.pipeline.first_call
         theirs = finish_payload(self.pipeline, reply.payload, key, reply.cut, stop)
         try:
@@ -122,7 +120,7 @@ class VerifiedTransport(Transport):
                 made = make_payload(self.pipeline, bytes(data), key, reply.cut)
                 ours = finish_payload(self.pipeline, made, key, reply.cut, stop)
         except OpError:
-            return False  # an honest node would not have made anything of it either
+            return False  # an honest node could not have processed it either
         return bits_of(theirs) == bits_of(ours)
 
 

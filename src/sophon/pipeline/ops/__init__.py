@@ -1,4 +1,4 @@
-"""The ops that sophon brings along, one file per family. This list is the table that `registry.OPS` is made of."""
+"""The built-in ops, one file per family. `registry.OPS` is built from this list."""
 
 from sophon.pipeline.ops.affine import RandomAffine, RandomRotation
 from sophon.pipeline.ops.augment import RandAugment, TrivialAugmentWide

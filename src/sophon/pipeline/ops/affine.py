@@ -35,8 +35,8 @@ class AffineMap:
     def inverse(self, centre: Sequence[float], api: str = "v1") -> tuple[float, ...]:
         """Return the six coefficients that take a point of the result back into the picture.
 
-        The order of the operations is torchvision's: another order rounds otherwise, and other pixels are picked. It
-        has two of them.
+        The order of the operations is torchvision's: another order rounds differently and picks other pixels.
+        torchvision has two such orders.
         """
         turn, shear_x, shear_y = (math.radians(x) for x in (self.angle, *self.shear))
         (cx, cy), (tx, ty) = centre, self.translate
@@ -115,7 +115,7 @@ class RandomRotation(ImageOp):
     Args:
         degrees: x for -x … x, or (smallest, largest) angle, counter-clockwise.
         interpolation: "nearest", "bilinear" or "bicubic".
-        expand: Grow the result so that all of the picture fits.
+        expand: Enlarge the result so that the whole picture fits.
         center: (x, y) to turn about; by default the middle.
         fill: Colour outside the picture: one number or one per channel.
     """
@@ -146,7 +146,7 @@ class RandomRotation(ImageOp):
         """Return an image of the size that this angle gives."""
         if not self.expand:
             return self.output(spec)
-        # Pillow rounds in a way of its own; to ask it costs less than an interpolation.
+        # Pillow has its own rounding; asking it costs less than an interpolation.
         turned = Image.new("L", (spec.width, spec.height)).rotate(params, expand=True, center=self.center)
         return image(turned.height, turned.width, spec.channels)
 

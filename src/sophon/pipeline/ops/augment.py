@@ -29,7 +29,7 @@ class _Style:
     fill: checks.Fill
 
     def shear(self, picture: Image.Image, x: float, y: float) -> Image.Image:
-        # The published magnitude is the matrix entry; torchvision passes it on as an angle, about the corner.
+        # The published magnitude is the matrix entry; torchvision passes it on as an angle about the corner.
         angles = (math.degrees(math.atan(x)), math.degrees(math.atan(y)))
         return affine(picture, AffineMap(shear=angles), self.interpolation, self.fill, centre=(0, 0))
 
@@ -57,21 +57,21 @@ ADJUSTMENTS: dict[str, Callable[[Image.Image, float, _Style], Image.Image]] = {
     "Equalize": lambda picture, _, __: tone.equalize(picture),
     "Invert": lambda picture, _, __: tone.invert(picture),
 }
-_NAMES = tuple(ADJUSTMENTS)[:14]  # all but Invert, which only AutoAugment has; the draws depend on the order
-SIGNED = frozenset(_NAMES[1:10])  # all from ShearX to Sharpness go both ways
+_NAMES = tuple(ADJUSTMENTS)[:14]  # all except Invert, which only AutoAugment has; the draws depend on this order
+SIGNED = frozenset(_NAMES[1:10])  # all from ShearX to Sharpness are signed
 APIS = ("v1", "v2")  # torchvision's two sets of transforms, whose solarize thresholds differ in the last bit
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Where the range of each adjustment's magnitude ends.
+    """The upper end of each adjustment's magnitude range.
 
     Args:
         shear: Largest matrix entry.
         translate: Largest shift in pixels (right, down).
         rotate: Largest angle in degrees.
         blend: Largest change of a factor: Brightness, Color, Contrast, Sharpness.
-        bits: How many bits Posterize keeps at most, and how many fewer at the end of its range.
+        bits: Most bits that Posterize keeps, and how many fewer it keeps at the end of its range.
     """
 
     shear: float
@@ -81,12 +81,12 @@ class Ends:
     bits: tuple[int, int]
 
     def magnitude(self, name: str, bin_index: int, bins: int, api: str) -> float:
-        """Return the unsigned magnitude of an adjustment, of one bin out of several."""
+        """Return the unsigned magnitude of an adjustment for one of its bins."""
         if name == "Posterize":
             most, span = self.bits
             return float(most - round(float(np.float32(bin_index) / np.float32((bins - 1) / span))))
         if name == "Solarize":
-            # v2 scales a share of 1, which is a little above the whole number that v1 has: one value is not inverted.
+            # v2 scales a fraction of 1, which ends up slightly above v1's whole number, so one value is not inverted.
             return linspace(255.0, 0.0, bins, bin_index) if api == "v1" else 255.0 * linspace(1.0, 0.0, bins, bin_index)
         return linspace(0.0, self._end(name), bins, bin_index) if name in SIGNED else 0.0
 
@@ -127,11 +127,11 @@ class RandAugment(Augment):
 
     Args:
         num_ops: How many adjustments, one after the other.
-        magnitude: Which of the bins, 0 … num_magnitude_bins - 1.
+        magnitude: Index of the bin, 0 … num_magnitude_bins - 1.
         num_magnitude_bins: How many bins each range is divided into.
         interpolation: "nearest", "bilinear" or "bicubic".
         fill: Colour outside the picture: one number or one per channel.
-        api: Whose bits: torchvision's "v1" or "v2" transform.
+        api: Which bits to reproduce: torchvision's "v1" or "v2" transform.
     """
 
     num_ops: int = 2
@@ -172,7 +172,7 @@ class TrivialAugmentWide(Augment):
         num_magnitude_bins: How many bins each range is divided into.
         interpolation: "nearest", "bilinear" or "bicubic".
         fill: Colour outside the picture: one number or one per channel.
-        api: Whose bits: torchvision's "v1" or "v2" transform.
+        api: Which bits to reproduce: torchvision's "v1" or "v2" transform.
     """
 
     num_magnitude_bins: int = 31

@@ -1,4 +1,4 @@
-"""AutoAugment: two adjustments of a learned list, each with its own chance."""
+"""AutoAugment: two adjustments from a learned list, each with its own probability."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class AutoAugment(Augment):
         policy: The data set that the list was learned on: "imagenet", "cifar10" or "svhn".
         interpolation: "nearest", "bilinear" or "bicubic".
         fill: Colour outside the picture: one number or one per channel.
-        api: Whose bits: torchvision's "v1" or "v2" transform.
+        api: Which bits to reproduce: torchvision's "v1" or "v2" transform.
     """
 
     policy: str = "imagenet"

@@ -1,9 +1,9 @@
-"""Gaussian blur with torchvision's bits; `bell` has its weights.
+"""Gaussian blur with torchvision's bits; `bell` computes the weights.
 
-The convolution runs in the optional extension `_blur` where it was built, and has given the bits of NumPy on a few
-made-up pictures in this process; else in NumPy.
+The convolution runs in the optional extension `_blur` where it was built and has reproduced NumPy's bits on a few
+synthetic pictures in this process; otherwise in NumPy.
 
-Concurrency: pure functions; the check runs once per process, maybe in two threads at once, with the same outcome.
+Concurrency: pure functions; the check runs once per process, possibly in two threads at once, with the same outcome.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ else:
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-_MAX_KERNEL = 255  # pixels; the order in which `bell` adds is proved up to here
-_TRIES = 256  # at a standard deviation without doubt; with 9 pixels one in two is, with 33 one in twenty
+_MAX_KERNEL = 255  # pixels; the order in which `bell` adds is proven up to here
+_TRIES = 256  # attempts to draw an unambiguous standard deviation; with 9 pixels one in two is, with 33 one in twenty
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class GaussianBlur(ImageOp):
     Args:
         kernel_size: Odd number of pixels, or (across, down).
         sigma: Standard deviation in pixels, or (smallest, largest).
-        api: Whose bits: torchvision's "v1" or "v2" transform.
-        lanes: Numbers in a vector of the trainer's torch, 8 or 16; for v2.
+        api: Which bits to reproduce: torchvision's "v1" or "v2" transform.
+        lanes: How many numbers a vector of the trainer's torch holds, 8 or 16; for v2.
     """
 
     version: ClassVar[int] = 3
@@ -119,7 +119,7 @@ def _convolve_compiled(pixels: Bytes, kernel: bell.Floats) -> Bytes:
 
 @lru_cache(maxsize=1)
 def _has_numpys_bits() -> bool:
-    """Return whether the extension is there and gives what NumPy gives: wide and narrow kernels, colour and gray."""
+    """Return whether the extension exists and matches NumPy: wide and narrow kernels, colour and gray."""
     if compiled is None:
         return False
     noise = np.random.Generator(np.random.Philox(1))
@@ -137,7 +137,7 @@ def _has_numpys_bits() -> bool:
 
 
 def convolve_by_numpy(pixels: Bytes, kernel: bell.Floats) -> Bytes:
-    """Return what `convolve` does, by its definition.
+    """Return the result of `convolve`, computed by its definition.
 
     The definition is a chain of fused multiply-adds in float32, kernel row by kernel row, which is what torch's
     convolution runs. It is computed as a float64 product (exact: 8 bits by 24) plus the accumulator, rounded to

@@ -38,7 +38,7 @@ def saturation(picture: Image.Image, factor: float) -> Image.Image:
 
 
 def hue(picture: Image.Image, turn: float) -> Image.Image:
-    """Turn the colour circle by a share of -0.5 … 0.5; a gray picture stays as it is."""
+    """Rotate the colour circle by a fraction of -0.5 … 0.5; a gray picture is not changed."""
     if picture.mode == "L":
         return picture
     h, s, v = picture.convert("HSV").split()
@@ -90,7 +90,7 @@ class RandomGrayscale(ChanceOp):
 
 @dataclass(frozen=True)
 class RGB(ImageOp):
-    """Turn a gray picture into one with three equal channels; a coloured one stays as it is."""
+    """Turn a gray picture into one with three equal channels; a colour picture is not changed."""
 
     still: ClassVar[bool] = True
 
@@ -113,7 +113,7 @@ class ColorJitter(ImageOp):
         brightness: x for factors in 1 - x … 1 + x (not below 0), or (smallest, largest) factor.
         contrast: Likewise.
         saturation: Likewise.
-        hue: x ≤ 0.5 for a turn in -x … x, or (smallest, largest) turn.
+        hue: x ≤ 0.5 for a rotation in -x … x, or (smallest, largest) rotation.
     """
 
     version: ClassVar[int] = 2

@@ -1,4 +1,4 @@
-"""Crops: the centre, a random place, a random place and size."""
+"""Crops: of the centre, at a random place, or at a random place and of a random size."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from sophon.pipeline.rng import Rng
 from sophon.pipeline.spec import OTHER_MODES, Objects, Spec, image
 from sophon.pipeline.streams import Boxes, Numbers, Sizes, Streams, where, whole
 
-_TOO_SMALL = "Use pad_if_needed=True, a Resize before it, or a smaller crop."
+_TOO_SMALL = "Use pad_if_needed=True, put a Resize before it, or use a smaller crop."
 _TRIES = 10  # torchvision's number of attempts at a box that fits
 
 
 def crop(picture: Image.Image | Part, box: Box) -> Image.Image:
     """Return the part of the picture inside the box."""
-    picture, pillow_box = _located(picture, box)
+    picture, pillow_box = located(picture, box)
     return picture if pillow_box == (0, 0, *picture.size) else picture.crop(pillow_box)
 
 
-def _located(picture: Image.Image | Part, box: Box) -> tuple[Image.Image, PillowBox]:
-    """Return the picture that holds a box, and where in it the box lies."""
+def located(picture: Image.Image | Part, box: Box) -> tuple[Image.Image, PillowBox]:
+    """Return the picture that contains a box, and where in it the box lies."""
     top, left, height, width = box
     if not isinstance(picture, Image.Image | Part):
         raise not_a_picture("a crop", picture)
@@ -85,7 +85,7 @@ class SizedCrop(ImageOp):
 
 @dataclass(frozen=True)
 class CentralCrop(SizedCrop):
-    """A crop of the middle, after a border where the picture is smaller than the crop."""
+    """A crop of the middle; a picture smaller than the crop gets a border first."""
 
     def box_needed(self, spec: Spec, params: Params) -> Box | None:  # noqa: ARG002 - part of the contract
         """Return the box in the middle, if the picture is large enough."""
@@ -132,7 +132,7 @@ class RandomCrop(SizedCrop):
 
     Args:
         size: An integer for a square, or (height, width).
-        padding: Border added first, as in `Pad`; None for none.
+        padding: Border added first, as in `Pad`; None for no border.
         pad_if_needed: Pad a picture that is smaller than the crop instead of failing.
         fill: Colour of a constant border: one number or one per channel.
         padding_mode: "constant", "edge", "reflect" or "symmetric".
@@ -153,7 +153,7 @@ class RandomCrop(SizedCrop):
         )
 
     def output(self, spec: Spec) -> Spec:
-        """Return an image of the given size; a picture that is known to be too small is refused."""
+        """Return an image of the given size; a picture known to be too small is rejected."""
         height, width, _ = self._input(spec).shape
         check_border(self.name(), self.padding_mode, spec)
         if height is not None and width is not None and min(spare := self._spare(height, width)) < 0:
@@ -168,7 +168,7 @@ class RandomCrop(SizedCrop):
         return rng.below(spare[0] + 1), rng.below(spare[1] + 1)
 
     def _spare(self, height: int, width: int) -> tuple[int, int]:
-        """Return how much higher and wider a picture of this size is, with its borders, than the crop."""
+        """Return by how much the height and width of a picture with its borders exceed the crop."""
         height, width = self._padded(height, width)
         return height - self._size[0], width - self._size[1]
 
@@ -177,11 +177,11 @@ class RandomCrop(SizedCrop):
         return f"a crop of {width}×{height} does not fit a picture of {width + spare[1]}×{height + spare[0]}."
 
     def box_needed(self, spec: Spec, params: tuple[int, int]) -> Box | None:
-        """Return the box at the drawn place, if nothing is to be padded."""
+        """Return the box at the drawn place, if no padding is needed."""
         return None if self._borders(spec.height, spec.width) else (*params, *self._size)
 
     def boxes_needed(self, streams: Streams, sizes: Sizes) -> Boxes | None:
-        """Return the boxes at the drawn places of pictures that are not padded."""
+        """Return the boxes at the drawn places of pictures that need no padding."""
         return whole(sizes) if self.padding is not None else self._drawn_places(streams, sizes)
 
     def apply(self, value: Image.Image | Part, params: tuple[int, int]) -> Image.Image:
@@ -227,7 +227,7 @@ class _ResizedCrop(SizedCrop):
             raise ConfigError(f"{self._where('scale')}: expected a largest share above 0, got {self.scale!r}")
 
     def _draw_box(self, rng: Rng, spec: Spec) -> Box:
-        """Return the box to cut out; after ten misses the largest central one of a legal shape."""
+        """Return the box to cut out; after ten failed attempts, the largest central box of a legal shape."""
         height, width = spec.height, spec.width
         for _ in range(_TRIES):
             area = height * width * rng.uniform(*self.scale)
@@ -272,14 +272,19 @@ class _ResizedCrop(SizedCrop):
         w = np.where(wide, np.rint(height * self.ratio[1]), width).astype(np.int64)
         return (height - h) // 2, (width - w) // 2, h, w
 
+    @property
+    def resized_to(self) -> tuple[int, int]:
+        """Height and width of the result."""
+        return self._size
+
     def _resized(self, value: Image.Image | Part, box: Box, interpolation: str) -> Image.Image:
         """Return the part inside the box, resized.
 
-        Pillow's ``resize(box=…)`` would save a copy, but its filter reads pixels outside the box: other bits.
+        Pillow's ``resize(box=…)`` would save a copy, but its filter reads pixels outside the box and gives other bits.
         """
         height, width = self._size
         if interpolation == "bilinear":
-            return crop_and_resize(*_located(value, box), (width, height))
+            return crop_and_resize(*located(value, box), (width, height))
         return crop(value, box).resize((width, height), INTERPOLATIONS[interpolation])
 
 
@@ -321,7 +326,7 @@ class RandomResizedCrop(_ResizedCrop):
 
 @dataclass(frozen=True)
 class RandomResizedCropAndInterpolation(_ResizedCrop):
-    """Cut out and resize as `RandomResizedCrop` does, with an interpolation that is drawn too, as timm's namesake.
+    """Crop and resize like `RandomResizedCrop`, with a randomly drawn interpolation, as timm's namesake does.
 
     Args:
         size: Size of the result: an integer for a square, or (height, width).

@@ -18,11 +18,11 @@ from sophon.pipeline.streams import Boxes, Sizes, Streams
 
 @dataclass(frozen=True)
 class _Bordered(SizedCrop):
-    """A crop that gives a picture which is too small a border."""
+    """A crop that adds a border to a picture that is too small."""
 
     fill: checks.Fill = 0.0
     padding_mode: str = "constant"
-    modes: ClassVar[tuple[str, ...]] = ()  # timm's borders are for colours
+    modes: ClassVar[tuple[str, ...]] = ()  # timm's borders are only for colour pictures
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,7 +48,7 @@ class CenterCropOrPad(_Bordered, CentralCrop):
 
 @dataclass(frozen=True)
 class RandomCropOrPad(_Bordered):
-    """Cut a random place out of a picture; where the picture is smaller, put it at a random place between borders.
+    """Cut a random place out of a picture; a smaller picture is placed at random between borders.
 
     Args:
         size: An integer for a square, or (height, width).
@@ -63,11 +63,11 @@ class RandomCropOrPad(_Bordered):
         return top if spare_y >= 0 else -top, left if spare_x >= 0 else -left
 
     def box_needed(self, spec: Spec, params: tuple[int, int]) -> Box | None:
-        """Return the box at the drawn place, if nothing is to be padded."""
+        """Return the box at the drawn place, if no padding is needed."""
         return None if any(self._sides(spec.height, spec.width, params)) else (*params, *self._size)
 
     def boxes_needed(self, streams: Streams, sizes: Sizes) -> Boxes | None:
-        """Return the boxes at the drawn places of pictures that are not padded."""
+        """Return the boxes at the drawn places of pictures that need no padding."""
         return self._drawn_places(streams, sizes)
 
     def apply(self, value: Image.Image | Part, params: tuple[int, int]) -> Image.Image:

@@ -1,4 +1,4 @@
-"""Decode: from the bytes of a file to a picture, as torchvision's ImageFolder does it."""
+"""Decode: turns the bytes of a file into a picture, as torchvision's ImageFolder does."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from sophon.pipeline.spec import MODES, Kind, Spec, image
 
 _ORIENTATION = 0x0112  # EXIF's tag
 AS_THEY_ARE = ("P", "I;16")
-_OTHER_ORDER = ("I;16B", "I;16L", "I;16N")  # of the bytes of a number
+_OTHER_ORDER = ("I;16B", "I;16L", "I;16N")  # byte order
 _KEPT = ("icc_profile", "transparency")
 _WITH_ORIENTATION = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
 _JPEG_START = b"\xff\xd8\xff"
-# What Pillow's plugins raise on files that are not what they claim; measured on damaged files of every format.
+# What Pillow's plugins raise on malformed files; collected from damaged files of every format.
 _DAMAGE = (OSError, SyntaxError, ValueError, TypeError, IndexError, KeyError, EOFError, struct.error)
-# What a file may cost beyond its size, so that none that was made for the purpose keeps a decoder busy. Each bound is
-# far from what any encoder writes: a dozen scans, a few hundred segments, 700 pixels to a byte of a blank page.
+# What decoding a file may cost beyond its size, so that a crafted file cannot keep a decoder busy. Each bound is far
+# beyond what any encoder writes: a dozen scans, a few hundred segments, 700 pixels to a byte of a blank page.
 _MOST_SEGMENTS = 4096  # before the pixels
 _MOST_PADDING = 1024  # bytes between two segments, which Pillow reads one by one
 _MOST_SCANNED = 1 << 32  # pixels times scans: half a second
 _LARGE_PIXELS = 1 << 24
-_MOST_PIXELS_PER_BYTE = 4096  # of a large picture
+_MOST_PIXELS_PER_BYTE = 4096  # pixels of a large picture
 _PADDING = re.compile(rb"[\x00\xff]*")
 _SCAN = re.compile(rb"\xff\xda")
 _SOF = frozenset((*range(0xC0, 0xD0),)) - {0xC4, 0xC8, 0xCC}
 _SOS, _EOI = 0xDA, 0xD9
 _PROGRESSIVE = (0xC2, 0xC6, 0xCA, 0xCE)
-# Programs, which Pillow has Ghostscript run, and a wrapper that may hold one.
+# Formats that are programs, which Pillow would run with Ghostscript, and a container that may hold one.
 _PROGRAMS = ("EPS", "IPTC")
-_REMEDY = "Check that the file is complete and opens elsewhere, replace it, or leave it out."
+_REMEDY = "Check that the file is complete and opens in other programs, replace it, or leave it out."
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,15 @@ class Decode(Op):
     Args:
         mode: "RGB" (torchvision's ImageFolder), "L" (gray), "RGBA", "LA", "CMYK", "I" (int32) or "F" (float32). "P" and
             "I;16" keep the numbers that are in the file, such as the class ids of a mask or 16-bit depths: they take
-            files in that mode and gray ones of 8 bits, and refuse all others, which converting would change. For "P",
-            "RGBA" and so on there are fewer ops, codecs and no windows: those refuse to be put after it.
-        max_pixels: A picture that declares more is refused before any pixel is decoded. Formats other than JPEG are
-            also bound by ``PIL.Image.MAX_IMAGE_PIXELS``, which is process-wide and yours to set.
-        metadata: Whether a later step may look at EXIF or a colour profile, as somebody's own code may (`Pipeline`
-            finds out). A picture that has such then keeps it through all ops, and is not sent without it.
-        upright: Turn the picture as its EXIF orientation says, as Hugging Face's `datasets` do and ImageFolder does
-            not.
+            files in that mode and 8-bit gray files, and reject all others, since conversion would change the numbers.
+            After modes other than RGB and L there are fewer ops and codecs and no windows; an op that does not support
+            the mode raises.
+        max_pixels: A picture that declares more is rejected before any pixel is decoded. Formats other than JPEG are
+            also bound by ``PIL.Image.MAX_IMAGE_PIXELS``, which is process-wide and up to you to set.
+        metadata: Whether a later step may look at EXIF or a colour profile, as user code may (`Pipeline` finds out). A
+            picture then keeps this metadata through all ops, and is never sent without it.
+        upright: Rotate the picture according to its EXIF orientation, as Hugging Face's `datasets` does and ImageFolder
+            does not.
     """
 
     mode: str = "RGB"
@@ -74,7 +75,7 @@ class Decode(Op):
         )
 
     def to_spec(self) -> dict[str, Json]:
-        """Return the op as JSON values; flags only where they are set, so that fingerprints stay what they are."""
+        """Return the op as JSON values; flags appear only where they are set, so that fingerprints do not change."""
         spec = super().to_spec()
         for flag in ("metadata", "upright"):
             if not spec[flag]:
@@ -95,19 +96,20 @@ class Decode(Op):
                 picture = ImageOps.exif_transpose(picture)
             if picture.mode != self.mode:
                 return self._converted(picture)
-            # convert() would copy the pixels. What it returns is a plain Image, not the file's own class, and there are
-            # transforms that look a class up.
+            # convert() would copy the pixels. It returns a plain Image rather than the file's own class, and some
+            # transforms check the class.
             return picture._new(picture.im)
         except _DAMAGE as error:
             raise OpError(f"{_name(picture)} is damaged: {error}.", remedy=_REMEDY) from error
 
     def _converted(self, picture: Image.Image) -> Image.Image:
-        """Return a picture in another mode than its file's."""
+        """Return a picture in a mode other than its file's."""
         if self.mode == "I;16" and picture.mode in _OTHER_ORDER:
             return Image.fromarray(np.asarray(picture).astype("<u2"))
         if self.mode in AS_THEY_ARE and picture.mode != "L":
             raise OpError(
-                f"{_name(picture)} is in mode {picture.mode}, and its pixels would change in mode {self.mode}.",
+                f"{_name(picture)} is in mode {picture.mode}; converting it to mode {self.mode} would change its "
+                "pixels.",
                 remedy=f'Use Decode(mode="{picture.mode}"), or save the file in mode {self.mode}.',
             )
         return picture.convert(self.mode)
@@ -130,7 +132,7 @@ class Decode(Op):
             raise OpError(f"an image with a damaged header: {error}.", remedy=_REMEDY) from error
         if picture.format in _PROGRAMS:
             raise OpError(
-                f"{_name(picture)}, which another program would have to run.", remedy="Save it as PNG, or leave it out."
+                f"{_name(picture)}, which needs another program to run it.", remedy="Save it as PNG, or leave it out."
             )
         if picture.width * picture.height > self.max_pixels:
             raise OpError(
@@ -142,13 +144,13 @@ class Decode(Op):
 
 
 def check_jpeg(value: bytes | memoryview, max_pixels: int | None = None) -> None:
-    """Look at the markers of a JPEG file; raise `OpError` if decoding it would take far longer than its size suggests.
+    """Look at the markers of a JPEG file; raise `OpError` if decoding would take far longer than its size suggests.
 
-    What is otherwise wrong with it, the decoder says. Files of other formats are not looked at.
+    Other defects are left to the decoder. Files of other formats are not examined.
 
     Args:
         value: The file.
-        max_pixels: A picture with more than these is left to whoever refuses it for that.
+        max_pixels: A picture with more pixels is not examined here; it is rejected elsewhere.
     """
     if bytes(value[:3]) != _JPEG_START:
         return
@@ -159,7 +161,7 @@ def check_jpeg(value: bytes | memoryview, max_pixels: int | None = None) -> None
         found = _PADDING.match(value, at)
         after = at if found is None else found.end()
         if after - at > _MOST_PADDING:
-            raise OpError(f"a JPEG file with {after - at:,} bytes of nothing in its header.", remedy=_REMEDY)
+            raise OpError(f"a JPEG file with {after - at:,} meaningless bytes in its header.", remedy=_REMEDY)
         if after >= end or after == at:
             return
         marker = value[after]
@@ -188,7 +190,7 @@ def _check_work(value: bytes | memoryview, pixels: int, has_scans: bool) -> None
 
 
 def kept_metadata(picture: object) -> dict[str | tuple[int, int], Any] | None:
-    """Return what a picture carries that may change what somebody's own code makes of it, or None.
+    """Return the metadata of a picture that may change what user code does with it, or None.
 
     That is a colour profile, a colour that stands for transparency, or an orientation other than upright.
     """
@@ -199,7 +201,7 @@ def kept_metadata(picture: object) -> dict[str | tuple[int, int], Any] | None:
 
 
 def is_upright(info: dict[str | tuple[int, int], Any]) -> bool:
-    """Return whether a picture with this metadata is upright for Pillow, which reads that in EXIF and in XMP."""
+    """Return whether Pillow considers a picture with this metadata upright; it reads EXIF and XMP."""
     if not any(name in info for name in _WITH_ORIENTATION):
         return True
     asked = Image.new("L", (1, 1))
@@ -207,16 +209,16 @@ def is_upright(info: dict[str | tuple[int, int], Any]) -> bool:
     try:
         return bool(asked.getexif().get(_ORIENTATION, 1) == 1)
     except _DAMAGE:
-        return False  # whoever reads it will say so
+        return False  # the reader will report it
 
 
 def _open(value: bytes) -> Image.Image:
-    """Open a file; a JPEG without Pillow's process-wide pixel limit, which would overrule ours."""
+    """Open a file; for JPEG without Pillow's process-wide pixel limit, which would override ours."""
     if bytes(value[:3]) == _JPEG_START:
         try:
             return JpegImagePlugin.jpeg_factory(io.BytesIO(value))
         except (SyntaxError, IndexError, TypeError, struct.error):
-            pass  # Image.open goes on to the other formats here, and so do we
+            pass  # Image.open tries the other formats in this case, and so do we
     return Image.open(io.BytesIO(value))
 
 

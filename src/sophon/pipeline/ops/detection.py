@@ -1,4 +1,4 @@
-"""What detectors are trained with: crops that keep objects, and a border that makes them small (Liu et al., 2015)."""
+"""Augmentation for detectors: crops that keep objects, and a border that makes them smaller (Liu et al., 2015)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from sophon.pipeline.spec import Objects, Spec, image
 Sides: TypeAlias = tuple[int, int, int, int]  # left, top, right, bottom
 
 _OVERLAPS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
-_AS_IT_IS = 1.0  # an overlap that stands for: no crop at all
-_ROUNDS = 200  # torchvision goes on for ever; 8,000 crops that keep no object show that none will
-_AT_ONCE = 64  # crops that are tried in one pass over all objects
+_AS_IT_IS = 1.0  # an overlap that means no crop at all
+_ROUNDS = 200  # torchvision tries forever; if 8,000 crops keep no object, none will
+_AT_ONCE = 64  # crops tried in one pass over all objects
 _MOST_TRIALS = 1000
 _MOST_OVERLAPS = 64
 _LARGEST_SIDE = 100.0  # times that of the picture
@@ -30,15 +30,15 @@ _LARGEST_SIDE = 100.0  # times that of the picture
 
 @dataclass(frozen=True)
 class RandomIoUCrop(ImageOp):
-    """Cut a random part out of a picture that overlaps one of its objects by as much as is drawn, or leave it whole.
+    """Cut out a random part that overlaps an object by at least a randomly drawn amount, or leave the picture whole.
 
     Args:
         min_scale: Smallest share of the picture's width and of its height.
         max_scale: Largest share.
         min_aspect_ratio: Smallest width / height of the part.
         max_aspect_ratio: Largest.
-        sampler_options: Least overlaps (intersection over union of the part and the best object) to draw from; 1 or
-            more stands for the whole picture.
+        sampler_options: Minimum overlaps (intersection over union of the part and the best object) to draw from; 1 or
+            more means the whole picture.
         trials: How many parts are tried before another overlap is drawn.
     """
 
@@ -67,7 +67,7 @@ class RandomIoUCrop(ImageOp):
 
     @property
     def looks(self) -> bool:
-        """It draws by the boxes of objects."""
+        """Always true: its draws depend on the boxes of objects."""
         return True
 
     def output(self, spec: Spec) -> Spec:
@@ -83,7 +83,7 @@ class RandomIoUCrop(ImageOp):
         """Return the box to cut out; None to leave the picture as it is."""
         if spec.objects is None:
             raise OpError(
-                "it draws by the boxes of a sample, and there are none here.",
+                "it needs the boxes of a sample, and there are none here.",
                 remedy='Use it in sophon.Joint over samples with one field of boxes, ("image", {"boxes": "boxes", …}).',
             )
         for _ in range(_ROUNDS if len(spec.objects) else 0):
@@ -99,7 +99,7 @@ class RandomIoUCrop(ImageOp):
             return None
         raise OpError(
             f"no crop was found that keeps one of {len(spec.objects)} boxes.",
-            remedy="Put 1.0 into sampler_options, which leaves such pictures as they are.",
+            remedy="Add 1.0 to sampler_options, which leaves such pictures unchanged.",
         )
 
     def _first_fit(
@@ -107,7 +107,7 @@ class RandomIoUCrop(ImageOp):
     ) -> Box | None:
         """Return the first of some boxes that torchvision would take."""
         height, width = spec.height, spec.width
-        # In float32, as torchvision's tensors have it.
+        # In float32, as in torchvision's tensors.
         shares = (self.min_scale + (self.max_scale - self.min_scale) * chances[:, :2]).astype(np.float32)
         w, h = (shares * np.array([width, height], np.float32)).astype(np.int64).T
         left, top = ((width - w) * chances[:, 2]).astype(np.int64), ((height - h) * chances[:, 3]).astype(np.int64)
@@ -145,7 +145,7 @@ class RandomIoUCrop(ImageOp):
 
 @dataclass(frozen=True)
 class RandomZoomOut(ImageOp):
-    """Put a picture at a random place of a larger one of a random size, with probability p.
+    """Place a picture at random in a larger one of random size, with probability p.
 
     Args:
         fill: Colour around the picture: one number or one per channel.
@@ -201,7 +201,7 @@ class RandomZoomOut(ImageOp):
         return (top, left, bottom - top, right - left) if bottom > top and right > left else None
 
     def apply(self, value: Image.Image | Part, params: Sides | None) -> Image.Image | Part:
-        """Return the larger picture, or as much of it as is known of a part: with the border where it reaches one."""
+        """Return the larger picture; for a part, only the known piece, with the border where it touches one."""
         if not isinstance(value, Part):
             picture = self._picture(value)
             return picture if params is None else pad(picture, params, self.fill, "constant")
@@ -225,7 +225,7 @@ class RandomZoomOut(ImageOp):
 
 
 def _are_inside(objects: Objects, parts: Objects) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
-    """Return of each part and each object whether the object's centre lies in the part, not on its edge."""
+    """Return for each part and object whether the object's centre lies inside the part, not on its edge."""
     x, y = (objects[:, 0] + objects[:, 2]) * 0.5, (objects[:, 1] + objects[:, 3]) * 0.5
     left, top, right, bottom = parts.T[:, :, None]
     are: np.ndarray[tuple[int, int], np.dtype[np.bool_]] = (left < x) & (x < right) & (top < y) & (y < bottom)
@@ -233,7 +233,7 @@ def _are_inside(objects: Objects, parts: Objects) -> np.ndarray[tuple[int, int],
 
 
 def _overlaps(objects: Objects, parts: Objects) -> Objects:
-    """Return of each part and each object their intersection over their union."""
+    """Return the intersection over union of each part and each object."""
     left, top, right, bottom = parts.T[:, :, None]
     width = np.minimum(right, objects[:, 2]) - np.maximum(left, objects[:, 0])
     height = np.minimum(bottom, objects[:, 3]) - np.maximum(top, objects[:, 1])

@@ -1,4 +1,4 @@
-"""Distortions of colour: factors that each have their own chance, and channels in random order."""
+"""Colour distortions: factors with separate probabilities, and channels in random order."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ class RandomChannelPermutation(ImageOp):
 class RandomPhotometricDistort(ImageOp):
     """Change brightness, contrast, saturation, hue and the order of the channels, each with probability p.
 
-    Contrast comes before or after saturation and hue, by an even chance (Liu et al., 2015).
+    Contrast comes before or after saturation and hue with equal probability (Liu et al., 2015).
 
     Args:
         brightness: (smallest, largest) factor.
         contrast: Likewise.
         saturation: Likewise.
-        hue: (smallest, largest) turn, -0.5 … 0.5.
+        hue: (smallest, largest) rotation, -0.5 … 0.5.
         p: Probability of each change.
     """
 
@@ -95,7 +95,7 @@ class RandomPhotometricDistort(ImageOp):
         return steps, _draw_order(rng, spec) if rng.chance(self.p) else None
 
     def box_before(self, box: Box, spec: Spec, params: Distortion) -> Box | None:  # noqa: ARG002
-        """Return the box itself, unless contrast is changed: that is about the mean of the whole picture."""
+        """Return the box itself, unless contrast changes: that depends on the mean of the whole picture."""
         return None if any(which == _CONTRAST for which, _ in params[0]) else box
 
     def apply(self, value: Image.Image | Part, params: Distortion) -> Image.Image | Part:

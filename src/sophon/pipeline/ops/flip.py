@@ -25,15 +25,15 @@ class _RandomFlip(ChanceOp):
         return mirrored if params else box
 
     def boxes_before(self, boxes: Boxes, streams: Streams, sizes: Sizes) -> Boxes | None:
-        """Return the boxes of which some are mirrored."""
+        """Return the boxes, mirrored where the flip was drawn."""
         return where(streams.uniform(0) < self.p, self._mirrored(boxes, *sizes), boxes)
 
     def sizes_made(self, sizes: Sizes) -> Sizes | None:
-        """Return the sizes as they were."""
+        """Return the sizes unchanged."""
         return sizes
 
     def placed(self, spec: Spec, params: bool) -> Objects | None:
-        """Return the objects in the mirror."""
+        """Return the mirrored objects."""
         if spec.objects is None or not params:
             return spec.objects
         left, top, right, bottom = spec.objects.T
@@ -50,7 +50,7 @@ class _RandomFlip(ChanceOp):
         return self._picture(value).transpose(self._transpose)
 
     def _mirrored(self, box: Any, height: Any, width: Any) -> Any:
-        """Return a box in the mirror, or many; integers or arrays of them."""
+        """Return a mirrored box or many, given as integers or arrays."""
         raise NotImplementedError
 
 

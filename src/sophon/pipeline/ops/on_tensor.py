@@ -1,10 +1,10 @@
-"""OnTensor: a transform that runs on the trainer, on torch tensors, and lets a region of the picture pass.
+"""OnTensor: a transform that runs on torch tensors on the trainer, and for which a region of the picture is enough.
 
 Recipes that make a tensor first (`ToImage`, `PILToTensor` or `ToTensor`, then crop) run with torchvision's own code,
 since torch does not resize with Pillow's bits. But a crop of a tensor needs the same box of the picture as a crop of
 the picture, so the steps from the conversion to the crop are told to the storage node, which knows from them which part
-of the file to send. What a step does to places is said by an op on pictures, its `geometry`, which also draws the
-random parameters; what it does to values is the user's own object, which never leaves the trainer.
+of the file to send. A step's effect on positions is described by an op on pictures, its `geometry`, which also draws
+the random parameters; its effect on values comes from the user's own object, which never leaves the trainer.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class OnTensor(Op):
     Args:
         geometry: The op on pictures that moves pixels as this step does, and draws its parameters; None if every pixel
             stays where it is.
-        dtype: Data type of the tensor that the step gives.
+        dtype: Data type of the resulting tensor.
         name_of: Name of the transform, for display.
-        code: Tells transforms with other settings apart.
+        code: Distinguishes transforms with different settings.
         transform: The transform itself; None on a storage node.
     """
 
@@ -61,7 +61,7 @@ class OnTensor(Op):
 
     @property
     def portable(self) -> bool:
-        """Torch's bits are those of one machine: the step runs on the trainer."""
+        """Always false: torch's bits depend on the machine, so the step runs on the trainer."""
         return False
 
     @property
@@ -71,12 +71,12 @@ class OnTensor(Op):
 
     @property
     def crops(self) -> bool:
-        """Whether the step may need no more than a box of its input."""
+        """Whether the step may need only a box of its input."""
         return self.geometry is not None and self.geometry.crops
 
     @property
     def passes(self) -> bool:
-        """Whether a box of the output is made of a box of the input."""
+        """Whether a box of the output depends only on a box of the input."""
         return self.geometry is None or self.geometry.passes
 
     def output(self, spec: Spec) -> Spec:
@@ -89,7 +89,7 @@ class OnTensor(Op):
         return Spec(Kind.TENSOR, (channels, height, width), self.dtype)
 
     def draw(self, rng: Rng, spec: Spec) -> Params:
-        """Return what the geometry draws."""
+        """Return the parameters that the geometry draws."""
         return None if self.geometry is None else self.geometry.draw(rng, _as_image(spec))
 
     def box_needed(self, spec: Spec, params: Params) -> Box | None:
@@ -97,7 +97,7 @@ class OnTensor(Op):
         return None if self.geometry is None else self.geometry.box_needed(_as_image(spec), params)
 
     def box_before(self, box: Box, spec: Spec, params: Params) -> Box | None:
-        """Return the box of the input that the geometry takes a box of the output from."""
+        """Return the box of the input from which the geometry makes a box of the output."""
         return box if self.geometry is None else self.geometry.box_before(box, _as_image(spec), params)
 
     def boxes_needed(self, streams: Streams, sizes: Sizes) -> Boxes | None:
@@ -105,7 +105,7 @@ class OnTensor(Op):
         return None if self.geometry is None else self.geometry.boxes_needed(streams, sizes)
 
     def boxes_before(self, boxes: Boxes, streams: Streams, sizes: Sizes) -> Boxes | None:
-        """Return the boxes of the inputs that the geometry takes boxes of the outputs from."""
+        """Return the boxes of the inputs from which the geometry makes boxes of the outputs."""
         return boxes if self.geometry is None else self.geometry.boxes_before(boxes, streams, sizes)
 
     def sizes_made(self, sizes: Sizes) -> Sizes | None:
@@ -113,7 +113,7 @@ class OnTensor(Op):
         return sizes if self.geometry is None else self.geometry.sizes_made(sizes)
 
     def apply(self, value: Value, params: Params) -> Value:
-        """Return what the transform gives with the drawn parameters."""
+        """Return the transform's result for the drawn parameters."""
         if self.transform is None:
             raise OpError(f"{self.name_of or 'OnTensor'} runs on the trainer only.")
         if isinstance(value, Part):
@@ -127,7 +127,7 @@ class OnTensor(Op):
         return Canvas(_run(self.transform, value.value, params), self._box_after(value.box, spec, params))
 
     def _box_after(self, box: Box, spec: Spec, params: Params) -> Box:
-        """Return which box of the output is true where a box of the input is."""
+        """Return which box of the output is valid if a box of the input is."""
         if isinstance(self.geometry, Resize):
             return self.geometry.box_after(box, _as_image(spec))
         # A flip is its own inverse.
@@ -146,9 +146,9 @@ def _as_image(spec: Spec) -> Spec:
 
 
 def _run(transform: Callable[[Any], Any], value: Value, params: Params) -> Value:
-    """Run torchvision's transform with parameters of ours instead of its own.
+    """Run torchvision's transform with our parameters instead of its own.
 
-    In v2 parameters and work are apart (`make_params`, `transform`), and in v1 the work is a function.
+    v2 separates parameters from work (`make_params`, `transform`); in v1 the work is a function.
     """
     name = type(transform).__name__
     if name not in _WITH_PARAMS:
@@ -162,7 +162,7 @@ def _run(transform: Callable[[Any], Any], value: Value, params: Params) -> Value
 def _crop_v2(t: Any, value: Value, at: tuple[int, int]) -> Value:
     height, width = t.size
     box = {"top": at[0], "left": at[1], "height": height, "width": width}
-    whole = tuple(value.shape[-2:]) == (height, width)  # torchvision then hands on the tensor as it is
+    whole = tuple(value.shape[-2:]) == (height, width)  # torchvision then returns the tensor unchanged
     return t.transform(value, {"needs_crop": not whole, "needs_pad": False, "padding": [0, 0, 0, 0], **box})
 
 
@@ -174,7 +174,7 @@ def _flip_v2(t: Any, value: Value, is_flipped: bool) -> Value:
     return t.transform(value, {}) if is_flipped else value
 
 
-# By name of the class: how v1 does it, and how v2 does.
+# By class name: v1's way and v2's way.
 _WITH_PARAMS: dict[str, tuple[Callable[[Any, Any, Value, Params], Value], Callable[[Any, Value, Params], Value]]] = {
     "RandomResizedCrop": (
         lambda f, t, value, box: f.resized_crop(value, *box, t.size, t.interpolation, antialias=t.antialias),

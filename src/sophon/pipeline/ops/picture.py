@@ -15,7 +15,7 @@ from sophon.pipeline.op import Op
 from sophon.pipeline.rng import Rng
 from sophon.pipeline.spec import Kind, Objects, Spec, Value, image, spec_of
 
-# Twice Pillow's warning level, which is where Pillow itself refuses: 178,956,970 pixels are 0.7 GB once decoded.
+# Twice Pillow's warning level, the point at which Pillow itself raises: 178,956,970 pixels are 0.7 GB once decoded.
 MAX_PIXELS = 178_956_970
 
 INTERPOLATIONS = {
@@ -53,7 +53,7 @@ class ImageOp(Op):
 
 @dataclass(frozen=True)
 class ChanceOp(ImageOp):
-    """An op that changes the picture with probability p and else leaves it as it is."""
+    """An op that changes the picture with probability p and otherwise leaves it unchanged."""
 
     p: float = 0.5
 
@@ -73,7 +73,7 @@ class ChanceOp(ImageOp):
 
 
 def scaled(spec: Spec, made: Spec) -> Objects | None:
-    """Return where the objects of a picture lie after it was resized."""
+    """Return where the objects of a picture lie after resizing."""
     if spec.objects is None:
         return None
     across, down = made.width / spec.width, made.height / spec.height
@@ -82,7 +82,7 @@ def scaled(spec: Spec, made: Spec) -> Objects | None:
 
 
 def moved(spec: Spec, left: int, top: int, width: int, height: int) -> Objects | None:
-    """Return where the objects of a picture lie in another one of some size, whose corner is at a place of the first.
+    """Return where the objects of a picture lie in another picture, given its size and the position of its corner.
 
     What sticks out is cut off, as in torchvision's crops and borders.
     """
@@ -99,7 +99,7 @@ def interpolations(where: str, value: Any) -> tuple[str, ...]:
 
 
 def merged(mode: str, bands: Sequence[Image.Image]) -> Image.Image:
-    """Return a picture of these bands, without what they know beside pixels: torchvision makes it of an array."""
+    """Return a picture of these bands without their metadata, since torchvision builds it from an array."""
     picture = Image.merge(mode, bands)
     picture.info = {}
     return picture
@@ -114,7 +114,7 @@ def not_a_picture(name: str, value: Value) -> OpError:
 
 
 def check_pixels(where: str, height: int, width: int) -> None:
-    """Refuse a result that would not fit in memory, before it is allocated."""
+    """Reject a result that would not fit in memory, before it is allocated."""
     if height * width > MAX_PIXELS:
         raise OpError(
             f"{where} would make a picture of {width}×{height} pixels, more than {MAX_PIXELS:,}.",
@@ -123,6 +123,6 @@ def check_pixels(where: str, height: int, width: int) -> None:
 
 
 def check_size(where: str, size: tuple[int, int]) -> None:
-    """Refuse a fixed output size that would not fit in memory."""
+    """Reject a fixed output size that would not fit in memory."""
     if size[0] * size[1] > MAX_PIXELS:
         raise ConfigError(f"{where}: expected at most {MAX_PIXELS:,} pixels, got {size[1]}×{size[0]}")

@@ -1,4 +1,4 @@
-"""Resizing to a size that is drawn, or that follows from the picture's own: the size of the result is not fixed."""
+"""Resizing to a random size, or to one derived from the picture's size: the size of the result is not fixed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Rescale(ImageOp):
         return self._resize(spec, params).box_before(box, spec, None)
 
     def apply(self, value: Image.Image | Part, params: Params = None) -> Image.Image | Part:
-        """Return the resized picture, or as much of it as can be made of a part."""
+        """Return the resized picture, or for a part as much of it as can be made."""
         if not isinstance(value, Part):
             value = self._picture(value)
         return self._resize(spec_of(value), params).apply(value)
@@ -88,7 +88,7 @@ class ScaleJitter(_Rescale):
     def draw(self, rng: Rng, spec: Spec) -> tuple[int, int]:
         """Return (height, width) of the result."""
         fit = min(self.target_size[1] / spec.height, self.target_size[0] / spec.width)
-        # In float32, as torchvision's tensors have it: 0.7 of 100 pixels are 69 there, or 70.
+        # In float32, as in torchvision's tensors: 0.7 of 100 pixels are 69 in one and 70 in the other.
         scale = np.float32(fit) * np.float32(rng.uniform(*self.scale_range))
         return int(np.float32(spec.height) * scale), int(np.float32(spec.width) * scale)
 
@@ -140,7 +140,7 @@ class RandomResize(_Rescale):
 
     Args:
         min_size: Smallest length of the shorter edge.
-        max_size: One more than the largest, as torchvision has it.
+        max_size: One more than the largest length, as in torchvision.
         interpolation: "nearest", "bilinear", "bicubic", "box", "hamming" or "lanczos".
     """
 
@@ -166,7 +166,7 @@ class RandomResize(_Rescale):
 
 @dataclass(frozen=True)
 class ResizeKeepRatio(_Rescale):
-    """Resize a picture to a target size, keeping its shape, with some jitter if asked for, as timm's namesake.
+    """Resize a picture to a target size, keeping its shape, with optional jitter, as timm's namesake does.
 
     Args:
         size: Target: an integer for a square, or (height, width).
@@ -174,7 +174,7 @@ class ResizeKeepRatio(_Rescale):
         interpolation: A name as in `Resize`, or several to draw from.
         random_scale_prob: Probability of a random factor.
         random_scale_range: Smallest and largest factor.
-        random_scale_area: Whether the factor is a share of the area that is to be seen, and not of the edges.
+        random_scale_area: Whether the factor applies to the visible area rather than to the edges.
         random_aspect_prob: Probability of another shape.
         random_aspect_range: Smallest and largest change of width / height.
     """

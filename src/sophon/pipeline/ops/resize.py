@@ -1,9 +1,9 @@
 """Resize: the whole picture to another size.
 
-A pixel of the result is a weighted sum of the pixels of the input around its place, so a box of the result is made of a
-box of the input, and regions pass. How far the weights reach is the support of the filter, times the scale where the
-picture becomes smaller; that is so in Pillow, and in torch with and without antialiasing (without it they reach less
-far). Both compute places in floating point, so one pixel is added on either side.
+A pixel of the result is a weighted sum of the pixels of the input around its place, so a box of the result depends only
+on a box of the input, and regions can be passed through. The weights reach as far as the support of the filter, times
+the scale where the picture becomes smaller; this holds for Pillow, and for torch with and without antialiasing (without
+it they reach less far). Both compute positions in floating point, so one pixel is added on either side.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from sophon.pipeline.pixels import crop_and_resize
 from sophon.pipeline.spec import OTHER_MODES, Objects, Spec, image, spec_of
 from sophon.pipeline.streams import Boxes, Numbers, Sizes, Streams
 
-# Of Pillow's filters, in pixels of the result. Torch's bicubic filter without antialiasing takes four pixels too.
+# Support of Pillow's filters, in pixels of the result. Torch's bicubic filter without antialiasing takes four pixels
+# too.
 _SUPPORT = {"nearest": 0.5, "bilinear": 1.0, "bicubic": 2.0, "box": 0.5, "hamming": 1.0, "lanczos": 3.0}
 
 
@@ -93,7 +94,7 @@ class Resize(ImageOp):
         return tops, lefts, bottoms - tops, rights - lefts
 
     def sizes_made(self, sizes: Sizes) -> Sizes:
-        """Return what `_target` says of many sizes."""
+        """Return `_target` for many sizes."""
         heights, widths = sizes
         if isinstance(self.size, tuple):
             return np.full_like(heights, self.size[0]), np.full_like(widths, self.size[1])
@@ -103,12 +104,12 @@ class Resize(ImageOp):
             above = new_long > self.max_size
             new_short = np.where(above, (self.max_size * new_short / new_long).astype(np.int64), new_short)
             new_long = np.where(above, self.max_size, new_long)
-        new_short, new_long = np.maximum(new_short, 1), np.maximum(new_long, 1)  # of nothing, nobody needs a box
+        new_short, new_long = np.maximum(new_short, 1), np.maximum(new_long, 1)  # an empty picture needs no box
         upright = widths <= heights
         return np.where(upright, new_long, new_short), np.where(upright, new_short, new_long)
 
     def _reads(self, first: Numbers, end: Numbers, before: Numbers, after: Numbers) -> tuple[Numbers, Numbers]:
-        """Return what `_read` says of many pictures."""
+        """Return `_read` for many pictures."""
         scale = before / after
         reach = _SUPPORT[self.interpolation] * np.maximum(scale, 1.0) + 1.0
         low, high = np.floor((first + 0.5) * scale - reach), np.ceil((end - 0.5) * scale + reach)
@@ -122,15 +123,15 @@ class Resize(ImageOp):
         return top, left, bottom - top, right - left
 
     def _read(self, first: int, end: int, before: int, after: int) -> tuple[int, int]:
-        """Return which pixels of `before` those from `first` to `end` of `after` are made of, in one direction."""
+        """Return which pixels of `before` are read for pixels `first` to `end` of `after`, in one direction."""
         scale = before / after
         reach = _SUPPORT[self.interpolation] * max(scale, 1.0) + 1.0
         low, high = math.floor((first + 0.5) * scale - reach), math.ceil((end - 0.5) * scale + reach)
         return max(low, 0), min(high, before)
 
     def _made(self, first: int, end: int, before: int, after: int) -> tuple[int, int]:
-        """Return which pixels of `after` are made of those from `first` to `end` of `before` alone."""
-        # A guess, put right by asking `_read`: what the one says must be what the other says, whatever is rounded.
+        """Return which pixels of `after` are made only from pixels `first` to `end` of `before`."""
+        # An estimate, corrected with `_read`: the two must agree, however values are rounded.
         low, high = max(first * after // before - 1, 0), min(end * after // before + 1, after)
         while low < high and self._read(low, low + 1, before, after)[0] < first:
             low += 1
@@ -143,7 +144,7 @@ class Resize(ImageOp):
         value: Image.Image | Part,
         params: Params = None,  # noqa: ARG002 - part of the contract
     ) -> Image.Image | Part:
-        """Return the resized picture, or as much of it as can be made of a part."""
+        """Return the resized picture, or for a part as much of it as can be made."""
         if isinstance(value, Part):
             top, left, height, width = self.box_after(value.box, spec_of(value))
             whole = self._resized(value.canvas().value)

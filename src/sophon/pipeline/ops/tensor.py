@@ -28,22 +28,26 @@ class _FromImage(Op):
         """Return a tensor with the channels first."""
         self._check_kind(spec)
         height, width, channels = spec.shape or (None, None, None)
-        # A picture in mode I;16 has numbers of 16 bits, which only PILToTensor takes, and keeps.
+        # A picture in mode I;16 has 16-bit numbers, which only PILToTensor accepts; it keeps them.
         dtype = spec.dtype if spec.mode and self._dtype == "uint8" else self._dtype
         return Spec(Kind.TENSOR, (channels, height, width), dtype)
 
 
 @dataclass(frozen=True)
 class PILToTensor(_FromImage):
-    """Put the channels first; values stay what they are: 0 … 255, or class ids, or numbers of 16 bits."""
+    """Put the channels first; values do not change: 0 … 255, class ids or 16-bit numbers."""
 
     _dtype: ClassVar[str] = "uint8"
     modes: ClassVar[tuple[str, ...]] = OTHER_MODES
 
     def apply(self, value: Image.Image, params: Params = None) -> Tensor:  # noqa: ARG002 - part of the contract
         """Return a tensor of the picture's own numbers."""
+        return self.apply_into(value, None)
+
+    def apply_into(self, value: Image.Image, out: Tensor | None) -> Tensor:
+        """Return the tensor, written into `out` if that is given."""
         _, dtype = MODES.get(getattr(value, "mode", ""), (0, "uint8"))
-        return planes(value, np.dtype(dtype).type)
+        return planes(value, np.dtype(dtype).type, out)
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class ToTensor(_FromImage):
     """Put the channels first and divide by 255."""
 
     _dtype: ClassVar[str] = "float32"
-    # Not those whose numbers have more than 8 bits: torchvision does not divide them, and lets large ones wrap around.
+    # No modes with more than 8 bits: torchvision does not divide their values, and large ones wrap around.
     modes: ClassVar[tuple[str, ...]] = tuple(mode for mode in OTHER_MODES if MODES[mode][1] == "uint8")
 
     def apply(self, value: Image.Image, params: Params = None) -> Tensor:  # noqa: ARG002 - part of the contract
@@ -72,7 +76,7 @@ def planes(picture: Image.Image, dtype: type[np.generic], out: Tensor | None = N
     shape = (len(picture.getbands()), picture.height, picture.width)
     tensor = np.empty(shape, dtype) if out is None else out
     if tensor.shape != shape:
-        raise ConfigError(f"expected room for a tensor of {shape}, got {tensor.shape}")
+        raise ConfigError(f"expected an output array of shape {shape}, got {tensor.shape}")
     if dtype is np.uint8 and pixels.separate(picture, tensor):
         return tensor
     # Pillow separates channels faster than NumPy can gather every third byte.
@@ -82,7 +86,7 @@ def planes(picture: Image.Image, dtype: type[np.generic], out: Tensor | None = N
 
 
 def check_tensor(name: str, value: object, dtypes: tuple[str, ...] = ()) -> None:
-    """Refuse a value that is not a tensor of one of the given dtypes; any dtype will do if none is given."""
+    """Reject a value that is not a tensor of one of the given dtypes; if none is given, any dtype is accepted."""
     if not isinstance(value, np.ndarray) or (dtypes and value.dtype.name not in dtypes):
         wanted = f"a tensor of {' or '.join(dtypes)}" if dtypes else "a tensor"
         raise OpError(
@@ -96,7 +100,7 @@ class ToFloat(Op):
     """Bring a uint8 tensor to 0 … 1 in float32.
 
     Args:
-        by: "divide" by 255 as torchvision's v1 does, or "multiply" by 1/255 as its v2 does: not the same bits.
+        by: "divide" by 255 as torchvision's v1 does, or "multiply" by 1/255 as its v2 does; the bits differ.
     """
 
     by: str = "divide"
@@ -113,7 +117,7 @@ class ToFloat(Op):
         return Spec(Kind.TENSOR, spec.shape or (None, None, None), "float32")
 
     def apply(self, value: Tensor, params: Params = None) -> Tensor:  # noqa: ARG002 - part of the contract
-        """Return the tensor as floats; one that has floats already stays as it is."""
+        """Return the tensor as floats; a float tensor is returned unchanged."""
         check_tensor(self.name(), value, ("uint8", "float32"))
         if value.dtype == np.float32:
             return value
@@ -168,7 +172,7 @@ class Normalize(Op):
 
     def apply(self, value: Tensor, params: Params = None) -> Tensor:  # noqa: ARG002 - part of the contract
         """Return the normalised tensor."""
-        # Pillow pictures and other dtypes would be broadcast and converted without a word.
+        # Pillow pictures and other dtypes would be silently broadcast and converted.
         check_tensor(self.name(), value, ("float32",))
         return self.finish(value - self._mean)
 

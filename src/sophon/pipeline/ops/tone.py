@@ -23,7 +23,7 @@ def solarize(picture: Image.Image, threshold: float) -> Image.Image:
 
 
 def sharpness(picture: Image.Image, factor: float) -> Image.Image:
-    """Blend with a smoothed picture; 1 leaves it as it is."""
+    """Blend with a smoothed picture; 1 changes nothing."""
     return ImageEnhance.Sharpness(picture).enhance(factor)
 
 

@@ -1,4 +1,4 @@
-"""From the transforms that people write to ops: `walk` goes through a recipe, the other files know one library each."""
+"""Translates users' transforms into ops: `walk` goes through a recipe, the other files know one library each."""
 
 from sophon.pipeline.translation.walk import ops_from_transform
 

@@ -1,14 +1,14 @@
-"""Recipes over whole samples, (image, target), of torchvision's v2: what is done to the picture, and what follows it.
+"""torchvision v2 recipes over whole samples (image, target): what the picture becomes, and how targets follow.
 
 The picture's part of a transform becomes an op, as in any recipe. The targets' part stays the user's own object, which
 runs on the trainer with the parameters that the op drew: torchvision's v2 keeps the two apart (`make_params` and
-`transform`), so its rules for masks, boxes and keypoints are its own code, and never ours.
+`transform`), so the rules for masks, boxes and keypoints are torchvision's own code, never ours.
 
-A transform that draws by the boxes (RandomIoUCrop) becomes an op that `looks`, where it is known what has become of the
-boxes until then. `RandomApply`, `RandomChoice` and `RandomOrder` become ops of ops, and each step inside is followed if
-it was applied.
+A transform whose draws depend on the boxes (RandomIoUCrop) becomes an op that `looks`, if it is known where the boxes
+are at that point. `RandomApply`, `RandomChoice` and `RandomOrder` become ops of ops, and the targets follow each inner
+step that was applied.
 
-From the first transform that has no op all are run as they are, on samples that are put together before it.
+From the first transform without an op on, all transforms run unchanged, on samples that are assembled first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sophon.pipeline.translation.walk import flatten, translate
 Size = tuple[int, int]  # height, width
 TheirParams = dict[str, Any]
 
-# What these do to a picture does not move it, and targets stay what they are.
+# These change values but move nothing, so targets stay unchanged.
 _PICTURE_ONLY = frozenset(
     {
         "ColorJitter", "GaussianBlur", "Grayscale", "Identity", "Normalize", "PILToTensor", "RGB",
@@ -40,7 +40,7 @@ _PICTURE_ONLY = frozenset(
         "RandomInvert", "RandomPhotometricDistort", "RandomPosterize", "RandomSolarize", "ToImage", "ToPILImage",
     }
 )  # fmt: skip
-# These do nothing to a picture. A function of the user's in one of them may look at all of a sample.
+# These do nothing to a picture. A user function inside one of them may use the whole sample.
 _TARGETS_ONLY = frozenset(
     {
         "ClampBoundingBoxes", "ClampKeyPoints", "ConvertBoundingBoxFormat", "SanitizeBoundingBoxes",
@@ -52,7 +52,7 @@ _STEADY = frozenset({"CenterCrop", "ConvertImageDtype", "Pad", "Resize", "ToDtyp
 
 
 def _crop(t: Any, at: tuple[int, int], size: Size) -> TheirParams:
-    """Return what torchvision's RandomCrop works out from the size of a sample, and the place that was drawn."""
+    """Return the parameters that torchvision's RandomCrop derives from the sample's size and the drawn place."""
     left, right, top, bottom = t.padding or (0, 0, 0, 0)
     height, width = size[0] + top + bottom, size[1] + left + right
     if t.pad_if_needed:
@@ -102,12 +102,12 @@ _DRAWN: Mapping[str, Callable[[Any, Params, Size], TheirParams | None]] = {
     "RandomZoomOut": _zoomed_out,
     "ScaleJitter": _to_size,
 }  # fmt: skip
-"""By class: torchvision's own parameters, given the object, what its op drew, and the picture's size before it."""
+"""By class: computes torchvision's own parameters from the object, its op's draw and the picture's size before it."""
 
 
 _CONTAINERS = frozenset({"RandomApply", "RandomChoice", "RandomOrder"})
 
-_MOVING = frozenset({"CenterCrop", "Pad", "Resize", *_DRAWN, *_CONTAINERS})  # pixels, and targets with them
+_MOVING = frozenset({"CenterCrop", "Pad", "Resize", *_DRAWN, *_CONTAINERS})  # moves pixels, and targets with them
 
 
 @dataclass(frozen=True)
@@ -116,9 +116,9 @@ class Follower:
 
     Args:
         transform: The user's object.
-        position: Of its op in the pipeline, or where that would be.
-        met: What the picture is there.
-        inside: Of a container: what each of its transforms does, in the order of the ops inside its op.
+        position: Position of its op in the pipeline, or where that would be.
+        met: What the picture is at that point.
+        inside: For a container: what each of its transforms does, in the order of the op's inner ops.
     """
 
     transform: Any
@@ -128,30 +128,30 @@ class Follower:
 
     @property
     def still(self) -> bool:
-        """Whether targets stay what they are."""
+        """Whether targets stay unchanged."""
         return type(self.transform).__name__ in _PICTURE_ONLY
 
     @property
     def whole(self) -> bool:
-        """Whether it is called with all targets at once, and not with one after the other."""
+        """Whether it is called with all targets at once rather than with one at a time."""
         return type(self.transform).__name__ in _TARGETS_ONLY
 
     @property
     def marks(self) -> bool:
-        """Whether it marks boxes that it leaves behind."""
+        """Whether it marks boxes that fall outside the result."""
         return type(self.transform).__name__ == "RandomIoUCrop"
 
     @property
     def draws(self) -> bool:
-        """Whether its op draws what it does to targets, too."""
+        """Whether its op also draws what happens to the targets."""
         return type(self.transform).__name__ in _DRAWN or bool(self.inside)
 
     def params(self, drawn: Params, size: Size) -> TheirParams | None:
         """Return torchvision's parameters, None if the transform is not applied at all.
 
         Args:
-            drawn: What its op drew.
-            size: Of the picture before it.
+            drawn: The parameters its op drew.
+            size: Size of the picture before it.
         """
         build = _DRAWN.get(type(self.transform).__name__)
         return {} if build is None else build(self.transform, drawn, size)
@@ -159,12 +159,12 @@ class Follower:
 
 @dataclass(frozen=True)
 class JointOps:
-    """What a recipe over samples becomes.
+    """The translation of a recipe over samples.
 
     Args:
         ops: What is done to the picture, and from the first `Call` on to the sample.
         followers: What is done to the targets before that, in order.
-        form: Of the picture's tensor, where an op gives an array.
+        form: Form of the picture's tensor, where an op gives an array.
     """
 
     ops: tuple[Op, ...]
@@ -173,22 +173,22 @@ class JointOps:
 
 
 def joint_ops(transform: Any, leads: bool = True) -> JointOps:
-    """Return what a transform over samples becomes.
+    """Translate a transform over samples.
 
     Args:
         transform: The recipe.
-        leads: Whether the picture comes before all else in a sample. Of several plain tensors torchvision takes the
-            first for the picture, so that one that does not lead is only known while it is a picture or an `Image`.
+        leads: Whether the picture is the first item of a sample. torchvision treats the first of several plain tensors
+            as the picture, so a picture in another place is recognised only while it is a PIL image or an `Image`.
 
     Raises:
-        ConfigError: Something is no transform, or torchvision itself refuses it at its place.
+        ConfigError: An item is not a transform, or torchvision itself rejects it at its place.
     """
     decode = ops.Decode()
     steps: list[Op] = [decode]
     followers: list[Follower] = []
     met = Met(decode.output(ENCODED))
     parts = list(flatten(transform))
-    conversion: tuple[int, int, int, Met] | None = None  # part, steps and followers before it, what it meets
+    conversion: tuple[int, int, int, Met] | None = None  # part, steps and followers before it, its input
     for at, part in enumerate(parts):
         try:
             _check_known(part, parts[:at], met, leads)
@@ -209,37 +209,37 @@ def joint_ops(transform: Any, leads: bool = True) -> JointOps:
 
 
 def _check_known(part: Any, before: Sequence[Any], met: Met, leads: bool) -> None:
-    """Raise `NoOp` where torchvision may not do to picture and targets what a step does elsewhere."""
+    """Raise `NoOp` where torchvision may treat picture or targets differently than it normally does."""
     name = type(part).__name__
     if not (leads or met.is_picture or met.form.is_image):
         raise NoOp("the picture is a plain tensor, and not the first of the sample")
     if name in _MOVING and any(type(one).__name__ == "ToPureTensor" for one in before):
-        raise NoOp("targets are plain tensors here, which it leaves where they are")
+        raise NoOp("targets are plain tensors here, which it does not move")
     if name == "RandomRotation" and part.expand:
         raise NoOp("it makes pictures and targets of different sizes, which later steps may refuse")
 
 
 def _check_boxes_known(part: Any, its_ops: Sequence[Op], steps: Sequence[Op], before: Sequence[Any]) -> None:
-    """Raise `NoOp` where a step draws by the boxes, and it is not known what earlier steps made of them."""
+    """Raise `NoOp` if a step's draws depend on boxes that an earlier step may have changed in an unknown way."""
     if not any(op.looks for op in its_ops):
         return
     for step in steps[1:]:
         if not step.places:
-            raise NoOp(origin(part).why(f"draws by the boxes, which are not known after {step.name()}"))
+            raise NoOp(origin(part).why(f"depends on the boxes, which are not known after {step.name()}"))
     for one in before:
         name = type(one).__name__
         if name in _TARGETS_ONLY and name != "ConvertBoundingBoxFormat":
-            raise NoOp(origin(part).why(f"draws by the boxes, which {name} may have changed"))
+            raise NoOp(origin(part).why(f"depends on the boxes, which {name} may have changed"))
 
 
 def _became(part: Any, met: Met) -> tuple[Became, tuple[Follower, ...]]:
-    """Return what a transform over samples becomes, and of a container what follows the steps inside."""
+    """Return the op of a transform over samples, and for a container the followers of its inner steps."""
     if isinstance(part, type) or not callable(part) or isinstance(part, Op):
         raise no_step("a transform over samples", part)
     found = origin(part)
     name = found.name
     if not (found.library == "torchvision" and found.is_v2):
-        raise NoOp(found.why("is not one of torchvision's v2"))
+        raise NoOp(found.why("is not a torchvision v2 transform"))
     if name in _TARGETS_ONLY:
         if callable(getattr(part, "labels_getter", None)):
             raise NoOp("it calls a function of yours with the whole sample")
@@ -259,7 +259,7 @@ def _became(part: Any, met: Met) -> tuple[Became, tuple[Follower, ...]]:
 
 
 def _iou_crop_op(t: Any, met: Met) -> Became:
-    """Translate a crop that keeps objects; on a picture alone torchvision refuses it, so no other table has it."""
+    """Translate a crop that keeps objects; torchvision rejects it on a picture alone, so no other table has it."""
     try:
         op = ops.RandomIoUCrop(
             t.min_scale, t.max_scale, t.min_aspect_ratio, t.max_aspect_ratio, tuple(t.options), t.trials
@@ -282,13 +282,13 @@ def _container(part: Any, met: Met) -> tuple[Became, tuple[Follower, ...]]:
     steps, followers = tuple(op for op, _ in branches), tuple(follower for _, follower in branches)
     if type(part).__name__ == "RandomChoice":
         return Became([ops.RandomChoice(steps, tuple(part.p))]), followers
-    for one in part.transforms:  # any of them may come before it
+    for one in part.transforms:  # any of them may run before it
         _check_boxes_known(one, steps, [ops.Decode(), *steps], ())
     return Became([ops.RandomOrder(steps)]), followers
 
 
 def _branch(part: Any, met: Met) -> tuple[Op, Follower]:
-    """Return one of several choices as an op, which may be a sequence, and what follows it."""
+    """Return one of several choices as an op, which may be a sequence, and its followers."""
     steps, followers = _inside([part], met)
     if len(steps) == 1:
         return steps[0], followers[0]
@@ -296,7 +296,7 @@ def _branch(part: Any, met: Met) -> tuple[Op, Follower]:
 
 
 def _inside(transforms: Any, met: Met) -> tuple[tuple[Op, ...], tuple[Follower, ...]]:
-    """Return the ops of steps inside a container, one for each, and what follows each."""
+    """Return one op for each step inside a container, and the follower of each."""
     steps: list[Op] = []
     followers: list[Follower] = []
     for part in chain.from_iterable(map(flatten, transforms)):
@@ -304,7 +304,7 @@ def _inside(transforms: Any, met: Met) -> tuple[tuple[Op, ...], tuple[Follower, 
         became, inside = _became(part, met)
         then = after(met, became)
         if len(became.ops) != 1 or not then.is_picture:
-            raise NoOp(origin(part).why("stands inside another transform, and is not one op on pictures"))
+            raise NoOp(origin(part).why("is inside another transform, and is not a single op on pictures"))
         _check_boxes_known(part, became.ops, [ops.Decode(), *steps], ())
         followers.append(Follower(part, 0, met, inside))
         steps += became.ops
@@ -313,13 +313,13 @@ def _inside(transforms: Any, met: Met) -> tuple[tuple[Op, ...], tuple[Follower, 
 
 
 def _to_dtypes(part: Any, met: Met) -> Became:
-    """Translate a ToDtype that says what becomes of each kind: what it does to the picture."""
+    """Translate a ToDtype with a dtype per kind: what it does to the picture."""
     if met.is_picture:
-        return Became()  # it converts tensors alone
+        return Became()  # it converts only tensors
     by_name = {getattr(kind, "__name__", kind): dtype for kind, dtype in part.dtype.items()}
     kind = "Image" if met.form.is_image else "Tensor"
     if kind not in by_name and "others" not in by_name:
-        raise NoOp("a dtype for each kind but the picture's")
+        raise NoOp("a dtype for other kinds but not for the picture")
     dtype = by_name.get(kind, by_name.get("others"))
     if dtype is None:
         return Became()
@@ -329,7 +329,7 @@ def _to_dtypes(part: Any, met: Met) -> Became:
 
 
 def _of_picture(part: Any) -> Any:
-    """Return a transform with the colour that it fills pictures with, where it says one for each kind of input."""
+    """Return a transform with its fill colour for pictures, if it has one per kind of input."""
     fills = getattr(part, "fill", None)
     if not isinstance(fills, dict):
         return part
@@ -353,9 +353,9 @@ def _from_conversion(
     reason: str,
     leads: bool,
 ) -> JointOps:
-    """Return a recipe of which a step on tensors has no op, and pictures of many sizes come before it.
+    """Return a recipe in which a tensor step has no op and the pictures before it have different sizes.
 
-    If a crop of the tensor follows, the steps up to it let a region of the picture pass; else all of it is needed.
+    If a crop of the tensor follows, a region of the picture is enough up to there; otherwise all of it is needed.
     """
     at, count, followed, met = conversion
     before, kept = list(steps[:count]), list(followers[:followed])
@@ -363,7 +363,9 @@ def _from_conversion(
     if all(op.passes and not op.crops for op in before[1:]):
         passing = region_steps(_sure(parts[at:], leads))
     if passing is None:
-        return _ended(before, kept, met.form, parts[at:], f"makes a tensor of the whole picture; then: {reason}")
+        return _ended(
+            before, kept, met.form, parts[at:], f"makes a tensor of the whole picture, and after it: {reason}"
+        )
     for part, step in zip(parts[at:], passing, strict=False):
         assert isinstance(step, OnTensor)
         if _moves_targets(part):
@@ -375,11 +377,11 @@ def _from_conversion(
 
 
 def _sure(parts: Sequence[Any], leads: bool) -> list[Any]:
-    """Return a conversion and those steps after it of which it is sure that torchvision applies them to the picture."""
+    """Return a conversion and the steps after it that torchvision certainly applies to the picture."""
     found: list[Any] = []
     is_image = type(parts[0]).__name__ == "ToImage"
     for part in parts:
-        is_pure = type(part).__name__ == "ToPureTensor"  # and so are targets, which then stay where they are
+        is_pure = type(part).__name__ == "ToPureTensor"  # targets are plain tensors too, so they do not move
         if is_pure or (found and not (leads or is_image)) or not origin(part).is_v2:
             break
         found.append(part)
@@ -389,7 +391,7 @@ def _sure(parts: Sequence[Any], leads: bool) -> list[Any]:
 def _ended(
     steps: Sequence[Op], followers: Sequence[Follower], form: Form, rest: Sequence[Any], reason: str
 ) -> JointOps:
-    """Return a recipe whose last steps are run as they are."""
+    """Return a recipe whose last steps run unchanged."""
     calls: list[Op] = []
     for part in rest:
         if isinstance(part, type) or not callable(part) or isinstance(part, Op):

@@ -1,7 +1,7 @@
-"""What a transform meets, where it comes from, and what it may become.
+"""What a transform gets as input, who wrote it, and what it may become.
 
-A transform becomes an op only where the kind of value that it will meet is known and the op is proven for that kind
-(`tests/pipeline/test_every_transform.py`). Everywhere else the user's own object runs, untouched, on the trainer.
+A transform becomes an op only where the kind of its input is known and the op is proven for that kind
+(`tests/pipeline/test_every_transform.py`). Everywhere else the user's own object runs unchanged on the trainer.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from sophon.pipeline.op import Op
 from sophon.pipeline.spec import Kind, Spec
 
 _TORCHVISION = "torchvision.transforms."
-# Classes of others that do nothing but call a function of the user's.
+# Library classes that only call a user's function.
 _WRAPPERS = ("Lambda",)
 
 
 class NoOp(Exception):  # noqa: N818 - not an error: there is no counterpart
-    """A transform has no op at this place; the text says why."""
+    """Raised when a transform has no op at this place; the text says why."""
 
 
 @dataclass(frozen=True)
 class Met:
-    """What a step meets: the value's spec, and what torchvision's tensor is like there."""
+    """The input of a step: the value's spec, and the form of torchvision's tensor at that point."""
 
     spec: Spec
     form: Form = field(default_factory=Form)
@@ -59,14 +59,14 @@ class Origin:
     is_v2: bool = False
 
     def why(self, reason: str = "has no op") -> str:
-        """Return why something of this class stays on the trainer, in words."""
+        """Return why an object of this class stays on the trainer, in words."""
         if not self.library or self.name in _WRAPPERS:
             return OWN_CODE
         return f"{of_library(self.library, self.name)} {reason}"
 
 
 def origin(transform: Any) -> Origin:
-    """Return who wrote the class of a transform; a subclass is of whoever wrote it, and may do anything."""
+    """Return who wrote the class of a transform; a subclass belongs to its author and may do anything."""
     cls = type(transform)
     module, name = f"{cls.__module__}.", cls.__name__
     if module.partition(".")[0] in LIBRARIES and is_altered(transform):
@@ -78,7 +78,7 @@ def origin(transform: Any) -> Origin:
 
 
 def after(met: Met, became: Became) -> Met:
-    """Return what the next step meets; raises `NoOp` where an op does not take what it meets."""
+    """Return the input of the next step; raises `NoOp` where an op does not take its input."""
     spec = met.spec
     try:
         for op in became.ops:
@@ -89,5 +89,5 @@ def after(met: Met, became: Became) -> Met:
 
 
 def with_image(met: Met, is_image: bool) -> Became:
-    """Return a step that changes nothing but the class of a tensor."""
+    """Return a step that changes only the class of a tensor."""
     return Became(form=replace(met.form, is_image=is_image))

@@ -1,8 +1,8 @@
-"""Recipes that make a tensor first and crop it then: the steps up to the crop let a region of the picture pass.
+"""Recipes that make a tensor first and crop it later: up to the crop, a region of the picture is enough.
 
-Each becomes an `OnTensor`, which runs the user's own object and says to both ends which pixels it needs. Parameters of
-these steps are drawn by us, with torchvision's distributions. So are those of simple steps after the crop, which then
-need no global generator and can run in any thread; from the first that is not so simple, all are run as they are.
+Each step becomes an `OnTensor`, which runs the user's own object and tells both ends which pixels it needs. We draw the
+parameters of these steps, with torchvision's distributions, and also those of simple steps after the crop, which then
+need no global generator and can run in any thread. From the first step that is not simple on, all run unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sophon.pipeline.spec import Kind, Spec
 from sophon.pipeline.translation.met import Met, NoOp, origin
 from sophon.pipeline.translation.torchvision import interpolation, normalize, size_of
 
-# Class → dtype of the tensor that a picture becomes.
+# Class → dtype of the tensor made from a picture.
 _CONVERSIONS = {
     "PILToTensor": "uint8",
     "ToImage": "uint8",
@@ -28,17 +28,17 @@ _CONVERSIONS = {
     "MaybePILToTensor": "uint8",
     "MaybeToTensor": "float32",
 }
-# On tensors these do nothing to places or values.
+# On tensors these change neither positions nor values.
 _NOTHING = ("Identity", "ToPureTensor", "ToImage", "MaybeToTensor", "MaybePILToTensor")
 _FLOATS = Spec(Kind.TENSOR, (3, None, None), "float32")  # pictures are decoded in colour
-# Of pixels of a tensor; Pillow has more.
+# Interpolations for tensors; Pillow has more.
 _INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
 
 
 def region_steps(parts: Sequence[Any]) -> list[Op] | None:
-    """Return the steps from a conversion on, as far as both their geometry and their result are known.
+    """Return the steps from a conversion on for which both geometry and result are known.
 
-    None if no crop is among them: without one all of the picture is needed, and nothing is gained.
+    None if no crop is among them: without one the whole picture is needed, and nothing is gained.
     """
     first, *rest = parts
     found = origin(first)
@@ -61,7 +61,7 @@ def _step(geometry: Op | None, dtype: str, transform: Any) -> OnTensor:
 
 
 def _geometry(transform: Any, dtype: str) -> tuple[Op | None, str]:
-    """Return what a step does to places, and the dtype after it."""
+    """Return the geometry of a step, and the dtype after it."""
     found = origin(transform)
     if found.library not in ("torchvision", "timm"):
         raise NoOp
@@ -70,7 +70,7 @@ def _geometry(transform: Any, dtype: str) -> tuple[Op | None, str]:
     if found.name == "Normalize":
         if dtype != "float32":
             raise NoOp
-        normalize(transform, Met(_FLOATS)).output(_FLOATS)  # raises for numbers that torchvision itself would refuse
+        normalize(transform, Met(_FLOATS)).output(_FLOATS)  # raises for numbers that torchvision itself would reject
         return None, dtype
     if found.name in ("ConvertImageDtype", "ToDtype") and str(transform.dtype) in ("torch.float32", f"torch.{dtype}"):
         return None, str(transform.dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""timm's transforms, by looking at the objects: timm itself is never imported."""
+"""Translates timm's transforms by inspecting the objects; timm itself is never imported."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _resize_keep_ratio(t: Any, _: Met) -> Op:
 
 
 def _interpolations(t: Any) -> tuple[str, ...]:
-    """Return the names of the interpolations that one is drawn from."""
+    """Return the names of the interpolations to draw from."""
     found = t.interpolation if isinstance(t.interpolation, list | tuple) else (t.interpolation,)
     return tuple(interpolation_named(mode) for mode in found)
 

@@ -1,7 +1,7 @@
-"""Torchvision's transforms, v1 and v2, by looking at the objects: torchvision itself is never imported.
+"""Translates torchvision's v1 and v2 transforms by inspecting the objects; torchvision itself is never imported.
 
-Two tables say what a class becomes on pictures and on tensors. Only torchvision's own classes are in them: a subclass
-may do anything. A class or a setting without a row has no op, and its object is run as it is.
+Two tables give the op of a class on pictures and on tensors. Only torchvision's own classes are in them: a subclass may
+do anything. A class or setting without a row has no op, and its object runs unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def is_v2(t: Any) -> bool:
 
 
 def interpolation(transform: Any) -> str:
-    """Return the name of how a transform interpolates pixels."""
+    """Return the name of a transform's interpolation."""
     return interpolation_named(transform.interpolation)
 
 
@@ -51,7 +51,7 @@ def fill_of(transform: Any) -> Any:
 
 
 def size_of(size: Any) -> Any:
-    """Return a size as ops want it."""
+    """Return a size in the form that ops take."""
     return tuple(size) if isinstance(size, list | tuple) else size
 
 
@@ -88,7 +88,7 @@ _NEUTRAL = {"brightness": (1.0, 1.0), "contrast": (1.0, 1.0), "saturation": (1.0
 
 
 def _api(t: Any) -> str:
-    """Return which of torchvision's two families a transform is of, where they differ in a few bits."""
+    """Return which of torchvision's two families a transform belongs to; their bits differ slightly."""
     return "v2" if is_v2(t) else "v1"
 
 
@@ -115,12 +115,12 @@ def _to_float(t: Any, met: Met) -> Op | Became:
 
 
 def normalize(t: Any, _: Met) -> Op:
-    """Translate `Normalize`, whose numbers may be tensors."""
+    """Translate `Normalize`, whose mean and std may be tensors."""
     return ops.Normalize(_numbers(t.mean), _numbers(t.std))
 
 
 def _numbers(found: Any) -> tuple[float, ...]:
-    """Return numbers that may come as one, as a list, or as tensors."""
+    """Return numbers given as a single number, a list or tensors."""
     if hasattr(found, "tolist"):  # a tensor or an array, of one number per channel
         if math.prod(found.shape) not in (found.shape or (1,)):
             raise NoOp(f"numbers of shape {tuple(found.shape)}")
@@ -144,12 +144,12 @@ def pil_to_tensor(*_: Any) -> Became:
 
 
 def unchanged(*_: Any) -> Became:
-    """Translate what does nothing to the value that it meets."""
+    """Translate a transform that does nothing to its input."""
     return Became()
 
 
 def _preset(t: Any, _: Met) -> Became:
-    """Translate what `weights.transforms()` returns for image classification."""
+    """Translate the result of `weights.transforms()` for image classification."""
     steps = [
         ops.Resize(tuple(t.resize_size), interpolation(t)),
         ops.CenterCrop(tuple(t.crop_size)),
@@ -162,7 +162,7 @@ def _preset(t: Any, _: Met) -> Became:
 
 ON_PICTURES: Rows = {
     "Identity": unchanged,
-    "ToDtype": unchanged,  # v2 converts tensors and hands on pictures
+    "ToDtype": unchanged,  # v2 converts tensors and passes pictures through
     "ToPureTensor": unchanged,
     "Resize": _resize,
     "CenterCrop": lambda t, _: ops.CenterCrop(size_of(t.size)),
@@ -221,19 +221,19 @@ ON_TENSORS: Rows = {
     "RandomErasing": _random_erasing,
 }
 
-_KERNELS = "it computes with torch's kernels, whose last bits are those of one kind of processor"
+_KERNELS = "it computes with torch's kernels, whose last bits depend on the processor"
 
-# Why a class has no op, where that is not plain to see.
+# Why a class has no op, where it is not obvious.
 REASONS = {
     "AugMix": _KERNELS,
     "ElasticTransform": _KERNELS,
-    "RandomPerspective": "it solves for its coefficients with LAPACK, whose last bits are those of one machine",
+    "RandomPerspective": "it solves for its coefficients with LAPACK, whose last bits depend on the machine",
     "JPEG": "it needs torchvision's own JPEG encoder",
     "FiveCrop": "it gives several pictures",
     "TenCrop": "it gives several pictures",
 }
 
-# What torchvision itself refuses: by kind of value, then by family.
+# What torchvision itself rejects: by kind of value, then by family.
 _REFUSED_ON_PICTURES = {
     False: ("Normalize", "LinearTransformation", "ConvertImageDtype", "RandomErasing", "ToPILImage"),
     True: ("Normalize", "LinearTransformation", "GaussianNoise"),
@@ -242,10 +242,10 @@ _REFUSED_ON_TENSORS = {False: ("ToTensor", "PILToTensor"), True: ()}
 
 
 def check_accepted(found: Origin, transform: Any, met: Met) -> None:
-    """Raise for a transform that torchvision itself would refuse at its place, whatever the sample."""
+    """Raise for a transform that torchvision itself would reject at its place for every sample."""
     if (
         found.library != "torchvision" or getattr(transform, "p", 1.0) == 0.0
-    ):  # one that is never applied refuses nothing
+    ):  # one that is never applied rejects nothing
         return
     if met.is_picture and found.name in _REFUSED_ON_PICTURES[found.is_v2]:
         remedy = "Leave it out." if found.name == "ToPILImage" else "Put ToTensor or ToImage before it."

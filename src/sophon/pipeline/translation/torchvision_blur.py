@@ -1,7 +1,7 @@
-"""GaussianBlur becomes an op where our weights are those of the torch that runs here.
+"""GaussianBlur becomes an op where our weights equal those of the installed torch.
 
-Its weights come from torch's exp, which is not the same on all machines. So torch is asked for some of them first:
-where one bit differs, the blur stays on the trainer.
+Its weights come from torch's exp, which differs between machines. So some weights are compared with torch's first: if a
+single bit differs, the blur stays on the trainer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def gaussian_blur(t: Any, _: Met) -> Op:
 
 @lru_cache(maxsize=64)
 def _has_torchs_bits(op: ops.GaussianBlur) -> bool:
-    """Ask torchvision to blur a single white pixel: what comes out are its weights."""
+    """Let torchvision blur a single white pixel: the result shows its weights."""
     assert isinstance(op.kernel_size, tuple)
     assert isinstance(op.sigma, tuple)
     torch: Any = sys.modules["torch"]

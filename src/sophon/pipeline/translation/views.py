@@ -1,16 +1,16 @@
 """Classes that make several views of a picture: MoCo's `TwoCropsTransform`, SimCLR's and DINO's, and the like.
 
-Such a class is the user's own code, and its name says nothing. It is taken for what it is where its `__call__` can be
-seen to do nothing but hand the picture to transforms that the object holds, and to collect what they return:
+Such a class is user code, and its name says nothing. It is recognised if its `__call__` can be shown to do nothing but
+pass the picture to transforms that the object holds, and to collect their results:
 
 - Its bytecode uses no global name but a few builtins, stores nothing but local variables, imports nothing, and reads
-  attributes of the object alone. So there is nothing that could make the next call another than this one.
-- It is then called once, on a copy of the object that holds stand-ins in the place of transforms, with a stand-in for
-  the picture that refuses to be looked at. The result must be a list, a tuple or a dict, or a nest of these, of what
-  the stand-ins returned, and the object must hold what it held. What a transform returned may be handed to another
-  one, once: that is one view of two steps. Twice would be two views that share what was drawn.
+  attributes of the object alone. So nothing can make the next call behave differently.
+- It is then called once, on a copy of the object in which stand-ins replace the transforms, with a stand-in for the
+  picture that refuses every other use. The result must be a list, a tuple or a dict, or a nest of these, of the
+  stand-ins' results, and the object must be unchanged. The result of a transform may be passed to one other transform:
+  that is one view of two steps. Passed to two, it would give two views that share random draws.
 
-Everything else stays a step of the user's own.
+Everything else stays a user step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sophon.pipeline.spec import arrangement
 _BUILTINS = ("range", "len", "list", "tuple", "map", "zip", "enumerate")
 _METHODS = ("append", "extend")  # of lists
 _PLAIN = (bool, int, float, str, type(None))
-# What could reach beyond the object, the picture and local variables, or hide an error.
+# Instructions that could reach beyond the object, the picture and local variables, or hide an error.
 _BARRED = (
     "STORE_ATTR",
     "DELETE_ATTR",
@@ -51,9 +51,9 @@ Found = tuple[Sequence[Any], str]
 
 
 def views_of(transform: Any) -> Found | None:
-    """Return the transforms of each view, and what the views come in; None for what is not known to make views."""
+    """Return the transforms of each view and the container of the views; None if it is not known to make views."""
     if isinstance(transform, Views):
-        # What it was given that is no op is somebody's transform, and may become some.
+        # An argument that is not an op is a user's transform, which may be translated.
         views = [[op.function if isinstance(op, Call) else op for op in steps] for steps in transform.views]
         return views, transform.container
     function = _call_of(transform)
@@ -66,7 +66,7 @@ def views_of(transform: Any) -> Found | None:
 
 
 def _call_of(transform: Any) -> FunctionType | None:
-    """Return the function that is run where an object is called, if it can be read."""
+    """Return the function that runs when an object is called, if it can be inspected."""
     cls = type(transform)
     function = inspect.getattr_static(cls, "__call__", None)
     reads = inspect.getattr_static(cls, "__getattribute__"), inspect.getattr_static(cls, "__getattr__", None)
@@ -78,7 +78,7 @@ def _call_of(transform: Any) -> FunctionType | None:
 
 
 def _is_plain(function: FunctionType, transform: Any) -> bool:
-    """Return whether a function can do nothing but call what an object holds."""
+    """Return whether a function can only call what an object holds."""
     held, cls = vars(transform), type(transform)
     for at, instruction in enumerate(_instructions(function.__code__)):
         does, name = instruction.opname, instruction.argval
@@ -93,7 +93,7 @@ def _is_plain(function: FunctionType, transform: Any) -> bool:
 
 
 def _instructions(code: CodeType) -> Iterator[dis.Instruction]:
-    """Yield the instructions of a function and of those inside it."""
+    """Yield the instructions of a function and of its inner functions."""
     yield from dis.get_instructions(code)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -101,11 +101,11 @@ def _instructions(code: CodeType) -> Iterator[dis.Instruction]:
 
 
 class _Looked(Exception):  # noqa: N818 - not an error: it is the user's own step then
-    """A stand-in was used for something else than to be handed on."""
+    """A stand-in was used for something other than being passed on."""
 
 
 class _StandIn:
-    """Something that can be handed on, and nothing else."""
+    """An object that can be passed on and nothing else."""
 
     def _refuse(self, *_: Any) -> NoReturn:
         raise _Looked
@@ -117,7 +117,7 @@ class _StandIn:
 
 
 class _View(_StandIn):
-    """What transforms would have returned, one after the other."""
+    """The result that one or more transforms in a row would have returned."""
 
     def __init__(self, transforms: list[Any]) -> None:
         self.transforms = transforms
@@ -125,7 +125,7 @@ class _View(_StandIn):
 
 
 class _Transform(_StandIn):
-    """Stands in the place of a transform, and notes that it was called with the picture."""
+    """Stands in for a transform, and records that it was called with the picture."""
 
     def __init__(self, transform: Callable[..., Any], picture: _StandIn, made: list[_View]) -> None:
         self.transform, self.picture, self.made = transform, picture, made
@@ -142,7 +142,7 @@ class _Transform(_StandIn):
 
 
 def _seen(transform: Any, function: FunctionType) -> Found | None:
-    """Return what an object does with a picture, from a call with stand-ins."""
+    """Return what an object does with a picture, found by a call with stand-ins."""
     picture, made = _StandIn(), list[_View]()
 
     def stand_in(value: Any) -> Any:
@@ -166,7 +166,7 @@ def _seen(transform: Any, function: FunctionType) -> Found | None:
 
 
 def _held(value: Any) -> Any:
-    """Return what something holds, to be compared later."""
+    """Return the contents of an object, for a later comparison."""
     if type(value) is dict:
         return {name: _held(part) for name, part in value.items()}
     return (id(value), [_held(part) for part in value]) if type(value) in (list, tuple) else id(value)

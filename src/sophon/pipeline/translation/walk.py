@@ -1,12 +1,13 @@
-"""The walk through a recipe: which of its steps become ops, which are run on the trainer as they are.
+"""Walks through a recipe and decides which steps become ops and which run unchanged on the trainer.
 
-- On pictures every transform with a proven op becomes that op. From the first one that has none, all steps are run as
-  they are: nothing is known of what it returns.
-- A conversion to a tensor becomes an op where all that follows does, or where pictures have one size by then, so that a
-  cut after it may be worth its while.
-- Else, where a crop of the tensor follows, the steps up to it let a region pass (`regions`): only a window has to come.
-- Else the conversion and all that follows are run as they are.
-- What makes several views of a picture (`views`) becomes `Views`, each of them translated as a recipe of its own.
+- On pictures every transform with a proven op becomes that op. From the first one without an op on, all steps run
+  unchanged, since nothing is known about its result.
+- A conversion to a tensor becomes an op if all later steps do, or if pictures have a fixed size by then, so that a cut
+  after it may pay off.
+- Otherwise, if a crop of the tensor follows, a region is enough up to there (`regions`): only a window has to be sent.
+- Otherwise the conversion and everything after it run unchanged.
+- A transform that makes several views of a picture (`views`) becomes `Views`, with each view translated as a separate
+  recipe.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ _UNKNOWN = "comes after a step whose result is not known"
 
 
 def ops_from_transform(transform: Any) -> list[Op]:
-    """Return Decode and the steps of a transform that is applied to the picture of an ImageFolder.
+    """Return Decode and the steps of a transform as applied to the pictures of an ImageFolder.
 
     Raises:
-        ConfigError: Something is no transform, or torchvision itself refuses it at its place.
+        ConfigError: An item is not a transform, or torchvision itself rejects it at its place.
     """
     decode = ops.Decode()
     return [decode, *_steps(list(flatten(transform)), Met(decode.output(ENCODED)), ())]
 
 
 def _steps(parts: Sequence[Any], met: Met, before: Sequence[Op]) -> list[Op]:
-    """Return the steps of transforms that meet a picture, which some ops have made of the one that was decoded."""
+    """Return the steps of transforms whose input is a picture, given the ops that ran before."""
     steps: list[Op] = []
     for at, part in enumerate(parts):
         try:
@@ -57,10 +58,10 @@ def _steps(parts: Sequence[Any], met: Met, before: Sequence[Op]) -> list[Op]:
 
 
 def _views(part: Any, met: Met, before: Sequence[Op], *, is_last: bool) -> Became | None:
-    """Return what makes several views of a picture as an op; None for what does not.
+    """Return a transform that makes several views as an op; None for any other transform.
 
-    Those that a class of the user's makes are only known where nothing comes after it: what they are to the next step
-    (tensors of which class, in which layout) would have to be known, too.
+    Views made by a user's class are only translated if nothing comes after it: otherwise the form in which the next
+    step gets them (class and layout of tensors) would have to be known too.
     """
     found = views_of(part) if met.is_picture else None
     if found is None or not (is_last or isinstance(part, ops.Views)):
@@ -70,12 +71,12 @@ def _views(part: Any, met: Met, before: Sequence[Op], *, is_last: bool) -> Becam
     if any(isinstance(op, ops.Views) for steps in translated for op in steps):
         raise NoOp("makes views of views")
     if all(steps and isinstance(steps[0], Call) for steps in translated) and not isinstance(part, ops.Views):
-        return None  # nothing is gained, and the user's own class is what people look for in messages
+        return None  # nothing is gained, and users expect their own class in messages
     return Became([ops.Views(tuple(map(tuple, translated)), container)])
 
 
 def _from_conversion(parts: Sequence[Any], met: Met, before: Sequence[Op], *, has_size: bool) -> list[Op]:
-    """Return the steps from a conversion to a tensor on, which all have one size or not."""
+    """Return the steps from a conversion to a tensor on; pictures may have one size there or not."""
     steps: list[Op] = []
     for at, part in enumerate(parts):
         try:
@@ -85,16 +86,16 @@ def _from_conversion(parts: Sequence[Any], met: Met, before: Sequence[Op], *, ha
             if has_size:
                 return [*steps, *_as_they_are(parts[at:], str(reason), met.form)]
             if all(op.passes and not op.crops for op in before) and (passing := region_steps(parts)):
-                # What is after the crop is given torchvision's own tensor.
+                # Steps after the crop get torchvision's own tensor.
                 rest = parts[len(passing) :]
                 return [*passing, *_as_they_are(rest, origin(rest[0]).why(_TENSORS) if rest else "", Form())]
-            return _as_they_are(parts, f"makes a tensor of the whole picture; then: {reason}", Form())
+            return _as_they_are(parts, f"makes a tensor of the whole picture, and after it: {reason}", Form())
         steps += became.ops
     return steps
 
 
 def flatten(transform: Any) -> Iterable[Any]:
-    """Yield the steps of a transform, without the containers that do nothing but call one after the other."""
+    """Yield the steps of a transform, without containers that only call their steps in sequence."""
     found = origin(transform)
     if (found.library, found.name) == ("torchvision", "Compose"):
         for part in transform.transforms:
@@ -107,7 +108,7 @@ def flatten(transform: Any) -> Iterable[Any]:
 
 
 def translate(transform: Any, met: Met) -> Became:
-    """Return what a transform becomes where it meets a value of this kind.
+    """Translate a transform for an input of this kind.
 
     Raises:
         NoOp: It has no op there.
@@ -132,7 +133,7 @@ def translate(transform: Any, met: Met) -> Became:
 
 
 def inner(transforms: Iterable[Any], met: Met) -> tuple[Op, ...]:
-    """Return the ops of transforms inside another one, which must all be on pictures."""
+    """Return the ops of the transforms inside another one, all of which must work on pictures."""
     steps: list[Op] = []
     for part in chain.from_iterable(map(flatten, transforms)):
         became = translate(part, met)
@@ -146,7 +147,7 @@ def inner(transforms: Iterable[Any], met: Met) -> tuple[Op, ...]:
 
 
 def _as_they_are(parts: Sequence[Any], reason: str, form: Form) -> list[Op]:
-    """Return steps that are run as they are; the first one for a reason, the others because nothing is known then."""
+    """Return steps that run unchanged: the first for a given reason, the others because their input is unknown."""
     steps = []
     for part in parts:
         if isinstance(part, Op):
@@ -168,7 +169,7 @@ def _random_choice(t: Any, met: Met) -> Op:
 
 
 def _branches(t: Any, met: Met) -> tuple[Op, ...]:
-    """Return one op for each of the transforms inside another one, of which some may be sequences."""
+    """Return one op for each transform inside another one; some may be sequences."""
     branches = [inner([part], met) for part in t.transforms]
     return tuple(branch[0] if len(branch) == 1 else ops.RandomApply(branch, 1.0) for branch in branches)
 

@@ -32,7 +32,7 @@ def policy(name: str) -> Policy:
 
 
 def applicable(profile: Profile, options: Options = DEFAULTS) -> tuple[str, ...]:
-    """Return the policies that a profile has cuts for: all but `resize`, which needs its own."""
+    """Return the policies for which a profile has cuts: all, except that `resize` needs its own cut."""
     k = resize_k(profile, options)
     fixed = any(profile.cuts[column].k == k for column in profile.raw_columns())
     return tuple(name for name in POLICIES if name != "resize" or fixed)

@@ -1,4 +1,4 @@
-"""All ops of all samples near storage, tensors cross the link (the paper's All-Off)."""
+"""All ops of all samples run near storage, and tensors cross the link (the paper's All-Off)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a policy is given and what it gives back."""
+"""The input and output of a policy."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from sophon.profile.table import Profile
 
 @dataclass(frozen=True)
 class Options:
-    """What a user may tell a policy.
+    """Options that a user may give a policy.
 
     Args:
-        resize_k: How many ops `resize` runs near storage; None for as many as make pictures of one size, as the
-            profile says.
+        resize_k: How many ops `resize` runs near storage; None for as many as it takes until all pictures have one
+            size, according to the profile.
         allow_lossy: Whether `optimal` may choose codecs that change the tensors.
         reserve: Share of the storage cores that `optimal` leaves free; see `RESERVE`.
     """
@@ -46,9 +46,9 @@ class Choice:
     Args:
         cut: Column of the profile per sample.
         reason: Why, in one sentence.
-        bound_s: No plan at all takes fewer seconds; None when the policy does not know.
-        prices: Prices of the resources under which the choice is best; None if it was made otherwise.
-        rivals_s: No other policy's plan takes fewer seconds, where there are prices.
+        bound_s: No plan takes fewer seconds; None if the policy does not know.
+        prices: Prices of the resources under which the choice is best; None if it was made in another way.
+        rivals_s: No other policy's plan takes fewer seconds, if there are prices.
     """
 
     cut: CutIndex
@@ -59,18 +59,18 @@ class Choice:
 
 
 RESERVE = 0.15
-"""Share of the storage cores that a plan which is really run leaves free.
+"""Share of the storage cores that a plan leaves free when it is actually run.
 
-A plan that fills link and cores to the brim has no time left for a stretch of the epoch that is heavier than the mean:
-what the cores are late by there, the link waits for, and no later stretch makes good. Measured with 0.2 of a core: an
-epoch takes 25 to 40 % longer than predicted with nothing free, 9 to 11 % with 15 to 20 % free.
+A plan that fully loads link and cores has no slack for a stretch of the epoch that is heavier than the mean: when the
+cores fall behind there, the link waits, and no later stretch makes up for it. Measured with 0.2 of a core: an epoch
+takes 25 to 40 % longer than predicted with nothing free, 9 to 11 % with 15 to 20 % free.
 """
 
 
 def reserve_for(storage_cores: float) -> float:
     """Return the share of the storage cores that a plan should leave free.
 
-    So much of one core: where there are several, what one sample is late by is as much less of the whole.
+    The share is that of a single core: with several cores, one late sample matters proportionally less.
     """
     return RESERVE / max(storage_cores, 1.0)
 
@@ -85,14 +85,14 @@ def exact_columns(profile: Profile, options: Options) -> tuple[int, ...]:
 
 
 def resize_k(profile: Profile, options: Options) -> int | None:
-    """Return how many ops `resize` runs near storage; None where neither the user nor the profile says."""
+    """Return how many ops `resize` runs near storage; None if neither the user nor the profile says so."""
     return profile.resize_k if options.resize_k is None else options.resize_k
 
 
 def uniform(profile: Profile, k: int) -> CutIndex:
     """Return the plan that runs ops[:k] of every sample near storage and sends the result raw.
 
-    A sample that cannot have that cut gets the next smaller one that it can have, as a server would answer.
+    A sample for which that cut is impossible gets the next smaller one, as a server would answer.
     """
     wanted = [column for column in profile.raw_columns() if profile.cuts[column].k <= k]
     if not wanted or profile.cuts[wanted[-1]].k != k:

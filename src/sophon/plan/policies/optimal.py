@@ -1,19 +1,20 @@
-"""The least epoch seconds over all routes of all samples at once, with a proof of how near it is.
+"""The shortest epoch over all routes of all samples at once, with a proven bound on how close it is.
 
-1. Where the plan of least storage seconds is as fast as what no plan changes (the consumer, the store), that is it.
+1. If the plan with the fewest storage seconds is as fast as the resources that no plan can change (the consumer, the
+   store), it is chosen.
 2. The linear relaxation (`sophon.plan.relaxation`) gives a mixture of a few plans and the bound that no plan can beat;
-   rounding (`sophon.plan.rounding`) makes one plan of it that is at most one sample's worth longer, or a few samples'
-   with many resources. One sample's worth is the most seconds of an epoch that one sample at one legal route takes of
-   one resource.
-3. Where that is faster than the consumer needs, the relaxation is solved again for the least storage seconds that keep
-   up with it.
-4. On small tables, where one sample counts, single changes are tried until none helps.
-5. The other policies choose among raw cuts only. Where the bound for raw cuts is above the plan found, they are all
-   slower; else they are asked too. The best is taken: never predicted slower than any other policy.
+   rounding (`sophon.plan.rounding`) turns it into one plan that is at most one sample's worth longer, or a few samples'
+   worth with many resources. One sample's worth is the most seconds of an epoch that one sample at one legal route
+   takes of one resource.
+3. If that is faster than the consumer needs, the relaxation is solved again for the fewest storage seconds that keep up
+   with it.
+4. On small tables, where a single sample matters, single changes are tried until none helps.
+5. The other policies choose among raw cuts only. If the bound for raw cuts is above the plan found, they are all
+   slower; otherwise they are tried too. The best is taken, so this policy is never predicted slower than any other.
 
 Better is: fewer epoch seconds, then fewer storage CPU seconds, then fewer bytes. All resources count alike, so that a
-CPU-bound job moves work to storage even where bytes do not shrink. With `Options.reserve` a plan is looked for that
-leaves a share of the storage cores free; what it is predicted to take, and the bound, are those of all there is.
+CPU-bound job moves work to storage even where bytes do not shrink. With `Options.reserve` the plan leaves a share of
+the storage cores free; its prediction and the bound refer to all cores.
 """
 
 from __future__ import annotations

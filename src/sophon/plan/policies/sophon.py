@@ -26,16 +26,16 @@ _INFINITE = np.uint64(np.array(np.inf).view(np.uint64))
 
 
 def choose(profile: Profile, resources: Resources, options: Options) -> Choice:  # noqa: ARG001 - the policies' signature
-    """Offload the most efficient samples until the link no longer decides."""
+    """Offload the most efficient samples until the link is no longer the bottleneck."""
     cut = untouched(profile)
     totals = gather(profile, cut)
     if not _link_leads(totals, resources):
         bottleneck = predict_totals(totals, resources).bottleneck
-        return Choice(cut, f"the {bottleneck} and not the link decides: nothing is offloaded")
+        return Choice(cut, f"the bottleneck is the {bottleneck} and not the link: nothing is offloaded")
     smallest, order = _rank(profile, with_cores=all(row.rate > 0 for row in resources.rows()))
     taken = _until_link_no_longer_leads(profile, resources, totals, smallest, order)
     cut[order[:taken]] = smallest[order[:taken]]
-    why = "no other sample would shrink" if taken == len(order) else "then the link no longer decides"
+    why = "no other sample would shrink" if taken == len(order) else "then the link is no longer the bottleneck"
     return Choice(cut, f"{taken:,} of {len(order):,} samples that shrink are offloaded, best first; {why}")
 
 

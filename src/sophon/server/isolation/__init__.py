@@ -1,1 +1,1 @@
-"""Ops and decoders in processes of their own."""
+"""Ops and decoders in separate processes."""

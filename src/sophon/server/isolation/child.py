@@ -1,8 +1,8 @@
-"""A child process of the server: runs ops and codecs on the files that its server hands to it, and nothing else.
+"""A child process of the server: runs ops and codecs on the files that its server passes to it, and nothing else.
 
-It opens no files but the window indexes that it is given, has no connection but the line to its server, knows no token,
-and ends when that line is closed. Whatever goes wrong stays inside: an exception is answered, the server notices a
-crash, and the kernel ends a process that uses too much CPU or memory.
+It opens only the window indexes it is given, has no connection except the line to its server, knows no token, and ends
+when that line is closed. Whatever goes wrong stays inside: an exception is answered, the server notices a crash, and
+the kernel ends a process that uses too much CPU or memory.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Child:
 
     Args:
         line: Socket to the server.
-        sample_cpu_s: CPU seconds for one sample; after those, or up to a quarter more, the kernel ends the process.
+        sample_cpu_s: CPU seconds for one sample; after that, or up to a quarter more, the kernel ends the process.
     """
 
     def __init__(self, line: socket.socket, sample_cpu_s: float) -> None:
@@ -101,7 +101,7 @@ class Child:
         frames.send(self._line, Kind.END)
 
     def _arm(self) -> None:
-        """Have the kernel end the process if the next sample takes too long.
+        """Make the kernel end the process if the next sample takes too long.
 
         The timer counts only CPU time. It is set again once a quarter of it is used up, since setting it for every
         sample would cost a tenth of a millisecond each time.

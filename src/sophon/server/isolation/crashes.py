@@ -1,8 +1,8 @@
-"""What made child processes crash, so that it is not tried again in every epoch.
+"""Remembers what made child processes crash, so that it is not tried again in every epoch.
 
-A sample that crashed a child is not worked on again, and a tenant whose work does so repeatedly is left alone for a
-while, three times as long each time. Both get smaller cuts meanwhile, so that children have to be restarted only now
-and then. Nothing of it concerns other tenants.
+A sample that crashed a child is not worked on again, and the ops of a tenant whose work does so repeatedly are
+suspended for a while, three times as long each time. Both get smaller cuts in the meantime, so that children rarely
+have to be restarted. Other tenants are not affected.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LONG_S = 60.0
 
 @dataclass
 class _Rest:
-    """How often something fell, and until when it is left alone."""
+    """How often something crashed, and until when it is suspended."""
 
     in_a_row: int = 0
     rest_s: float = _FIRST_REST_S

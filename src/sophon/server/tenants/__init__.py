@@ -1,1 +1,1 @@
-"""What each tenant of a node gets: turns on the cores, and what it pays for messages."""
+"""Fairness between tenants of a node: turns on the cores, and the price of messages."""

@@ -1,9 +1,9 @@
-"""Whose task is next: tenants take turns by the CPU seconds that they have had.
+"""Chooses the next task: tenants take turns by the CPU seconds they have used.
 
-Each tenant has a queue of its own. The next task is one of the tenant that has had the fewest seconds, so a tenant with
-many or long tasks delays its own and nobody else's. A tenant that had nothing to do for a while does not save up: it
-begins at what those have had that were at work meanwhile. Seconds are measured; until a task has ended, it is counted
-with the mean of its tenant's tasks, or with how long it has been running.
+Each tenant has its own queue. The next task comes from the tenant that has used the fewest seconds, so a tenant with
+many or long tasks delays only its own. An idle tenant does not save up credit: it resumes at the level of those that
+were working in the meantime. Seconds are measured; until a task has ended, it is counted with the mean of its tenant's
+tasks, or with how long it has been running.
 
 Nothing here is thread-safe: the budget has the lock. Nor is a clock read; callers pass the time.
 """
@@ -28,14 +28,14 @@ _LEAST_LOOK_S = 0.003  # at a task that has to make place and cannot be held
 
 @dataclass(eq=False)
 class Turn:
-    """A task that has begun.
+    """A task that has started.
 
     Args:
         share: Share of its tenant.
         slot: Where it runs.
         since_s: When it began, or went on.
         ran_s: How long it ran before it was held.
-        counted_s: Seconds that its tenant was charged for it so far.
+        counted_s: Seconds charged to its tenant so far.
         paid_s: Seconds of it that the cores' own account was charged for.
     """
 
@@ -47,7 +47,7 @@ class Turn:
     paid_s: float = 0.0
 
     def count(self, seconds: float) -> None:
-        """Charge the tenant for so many seconds in all."""
+        """Charge the tenant for a total number of seconds."""
         self.share.had_s += seconds - self.counted_s
         self.counted_s = seconds
 
@@ -58,10 +58,10 @@ class Share:
 
     Args:
         had_s: CPU seconds that it has had.
-        task_s: What one task takes, by and large.
-        queue: Tasks that have not begun.
-        held: Tasks that have begun and wait to go on.
-        running: Tasks that run now.
+        task_s: Typical duration of a task.
+        queue: Tasks that have not started.
+        held: Suspended tasks.
+        running: Running tasks.
     """
 
     had_s: float = 0.0
@@ -72,7 +72,7 @@ class Share:
 
     @property
     def waits(self) -> bool:
-        """Whether there is anything to begin or to go on with."""
+        """Whether there is a task to start or resume."""
         return bool(self.queue or self.held)
 
     @property
@@ -81,11 +81,11 @@ class Share:
         return bool(self.queue or self.held or self.running)
 
     def work_s(self) -> float:
-        """Return how many seconds of work there are, by and large."""
+        """Return roughly how many seconds of work there are."""
         return (len(self.queue) + len(self.held) + len(self.running)) * self.task_s
 
     def measured(self, seconds: float) -> None:
-        """Note what a task took."""
+        """Record the duration of a task."""
         self.task_s += _SMOOTHING * (seconds - self.task_s)
 
 
@@ -125,14 +125,14 @@ class Shares:
         return sum(share.work_s() for share in self._shares.values())
 
     def next(self, but_not: Share | None = None) -> Share | None:
-        """Return the tenant whose turn it is, of those that wait for one."""
+        """Return the waiting tenant whose turn it is."""
         waiting = [share for share in self._shares.values() if share.waits and share is not but_not]
         return min(waiting, key=lambda share: share.had_s, default=None)
 
     def due(self, now_s: float) -> tuple[list[Turn], float]:
-        """Return the tasks that have to make place for another tenant's now, and when to look again if there are none.
+        """Return the tasks that must yield to another tenant now, and when to check again if there are none.
 
-        Such a task has run for a while, and its tenant has had more than one that waits.
+        Such a task has run for a while, and its tenant has used more than one that waits.
         """
         found, look_s = [], math.inf
         for share in self._shares.values():
@@ -163,7 +163,7 @@ class Shares:
 
     @property
     def are_several(self) -> bool:
-        """Whether more than one tenant was seen."""
+        """Whether more than one tenant has been seen."""
         return len(self._shares) > 1
 
     def all(self) -> Iterable[Share]:

@@ -1,4 +1,4 @@
-"""Where a task of the CPU budget runs, and how it is held while others have their turn."""
+"""Where a task of the CPU budget runs, and how it is suspended while others have their turn."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Slot:
 
     @contextlib.contextmanager
     def holdable(self, hold: Callable[[bool], None]) -> Iterator[None]:
-        """Let the budget hold the task while the block runs.
+        """Let the budget suspend the task while the block runs.
 
         Args:
-            hold: Stops what works on the task if it is called with True, and lets it go on if called with False.
+            hold: Suspends the work on the task when called with True, and resumes it when called with False.
         """
         with self._lock:
             self._hold = hold
@@ -44,7 +44,7 @@ class Slot:
                 self._hold, self._is_held = None, False
 
     def hold(self) -> bool:
-        """Stop the task if that is possible; return whether it is."""
+        """Suspend the task if possible; return whether it is."""
         with self._lock:
             if self._hold is None:
                 return False
@@ -53,7 +53,7 @@ class Slot:
             return True
 
     def go_on(self) -> None:
-        """Let a task that was held go on."""
+        """Resume a suspended task."""
         with self._lock:
             if self._is_held and self._hold is not None:
                 self._hold(False)

@@ -1,8 +1,8 @@
-"""CPU for what cannot wait for a core: reading a message and building its pipeline.
+"""CPU for work that cannot wait for a core: reading a message and building its pipeline.
 
-A stream has to begin at once, so this is done by the thread of the call. It is short, since every length is bounded;
-but a tenant may send many such messages. So a tenant's are read one after the other, with a pause after each in
-proportion to what it took, and it is charged for them as for samples.
+A stream has to start at once, so the thread of the call does this. It is short, since every length is bounded; but a
+tenant may send many such messages. So a tenant's messages are read one after another, with a pause after each in
+proportion to its cost, and the tenant is charged for them as for samples.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Toll:
     """Lets every tenant do a little at a time.
 
     Args:
-        charge: Told whose CPU seconds were spent.
+        charge: Called with the tenant and the CPU seconds spent.
     """
 
     def __init__(self, charge: Callable[[int, float], None]) -> None:
@@ -32,7 +32,7 @@ class Toll:
         self._locks: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
 
     def pay(self, tenant: int, work: Callable[[], T]) -> T:
-        """Do something in the caller's thread once it is the tenant's turn; the next one waits for a while."""
+        """Run something in the caller's thread once it is the tenant's turn; the next one waits for a while."""
         with self._lock:
             turn = self._locks[tenant]
         with turn:

@@ -1,1 +1,1 @@
-"""Pictures with targets in files beside them: masks, and boxes as COCO, YOLO or Pascal VOC write them."""
+"""Pictures with targets in separate files: masks, and boxes in the formats of COCO, YOLO or Pascal VOC."""

@@ -1,7 +1,7 @@
 """COCO's JSON: one file for all pictures.
 
-Labels are the category ids as they are written, as in torchvision. Pictures that it lists without annotations have no
-boxes; pictures that it does not list are left out.
+Labels are the category ids as written, as in torchvision. Pictures listed without annotations have no boxes; pictures
+that are not listed are left out.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _MOST_CLASSES = 10_000
 
 
 def read_coco(path: Path, names: list[str]) -> tuple[list[int], Found]:
-    """Return which of some pictures a file lists, and what it says of them.
+    """Return which of the given pictures a file lists, and their annotations.
 
     Args:
         path: The file.
         names: Names of the pictures, relative to their folder.
 
     Raises:
-        StoreError: It is no such file.
+        StoreError: It is not a COCO file.
     """
     said = _load(path)
     images = _by_name(said, path)
@@ -55,7 +55,7 @@ def read_coco(path: Path, names: list[str]) -> tuple[list[int], Found]:
     if len(listed) < len(names):
         found.notes.append(f"{len(names) - len(listed):,} pictures are not listed in {path} and are left out")
     if len(images) > len(listed):
-        found.notes.append(f"{len(images) - len(listed):,} pictures that {path} lists are not there")
+        found.notes.append(f"{len(images) - len(listed):,} pictures listed in {path} do not exist")
     stat = path.stat()
     found.sources.append((path.name, stat.st_size, stat.st_mtime_ns))
     return listed, found
@@ -66,9 +66,9 @@ def _load(path: Path) -> dict[str, Any]:
         with path.open(encoding="utf-8") as file:
             said = json.load(file)
     except OSError as error:
-        raise StoreError(f"cannot read {path}: {describe(error)}. Check that it may be read.") from error
+        raise StoreError(f"cannot read {path}: {describe(error)}. Check its permissions.") from error
     except (ValueError, RecursionError) as error:
-        raise StoreError(f"{path} is not JSON: {describe(error)}. Put the whole file there.") from error
+        raise StoreError(f"{path} is not JSON: {describe(error)}. Check that the file is complete.") from error
     if not isinstance(said, dict) or not all(isinstance(said.get(key), list) for key in ("images", "annotations")):
         raise StoreError(f'{path}: expected COCO\'s annotations, {{"images": […], "annotations": […]}}')
     return said

@@ -1,8 +1,8 @@
-"""One annotation file for each picture: YOLO's text, and Pascal VOC's XML.
+"""One annotation file per picture: YOLO's text files and Pascal VOC's XML.
 
-YOLO: a line ``class x y width height`` for each object, of the centre and size as shares of the picture; a picture
+YOLO: one line ``class x y width height`` per object, with centre and size as fractions of the picture; a picture
 without a file has no objects. VOC: an ``annotation`` with ``object`` elements. Its classes are sorted by name, and
-number 0 is the background, as torchvision has it.
+number 0 is the background, as in torchvision.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from sophon.store.store import describe
 
 YOLO_SUFFIX: Final = ".txt"
 VOC_SUFFIX: Final = ".xml"
-_MOST_BYTES = 1 << 24  # of one file
+_MOST_BYTES = 1 << 24  # bytes of one file
 _BACKGROUND: Final = "__background__"
 _CORNERS: Final = ("xmin", "ymin", "xmax", "ymax")
 _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 
 
 def read_yolo(stems: list[str], files: Mapping[str, Path]) -> Found:
-    """Return what text files say of pictures.
+    """Return the annotations of pictures from text files.
 
     Args:
         stems: Stems of the pictures' names.
@@ -59,7 +59,7 @@ def _yolo_values(text: str) -> dict[str, bytes]:
 
 
 def read_voc(stems: list[str], files: Mapping[str, Path]) -> Found:
-    """Return what XML files say of pictures; as `read_yolo`, but each picture needs one."""
+    """Return the annotations of pictures from XML files; like `read_yolo`, but each picture needs a file."""
     found = Found((Field("boxes", f"{BOXES}:xyxy"), Field("labels", LABELS), Field("difficult", LABELS)))
     said: list[tuple[list[dict[str, str]], str]] = []
     for stem in stems:
@@ -98,7 +98,7 @@ def _voc_values(objects: list[dict[str, str]], numbers: dict[str, int]) -> dict[
 
 
 class _Objects:
-    """Collects the texts of ``annotation/object/name``, ``difficult`` and ``bndbox/*``; parts of objects are none."""
+    """Collects the texts of ``annotation/object/name``, ``difficult`` and ``bndbox/*``; object parts are skipped."""
 
     def __init__(self) -> None:
         self.found: list[dict[str, str]] = []
@@ -126,7 +126,7 @@ class _Objects:
 
 
 def _objects(text: str) -> list[dict[str, str]]:
-    """Return the objects of an XML file; it may declare nothing, so that no entity can grow."""
+    """Return the objects of an XML file; it may not declare entities, so that none can expand without bound."""
     objects, parser = _Objects(), expat.ParserCreate()
     parser.StartElementHandler = objects.start
     parser.CharacterDataHandler = objects.text

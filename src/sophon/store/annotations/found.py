@@ -1,4 +1,4 @@
-"""What annotations come to: the values of each field, sample by sample, or what is wrong with them."""
+"""The result of reading annotations: the values of each field, sample by sample, or what is wrong with them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 
 from sophon.store.fields import Field
 
-MOST_OBJECTS = 100_000  # in one picture; more is a damaged file
+MOST_OBJECTS = 100_000  # objects in one picture; more means a damaged file
 
 
 class Broken(Exception):  # noqa: N818 - becomes the problem of one sample
-    """The annotation of one sample cannot be used; the text says why."""
+    """The annotation of a sample is unusable; the text says why."""
 
 
 @dataclass
@@ -23,13 +23,13 @@ class Found:
     """The fields of many samples, one entry each.
 
     Args:
-        fields: What there is.
+        fields: The fields that were found.
         values: The bytes of each field, by its name.
-        problems: Why a sample has no values, "" where it has.
-        classes: Names of the labels, where they are known.
+        problems: Why a sample has no values; "" if it has some.
+        classes: Names of the labels, if known.
         columns: Further columns.
         sources: Files that were read, with their sizes and times.
-        notes: What a user should know.
+        notes: Messages for the user.
     """
 
     fields: tuple[Field, ...]
@@ -41,17 +41,17 @@ class Found:
     notes: list[str] = field(default_factory=list)
 
     def add(self, values: dict[str, bytes], problem: str = "") -> None:
-        """Add a sample; a field of which nothing is said is empty."""
+        """Add a sample; a field that is not given is empty."""
         for one in self.fields:
             self.values.setdefault(one.name, []).append(values.get(one.name, b""))
         self.problems.append(problem)
 
 
 def floats(numbers: Iterable[Any], what: str) -> bytes:
-    """Return numbers as float32, in the order of bytes that all machines here have.
+    """Return numbers as float32, in little-endian byte order.
 
     Raises:
-        Broken: One of them is no finite number.
+        Broken: One of them is not a finite number.
     """
     found = list(numbers)
     for number in found:

@@ -1,7 +1,7 @@
-"""Listings of which several columns name files: ``rows.csv?fields=image,mask``.
+"""Listings in which several columns name files: ``rows.csv?fields=image,mask``.
 
-The first field is the picture, in the column of the paths; each further one is a column of paths, relative to the same
-folder. A sample of which such a file is missing is listed, and an error that names the field is raised when it is read.
+The first field is the picture, in the column of the paths; each further field is a column of paths, relative to the
+same folder. If such a file is missing, the sample is still listed, and reading it raises an error that names the field.
 
 Concurrency:
     Files are opened for each read and closed after it.
@@ -35,7 +35,7 @@ from sophon.units import counted
 
 
 class ListedStore(AnnotatedStore):
-    """Pictures with further files, which a listing names in columns of their own."""
+    """Pictures with further files, which a listing names in separate columns."""
 
     kind = "listed"
     options: ClassVar[frozenset[str]] = ListingStore.options | {"fields"}
@@ -82,7 +82,7 @@ class ListedStore(AnnotatedStore):
         notes = list(base.notes)
         if bad:
             whose = counted(bad, "sample", "samples")
-            notes.append(f"files of {whose} that {path} names are missing; on_error says what becomes of them")
+            notes.append(f"files of {whose} named in {path} are missing; on_error decides what happens to them")
         return replace(
             base,
             kind=cls.kind,
@@ -105,19 +105,19 @@ def _root_of(path: Path) -> Path:
 
 
 def _kind_of(name: str, files: list[str]) -> str:
-    """Return what a column of files is, as far as names tell."""
+    """Return the kind of a column of files, judged by their names."""
     if name == MASK:
         return MASK
     return PICTURE if files and all(file.lower().endswith(IMAGE_SUFFIXES) for file in files) else BYTES
 
 
 def _examined(root: Path, said: str | None) -> tuple[str, int, str]:
-    """Return a file's path in its shortest form and its size, and what is wrong with it, "" for nothing."""
+    """Return a file's path in its shortest form and its size, and what is wrong with it; "" if nothing is."""
     if said is None or not said.strip() or "\0" in said:
         return "", 0, "its row names no file"
     short = posixpath.normpath(said)
     if said.startswith(("/", "~")) or short in ("..", ".") or short.startswith("../"):
-        return "", 0, f"{said!r:.80} does not lie in the data set"
+        return "", 0, f"{said!r:.80} is outside the data set"
     try:
         stat = os.stat(f"{root}/{short}")  # noqa: PTH116 - a Path takes longer than the call
     except (OSError, ValueError):
@@ -126,7 +126,7 @@ def _examined(root: Path, said: str | None) -> tuple[str, int, str]:
 
 
 def _with_folders(sources: pa.Table, root: Path, folders: list[str]) -> pa.Table:
-    """Return what a manifest is made of, with some more folders."""
+    """Return the sources of a manifest, with more folders added."""
     known = set(sources["name"].to_pylist())
     more = [name for name in folders if encode_name(name) not in known]
     stats = [(root / name).stat() for name in more]

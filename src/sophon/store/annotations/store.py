@@ -1,8 +1,8 @@
-"""Pictures in one folder and their targets beside it: ``data?images=train&masks=masks&boxes=instances.json``.
+"""Pictures in one folder and their targets in others: ``data?images=train&masks=masks&boxes=instances.json``.
 
 A sample is a picture and the files or entries of the same name. Boxes and labels are read when the data set is listed,
-and kept in the manifest; masks are read with their pictures. A sample whose target is missing or damaged is listed, and
-an error that names the field is raised when it is read: what becomes of it is for the trainer's policy to say.
+and kept in the manifest; masks are read with their pictures. A sample whose target is missing or damaged is still
+listed; reading it raises an error that names the field, and the trainer's `on_error` policy decides what happens then.
 
 Concurrency:
     Files are opened for each read and closed after it.
@@ -67,7 +67,7 @@ class AnnotatedStore(Store):
         if "boxes" in told:
             rows, found = _boxes(path, _inside(path, "boxes", told["boxes"]), names)
             if not rows:
-                raise StoreError(f"{path / told['boxes']} is about none of the pictures in {path / folder}")
+                raise StoreError(f"{path / told['boxes']} annotates none of the pictures in {path / folder}")
         base = base.select(np.array(rows, np.int64))
         stems = [posixpath.splitext(names[row])[0] for row in rows]
         masks = _masks(path, _inside(path, "masks", told["masks"]), stems) if "masks" in told else None
@@ -106,7 +106,7 @@ class AnnotatedStore(Store):
             self._kept[field.name] = of_field
 
     def changed_ns(self, index: int) -> int:
-        """Return the latest time of a sample's files."""
+        """Return the latest modification time of a sample's files."""
         try:
             return max(
                 os.stat(self._path(of_field, index)).st_mtime_ns  # noqa: PTH116 - a Path takes longer than the call
@@ -114,7 +114,7 @@ class AnnotatedStore(Store):
                 if "file" in of_field and of_field["file"][index].as_py()
             )
         except OSError as error:
-            remedy = "Check that it exists and may be read."
+            remedy = "Check that it exists and is readable."
             raise self._failure(index, f"its file cannot be examined: {describe(error)}", remedy) from error
 
     def _read(self, index: int) -> bytes:
@@ -124,7 +124,7 @@ class AnnotatedStore(Store):
         """Return the bytes of one field of a sample."""
         problem = of_field["problem"][index].as_py() if "problem" in of_field else b""
         if problem:
-            remedy = "Correct it, or have on_error say what becomes of such samples."
+            remedy = "Correct it, or set on_error for such samples."
             raise self._failure(index, f"field {name!r}: {problem.decode()}", remedy)
         if "data" in of_field:
             data: bytes = of_field["data"][index].as_py()
@@ -136,13 +136,13 @@ class AnnotatedStore(Store):
 
     def _file(self, name: str, path: str, size: int, index: int) -> bytes:
         try:
-            # O_NONBLOCK, so as not to wait for ever if somebody has put a pipe in the place of a picture.
+            # O_NONBLOCK, so as not to wait forever if a pipe has replaced a picture.
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
                 stat = os.fstat(fd)
                 if stat.st_size != size or not stat_flags.S_ISREG(stat.st_mode):
                     problem = (
-                        f"field {name!r}: its file has {stat.st_size:,} bytes, and had {size:,} when it was listed"
+                        f"field {name!r}: its file has {stat.st_size:,} bytes, but had {size:,} when it was listed"
                     )
                     raise self._failure(index, problem, f"Run `touch {posixpath.dirname(path)}` and open it again.")
                 space = bytearray(size)
@@ -150,22 +150,22 @@ class AnnotatedStore(Store):
             finally:
                 os.close(fd)
         except OSError as error:
-            remedy = "Check that it exists and may be read, or open the data set again without it."
+            remedy = "Check that it exists and is readable, or open the data set again without it."
             raise self._failure(index, f"field {name!r}: its file cannot be read: {describe(error)}", remedy) from error
 
 
 def _inside(root: Path, option: str, said: str) -> str:
-    """Return a path of an option in its shortest form; it must not lead out of the data set."""
+    """Return a path given as an option in its shortest form; it must not lead out of the data set."""
     short = posixpath.normpath(said)
     if said.startswith(("/", "~")) or short == ".." or short.startswith("../") or "\0" in said:
-        raise ConfigError(f"{option}: expected a name inside of {root}, got {said!r:.80}")
+        raise ConfigError(f"{option}: expected a name inside {root}, got {said!r:.80}")
     if not (root / short).exists():
         raise ConfigError(f"{option}: there is nothing at {root / short}; check the spelling")
     return short
 
 
 def _by_stem(root: Path, folder: str, suffixes: tuple[str, ...]) -> tuple[dict[str, tuple[str, int]], list[str]]:
-    """Return the files of a folder and of all below it by stem, with their sizes, and the folders."""
+    """Return the files of a folder tree by stem, with their sizes, and the folders."""
     found: dict[str, tuple[str, int]] = {}
     folders = []
     for place, _, names in os.walk(root / folder):
@@ -177,18 +177,18 @@ def _by_stem(root: Path, folder: str, suffixes: tuple[str, ...]) -> tuple[dict[s
             path = posixpath.join(inside, name)
             stem = posixpath.splitext(posixpath.relpath(path, folder))[0]
             if stem in found:
-                raise StoreError(f"{root}: {path} and {found[stem][0]} are of one name; remove one of them")
+                raise StoreError(f"{root}: {path} and {found[stem][0]} have the same name; remove one of them")
             found[stem] = (path, os.stat(f"{root}/{path}").st_size)  # noqa: PTH116 - a Path takes longer
     return found, folders
 
 
 def _masks(root: Path, folder: str, stems: list[str]) -> Found:
-    """Return where the masks lie; the values are paths, followed by the sizes as a column."""
+    """Return the locations of the masks; the values are paths, followed by the sizes as a column."""
     files, folders = _by_stem(root, folder, IMAGE_SUFFIXES)
     found = Found((Field("mask", MASK),), columns={"bytes": []})
     for stem in stems:
         path, size = files.get(stem, ("", 0))
-        found.add({"mask": encode_name(path)}, "" if path else f"there is no mask of the name {stem} in {folder}")
+        found.add({"mask": encode_name(path)}, "" if path else f"there is no mask named {stem} in {folder}")
         found.columns["bytes"].append(size)
     found.sources += [(name, -1, (root / name).stat().st_mtime_ns) for name in folders]
     return found
@@ -210,9 +210,9 @@ def _boxes(root: Path, said: str, names: list[str]) -> tuple[list[int], Found]:
     found = (read_yolo if kinds == {YOLO_SUFFIX} else read_voc)(stems, files)
     without = sum(stem not in files for stem in stems)
     if without == len(stems):
-        raise StoreError(f"{place}: no file there has the name of a picture")
+        raise StoreError(f"{place}: no file in it is named after a picture")
     if without and kinds == {YOLO_SUFFIX}:
-        found.notes.append(f"{without:,} pictures have no file in {place}, and so no boxes")
+        found.notes.append(f"{without:,} pictures have no file in {place}, and therefore no boxes")
     found.sources += [(name, -1, (root / name).stat().st_mtime_ns) for name in folders]
     for path, size in found_files.values():
         found.sources.append((path, size, (root / path).stat().st_mtime_ns))
@@ -250,7 +250,7 @@ def _manifest(root: Path, folder: str, base: Manifest, masks: Found | None, boxe
     notes = [*base.notes, *boxes.notes]
     if bad:
         whose = counted(bad, "sample", "samples")
-        notes.append(f"targets of {whose} in {root} are missing or damaged; on_error says what becomes of them")
+        notes.append(f"targets of {whose} in {root} are missing or damaged; on_error decides what happens to them")
     return replace(
         base,
         kind=AnnotatedStore.kind,

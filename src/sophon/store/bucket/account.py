@@ -1,4 +1,4 @@
-"""What was asked of object stores: requests, bytes, and what they cost."""
+"""Counts requests to object stores, their bytes, and what they cost."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Prices:
     """What an object store charges.
 
     Args:
-        egress_per_gb: Money for 10⁹ bytes that are read.
-        get_per_million: Money for a million requests.
+        egress_per_gb: Price of reading 10⁹ bytes.
+        get_per_million: Price of a million requests.
     """
 
     egress_per_gb: float = 0.0
@@ -23,11 +23,11 @@ class Prices:
 
     @classmethod
     def told(cls) -> Prices:
-        """Return the prices that the environment names (SOPHON_EGRESS_PER_GB, SOPHON_GET_PER_MILLION)."""
+        """Return the prices given in the environment (SOPHON_EGRESS_PER_GB, SOPHON_GET_PER_MILLION)."""
         return cls(*(_number(os.environ.get(f"SOPHON_{name}")) for name in ("EGRESS_PER_GB", "GET_PER_MILLION")))
 
     def of(self, gets: int, size_bytes: int) -> float:
-        """Return the price of so many requests for so many bytes."""
+        """Return the price of a number of requests and bytes."""
         return self.get_per_million * gets / 1e6 + self.egress_per_gb * size_bytes / 1e9
 
 
@@ -44,16 +44,16 @@ class Account:
 
     Attributes:
         gets: Requests for objects or parts of them that were answered.
-        get_bytes: Bytes that came with these.
-        index_bytes: Those among them that were window indexes.
+        get_bytes: Bytes returned by these.
+        index_bytes: How many of those were window indexes.
         lists: Pages of listings.
-        heads: Questions about single objects.
-        retries: Requests that were made again after a failure.
+        heads: Requests for the metadata of single objects.
+        retries: Requests repeated after a failure.
         slow_downs: How often an object store asked for fewer requests.
-        hedges: Second requests for what was late; not among the `gets`.
-        hedge_bytes: Bytes that these asked for.
-        hedges_won: Those that came before the first.
-        get_s: Seconds that requests took, summed over those at once.
+        hedges: Second requests for late answers; not counted in `gets`.
+        hedge_bytes: Bytes requested by these.
+        hedges_won: Second requests answered before the first.
+        get_s: Total seconds of requests, with concurrent ones added up.
     """
 
     gets: int = 0
@@ -83,7 +83,7 @@ class Account:
             self.get_s += seconds
 
     def hedged(self, size_bytes: int) -> None:
-        """Count a second request for what was late."""
+        """Count a second request for a late answer."""
         with self._lock:
             self.hedges += 1
             self.hedge_bytes += size_bytes
@@ -100,5 +100,5 @@ class Account:
 
 
 ACCOUNT = Account()
-"""Of this process."""
+"""The account of this process."""
 os.register_at_fork(after_in_child=ACCOUNT.renew)

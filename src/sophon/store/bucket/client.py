@@ -1,15 +1,15 @@
-"""Requests to one bucket: parts of objects by their ETag, listings; tried again where that helps.
+"""Requests to one bucket: parts of objects by their ETag, and listings; retried where that helps.
 
 If the client is inconsistent with the following, it is a bug:
 
-- `get` returns bytes of the very object that was listed, or raises: every request names its ETag or version (If-Match),
-  and the ETag of the answer is compared too, since there are servers that do not look at If-Match. Where a server has
-  no ETags (plain HTTP), size and time of the answer are compared.
-- A request that fails for a reason that may pass is made again for `PATIENCE_S`, at growing and random intervals.
-- Credentials that are refused are looked up anew, once for each request that they fail.
-- No key, token, signature or URL with one is in a message.
+- `get` returns bytes of exactly the object that was listed, or raises: every request names its ETag or version
+  (If-Match), and the ETag of the answer is checked too, since some servers ignore If-Match. Where a server has no ETags
+  (plain HTTP), size and time of the answer are compared.
+- A request that fails for a transient reason is retried for `PATIENCE_S`, at growing, randomised intervals.
+- Rejected credentials are looked up again, once for each request that fails because of them.
+- Messages never contain a key, a token, a signature or a URL with one.
 
-Concurrency: any thread may ask. The connections belong to obstore, which opens them when they are needed; a forked
+Concurrency: any thread may use it. The connections belong to obstore, which opens them when they are needed; a forked
 child has its own (`library`).
 """
 
@@ -36,14 +36,14 @@ from sophon.store.bucket.pace import PACE
 
 T = TypeVar("T")
 
-PATIENCE_S: Final = 60.0  # a restart of a server, or a minute of 503s, is nothing to stop a training for
-FIRST_PATIENCE_S: Final = 5.0  # as long as nothing has ever been answered: the address or the network may be wrong
+PATIENCE_S: Final = 60.0  # a server restart or a minute of 503s should not stop training
+FIRST_PATIENCE_S: Final = 5.0  # until the first answer: the address or the network may be wrong
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
 _CONNECT_S: Final = 5
-_ANSWER_S: Final = 60  # for all of an answer; pieces are small
-_PAGE: Final = 1000  # objects that a server lists at once
-_WHOLE_BYTES: Final = 64 << 20  # largest object that is read whole where a server gives no parts
-_RENEWALS: Final = 3  # tries with credentials looked up anew: whoever rotates them may be a moment late
+_ANSWER_S: Final = 60  # for a whole answer; pieces are small
+_PAGE: Final = 1000  # objects that a server lists per request
+_WHOLE_BYTES: Final = 64 << 20  # largest object that is read whole from a server without range requests
+_RENEWALS: Final = 3  # attempts with freshly looked-up credentials: a rotation may be a moment late
 _RENEW_S: Final = 1.0
 
 
@@ -58,7 +58,7 @@ class Object(NamedTuple):
 
 
 class Client:
-    """What speaks to one bucket.
+    """The client of one bucket.
 
     Args:
         address: Anything in the bucket.
@@ -73,7 +73,7 @@ class Client:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Make connections, and look up credentials, anew when they are needed."""
+        """Drop connections and credentials; new ones are created when needed."""
         self._lock = threading.Lock()
         self._store: Any = None
         self._made_s = 0.0
@@ -89,13 +89,13 @@ class Client:
         Args:
             key: Its name.
             start: First byte.
-            length: How many.
-            etag: Of the object that was listed.
-            version: Of the object that was listed, where the bucket keeps versions.
-            of: Size of the object that was listed, if known: then reading all of it needs no range.
+            length: How many bytes.
+            etag: ETag of the object that was listed.
+            version: Version of the object that was listed, if the bucket keeps versions.
+            of: Size of the object that was listed, if known; reading all of it then needs no range.
 
         Raises:
-            ObjectError: It cannot be had, or is not the one that was listed.
+            ObjectError: It cannot be read, or is not the one that was listed.
         """
         if length == 0:
             return memoryview(b"")
@@ -104,7 +104,7 @@ class Client:
 
     def _counted(self, *wanted: Any) -> memoryview:
         began_s = time.monotonic()
-        if self.hedge.late_s is None:  # the common case, in which nothing is made for a second request
+        if self.hedge.late_s is None:  # the common case, which needs no objects for a second request
             found = self._get(*wanted)
         else:
             found = self.hedge.call(partial(self._get, *wanted), partial(ACCOUNT.hedged, wanted[2]))
@@ -117,14 +117,14 @@ class Client:
         options: dict[str, Any] = {}
         if version is not None:
             options["version"] = version
-        if etag.startswith('"'):  # a weak one matches nothing by the rules of HTTP
+        if etag.startswith('"'):  # by the rules of HTTP a weak ETag never matches
             options["if_match"] = etag
         as_part = self._gives_parts and not is_whole
         if as_part:
             options["range"] = (start, start + length)
         try:
             answer = library().get(self._opened(), key, options=options)
-            meta = answer.meta  # made anew whenever it is asked for
+            meta = answer.meta  # the server generates it for every request
             if meta["e_tag"] != etag and _etag(meta) != etag:
                 raise ObjectError(Verdict.CHANGED)
             if not as_part and meta["size"] > max(_WHOLE_BYTES, length):
@@ -135,22 +135,22 @@ class Client:
             if trouble.verdict is Verdict.WHOLE and as_part:
                 self._gives_parts = False
                 return self._get(key, start, length, etag, version, is_whole)
-            raise trouble from None  # its text may hold a signature
+            raise trouble from None  # its text may contain a signature
         return found if as_part or is_whole else found[start : start + length]
 
     def head(self, key: str) -> Object:
-        """Return what is known of an object.
+        """Return the metadata of an object.
 
         Raises:
-            ObjectError: It does not exist, or the server cannot be asked.
+            ObjectError: It does not exist, or the server cannot be reached.
         """
         ACCOUNT.add("heads")
         return _object(self._patiently(lambda: library().head(self._opened(), key)))
 
     def exists(self, key: str) -> Object | None:
-        """Return an object, or None if there is none of that name, or none that may be seen.
+        """Return an object, or None if it does not exist or is not visible to us.
 
-        S3 refuses those who may not list a bucket what does not exist, as if it did.
+        Without permission to list the bucket, S3 answers "forbidden" for objects that do not exist.
         """
         try:
             return self.head(key)
@@ -160,7 +160,7 @@ class Client:
             raise
 
     def read(self, key: str) -> tuple[Object, bytes]:
-        """Return a whole object and what is known of it."""
+        """Return a whole object and its metadata."""
         found = self.head(key)
         return found, bytes(self.get(key, 0, found.size, found.etag, of=found.size))
 
@@ -169,11 +169,11 @@ class Client:
         self._patiently(lambda: library().put(self._opened(), key, data))
 
     def objects(self, prefix: str, after: str | None = None) -> Iterator[list[Object]]:
-        """List what lies below a prefix, in pages and in the order of their names.
+        """List the objects below a prefix, in pages and ordered by name.
 
         Args:
-            prefix: Of whole parts of names; "" for the whole bucket.
-            after: Name after which to begin.
+            prefix: Prefix that ends at a slash; "" for the whole bucket.
+            after: Name after which to start.
         """
         last = after
         while True:
@@ -191,14 +191,14 @@ class Client:
             except Exception as error:  # noqa: BLE001 - judged
                 if judged(error).verdict in (Verdict.NEVER, Verdict.MISSING):
                     raise judged(error) from None
-            # Tried again from where it stands, with the patience of every request.
+            # Retried from the current position, with the same patience as every request.
             self._patiently(lambda: self._probe(prefix))
 
     def _probe(self, prefix: str) -> None:
         next(iter(library().list(self._opened(), prefix or None, chunk_size=1)), None)
 
     def level(self, prefix: str) -> tuple[list[str], list[Object]]:
-        """Return the folders and the objects right below a prefix."""
+        """Return the folders and objects directly below a prefix."""
         ACCOUNT.add("lists")
         found = self._patiently(lambda: library().list_with_delimiter(self._opened(), prefix or None))
         return list(found["common_prefixes"]), [_object(entry) for entry in found["objects"]]
@@ -231,7 +231,7 @@ class Client:
                 PACE.slow_down()
                 ACCOUNT.add("slow_downs")
             ACCOUNT.add("retries")
-            time.sleep(wait_s * random.uniform(0.5, 1.0))  # so that not all come back at once
+            time.sleep(wait_s * random.uniform(0.5, 1.0))  # so that not all clients retry at once
             wait_s = min(max(2 * wait_s, _FIRST_WAIT_S), _LONGEST_WAIT_S)
 
     def _opened(self) -> Any:
@@ -245,7 +245,7 @@ class Client:
 
     def _look_up_anew(self) -> None:
         with self._lock:
-            if time.monotonic() - self._made_s > _RENEW_S / 2:  # another thread may have done so just now
+            if time.monotonic() - self._made_s > _RENEW_S / 2:  # another thread may just have done so
                 self._store = None
 
 
@@ -255,18 +255,18 @@ def _object(entry: Any) -> Object:
 
 
 def _etag(entry: Any) -> str:
-    """Return the ETag of an object; where a server has none, its size and time stand for it."""
+    """Return the ETag of an object; on a server without ETags, its size and time are used."""
     etag = entry["e_tag"]
     return quoted(etag) if etag else f'T"{entry["size"]}-{entry["last_modified"].timestamp():.0f}"'
 
 
 def quoted(etag: str) -> str:
-    """Return an ETag as it is compared; some listings leave its quotes out."""
+    """Return an ETag in the form used for comparison; some listings omit its quotes."""
     return etag if not etag or etag.endswith(chr(34)) else f'"{etag}"'
 
 
 def _make(address: Address) -> Any:
-    """Return obstore's own object for a bucket. It tries nothing again by itself: a 503 has to be seen here."""
+    """Return obstore's own object for a bucket. It does not retry by itself: a 503 has to be seen here."""
     library()
     import obstore.store as stores  # after `library`, which may have replaced it
 
@@ -294,7 +294,7 @@ _CLIENTS_LOCK = threading.Lock()
 
 
 def client_of(address: Address) -> Client:
-    """Return the client of a bucket; data sets in one bucket share one, as long as any of them is open."""
+    """Return the client of a bucket; data sets in one bucket share a client as long as one of them is open."""
     key = (Address(address.scheme, address.bucket), endpoint_of(address.scheme))
     with _CLIENTS_LOCK:
         client = _CLIENTS.get(key)

@@ -1,8 +1,8 @@
-"""Who we are to an object store: the variables, profiles and roles that its users know.
+"""Credentials for object stores: the usual environment variables, profiles and roles.
 
 obstore reads the environment (``AWS_*``, ``GOOGLE_*``, ``AZURE_*``) and asks the machine (instance and container roles,
-web identities) by itself. What it does not read are the profiles of ``~/.aws``: those are read here, and by boto3 where
-a profile is more than a pair of keys. Values are looked up anew whenever a client is made; see `Client.renew`.
+web identities) by itself. It does not read the profiles in ``~/.aws``: those are read here, or by boto3 if a profile is
+more than a pair of keys. Values are looked up again whenever a client is created; see `Client.renew`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from sophon.errors import ConfigError
 
 _KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_SKIP_SIGNATURE")
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-_SHORT: Final = timedelta(minutes=5)  # after which the files are read again: whoever rotates keys writes there
+_SHORT: Final = timedelta(minutes=5)  # after which the files are read again, since key rotation writes there
 _MORE: Final = ("sso_session", "sso_start_url", "role_arn", "credential_process", "source_profile")
 
 
 def s3_settings(env: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return what `obstore.store.S3Store` is to be given beside the environment.
+    """Return the settings for `obstore.store.S3Store` beyond the environment.
 
     Raises:
-        ConfigError: The profile that AWS_PROFILE names does not exist, or needs boto3.
+        ConfigError: The profile named in AWS_PROFILE does not exist, or needs boto3.
     """
     profile = _profile(env)
     found: dict[str, Any] = {}
@@ -44,7 +44,7 @@ def s3_settings(env: Mapping[str, str] = os.environ) -> dict[str, Any]:
 
 
 def endpoint_of(scheme: str, env: Mapping[str, str] = os.environ) -> str:
-    """Return which server an address leads to where the address does not say so; two servers may have equal buckets."""
+    """Return the server of an address that does not name one; two servers may have buckets of the same name."""
     if scheme == "s3":
         return str(s3_settings(env).get("endpoint", ""))
     if scheme == "az":
@@ -53,7 +53,7 @@ def endpoint_of(scheme: str, env: Mapping[str, str] = os.environ) -> str:
 
 
 def _profile(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of a profile: the one that AWS_PROFILE names, else "default" if there is one."""
+    """Return the settings of the profile named in AWS_PROFILE, or of "default" if there is one."""
     name = env.get("AWS_PROFILE", "default")
     home = Path(env.get("HOME", "/nonexistent"))
     places = (
@@ -68,7 +68,7 @@ def _profile(env: Mapping[str, str]) -> dict[str, str]:
         except OSError:
             continue
         except (configparser.Error, UnicodeDecodeError) as error:
-            # Its text would be in the error.
+            # The error would contain its text.
             raise ConfigError(f"{file} cannot be read ({type(error).__name__}); correct it") from None
         if parser.has_section(section):
             found |= dict(parser.items(section))
@@ -92,7 +92,7 @@ def _by_boto3(env: Mapping[str, str]) -> Any:
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError as error:
         raise ConfigError(
-            f"the profile {env.get('AWS_PROFILE', 'default')!r:.80} is more than a pair of keys, for which boto3 is "
-            "needed; run: pip install boto3, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            f"the profile {env.get('AWS_PROFILE', 'default')!r:.80} is more than a pair of keys and needs boto3; run: "
+            "pip install boto3, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         ) from error
     return Boto3CredentialProvider()

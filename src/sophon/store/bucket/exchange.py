@@ -1,8 +1,8 @@
-"""Manifests as Parquet, for exchange: ``s3://bucket/train.sophon-manifest`` beside ``s3://bucket/train``.
+"""Manifests as Parquet, for exchange: ``s3://bucket/train.sophon-manifest`` next to ``s3://bucket/train``.
 
 Columns: ``key``, ``size``, ``etag``, ``version`` where there is one, ``label``, ``column/NAME`` for further columns,
-and ``location/NAME`` where samples lie inside of shards. What else belongs to a manifest is in the file's metadata.
-Opening a data set reads it once and keeps a copy as Arrow in the cache.
+and ``location/NAME`` for samples inside shards. The rest of a manifest is in the file's metadata. Opening a data set
+reads it once and keeps a copy as Arrow in the cache.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BACK: Final = {there: here for here, there in _NAMES.items()}
 
 
 def beside(address: Address) -> Address:
-    """Return where the manifest of a data set lies in its bucket."""
+    """Return the address of a data set's manifest in its bucket."""
     return Address(address.scheme, address.bucket, f"{address.key or address.bucket}{SUFFIX}")
 
 
@@ -38,7 +38,7 @@ def write_manifest(manifest: Manifest, place: Path | Address) -> None:
         ArtifactError: It cannot be written there.
     """
     table = manifest.to_table()
-    said = table.schema.metadata  # which does not survive what follows
+    said = table.schema.metadata  # which is lost in the next step
     table = table.rename_columns([_NAMES.get(name, name) for name in table.column_names])
     binary = {name: pa.string() for name in ("etag", "version") if name in table.column_names}
     for name, kind in binary.items():
@@ -53,18 +53,18 @@ def write_manifest(manifest: Manifest, place: Path | Address) -> None:
             with replacing(place) as file:
                 pq.write_table(table, file, compression="zstd")
     except OSError as error:
-        raise ArtifactError(f"{place} cannot be written: {error.strerror}; name another place with -o") from error
+        raise ArtifactError(f"{place} cannot be written: {error.strerror}; choose another place with -o") from error
 
 
 def read_manifest(place: str | Address, found: Object | None = None) -> Manifest:
     """Return a manifest that was written as Parquet.
 
     Args:
-        place: Where it lies.
-        found: The object there, if that is known.
+        place: Where it is.
+        found: The object there, if known.
 
     Raises:
-        ArtifactError: There is none, or it is damaged.
+        ArtifactError: It does not exist or is damaged.
     """
     try:
         if isinstance(place, str) and not is_address(place):
@@ -85,4 +85,6 @@ def read_manifest(place: str | Address, found: Object | None = None) -> Manifest
     except ObjectError as error:
         raise ArtifactError(f"{place}: {error.strerror}") from error
     except ARROW_ERRORS as error:
-        raise ArtifactError(f"{place} is not a readable manifest: {error}; make it with `sophon manifest`") from error
+        raise ArtifactError(
+            f"{place} is not a readable manifest: {error}; create one with `sophon manifest`"
+        ) from error

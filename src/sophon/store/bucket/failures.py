@@ -1,7 +1,7 @@
-"""What went wrong with a request, in words without addresses or secrets, and whether to try again.
+"""Describes failed requests without addresses or secrets, and decides whether to retry.
 
-obstore's texts hold URLs (with signatures, on Azure), and the server's whole answer; nothing of that is passed on but a
-status, the server's code for the error and the kind of trouble.
+obstore's texts hold URLs (with signatures, on Azure), and the server's whole answer; only the status, the server's
+error code and the kind of problem are passed on.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ _WHOLE: Final = "non-partial response"
 
 
 class Verdict(Enum):
-    """What is to be done about a failure."""
+    """How to handle a failure."""
 
     MISSING = "it does not exist"
-    CHANGED = "it was changed after it was listed"
+    CHANGED = "it has changed since it was listed"
     SLOW = "the object store asks for fewer requests"
-    AGAIN = "the object store cannot be reached, or is in trouble"
+    AGAIN = "the object store cannot be reached, or has problems"
     RENEW = "the object store does not accept the credentials"
-    WHOLE = "the object store sends no parts of objects"
+    WHOLE = "the object store does not support range requests"
     NEVER = "the object store refuses the request"
 
 
 class ObjectError(OSError):
-    """An object cannot be had.
+    """An object cannot be read.
 
     Args:
-        verdict: Why.
+        verdict: The reason.
         detail: What the server said.
     """
 
@@ -52,7 +52,7 @@ class ObjectError(OSError):
 
 
 def judged(error: Exception) -> ObjectError:  # noqa: PLR0911 - a table in words
-    """Return what a failure of obstore means; what is wrong on this side, such as a missing profile, is raised."""
+    """Return what a failure of obstore means; errors on our side, such as a missing profile, are raised."""
     if isinstance(error, Error):
         raise error
     if isinstance(error, ObjectError):

@@ -1,12 +1,11 @@
-"""A second request for what is late.
+"""Second requests for late answers.
 
-Handing a request to another thread costs some 50 µs, which a quick server is not worth. So requests are made by the
-thread that needs them until stragglers were seen: one in a hundred that takes four times as long as half of them, and
-long enough to matter. From then on each is made by a thread of its own, and where it has not come after the time that
-all but one in twenty take, a second one is made, and whichever comes first is taken. Where no stragglers are left, all
-is as before.
+Handing a request to another thread costs about 50 µs, which does not pay off with a quick server. So requests are made
+by the thread that needs them until stragglers appear: one in a hundred takes four times the median, and long enough to
+matter. From then on each request runs in its own thread; if it is not answered within the time that 95 % of them take,
+a second one is made, and the first answer is used. Once there are no stragglers, requests are made directly again.
 
-Concurrency: one object for all threads; a lost update does no harm.
+Concurrency: one object is shared by all threads; a lost update does no harm.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 _LATEST: Final = 256
-_ENOUGH: Final = 100  # requests before anything is known of the slowest
-_EVERY: Final = 32  # requests between two looks
+_ENOUGH: Final = 100  # requests before anything is known about the slowest
+_EVERY: Final = 32  # requests between two checks
 _TIMES: Final = 4.0
 _MATTERS_S: Final = 0.1
-_MOST_SHARE: Final = 0.05  # of requests that are made twice: a server in trouble must not get twice the load
+_MOST_SHARE: Final = 0.05  # share of requests made twice: a struggling server must not get twice the load
 
 
 class Hedge:
-    """Knows how long requests take, and makes them.
+    """Makes requests and measures how long they take.
 
     Args:
-        on_won: Called when a second request came first.
+        on_won: Called when a second request was answered first.
     """
 
     def __init__(self, on_won: Callable[[], None]) -> None:
@@ -42,14 +41,14 @@ class Hedge:
         self.late_s: float | None = None
 
     def call(self, request: Callable[[], T], on_second: Callable[[], None]) -> T:
-        """Make a request, and maybe a second one, of which `on_second` is told."""
+        """Make a request, and possibly a second one, for which `on_second` is called."""
         late_s = self.late_s
         if late_s is None or self._seconds > _MOST_SHARE * self._seen:
             return request()
         return self._with_second(request, late_s, on_second)
 
     def learn(self, seconds: float) -> None:
-        """Note how long a request took."""
+        """Record how long a request took."""
         self._latest_s.append(seconds)
         self._seen += 1
         if self._seen < _ENOUGH or self._seen % _EVERY:
@@ -70,7 +69,7 @@ class Hedge:
                 came.put((number, None, error))
 
         def start(number: int) -> None:
-            # A daemon: a request that nobody waits for any more must not keep the process.
+            # A daemon: a request that nobody waits for must not keep the process alive.
             threading.Thread(target=make, args=(number,), name="sophon-get", daemon=True).start()
 
         start(1)

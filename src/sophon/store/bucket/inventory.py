@@ -1,7 +1,7 @@
 """S3 Inventory: the lists of a bucket's objects that S3 itself writes every day, as CSV or Parquet.
 
-An inventory is a ``manifest.json`` that names its files and their columns. Of objects with several versions the latest
-counts; deleted ones do not.
+An inventory is a ``manifest.json`` that names its files and their columns. Only the latest version of an object counts;
+deleted objects do not.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from sophon.store.bucket.client import Object, client_of, quoted
 from sophon.store.bucket.failures import ObjectError
 from sophon.store.store import Progress
 
-# Names in CSV's schema and of Parquet's columns, without case and underscores.
+# Names of CSV and Parquet columns, without case and underscores.
 _NEEDED: Final = ("key", "size", "etag")
 
 
 def read_inventory(place: str, prefix: str, bucket: str, on_progress: Progress | None = None) -> list[Object]:
-    """Return the objects below a prefix that an inventory lists.
+    """Return the objects below a prefix from an inventory.
 
     Args:
         place: Path or address of its ``manifest.json``.
-        prefix: What the keys of the objects begin with.
-        bucket: Which bucket it must be of.
-        on_progress: Called now and then with the number of objects found.
+        prefix: Prefix of the objects' keys.
+        bucket: The bucket it must belong to.
+        on_progress: Called from time to time with the number of objects found.
 
     Raises:
         StoreError: It cannot be read, or lacks sizes or ETags.
-        ConfigError: It is of another bucket.
+        ConfigError: It belongs to another bucket.
     """
     read = _reader(place)
     try:
@@ -70,7 +70,7 @@ def read_inventory(place: str, prefix: str, bucket: str, on_progress: Progress |
 
 
 def _reader(place: str) -> Callable[[str | None], bytes]:
-    """Return what reads the manifest (None) or one of its files, whose names begin at the bucket, or a folder above."""
+    """Return a function that reads the manifest (None) or one of its files, named relative to bucket or folder."""
     if is_address(place):
         address = parse_address(place)
         client = client_of(address)

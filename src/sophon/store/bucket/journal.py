@@ -1,7 +1,7 @@
-"""How far the listing of a bucket has come, in a file, so that one that was stopped goes on.
+"""Records the progress of listing a bucket in a file, so that an interrupted listing can continue.
 
 A file of frames: length and CRC-32 of a piece, then the piece as an Arrow IPC stream, with the folder and whether it is
-done in its schema's metadata. A frame that is cut short, or damaged, ends what is known.
+done in its schema's metadata. Reading stops at the first truncated or damaged frame.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Journal:
         return pieces
 
     def close(self) -> None:
-        """Close the file, and keep it."""
+        """Close the file and keep it."""
         self._file.close()
 
     def remove(self) -> None:

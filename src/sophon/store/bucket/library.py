@@ -1,10 +1,10 @@
-"""obstore, the library that speaks to object stores: found when it is needed, and loaded anew after a fork.
+"""obstore, the object store library: imported when needed, and loaded again after a fork.
 
 Its threads do not exist in a forked child, where every call would wait for them forever. So a child whose parent has
-used the library loads a second copy of it, from memory: another file to the dynamic linker, with threads and
-connections of its own. Forked children of a process that has not used it yet need no copy.
+used the library loads a second copy of it from memory: to the dynamic linker this is another file, with its own threads
+and connections. Forked children of a process that has not used it yet need no copy.
 
-Concurrency: any thread may ask; the first one loads.
+Concurrency: any thread may call it; the first one loads the library.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from sophon.errors import ConfigError
-
-_MISSING = "object stores need obstore, which is not installed; run: pip install 'sophon-loader[s3]'"
+from sophon.version import install_command
 
 
 class _Library:
-    """The library of this process."""
+    """Holds the library of this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -32,7 +31,7 @@ class _Library:
         self._is_stale = False
 
     def forked(self) -> None:
-        """Note, in a child, that what the parent has loaded cannot be used."""
+        """Note, in a child, that the parent's copy cannot be used."""
         self._lock = threading.Lock()
         self._is_stale = self._is_stale or self._module is not None
         self._module = None
@@ -50,11 +49,12 @@ def _first() -> Any:
         importlib.import_module("obstore.store")
         return importlib.import_module("obstore")
     except ImportError as error:
-        raise ConfigError(_MISSING) from error
+        missing = f"object stores need obstore, which is not installed; run: {install_command('s3')}"
+        raise ConfigError(missing) from error
 
 
 def _second_copy() -> Any:
-    """Import the library once more, its compiled part from memory: the linker knows files by their number."""
+    """Import the library again, its compiled part from memory: the linker identifies files by inode."""
     file = sys.modules["obstore._obstore"].__file__
     assert file is not None
     fd = os.memfd_create("obstore", os.MFD_CLOEXEC)
@@ -68,7 +68,7 @@ def _second_copy() -> Any:
         spec = importlib.util.spec_from_file_location("obstore._obstore", place, loader=loader)
         assert spec is not None
         module = importlib.util.module_from_spec(spec)
-        module.__file__ = file  # of which a grandchild makes its copy
+        module.__file__ = file  # from which a grandchild makes its copy
         sys.modules["obstore._obstore"] = module
         loader.exec_module(module)
         return _first()

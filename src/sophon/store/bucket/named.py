@@ -1,4 +1,4 @@
-"""Objects that a listing names: a CSV, JSON lines or Parquet object with labels and columns, as in `store.listing`."""
+"""Objects named in a listing: a CSV, JSON lines or Parquet object with labels and columns, as in `store.listing`."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def listing_manifest(
     options: Mapping[str, str],
     folder_labels: Manifest | None = None,
 ) -> Manifest:
-    """Return the manifest of the objects that a listing names, relative to where it lies.
+    """Return the manifest of the objects named in a listing, relative to the listing.
 
     Args:
         client: Client of the bucket.
         address: Address of the listing.
-        existing: Objects below its folder by name; None where the server cannot list them: then each is asked for.
-        options: What followed the address.
-        folder_labels: Manifest of the folder without the listing, whose classes count if the listing has none.
+        existing: Objects below its folder by name; None if the server cannot list them, and each is looked up.
+        options: The options after the address.
+        folder_labels: Manifest of the folder without the listing; its classes are used if the listing has no labels.
 
     Raises:
-        StoreError: A row names an object that does not exist, or that another row has named.
+        StoreError: A row names an object that does not exist or that another row has already named.
     """
     listing = _read(client, address, options)
     labels = labels_of(listing, "label" in options)
@@ -51,7 +51,7 @@ def listing_manifest(
     if "where" in options:
         rows = np.flatnonzero(matches(options["where"], listing.table))
         if not len(rows):
-            raise StoreError(f"{address}: no row is one where {options['where']}; check the condition")
+            raise StoreError(f"{address}: no row matches where={options['where']}; check the condition")
     paths = listing.table[listing.path].cast(pa.string()).to_pylist()
     wanted = [inside(paths[row] or "", listing, row) for row in rows.tolist()]
     found = _found(client, address.parent, wanted, existing)
@@ -63,7 +63,7 @@ def listing_manifest(
                 "the row, or select others with ?where="
             )
         if one.key in seen:
-            raise StoreError(f"{listing.row(row)} names {name!r} once more, after {listing.row(seen[one.key])}")
+            raise StoreError(f"{listing.row(row)} names {name!r} again, after {listing.row(seen[one.key])}")
         seen[one.key] = row
     objects = [one for one in found if one is not None]
     ids = [one.key[len(address.parent.root) :] for one in objects]
@@ -102,7 +102,7 @@ def _read(client: Client, address: Address, options: Mapping[str, str]) -> Listi
 def _found(
     client: Client, folder: Address, wanted: list[str], existing: dict[str, Object] | None
 ) -> list[Object | None]:
-    """Return the object of each name; where the first has none, an ending that all of them lack may be missing."""
+    """Return the object of each name; if the first does not exist, a file name ending may be missing from all."""
     if existing is None:
         with ThreadPoolExecutor(_HEADS, "sophon-head") as pool:
             return list(pool.map(lambda name: _head(client, folder.root + name), wanted))

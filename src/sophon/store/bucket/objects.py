@@ -3,8 +3,8 @@
 The same objects give the same manifest as files of these names in a folder.
 
 Limits:
-    A manifest is a list of objects with their ETags. Objects that were added since are not noticed until the data set
-    is listed anew; one that was changed or removed cannot be read.
+    A manifest is a list of objects with their ETags. Objects added later are not noticed until the data set is listed
+    again; an object that was changed or removed cannot be read.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from sophon.store.pages.columns import texts_of
 from sophon.store.store import Progress, Store
 
 REMEDIES = {
-    Verdict.MISSING: "Put it back, or list the data set anew with `sophon manifest`.",
-    Verdict.CHANGED: "Put the earlier one back, or list the data set anew with `sophon manifest`.",
-    Verdict.RENEW: "Check who may read it, and the credentials in the environment.",
+    Verdict.MISSING: "Restore it, or list the data set again with `sophon manifest`.",
+    Verdict.CHANGED: "Restore the earlier one, or list the data set again with `sophon manifest`.",
+    Verdict.RENEW: "Check its permissions, and the credentials in the environment.",
     Verdict.WHOLE: "Use another server.",
 }
 _REMEDY = "Check the network and the object store."
 
 
 class BucketStore(Store):
-    """Pictures or other files that are objects of their own.
+    """Pictures or other files, each a separate object.
 
     Args:
         path: What was opened.
-        name: What the data set is called.
+        name: Name of the data set.
         manifest: One row per object, with its ETag.
     """
 
@@ -59,7 +59,7 @@ class BucketStore(Store):
 
     @classmethod
     def scan(cls, path: Address, on_progress: Progress | None = None) -> Manifest:  # type: ignore[override]
-        """Return the manifest of what lies below an address; see `bucket.table`, which knows the kinds."""
+        """Raise: `bucket.table` lists data sets in buckets by their kind."""
         raise NotImplementedError(f"{path} is listed by its kind, {on_progress} or not")
 
     @classmethod
@@ -70,8 +70,8 @@ class BucketStore(Store):
     def key(self, index: int) -> str:
         """Return the name of a sample's object."""
         name = self._ids(index).decode()
-        if leads_out(name):  # looked at here, since opening does not read all names
-            raise StoreError(f"a manifest that names {name!r:.80}, outside of the data set; make it anew")
+        if leads_out(name):  # checked here, since opening does not read all names
+            raise StoreError(f"a manifest that names {name!r:.80}, outside the data set; create it again")
         return f"{self._root}{name}"
 
     def etag(self, index: int) -> str:
@@ -79,11 +79,11 @@ class BucketStore(Store):
         return self._etags(index).decode()
 
     def identity(self, index: int) -> bytes:
-        """Return 8 bytes that stand for key, size and ETag of a sample's object."""
+        """Return 8 bytes that identify key, size and ETag of a sample's object."""
         return named(self._ids(index).decode(), int(self.manifest.sizes[index]), self.etag(index))
 
     def changed_ns(self, index: int) -> int:
-        """Return a number that stands for the ETag."""
+        """Return a number derived from the ETag."""
         return int.from_bytes(hashlib.blake2b(self._etags(index), digest_size=7).digest())
 
     def read_part(self, index: int, start: int, length: int) -> memoryview:
@@ -116,7 +116,7 @@ class BucketStore(Store):
 
 
 def named(*parts: object) -> bytes:
-    """Return 8 bytes that stand for some facts."""
+    """Return 8 bytes that identify the given values."""
     return hashlib.blake2b("\0".join(map(str, parts)).encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
@@ -124,7 +124,7 @@ def folder_manifest(address: Address, objects: Iterable[Object], options: Mappin
     """Return the manifest of objects below an address; classes, order and labels are those of torchvision.
 
     Raises:
-        StoreError: There is no picture among them, or a folder without any.
+        StoreError: There is no picture, or a class folder without one.
     """
     files = (options or {}).get("files")
     endings = IMAGE_SUFFIXES if files is None else suffixes(files)
@@ -150,10 +150,12 @@ def folder_manifest(address: Address, objects: Iterable[Object], options: Mappin
                 "remove those objects or move them elsewhere"
             )
         if len(in_folders) < len(kept):
-            notes.append(f"{len(kept) - len(in_folders):,} pictures beside the class folders of {address} are left out")
+            notes.append(
+                f"{len(kept) - len(in_folders):,} pictures next to the class folders of {address} are left out"
+            )
         kept = in_folders
     if not kept:
-        hint = f"; there are {others:,} objects of other kinds, and {address}?files=any takes those" if others else ""
+        hint = f"; there are {others:,} objects of other kinds, which {address}?files=any would use" if others else ""
         what = "picture" if files is None else f"object {files}"
         raise StoreError(f"no {what} found below {address}{hint}")
     names = pa.array([name for name, _ in kept], pa.large_string())
@@ -175,7 +177,7 @@ def manifest_of(
     columns: pa.Table | None = None,
     notes: tuple[str, ...] = (),
 ) -> Manifest:
-    """Return the manifest of objects whose names are a root and an id each."""
+    """Return the manifest of objects whose names consist of a root and an id."""
     locations = {"etag": pa.array([found.etag.encode() for found in objects], pa.large_binary())}
     if any(found.version for found in objects):
         versions = [(found.version or "").encode() for found in objects]
@@ -194,7 +196,7 @@ def manifest_of(
 
 
 def sources_of(objects: list[Object]) -> pa.Table:
-    """Return names, sizes, times and ETags of objects, as a manifest keeps them."""
+    """Return names, sizes, times and ETags of objects, in the form that a manifest stores."""
     return sources_table(
         [found.key for found in objects],
         [found.size for found in objects],
@@ -211,7 +213,7 @@ def _is_sample(name: str, endings: tuple[str, ...]) -> bool:
 
 
 def _order(names: pa.Array, has_classes: bool) -> list[int]:
-    """Return the order of torchvision: class by class, in each of them folder by folder, and there by name."""
+    """Return torchvision's order: by class, then by folder, then by name."""
     parts = names.to_pylist()
     folders = [name.rpartition("/")[0].encode() for name in parts]
     bases = [name.rpartition("/")[2].encode() for name in parts]

@@ -1,9 +1,9 @@
-"""How many requests may be under way at once, fewer after an object store has asked for that.
+"""Limits concurrent requests, and lowers the limit when an object store asks for that.
 
-The number is halved whenever a 503 SlowDown comes (once a second at most: those under way get one each), and grows by
-one for as many answers as it is, as TCP does it.
+The limit is halved at a 503 SlowDown (at most once a second, since all running requests may get one), and grows by one
+after as many answers as the limit, as in TCP.
 
-Concurrency: whoever wants to make a request waits here until it may.
+Concurrency: a thread that wants to make a request waits here until it may.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 import time
 from typing import Final
 
-MOST_GETS: Final = 256  # of one process, over all its data sets: four of them with 64 reads each
+MOST_GETS: Final = 256  # of one process, over all its data sets: four data sets with 64 reads each
 MOST_BYTES: Final = 512 << 20
 _HALVE_S: Final = 1.0
 
@@ -22,8 +22,8 @@ class Pace:
     """The requests of one process.
 
     Args:
-        most: Requests under way at once.
-        most_bytes: Bytes that these ask for; one is always allowed.
+        most: Number of concurrent requests.
+        most_bytes: Bytes that these may request; one request is always allowed.
     """
 
     def __init__(self, most: int = MOST_GETS, most_bytes: int = MOST_BYTES) -> None:
@@ -43,11 +43,11 @@ class Pace:
 
     @property
     def limit(self) -> float:
-        """How many requests may be under way now."""
+        """How many concurrent requests are allowed now."""
         return self._limit
 
     def enter(self, size_bytes: int) -> None:
-        """Wait until one more request may be made; `leave` follows, whatever comes of it."""
+        """Wait until one more request may be made; call `leave` after it, whatever its result."""
         with self._free:
             while not self._may(size_bytes):
                 self._free.wait()
@@ -80,5 +80,5 @@ class Pace:
 
 
 PACE = Pace()
-"""Of this process."""
+"""The pace of this process."""
 os.register_at_fork(after_in_child=PACE.renew)

@@ -1,4 +1,4 @@
-"""Tar and Parquet shards that are objects: the stores of files, reading parts of objects instead.
+"""Tar and Parquet shards in object stores: the file-based stores, reading parts of objects instead.
 
 Concurrency: nothing is held open but obstore's connections.
 """
@@ -27,14 +27,14 @@ from sophon.store.parquet_schema import Roles, roles_of
 from sophon.store.store import Progress
 from sophon.store.tar import TarStore, scan_tars
 
-_SCANS: Final = 8  # shards that are listed at once
-_AHEAD_BYTES: Final = 1 << 20  # of a tar that is listed: many headers come with one request
+_SCANS: Final = 8  # shards listed at once
+_AHEAD_BYTES: Final = 1 << 20  # of a tar while it is listed: one request returns many headers
 _HEADER_BYTES: Final = 4096
-_LARGE: Final = 4  # members in a row that are larger than a piece: from then on their headers alone are read
+_LARGE: Final = 4  # consecutive members larger than a piece, after which only their headers are read
 
 
 class BucketShards:
-    """The shards of a manifest, as `store.shards.ShardFiles` has those of a folder.
+    """The shards of a manifest in a bucket; the counterpart of `store.shards.ShardFiles` for folders.
 
     Args:
         path: What was opened.
@@ -49,16 +49,16 @@ class BucketShards:
         ]
 
     def path(self, shard: int) -> Address:
-        """Return where a shard lies."""
+        """Return the address of a shard."""
         address = self._client.address
         return Address(address.scheme, address.bucket, self.objects[shard].key)
 
     def changed_ns(self, shard: int) -> int:
-        """Return a shard's time when it was listed; a shard that has changed since cannot be read any more."""
+        """Return a shard's modification time when it was listed; a shard changed since then cannot be read."""
         return self.objects[shard].changed_ns
 
     def pread(self, shard: int, offset: int, size: int) -> bytes:
-        """Return bytes of a shard; fewer than asked for where it ends."""
+        """Return bytes of a shard; fewer than asked for at its end."""
         return bytes(self._read(shard, offset, size))
 
     def pread_into(self, shard: int, offset: int, space: memoryview) -> int:
@@ -89,7 +89,7 @@ class BucketTarStore(TarStore):
         return BucketShards(path, sources)
 
     def identity(self, index: int) -> bytes:
-        """Return 8 bytes that stand for the shard of a sample, and where the sample lies there."""
+        """Return 8 bytes that identify a sample's shard and its position in it."""
         shard = self._files.objects[int(self._shards[index])]  # type: ignore[attr-defined]
         offset, size = (int(part[index]) for part in self._places[0])
         return named(shard.etag, shard.size, offset, size)
@@ -140,7 +140,7 @@ class BucketParquetStore(ParquetStore):
 
 
 class ObjectFile(io.RawIOBase):
-    """An object as a file that can be read and moved in, for Arrow."""
+    """An object as a seekable, readable file, for Arrow."""
 
     def __init__(self, client: Client, found: Object) -> None:
         super().__init__()
@@ -157,13 +157,13 @@ class ObjectFile(io.RawIOBase):
         return found
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move."""
+        """Move to a position."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._object.size}[whence]
         self._at = start + offset
         return self._at
 
     def tell(self) -> int:
-        """Return where the next byte is read."""
+        """Return the current position."""
         return self._at
 
     def readable(self) -> bool:
@@ -175,12 +175,12 @@ class ObjectFile(io.RawIOBase):
         return True
 
     def size(self) -> int:
-        """Return how many bytes there are."""
+        """Return the size in bytes."""
         return self._object.size
 
 
 class _Ahead:
-    """Reads an object from front to back in pieces, as long as what is wanted lies close together."""
+    """Reads an object from front to back in pieces, as long as the requested bytes are close together."""
 
     def __init__(self, client: Client, found: Object) -> None:
         self._client = client
@@ -214,8 +214,8 @@ def scan_shard_objects(
         kind: "tar" or "parquet".
         address: What was opened.
         objects: The shards, in order.
-        on_progress: Called now and then.
-        options: What followed the address.
+        on_progress: Called from time to time.
+        options: The options after the address.
     """
     client = client_of(address)
     names = [found.key for found in objects]
@@ -224,7 +224,7 @@ def scan_shard_objects(
     if kind == "tar":
         unfit = sorted(set(options or {}) - {"files", "fields", "where"})
         if unfit:
-            raise ConfigError(f"{address}: option {unfit[0]!r} is not for tar shards; leave it out")
+            raise ConfigError(f"{address}: option {unfit[0]!r} does not apply to tar shards; leave it out")
         openers = [(_Ahead(client, found), found.size, label) for found, label in zip(objects, labels, strict=True)]
         with ThreadPoolExecutor(min(_SCANS, len(objects)), "sophon-scan") as pool:
             manifest = scan_tars(address, names, sources, openers, on_progress, options, pool.map)
@@ -232,7 +232,7 @@ def scan_shard_objects(
     unfit = sorted(set(options or {}) - {"fields", "where"})
     if unfit:
         raise ConfigError(
-            f"{address}: option {unfit[0]!r} is not for Parquet files with pictures in them; leave it out"
+            f"{address}: option {unfit[0]!r} does not apply to Parquet files with pictures in them; leave it out"
         )
     files: list[Shard] = [
         (partial(ObjectFile, client, found), label) for found, label in zip(objects, labels, strict=True)

@@ -1,4 +1,4 @@
-"""What lies at an address in an object store, and its manifest: from the cache, or listed."""
+"""Recognises the data set at an address in an object store, and gets its manifest from the cache or by listing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KINDS: Final[dict[str, Any]] = {
 }
 _SHARDS: Final = {".tar": "tar", ".parquet": "parquet"}
 _TICK_NS: Final = 2_000_000_000  # as in `store.cache`
-_MANY: Final = 10_000  # samples, from which on a listing takes so long that people wonder
+_MANY: Final = 10_000  # samples above which a listing takes noticeably long
 _SPLIT: Final = re.compile(r"(.+)-\d+-of-\d+\.\w+")
 _BRACES: Final = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
@@ -45,17 +45,17 @@ _BRACES: Final = re.compile(r"\{(\d+)\.\.(\d+)\}")
 def open_manifest(
     address: Address, options: Mapping[str, str], cache: ManifestCache, on_progress: Progress | None = None
 ) -> Manifest:
-    """Return the manifest of what lies at an address: the one that is known, else by listing it.
+    """Return the manifest of the data set at an address: a stored one, or a new one made by listing.
 
     Raises:
-        ConfigError: There is nothing, no data set, or an option is wrong.
-        StoreError: The data set is empty or damaged, or the object store cannot be asked.
+        ConfigError: There is nothing there, or no data set, or an option is wrong.
+        StoreError: The data set is empty or damaged, or the object store cannot be reached.
     """
     told = dict(options)
     place: str | Address | None = told.pop("manifest", None)
     key, found = cache_key(address, told), None
-    selects = "where" in told and not _is_listing(address)  # which is done afterwards
-    if place is None and len(told) == selects:  # else it is of other samples
+    selects = "where" in told and not _is_listing(address)  # selection is done afterwards
+    if place is None and len(told) == selects:  # otherwise it lists other samples
         found = _beside(address)
         place = None if found is None else beside(address)
     if place is not None:
@@ -67,36 +67,36 @@ def open_manifest(
     if place is not None:
         manifest = read_manifest(place, found)
         if manifest.kind not in KINDS:
-            raise ConfigError(f"{place} is a manifest of a {manifest.kind}, not of an object store")
+            raise ConfigError(f"{place} is the manifest of a {manifest.kind}, not of an object store")
     else:
         manifest = scan(address, told, _telling(address, on_progress))
     return cache.keep(address, manifest, float("inf"), key)
 
 
 def _beside(address: Address) -> Object | None:
-    """Return the manifest in the bucket, if there is one and the bucket can be asked."""
+    """Return the manifest in the bucket, if there is one and the bucket can be reached."""
     try:
         return client_of(address).exists(beside(address).key)
     except ObjectError:
-        return None  # whoever needs the bucket says what is wrong
+        return None  # the next use of the bucket reports the problem
 
 
 def _told(place: str | Address) -> Object | None:
-    """Return what tells a manifest that the user has named from another one at the same place, if it exists."""
+    """Return what distinguishes a user-named manifest from an earlier one at the same place, if it exists."""
     try:
         if isinstance(place, str) and not is_address(place):
             stat = Path(place).stat()
             if time.time_ns() - stat.st_mtime_ns < _TICK_NS:
-                return None  # it may change again without a trace
+                return None  # it may change again undetected
             return Object(place, stat.st_size, str(stat.st_ctime_ns), stat.st_mtime_ns)
         address = parse_address(place) if isinstance(place, str) else place
         return client_of(address).exists(address.key)
     except (OSError, ObjectError):
-        return None  # whoever reads it says what is wrong
+        return None  # the reader reports the problem
 
 
 def _telling(address: Address, on_progress: Progress | None) -> Progress:
-    """Return a report of progress that says, once, that a large data set is listed and how long that takes."""
+    """Return a progress callback that logs, once, that a large data set is being listed and how long that takes."""
     started_s = time.monotonic()
     said: list[bool] = []
 
@@ -105,8 +105,8 @@ def _telling(address: Address, on_progress: Progress | None) -> Progress:
             said.append(True)
             seconds = 1e6 * (time.monotonic() - started_s) / done
             LOG.warning(
-                "%s has no manifest and is listed, which takes some %.0f s for each million of samples; "
-                "`sophon manifest %s` does that once for all",
+                "%s has no manifest and is being listed, which takes about %.0f s per million samples; run `sophon "
+                "manifest %s` to do this only once",
                 *(address, seconds, address),
             )
         if on_progress is not None:
@@ -118,13 +118,13 @@ def _telling(address: Address, on_progress: Progress | None) -> Progress:
 def list_manifest(
     address: Address, journal: Path, inventory: str | None = None, on_progress: Progress | None = None
 ) -> tuple[Manifest, int]:
-    """List a data set anew, whatever is known of it; return its manifest, and how many objects were known already.
+    """List a data set again, ignoring caches; return its manifest, and how many objects the journal already had.
 
     Args:
         address: The data set.
-        journal: File that keeps how far a listing has come; removed when it is done.
-        inventory: Path or address of the ``manifest.json`` of an S3 Inventory, which is read instead.
-        on_progress: Called now and then.
+        journal: File that records the progress of the listing; removed when it is done.
+        inventory: Path or address of the ``manifest.json`` of an S3 Inventory, which is read instead of listing.
+        on_progress: Called from time to time.
     """
     if inventory is not None:
         objects = read_inventory(inventory, address.root, address.bucket, on_progress)
@@ -143,7 +143,7 @@ def list_manifest(
 
 
 def cache_key(address: Address, options: Mapping[str, str]) -> str:
-    """Return what else decides what is found at an address: options, and the server."""
+    """Return what else determines the result at an address: options and the server."""
     parts = [f"{name}={value}" for name, value in sorted(options.items()) if name != "where" or _is_listing(address)]
     return "\0".join([*parts, f"endpoint={endpoint_of(address.scheme)}"])
 
@@ -158,14 +158,14 @@ def scan(
     on_progress: Progress | None = None,
     journal: Journal | None = None,
 ) -> Manifest:
-    """List what lies at an address."""
+    """List the data set at an address."""
     try:
         return _scan(client_of(address), address, dict(options), on_progress, journal)
     except ObjectError as error:
         if error.verdict is Verdict.MISSING:
             raise ConfigError(f"there is nothing at {address}; check the spelling") from error
         remedy = "check the address, the credentials and the region or endpoint in the environment"
-        raise StoreError(f"cannot look at {address}: {error.strerror}; {remedy}") from error
+        raise StoreError(f"cannot access {address}: {error.strerror}; {remedy}") from error
 
 
 def _scan(
@@ -184,8 +184,8 @@ def _scan(
         return listing_manifest(client, address, _existing(client, address.parent, on_progress), options)
     if address.scheme in ("http", "https"):
         raise ConfigError(
-            f"{address}: an HTTP server lists nothing; give a listing ({', '.join(SUFFIXES)}), or a .tar or .parquet "
-            "file, also as train-{000..099}.tar; the address of a node begins with grpc://"
+            f"{address}: an HTTP server cannot be listed; give a listing ({', '.join(SUFFIXES)}), or a .tar or "
+            ".parquet file, possibly as train-{000..099}.tar; the address of a node begins with grpc://"
         )
     level = client.level(address.root.rstrip("/"))
     if not level[0] and not level[1]:
@@ -198,12 +198,12 @@ def _scan(
     if listing is None:
         unfit = sorted(set(options) & {"path", "label"})
         if unfit:
-            raise ConfigError(f"{address}: option {unfit[0]!r} is not for a folder; leave it out")
+            raise ConfigError(f"{address}: option {unfit[0]!r} does not apply to a folder; leave it out")
         return folder_manifest(address, objects, options)
     base = None
     try:
         base = folder_manifest(address, objects)
-    except StoreError:  # no pictures, or folders without any: the listing may name other objects
+    except StoreError:  # no pictures, or empty folders: the listing may name other objects
         base = None
     return listing_manifest(client, listing, {found.key: found for found in objects}, options, base)
 
@@ -215,7 +215,7 @@ def _objects(
     on_progress: Progress | None,
     journal: Journal | None,
 ) -> list[Object]:
-    """Return all objects below an address; what a journal knows is not listed again."""
+    """Return all objects below an address; what a journal already has is not listed again."""
     known: dict[str, Known] = {}
     for piece in journal.pieces if journal is not None else ():
         last = piece.last or (known[piece.folder].last if piece.folder in known else "")
@@ -223,7 +223,7 @@ def _objects(
     objects: list[Object] = []
 
     def take_over(folders: list[str]) -> None:
-        wanted = set(folders)  # others may have been moved since
+        wanted = set(folders)  # other objects may have moved since
         for piece in journal.pieces if journal is not None else ():
             objects.extend(piece.objects if piece.folder in wanted else ())
 
@@ -237,14 +237,14 @@ def _objects(
 
 
 def _listing_in(address: Address, options: Mapping[str, str], objects: list[Object]) -> Address | None:
-    """Return the listing of a folder of objects, which lies in it."""
+    """Return the listing in a folder of objects."""
     told = options.get("listing")
     if told == NONE or "files" in options:
         return None
     names = {found.key[len(address.root) :] for found in objects}
     if told is not None:
         if told not in names:
-            raise ConfigError(f"listing: there is no {told!r:.80} right below {address}; check the spelling")
+            raise ConfigError(f"listing: there is no {told!r:.80} directly below {address}; check the spelling")
         return address.below(told)
     found = [name for name in INSIDE if name in names]
     if len(found) > 1:
@@ -264,7 +264,7 @@ def _existing(client: Client, folder: Address, on_progress: Progress | None) -> 
 
 
 def _named_shards(client: Client, address: Address) -> list[Object]:
-    """Return the shards that an address names itself, by one name, numbers in braces or a pattern."""
+    """Return the shards that an address names directly: one name, numbers in braces or a pattern."""
     if address.suffix not in _SHARDS:
         return []
     numbers = _BRACES.search(address.key)
@@ -279,7 +279,7 @@ def _named_shards(client: Client, address: Address) -> list[Object]:
         _, objects = client.level(address.parent.root.rstrip("/"))
         found = [one for one in objects if fnmatch.fnmatchcase(one.key, address.key)]
         if not found:
-            raise ConfigError(f"no object is named like {address}; check the pattern")
+            raise ConfigError(f"no object matches {address}; check the pattern")
         return sorted(found)
     one = client.exists(address.key)
     if one is None or (address.suffix == ".parquet" and _names_files(client, one)):
@@ -288,7 +288,7 @@ def _named_shards(client: Client, address: Address) -> list[Object]:
 
 
 def _names_files(client: Client, found: Object) -> bool:
-    """Return whether a Parquet object holds paths and no bytes."""
+    """Return whether a Parquet object contains paths and no bytes."""
     import pyarrow.parquet as pq
 
     from sophon.artifact import ARROW_ERRORS
@@ -297,11 +297,11 @@ def _names_files(client: Client, found: Object) -> bool:
     try:
         return may_list(pq.read_schema(ObjectFile(client, found)))
     except ARROW_ERRORS:
-        return False  # the store says what is wrong with it
+        return False  # the store reports what is wrong with it
 
 
 def _shards_in(address: Address, objects: list[Object]) -> tuple[str, list[Object]] | None:
-    """Return the kind and the shards that lie right below an address."""
+    """Return the kind and the shards directly below an address."""
     by_kind: dict[str, list[Object]] = {}
     for one in sorted(objects):
         name = one.key[len(address.root) :]
@@ -309,7 +309,7 @@ def _shards_in(address: Address, objects: list[Object]) -> tuple[str, list[Objec
         if suffix in _SHARDS and not name.startswith(".") and name not in INSIDE:
             by_kind.setdefault(_SHARDS[suffix], []).append(one)
     if len(by_kind) > 1:
-        raise ConfigError(f"{address} holds tar and parquet files at once; open a pattern such as {address}/*.tar")
+        raise ConfigError(f"{address} contains both tar and parquet files; open a pattern such as {address}/*.tar")
     for kind, found in by_kind.items():
         matches = [_SPLIT.fullmatch(one.key[len(address.root) :]) for one in found]
         splits = sorted({match[1] for match in matches if match})

@@ -1,10 +1,10 @@
-"""Listing what lies below an address: many folders at once, and how far it has come is kept.
+"""Lists the objects below an address, many folders at once, and records the progress.
 
-A server lists one folder after another, a thousand names at a time; so folders are looked for, level by level, until
-there are enough of them to list at once. What was listed is handed on in pieces, so that a listing that was stopped can
-go on: a piece says up to which name its folder is known.
+A server lists a folder sequentially, a thousand names at a time; so folders are collected, level by level, until there
+are enough to list in parallel. Results are passed on in pieces, so that an interrupted listing can continue: a piece
+tells up to which name its folder is listed.
 
-Concurrency: one thread for each folder that is being listed; pieces are handed on in the thread that called.
+Concurrency: one thread for each folder being listed; pieces are passed on in the calling thread.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Final
 from sophon.store.bucket.client import Client, Object
 
 AT_ONCE: Final = 32
-_ENOUGH: Final = 64  # folders: two for each thread, so that the last one does not keep the others waiting
-_DEEPEST: Final = 4  # levels that are looked at for more folders
+_ENOUGH: Final = 64  # folders: two per thread, so that threads rarely wait for the last one
+_DEEPEST: Final = 4  # levels searched for more folders
 _PIECE: Final = 20_000  # objects
 
 
@@ -27,10 +27,10 @@ class Piece:
     """Some of the objects below one folder.
 
     Args:
-        folder: Where they lie, as a prefix of their names.
+        folder: Their folder, as a prefix of their names.
         objects: Objects in the order of their names, after those of earlier pieces.
-        last: Name of the last one so far; "" if there is none.
-        is_done: Whether these are the last ones of the folder.
+        last: Name of the last object so far; "" if there is none.
+        is_done: Whether these are the last objects of the folder.
     """
 
     folder: str
@@ -41,7 +41,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Known:
-    """How far a folder was listed earlier."""
+    """How far a folder has already been listed."""
 
     last: str
     is_done: bool
@@ -59,9 +59,9 @@ def walk(
     Args:
         client: Client of the bucket.
         prefix: Prefix with a slash at its end, or "" for the whole bucket.
-        known: Folders that were listed earlier, wholly or in part: what is known of them is not listed again.
-        first_level: What lies right below the prefix, if that is known.
-        on_folders: Called with all folders that are listed on their own.
+        known: Folders listed earlier, fully or in part; that part is not listed again.
+        first_level: What is directly below the prefix, if known.
+        on_folders: Called with all folders that are listed separately.
     """
     folders, loose = _folders(client, first_level or client.level(prefix))
     if on_folders is not None:
@@ -97,7 +97,7 @@ def walk(
 
 
 def _folders(client: Client, level: tuple[list[str], list[Object]]) -> tuple[list[str], list[Object]]:
-    """Return prefixes that together hold all that lies below one, and the objects that are in none of them."""
+    """Return prefixes that together cover everything below one, and the objects that are in none of them."""
     folders, loose = [f"{name.rstrip('/')}/" for name in level[0]], list(level[1])
     for _ in range(_DEEPEST):
         if not folders or len(folders) >= _ENOUGH:
@@ -105,7 +105,7 @@ def _folders(client: Client, level: tuple[list[str], list[Object]]) -> tuple[lis
         with ThreadPoolExecutor(min(AT_ONCE, len(folders)), "sophon-list") as pool:
             levels = list(pool.map(client.level, folders))
         deeper = [f"{name.rstrip('/')}/" for below, _ in levels for name in below]
-        if not deeper:  # these hold nothing but objects, and those are known now
+        if not deeper:  # these contain only objects, which are known now
             return [], loose + [found for _, objects in levels for found in objects]
         loose += [found for _, objects in levels for found in objects]
         folders = deeper

@@ -1,4 +1,4 @@
-"""Which listing belongs to a folder of files: Hugging Face's inside of it, Kaggle's beside it."""
+"""Finds the listing of a folder of files: inside it as Hugging Face does, or next to it as Kaggle does."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def find_listing(folder: Path, told: str | None) -> Path | None:
     """Return the listing of a folder, or None.
 
     Args:
-        folder: Where the files lie.
-        told: Its name, in the folder or beside it; "none" for no listing; by default it is looked for.
+        folder: The folder of the files.
+        told: Name of the listing, in the folder or next to it; "none" for no listing; by default it is searched for.
 
     Raises:
-        ConfigError: There are several, or not the one that is told.
+        ConfigError: There are several, or the named one does not exist.
     """
     if told == NONE:
         return None
@@ -37,7 +37,7 @@ def find_listing(folder: Path, told: str | None) -> Path | None:
 
 
 def listings_of(folder: Path) -> list[Path]:
-    """Return the listings in a folder; if there is none, those beside it."""
+    """Return the listings in a folder; if there are none, those next to it."""
     for names, place in ((INSIDE, folder), (_BESIDE, folder.parent)):
         found = [file for name in names if (file := place / name.format(name=folder.name)).is_file()]
         if found:
@@ -48,9 +48,9 @@ def listings_of(folder: Path) -> list[Path]:
 def _told(folder: Path, told: str) -> Path:
     if "/" in told or Path(told).suffix.lower() not in SUFFIXES:
         raise ConfigError(
-            f"listing: expected the name of a file in {folder} or beside it ({', '.join(SUFFIXES)}), got {told!r}"
+            f"listing: expected the name of a file in {folder} or next to it ({', '.join(SUFFIXES)}), got {told!r}"
         )
     for place in (folder, folder.parent):
         if (place / told).is_file():
             return place / told
-    raise ConfigError(f"listing: there is no {told!r} in {folder} or beside it; check the spelling")
+    raise ConfigError(f"listing: there is no {told!r} in {folder} or next to it; check the spelling")

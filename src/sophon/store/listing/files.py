@@ -1,4 +1,4 @@
-"""From the paths of a listing to files: inside the data set and nowhere else."""
+"""Resolves the paths of a listing to files, inside the data set and nowhere else."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Files:
     """The files of a listing's rows.
 
     Args:
-        paths: Relative to the root, one per row that is taken.
+        paths: Paths relative to the root, one per selected row.
         sizes: Sizes of the files, in bytes.
         rows: Which rows of the listing these are.
         folders: All folders that hold one of them, relative to the root, with their mtimes and ctimes.
-        elsewhere: How many rows name files outside of the folder, or files that are not there; only where the listing
-            was found beside a folder, and may be about more than it.
+        elsewhere: How many rows name files outside the folder, or files that do not exist; counted only where the
+            listing was found next to a folder, and may cover more than that folder.
     """
 
     paths: list[str]
@@ -51,11 +51,11 @@ def inside(path: str, listing: Listing, index: int) -> str:
     """
     problem = ""
     if not path or not path.strip():
-        problem = "the path is empty; name a file or remove the row"
+        problem = "the path is empty; enter a file name or remove the row"
     elif "\0" in path:
-        problem = "the path holds a zero byte; correct it"
+        problem = "the path contains a zero byte; correct it"
     elif _SCHEME.match(path):
-        problem = f"{path!r:.80} is an address and not a path; fetch the file and name where it lies"
+        problem = f"{path!r:.80} is an address and not a path; download the file and enter its path"
     elif path.startswith(("/", "~")):
         problem = (
             f"{path!r:.80} is not relative to the listing; put the listing above its files, and write paths from there"
@@ -74,14 +74,14 @@ def inside(path: str, listing: Listing, index: int) -> str:
 def find_files(
     listing: Listing, paths: Sequence[str | None], rows: Int64Array, root: Path, on_progress: Progress | None
 ) -> Files:
-    """Return the files that a listing's rows name, each of which must exist.
+    """Return the files named by a listing's rows, each of which must exist.
 
     Args:
-        listing: Where the paths are from.
+        listing: The listing that the paths come from.
         paths: Paths of all rows.
         rows: Rows that are wanted.
-        root: The folder that the paths are relative to, and that holds all files.
-        on_progress: Called now and then.
+        root: The folder that contains all files; paths are relative to it.
+        on_progress: Called from time to time.
 
     Raises:
         StoreError: A path leads elsewhere, a file does not exist or is named twice; names the row.
@@ -95,7 +95,7 @@ def find_files(
         path = name + ending
         if path in seen:
             raise StoreError(
-                f"{listing.row(row)} names {path!r} once more, after {listing.row(seen[path])}; remove one of them"
+                f"{listing.row(row)} names {path!r} again, after {listing.row(seen[path])}; remove one of them"
             )
         seen[path] = row
         sizes[at] = _size(root, path, listing, row)
@@ -109,10 +109,10 @@ def find_files(
 def find_files_of(
     listing: Listing, paths: Sequence[str | None], rows: Int64Array, root: Path, existing: dict[str, int]
 ) -> Files:
-    """Return the files of a folder that the rows of a listing beside it name; other rows are counted.
+    """Return the files of a folder that are named in a listing next to it; other rows are only counted.
 
     Args:
-        listing: Where the paths are from: relative to it, or to the folder, or a name without its ending.
+        listing: The listing; its paths are relative to it or to the folder, or names without their ending.
         paths: Paths of all rows.
         rows: Rows that are wanted.
         root: The folder.
@@ -125,7 +125,7 @@ def find_files_of(
     by_stem: dict[str, str | None] = {}
     for name in existing:
         stem = posixpath.splitext(name)[0]
-        by_stem[stem] = None if stem in by_stem else name  # two files of one name: neither is meant
+        by_stem[stem] = None if stem in by_stem else name  # two files with the same stem: ambiguous, so neither is used
     seen: dict[str, int] = {}
     kept: list[int] = []
     for row in rows.tolist():
@@ -138,8 +138,8 @@ def find_files_of(
             continue
         if path in seen:
             raise StoreError(
-                f"{listing.row(row)} names {path!r} once more, after {listing.row(seen[path])}; remove one of them, "
-                "or leave the listing out with ?listing=none"
+                f"{listing.row(row)} names {path!r} again, after {listing.row(seen[path])}; remove one of them, or "
+                "leave the listing out with ?listing=none"
             )
         seen[path] = row
         kept.append(row)
@@ -148,7 +148,7 @@ def find_files_of(
 
 
 def _ending(name: str, root: Path) -> str:
-    """Return what has to follow the names of a listing, as in Kaggle's: ".jpg" where they lack it, else ""."""
+    """Return the ending that the names of a listing lack, such as ".jpg" in Kaggle's; "" if they are complete."""
     start = f"{root}/{name}"
     if os.path.lexists(start):  # Path.exists raises where a name is too long
         return ""
@@ -166,7 +166,7 @@ def _size(root: Path, path: str, listing: Listing, row: int) -> int:
     except (OSError, ValueError) as error:
         problem = describe(error)
         raise StoreError(
-            f"{listing.row(row)}: {path!r:.80} cannot be examined: {problem}. Check its rights."
+            f"{listing.row(row)}: {path!r:.80} cannot be examined: {problem}. Check its permissions."
         ) from error
     if not stat_flags.S_ISREG(stat.st_mode):
         raise StoreError(f"{listing.row(row)}: {path!r} in {root} is not a file; name a file")

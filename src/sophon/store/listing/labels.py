@@ -1,4 +1,4 @@
-"""What the label column of a listing becomes: numbers, sorted classes, or one more column."""
+"""Turns the label column of a listing into numbers, sorted classes, or just another column."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sophon.store.listing.rows import Listing
 from sophon.store.manifest import NO_LABEL, Int64Array
 
 _SEPARATORS: Final = ("|", ";", ",")
-_PLURAL: Final = ("labels", "tags", "classes", "categories")  # several words in such a column are several labels
+_PLURAL: Final = ("labels", "tags", "classes", "categories")  # several words in such a column mean several labels
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,10 @@ class Labels:
     """The labels of all rows of a listing.
 
     Args:
-        numbers: One for each row, -1 where there is none; None if no row has one.
+        numbers: One per row, -1 for a row without a label; None if no row has one.
         classes: Names, where labels are texts; a number is a position in them.
         column: The column of the listing that became these labels.
-        note: What a user should know.
+        note: A message for the user.
     """
 
     numbers: Int64Array | None = None
@@ -34,11 +34,11 @@ class Labels:
 
 
 def labels_of(listing: Listing, is_told: bool) -> Labels:
-    """Return the labels of a listing's rows: of all of them, so that a selection does not change their numbers.
+    """Return the labels of all rows of a listing, so that a selection does not change their numbers.
 
     Args:
-        listing: What was read.
-        is_told: Whether the user has named the column, and not its name alone has led to it.
+        listing: The listing that was read.
+        is_told: Whether the user named the column; otherwise it was found by its name.
     """
     name = listing.label
     if name is None:
@@ -50,17 +50,17 @@ def labels_of(listing: Listing, is_told: bool) -> Labels:
         column = column.cast(pa.int64())
     if pa.types.is_integer(column.type) and not _exceeds(column):
         return Labels(pc.fill_null(column.cast(pa.int64()), NO_LABEL).to_numpy(), column=name)
-    kept = f"column {name!r} of {listing.file} is no label but a further column"
+    kept = f"column {name!r} of {listing.file} is not used as a label"
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         return Labels(note=f"{kept}, since it holds {column.type}; ask for it with columns=[{name!r}]")
     values = pc.drop_null(pc.unique(column))
     classes = sorted(value for value in values.to_pylist() if value)
     if not is_told and _holds_several(name, classes):
         return Labels(
-            note=f"{kept}, since its texts seem to hold several labels each; ?label={name} makes them classes"
+            note=f"{kept}, since its texts seem to contain several labels each; ?label={name} uses them as classes"
         )
     if not classes:
-        return Labels(note=f"column {name!r} of {listing.file} holds no label")
+        return Labels(note=f"column {name!r} of {listing.file} contains no label")
     numbers = pc.index_in(column, value_set=pa.array(classes, column.type))
     return Labels(pc.fill_null(numbers, NO_LABEL).to_numpy().astype(np.int64), tuple(classes), name)
 
@@ -71,7 +71,7 @@ def _exceeds(column: pa.ChunkedArray) -> bool:
 
 
 def _holds_several(name: str, values: list[str]) -> bool:
-    """Return whether texts share their parts, so that there are fewer different parts than texts."""
+    """Return whether texts have words in common, so that there are fewer distinct words than texts."""
     for separator in (*_SEPARATORS, *((" ",) if name.lower() in _PLURAL else ())):
         if any(separator in value for value in values):
             parts = {part.strip() for value in values for part in value.split(separator)}

@@ -1,4 +1,4 @@
-"""The rows of a listing file: CSV, JSON lines or Parquet as one Arrow table, and which columns are path and label."""
+"""The rows of a listing file: CSV, JSON lines or Parquet as one Arrow table, and which columns hold path and label."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ LABEL_NAMES: Final = (
     *("breed", "species", "diagnosis", "fine_label", "coarse_label"),
 )
 _DELIMITERS: Final = (",", ";", "\t")
-_BLOCK_BYTES: Final = 1 << 26  # a row, with its newlines, has to fit into one
+_BLOCK_BYTES: Final = 1 << 26  # a row, including its newlines, has to fit into one block
 
 
 @dataclass(frozen=True)
 class Listing:
-    """A listing file, read.
+    """A listing file that was read.
 
     Args:
         file: Where it lies.
         table: Its columns, one row per sample.
         path: Name of the column that holds the paths.
         label: Name of the column that holds the labels, if there is one.
-        first_row: The number of the first row, as people count.
-        counts_lines: Whether that is its line in the file.
-        size_bytes: Size of the file, in bytes, before it was read.
-        mtime_ns: Its time, before it was read.
-        ctime_ns: The time that nobody can set, from the same look at it.
+        first_row: The number of the first row, as users count.
+        counts_lines: Whether that number is a line of the file.
+        size_bytes: Size of the file in bytes, taken before it was read.
+        mtime_ns: Its modification time, taken before it was read.
+        ctime_ns: Its change time, which cannot be set by users, taken at the same moment.
     """
 
     file: Place
@@ -59,7 +59,7 @@ class Listing:
     ctime_ns: int
 
     def row(self, index: int) -> str:
-        """Return which row this is, in words."""
+        """Return the location of a row, for messages."""
         return f"{'line' if self.counts_lines else 'row'} {index + self.first_row} of {self.file}"
 
 
@@ -68,12 +68,12 @@ def read_listing(file: Path, path: str | None = None, label: str | None = None) 
 
     Args:
         file: Where it lies.
-        path: The column that holds the paths; found by its name where it is not told.
-        label: The column that holds the labels; "none" for no labels, found by its name where it is not told.
+        path: The column that holds the paths; found by its name if not given.
+        label: The column that holds the labels; "none" for no labels; found by its name if not given.
 
     Raises:
         StoreError: The file cannot be read; names the line.
-        ConfigError: A column that is told, or the one of the paths, is not there.
+        ConfigError: A named column, or the column of the paths, does not exist.
     """
     suffix = file.suffix.lower()
     try:
@@ -84,11 +84,11 @@ def read_listing(file: Path, path: str | None = None, label: str | None = None) 
             table, first, counts_lines = _json_lines(file), 1, True
         else:
             table, lines = _csv(file, suffix)
-            # Empty lines, and texts of several lines, are why a row need not be a line.
+            # A row need not be a line, because of empty lines and texts of several lines.
             counts_lines = lines == table.num_rows + 1
             first = 2 if counts_lines else 1
     except OSError as error:
-        raise StoreError(f"cannot read {file}: {describe(error)}. Check that it may be read.") from error
+        raise StoreError(f"cannot read {file}: {describe(error)}. Check its permissions.") from error
     except ARROW_ERRORS as error:
         raise StoreError(
             f"{file} is not a readable listing: {describe(error)}. Correct that line, or save it again."
@@ -98,7 +98,7 @@ def read_listing(file: Path, path: str | None = None, label: str | None = None) 
     if repeated:
         raise StoreError(f"{file} has several columns named {repeated[0]!r}; rename them")
     if not table.num_rows:
-        raise StoreError(f"{file} lists no files; expected a row for each")
+        raise StoreError(f"{file} lists no files; expected one row per file")
     table = table.replace_schema_metadata(None)
     chosen = _path_column(table, path, file)
     return Listing(
@@ -115,7 +115,7 @@ def read_listing(file: Path, path: str | None = None, label: str | None = None) 
 
 
 def may_list(schema: pa.Schema) -> bool:
-    """Return whether a table of this schema names files, and holds none itself."""
+    """Return whether a table of this schema names files and contains no file data itself."""
     if any(_holds_bytes(column.type) for column in schema):
         return False
     return _find(schema.empty_table(), (*PATH_NAMES, *ID_NAMES)) is not None
@@ -138,7 +138,7 @@ def _path_column(table: pa.Table, told: str | None, file: Path) -> str:
             f"write {file.name}?path=COLUMN, or give it a header line with names"
         )
     kind = table[name].type
-    # Ids of Kaggle's may be numbers, and are file names then too.
+    # Kaggle's ids may be numbers, and are still file names.
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
         raise ConfigError(f"{file}: column {name!r} holds {kind}, expected paths; write {file.name}?path=COLUMN")
     return name
@@ -162,7 +162,7 @@ def _find(table: pa.Table, names: tuple[str, ...]) -> str | None:
 
 
 def _csv(file: Path, suffix: str) -> tuple[pa.Table, int]:
-    """Return the rows of a CSV file, and how many lines it has, the header among them."""
+    """Return the rows of a CSV file, and its number of lines including the header."""
     data = _utf8(file)
     header = data.split(b"\n", 1)[0].decode()
     delimiter = "\t" if suffix == ".tsv" else max(_DELIMITERS, key=header.count)
@@ -177,7 +177,7 @@ def _csv(file: Path, suffix: str) -> tuple[pa.Table, int]:
 
 def _json_lines(file: Path) -> pa.Table:
     columns: dict[str, list[Any]] = {}
-    lines = _utf8(file).decode().split("\n")  # not splitlines, which also splits at characters inside of texts
+    lines = _utf8(file).decode().split("\n")  # not splitlines, which also splits at characters inside texts
     while lines and not lines[-1].strip():
         lines.pop()
     for number, line in enumerate(lines, start=1):
@@ -207,8 +207,8 @@ def _column(file: Path, name: str, values: list[Any]) -> pa.Array:
                 pa.array([first, value])
             except ARROW_ERRORS:
                 raise StoreError(
-                    f"line {number} of {file}: {name!r} is {value!r}, and {first!r} in the rows before: "
-                    "a column has values of one kind; correct it"
+                    f"line {number} of {file}: {name!r} is {value!r}, but {first!r} in earlier rows; a column must "
+                    "have values of one kind: correct it"
                 ) from error
         raise
 
@@ -224,5 +224,5 @@ def _utf8(file: Path) -> bytes:
             f"save it as UTF-8, for example with iconv -f LATIN1 -t UTF-8"
         ) from error
     if b"\0" in data[:4096]:
-        raise StoreError(f"{file} is not a text file of UTF-8; save it as UTF-8")
+        raise StoreError(f"{file} is not a UTF-8 text file; save it as UTF-8")
     return data

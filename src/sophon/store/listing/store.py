@@ -1,8 +1,8 @@
 """A listing: files that a CSV, JSON lines or Parquet file names, with labels and further columns.
 
-The listing is given itself, or lies in a folder of files (Hugging Face's ``metadata.csv``) or beside it (Kaggle's
-``labels.csv``), and the folder is given. Samples are in the order of the rows. The numbers of classes come from all
-rows, so that two selections of one listing agree on them.
+The user gives the listing itself, or a folder of files that has a listing inside (Hugging Face's ``metadata.csv``) or
+next to it (Kaggle's ``labels.csv``). Samples are in the order of the rows. The numbers of classes come from all rows,
+so that two selections of one listing agree on them.
 
 Limits:
     As for folders: a cached manifest is trusted as long as neither the listing nor a folder's time changes. A link in
@@ -31,7 +31,7 @@ from sophon.store.store import Progress
 
 
 class ListingStore(FolderStore):
-    """Files that a listing names, relative to the folder it lies in, or to the folder that was opened."""
+    """Files named in a listing, relative to the listing's folder or to the folder that was opened."""
 
     kind = "listing"
     options: ClassVar[frozenset[str]] = frozenset({"where", "path", "label", "listing"})
@@ -50,7 +50,7 @@ class ListingStore(FolderStore):
         if path.is_dir():
             found = find_listing(path, told.get("listing"))
             if found is None:
-                raise StoreError(f"{path} has no listing, neither in it nor beside it; give the listing itself")
+                raise StoreError(f"{path} has no listing, neither in it nor next to it; give the listing itself")
             file, folder = found, path
         listing = read_listing(file, told.get("path"), told.get("label"))
         labels = labels_of(listing, "label" in told)
@@ -58,7 +58,7 @@ class ListingStore(FolderStore):
         if "where" in told:
             rows = np.flatnonzero(matches(told["where"], listing.table))
             if not len(rows):
-                raise StoreError(f"{file}: no row is one where {told['where']}; check the condition")
+                raise StoreError(f"{file}: no row matches where={told['where']}; check the condition")
         paths = listing.table[listing.path].cast(pa.string()).to_pylist()
         if folder is None:
             files = find_files(listing, paths, rows, file.parent, on_progress)
@@ -73,7 +73,7 @@ class ListingStore(FolderStore):
             check_inside(manifest)
             for source in manifest.sources.to_pylist():
                 text = decode_name(source["name"])
-                # Not root/"..", which is another folder where the root is a link.
+                # Not root/"..", which is a different folder if the root is a link.
                 stat = (root.parent / text[3:] if text.startswith("../") else root / text).stat()
                 if not is_as_listed(stat, source):
                     return False
@@ -91,26 +91,26 @@ def _scan_folder(
     on_progress: Progress | None,
     is_told: bool,
 ) -> Manifest:
-    """Return the manifest of a folder and its listing; what is odd about the two together is noted.
+    """Return the manifest of a folder and its listing; mismatches between the two are noted.
 
-    A listing beside class folders is used only if the user has named it: its labels would replace theirs.
+    A listing next to class folders is used only if the user names it: its labels would replace theirs.
     """
     base: Manifest | None = None
-    with suppress(StoreError):  # no pictures, or class folders without any: the listing may name other files
+    with suppress(StoreError):  # no pictures, or empty class folders: the listing may name other files
         base = FolderStore.scan(folder, on_progress)
     is_inside = listing.file.parent == folder
-    notes = [f"labels and columns of {folder} are from {listing.file}; ?listing=none leaves it out"]
+    notes = [f"labels and columns of {folder} come from {listing.file}; ?listing=none ignores it"]
     if is_inside:
         files = find_files(listing, paths, rows, folder, on_progress)
     else:
         if base is None:
-            return FolderStore.scan(folder)  # says what is wrong
+            return FolderStore.scan(folder)  # raises the right error
         existing = dict(zip(base.ids.to_pylist(), base.sizes.tolist(), strict=True))
         files = find_files_of(listing, paths, rows, folder, existing)
         if is_told and not files.paths:
             raise StoreError(f"{listing.file} names no file in {folder}; check its paths, which are relative to it")
         if (base.classes and not is_told) or not files.paths:
-            reason = "the folder has classes of its own" if base.classes else "it names none of its files"
+            reason = "the folder has class folders" if base.classes else "it names none of its files"
             return _with_notes(base, f"{listing.file} is not used for {folder}, since {reason}")
         if files.elsewhere:
             notes.append(f"{files.elsewhere:,} rows of {listing.file} name files that are not in {folder}; left out")
@@ -120,8 +120,8 @@ def _scan_folder(
             notes.append(f"{left:,} pictures in {folder} have no row in {listing.file}, or are not selected; left out")
         if base.classes and labels.numbers is not None:
             notes.append(
-                f"labels of {folder} are those of column {listing.label!r} in {listing.file.name}, and not the names "
-                "of its class folders; ?listing=none takes those"
+                f"labels of {folder} come from column {listing.label!r} of {listing.file.name}, not from its class "
+                "folders; ?listing=none uses the folders"
             )
         elif base.classes:
             labels = _folder_labels(base, files, len(paths), labels.note)
@@ -129,7 +129,7 @@ def _scan_folder(
 
 
 def _folder_labels(base: Manifest, files: Files, count: int, note: str) -> Labels:
-    """Return labels by class folder, for a listing that has none."""
+    """Return labels by class folder, for a listing without labels."""
     assert base.labels is not None
     known = dict(zip(base.ids.to_pylist(), base.labels.tolist(), strict=True))
     numbers = np.full(count, NO_LABEL)

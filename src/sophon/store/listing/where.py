@@ -1,4 +1,4 @@
-"""Selecting rows: a small language of comparisons, which can do nothing but compare.
+"""Selecting rows: a small language that can only compare.
 
 Grammar::
 
@@ -13,8 +13,8 @@ Grammar::
     TEXT       = '…' or "…", with the quote doubled inside
     NAME       = letters, digits, _ . - and /, or anything else in `…`
 
-Words are written in upper or lower case. As in SQL, a comparison with a value that is not there is neither true nor
-false, and a row is taken only where the whole is true.
+Words are written in upper or lower case. As in SQL, a comparison with a missing value is neither true nor false, and a
+row is selected only if the whole condition is true.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ class _Token:
 
 
 def matches(condition: str, table: pa.Table) -> Mask:
-    """Return which rows of a table a condition holds for.
+    """Return the rows of a table for which a condition holds.
 
     Args:
         condition: Condition in the language above.
         table: Columns by name.
 
     Raises:
-        ConfigError: The condition cannot be read, names a column that is not there, or compares different kinds.
+        ConfigError: The condition cannot be read, names an unknown column, or compares different kinds of value.
     """
     reader = _Reader(condition, table)
     found = pc.fill_null(reader.whole(), False)
@@ -81,7 +81,7 @@ def matches(condition: str, table: pa.Table) -> Mask:
 
 
 class _Reader:
-    """Reads a condition from left to right, and evaluates it on the way."""
+    """Reads a condition from left to right and evaluates it at the same time."""
 
     def __init__(self, condition: str, table: pa.Table) -> None:
         if len(condition) > _MAX_LENGTH:
@@ -114,7 +114,7 @@ class _Reader:
     def _one(self) -> Any:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            raise ConfigError(f"where: expected at most {_MAX_DEPTH} conditions inside each other")
+            raise ConfigError(f"where: expected at most {_MAX_DEPTH} nested conditions")
         try:
             if self._take("word", "not"):
                 return pc.invert(self._one())

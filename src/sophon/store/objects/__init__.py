@@ -1,1 +1,1 @@
-"""Data sets that are given as objects: whose files they are, where those lie, and what the objects do to them."""
+"""Data sets given as objects: where their files are, and what the objects do to them."""

@@ -20,8 +20,9 @@ class ArrowStore(Store):
     Args:
         path: The file of the table, or "memory".
         name: What the data set is called.
-        manifest: Its samples; each says its row.
-        table: What has the column; it is pickled along, which Hugging Face's mapped tables do by their paths.
+        manifest: Its samples, with the row of each.
+        table: The table with the column; it is pickled with the store (Hugging Face's mapped tables pickle their
+            paths).
         column: Name of the column, of struct{bytes, path}.
     """
 
@@ -36,7 +37,7 @@ class ArrowStore(Store):
 
     @classmethod
     def scan(cls, path: Path, on_progress: Progress | None = None) -> Manifest:  # noqa: ARG003 - part of the contract
-        """Refuse: a table comes as an object."""
+        """Raise: a table is given as an object."""
         raise StoreError(f"{path}: a table in memory cannot be opened by a path; give the object")
 
     @classmethod
@@ -45,12 +46,12 @@ class ArrowStore(Store):
         return False
 
     def changed_ns(self, index: int) -> int:
-        """Return the time of a picture's file; 0 for bytes in the table, which does not change."""
+        """Return the modification time of a picture's file; 0 for bytes in the table, which never change."""
         path = self._value(index)[1]
         try:
             return 0 if path is None else os.stat(path).st_mtime_ns  # noqa: PTH116 - as for folders
         except OSError as error:
-            raise self._failure(index, f"its file cannot be examined: {describe(error)}", "Put it back.") from error
+            raise self._failure(index, f"its file cannot be examined: {describe(error)}", "Restore it.") from error
 
     def holding(self, manifest: Manifest) -> Store:
         """Return a store of other samples of the same table."""
@@ -70,7 +71,7 @@ class ArrowStore(Store):
         try:
             return Path(path).read_bytes()
         except OSError as error:
-            raise self._failure(index, f"its file cannot be read: {describe(error)}", "Put it back.") from error
+            raise self._failure(index, f"its file cannot be read: {describe(error)}", "Restore it.") from error
 
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.path, self.name, self.manifest, self._table, self._name_of_column))

@@ -20,19 +20,19 @@ from sophon.store.store import Store, describe
 
 @dataclass(frozen=True)
 class FileSet:
-    """The samples of an object as files, and what the object does to them.
+    """The files behind an object's samples, and what the object does to them.
 
     Args:
-        store: Where the bytes are; labels are positions in `targets` where there are such, and targets themselves where
-            not.
+        store: Where the bytes are; labels are indexes into `targets` if those are given, and otherwise the targets
+            themselves.
         title: What the object is, in words.
-        transform: What it does to a picture, a callable.
-        target_transform: What it does to a target, a callable.
-        targets: One for each sample, where targets are not all integers.
-        decode: Arguments of `Decode` with which it gives the object's pictures.
-        item: Returns (picture, target) of one sample as the object gives them, before it transforms them; None where
-            they are not to be compared.
-        refusal: Why the transforms of the object cannot be used, though its files can; "" if they can.
+        transform: A callable that the object applies to pictures.
+        target_transform: A callable that the object applies to targets.
+        targets: One per sample, if they are not all integers.
+        decode: Arguments with which `Decode` gives the object's pictures.
+        item: Returns (picture, target) of one sample as the object gives them, before it transforms them; None if they
+            should not be compared.
+        refusal: Why the object's transforms cannot be used although its files can; "" if they can.
     """
 
     store: Store
@@ -63,7 +63,7 @@ class FileSet:
 def labels_of(targets: Sequence[Any] | None) -> tuple[Int64Array | None, Sequence[Any] | None]:
     """Return targets as (labels, None) if all are integers, else as (their positions, targets).
 
-    Only what torch collates to int64 is an integer here, so that batches are the object's own.
+    Only values that torch collates to int64 count as integers, so that batches match the object's own.
     """
     if targets is None:
         return None, None
@@ -76,7 +76,7 @@ def store_of(paths: Sequence[Any], labels: Int64Array | None, classes: Sequence[
     """Return the store of files that an object names.
 
     Raises:
-        ConfigError: There is none, or something is not a path.
+        ConfigError: There is no file, or an entry is not a path.
         StoreError: A file does not exist; says which.
     """
     if not len(paths):
@@ -92,7 +92,7 @@ def store_of(paths: Sequence[Any], labels: Int64Array | None, classes: Sequence[
         try:
             sizes[index] = os.stat(place).st_size  # noqa: PTH116 - as above
         except OSError as error:
-            raise StoreError(f"{title}: sample {index}, {place}: {describe(error)}. Put the file back.") from error
+            raise StoreError(f"{title}: sample {index}, {place}: {describe(error)}. Restore the file.") from error
     names = [place[start:] for place in places]
     locations = pa.table({})
     try:

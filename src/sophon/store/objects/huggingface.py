@@ -1,4 +1,4 @@
-"""Hugging Face's `datasets`: pictures in Arrow tables, by class and attributes; the package is never imported."""
+"""Hugging Face's `datasets`, with pictures in Arrow tables; recognised by class, the package is never imported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LABELS: Final = ("label", "labels", "fine_label", "target", "class", "category"
 
 
 def is_huggingface(data: object) -> bool:
-    """Return whether an object is one of the package `datasets`."""
+    """Return whether an object comes from the package `datasets`."""
     return any(base.__module__.split(".")[0] == "datasets" for base in type(data).__mro__)
 
 
@@ -30,12 +30,11 @@ def files_of_huggingface(data: Any, picture: str | None = None, label: str | Non
 
     Args:
         data: The data set.
-        picture: The column of pictures; found where there is one.
+        picture: The column of pictures; found by itself if there is only one.
         label: The column of labels; found by its feature or name.
 
     Raises:
-        ConfigError: It has several splits or no index, or it is not clear which column is meant; the message says what
-            to try.
+        ConfigError: It has several splits or no index, or the column is ambiguous; the message says what to try.
         StoreError: A row has no picture.
     """
     kind = type(data).__name__
@@ -101,7 +100,8 @@ def _picture_column(data: Any, told: str | None, title: str) -> str:
         return found[0] if len(found) == 1 else named[0]
     raise ConfigError(
         f"{title}: expected one column with the feature Image, found {', '.join(found) or 'none'} among "
-        f"{', '.join(data.features)}; say which with sophon.from_dataset(ds, path=COLUMN), or cast_column it to Image()"
+        f"{', '.join(data.features)}; specify it with sophon.from_dataset(ds, path=COLUMN), or cast_column it to "
+        "Image()"
     )
 
 
@@ -135,18 +135,16 @@ def _columns(table: Any, data: Any, taken: set[str | None], rows: Any) -> pa.Tab
 
 
 def _sizes(pictures: pa.ChunkedArray, rows: Any, title: str) -> tuple[Any, list[str]]:
-    """Return the bytes of each picture, and its file name where it has one."""
+    """Return the size of each picture in bytes, and its file name if it has one."""
     lengths = pc.fill_null(pc.binary_length(pc.struct_field(pictures, "bytes")), -1).to_numpy()[rows].astype(np.int64)
     names = pc.struct_field(pictures, "path").take(pa.array(rows)).to_pylist()
     for at in np.flatnonzero(lengths < 0).tolist():
         if names[at] is None:
             raise StoreError(f"{title}: row {at} has no picture; leave it out with ds.filter or ds.select")
         if "://" in names[at]:
-            raise ConfigError(
-                f"{title}: row {at} lies at {names[at]}, not on this machine; save_to_disk embeds pictures"
-            )
+            raise ConfigError(f"{title}: row {at} is at {names[at]}, not on this machine; save_to_disk embeds pictures")
         try:
             lengths[at] = Path(names[at]).stat().st_size
         except OSError as error:
-            raise StoreError(f"{title}: row {at}, {names[at]}: {describe(error)}. Put the file back.") from error
+            raise StoreError(f"{title}: row {at}, {names[at]}: {describe(error)}. Restore the file.") from error
     return lengths, [name or "" for name in names]

@@ -1,4 +1,4 @@
-"""Which object is whose: the one door from a data set that was given as an object to its files."""
+"""Recognises data sets given as objects and finds their files; the only entry point for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sophon.store.objects.torchvision import files_of_torchvision, is_torchvisio
 
 
 def files_of(data: Any) -> FileSet | None:
-    """Return the files of a torchvision or Hugging Face data set, or of a torch Subset of one; None for any other.
+    """Return the files of a torchvision or Hugging Face data set or a torch Subset of one; None for other objects.
 
     Raises:
         ConfigError: It is such a data set but cannot be represented; the message says why.
@@ -40,19 +40,19 @@ def from_dataset(
     decode: str = "RGB",
     check: bool = True,
 ) -> FileSet:
-    """Return a map-style data set of your own as files, for `DataLoader` and `RemoteDataset`.
+    """Describe your own map-style data set as files, for `DataLoader` and `RemoteDataset`.
 
-    The first, the middle and the last sample are compared with what the object gives, when it is used.
+    When it is used, the first, middle and last sample are compared with those of the object.
 
     Args:
         data: The data set: anything with a length. A torchvision or Hugging Face data set needs no other argument.
-        path: Where sample i lies: a function of i, a list, or the name of an attribute that is a list; for Hugging
-            Face, the column of pictures.
+        path: Path of sample i: a function of i, a list, or the name of an attribute that is a list; for Hugging Face,
+            the column of pictures.
         target: The target of sample i before target_transform, given in the same ways; None if samples have none.
         transform: What is done to the picture; by default the object's attribute `transform`.
         target_transform: What is done to the target; by default the object's attribute of that name.
         decode: The mode in which the object opens its pictures; see `ops.Decode`.
-        check: Whether to compare; turn it off where a sample of the object is not (picture, target).
+        check: Whether to compare; turn this off if a sample of the object is not (picture, target).
 
     Raises:
         ConfigError: It cannot be represented; the message says why.
@@ -65,7 +65,9 @@ def from_dataset(
     if path is None:
         found = files_of(data)
         if found is None:
-            raise ConfigError(f"path: expected where the files of {type(data).__name__} lie: a function, list or name")
+            raise ConfigError(
+                f"path: expected the locations of {type(data).__name__}'s files: a function, list or name"
+            )
         return found
     title = type(data).__name__
     count = len(data)
@@ -91,7 +93,7 @@ def _each(name: str, told: Any, data: Any, count: int) -> list[Any]:
         told = getattr(data, told)
     found = [told(index) for index in range(count)] if callable(told) else list(told)
     if len(found) != count:
-        raise ConfigError(f"{name}: expected one for each of the {count:,} samples, got {len(found):,}")
+        raise ConfigError(f"{name}: expected one for each of {count:,} samples, got {len(found):,}")
     return found
 
 
@@ -100,7 +102,7 @@ def _own_item(data: Any, has_targets: bool) -> Callable[[int], tuple[Any, Any]]:
 
     def item(index: int) -> tuple[Any, Any]:
         found = bare[index]
-        if not has_targets:  # the picture, alone or with what was not asked for
+        if not has_targets:  # the picture, alone or with parts that were not asked for
             return (found[0] if isinstance(found, tuple | list) and len(found) else found), None
         return pair(found, index)
 

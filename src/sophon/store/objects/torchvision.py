@@ -1,4 +1,4 @@
-"""torchvision's data sets that consist of files, by their classes and attributes; torchvision is never imported."""
+"""torchvision's file-based data sets, recognised by class and attributes; torchvision is never imported."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ _HOME: Final = "torchvision.datasets."
 _PAIRS: Final = ("samples", "_samples", "imgs")  # lists of (path, target)
 _LOADERS: Final = ("default_loader", "pil_loader")  # Image.open(…).convert("RGB")
 _PET_TARGETS: Final = {"category": "_labels", "binary-category": "_bin_labels"}
-_OWN: Final = "use sophon.from_dataset(ds, path=…, target=…), which says where its files lie"
+_OWN: Final = "use sophon.from_dataset(ds, path=…, target=…), which tells where its files are"
 
 
 def is_torchvision(data: object) -> bool:
-    """Return whether an object is a data set of torchvision's, or of a class made from one."""
+    """Return whether an object is a torchvision data set, or an instance of a subclass of one."""
     return any(base.__module__ == _HOME + "vision" and base.__name__ == "VisionDataset" for base in type(data).__mro__)
 
 
 def files_of_torchvision(data: Any) -> FileSet:
-    """Return the files of a data set of torchvision's.
+    """Return the files of a torchvision data set.
 
     Raises:
-        ConfigError: It does not consist of picture files, or does more than is known here; the message says what to
-            try.
+        ConfigError: It does not consist of picture files, or does something that is not supported here; the message
+            says what to try.
     """
     name = type(data).__name__
     title = f"torchvision's {name}"
     getter = type(data).__getitem__
     if not str(getattr(getter, "__module__", "")).startswith(_HOME):
-        raise ConfigError(f"{name} has a __getitem__ of its own, and may do anything there; {_OWN}")
+        raise ConfigError(f"{name} has its own __getitem__, which may do anything; {_OWN}")
     if hasattr(data, "video_clips"):
-        raise ConfigError(f"{title} consists of clips of videos, which are not files; {_OWN}")
+        raise ConfigError(f"{title} consists of video clips, which are not files; {_OWN}")
     paths, targets = _paths(data, title)
     labels, others = labels_of(targets)
     classes = getattr(data, "classes", ())
@@ -42,7 +42,7 @@ def files_of_torchvision(data: Any) -> FileSet:
     transform, target_transform, refusal = _transforms(data, getter)
     loader = getattr(data, "loader", None)
     if loader is not None and not _is_pillow(loader):
-        refusal = f"its loader {getattr(loader, '__name__', loader)!s} reads files in a way of its own"
+        refusal = f"its loader {getattr(loader, '__name__', loader)!s} reads files in its own way"
     bare = without_transforms(data)
     item = None if refusal else lambda index: pair(bare[index], index)
     return FileSet(store, title, transform, target_transform, others, {}, item, refusal)
@@ -58,19 +58,19 @@ def _paths(data: Any, title: str) -> tuple[list[Any], list[Any]]:
     files, types = getattr(data, "_images", None), getattr(data, "_target_types", None)
     if isinstance(files, list) and isinstance(types, list):
         return files, _pet_targets(data, types, title)
-    raise ConfigError(f"{title} does not say in a known way where its files lie; {_OWN}")
+    raise ConfigError(f"{title} does not tell in a known way where its files are; {_OWN}")
 
 
 def _pet_targets(data: Any, types: list[str], title: str) -> list[Any]:
     unknown = [kind for kind in types if kind not in _PET_TARGETS]
     if unknown or not types:
-        raise ConfigError(f"{title}: targets of the kind {unknown or types} are not labels; {_OWN}")
+        raise ConfigError(f"{title}: targets of kind {unknown or types} are not labels; {_OWN}")
     columns = [getattr(data, _PET_TARGETS[kind]) for kind in types]
     return list(columns[0]) if len(columns) == 1 else list(zip(*columns, strict=True))
 
 
 def _transforms(data: Any, getter: Any) -> tuple[Callable[[Any], Any] | None, Callable[[Any], Any] | None, str]:
-    """Return what is done to pictures and to targets, and why that cannot be used, if it cannot."""
+    """Return the transforms of pictures and targets, and why they cannot be used, if so."""
     both = getattr(data, "transforms", None)
     if "transforms" not in getattr(getattr(getter, "__code__", None), "co_names", ()):
         return getattr(data, "transform", None), getattr(data, "target_transform", None), ""
@@ -82,7 +82,7 @@ def _transforms(data: Any, getter: Any) -> tuple[Callable[[Any], Any] | None, Ca
 
 
 def without_transforms(data: Any) -> Any:
-    """Return a data set that gives pictures and targets as they are before they are transformed."""
+    """Return the same data set without its transforms."""
     bare = copy.copy(data)
     for name in ("transform", "target_transform", "transforms"):
         if hasattr(bare, name):
@@ -91,11 +91,11 @@ def without_transforms(data: Any) -> Any:
 
 
 def pair(found: Any, index: int) -> tuple[Any, Any]:
-    """Return the (picture, target) that a sample is, or raise if it is anything else."""
+    """Return a sample as (picture, target), or raise if it is anything else."""
     if not isinstance(found, tuple | list) or len(found) != 2:
         raise ConfigError(
-            f"expected (picture, target) as sample {index} of the data set, got {type(found).__name__}; give "
-            "sophon.from_dataset(…, check=False) if that is the same to you"
+            f"expected (picture, target) as sample {index} of the data set, got {type(found).__name__}; use "
+            "sophon.from_dataset(…, check=False) to skip the comparison"
         )
     return found[0], found[1]
 

@@ -1,1 +1,1 @@
-"""Files of pages: manifests of which rows are read when they are needed."""
+"""Files of pages: manifests whose rows are read on demand."""

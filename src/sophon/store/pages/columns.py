@@ -1,7 +1,7 @@
-"""Columns that lie in a file of pages, with what is used of Arrow's own columns.
+"""Columns stored in a file of pages, with the part of Arrow's column interface that is used.
 
-Single rows come from the pages that are in memory, or from the file. Whatever needs a whole column (`__arrow_array__`,
-`to_numpy`, `to_pylist`, `equals`) reads all of it, and holds it only for as long as the caller does.
+Single rows come from cached pages or from the file. Methods that need a whole column (`__arrow_array__`, `to_numpy`,
+`to_pylist`, `equals`) read all of it, and keep it only as long as the caller does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class PagedColumn:
         type_: Its type.
     """
 
-    null_count = 0  # of ids; nobody asks for that of others
+    null_count = 0  # of ids; not needed for other columns
 
     def __init__(self, file: PageFile, name: str, type_: pa.DataType) -> None:
         self._file = file
@@ -61,7 +61,7 @@ class PagedColumn:
         return self._joined(parts).slice(start - first * PAGE_ROWS, end - start)
 
     def parts(self, rows: int = 1 << 16) -> Iterator[pa.Array]:
-        """Yield all rows, so many at a time."""
+        """Yield all rows, a given number at a time."""
         for start in range(0, len(self), rows):
             yield self.slice(start, rows)
 
@@ -100,7 +100,7 @@ class PagedTable:
 
     Args:
         file: The file.
-        prefix: How the names of these columns begin there.
+        prefix: The prefix of the columns' names in the file.
     """
 
     def __init__(self, file: PageFile, prefix: str) -> None:
@@ -143,7 +143,7 @@ class PagedTable:
 
 
 def whole(column: Any) -> pa.Array:
-    """Return a column, wherever it lies, as one array."""
+    """Return a column, in memory or in a file, as one array."""
     if isinstance(column, PagedColumn):
         return column.whole()
     if isinstance(column, pa.ChunkedArray):
@@ -152,9 +152,10 @@ def whole(column: Any) -> pa.Array:
 
 
 def texts_of(column: Any) -> Callable[[int], bytes]:
-    """Return what gives single texts of a column as bytes.
+    """Return a function that gives single texts of a column as bytes.
 
-    Arrow's own way lets go of Python's lock for every value, which takes many threads at once 20 µs instead of two.
+    Arrow's own access releases Python's lock for every value, which costs 20 µs instead of two when many threads do it
+    at once.
     """
     if isinstance(column, PagedColumn):
         return lambda index: column[index].cast(pa.large_binary()).as_py()
@@ -174,5 +175,5 @@ def texts_of(column: Any) -> Callable[[int], bytes]:
 
 
 def parts_of(column: Any) -> Iterable[pa.Array]:
-    """Return a column in one or more pieces, so that one that lies in a file is never held as a whole."""
+    """Return a column in one or more pieces, so that a column in a file is never held in memory as a whole."""
     return column.parts() if isinstance(column, PagedColumn) else [column]

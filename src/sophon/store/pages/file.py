@@ -1,4 +1,4 @@
-"""A file of pages: the copy of a manifest in the cache, of which rows are read when they are needed.
+"""A file of pages: a manifest in the cache, whose rows are read on demand.
 
 Layout, all numbers little-endian::
 
@@ -12,8 +12,8 @@ Layout, all numbers little-endian::
     footer       length of the directory, uint64 | its SHA-256 | b"sophonM4"
 
 The table of pages has a SHA-256 of the ids of each page and one of its other columns (16 bytes each). The fingerprint
-of a data set is a hash over the former (`fingerprint_from`), so that a file is known to hold the rows that its
-fingerprint names without reading them, and each page is compared with its hashes when it is read.
+of a data set is a hash over the former (`fingerprint_from`), so that a file can be matched to its fingerprint without
+reading the rows, and each page is checked against its hashes when it is read.
 
 If the file is inconsistent with the following, it is a bug: whatever is done to the file, before or after it was
 opened, rows are those that were written, or an error is raised. `ArtifactError` when it is opened, `StoreError` when a
@@ -45,12 +45,12 @@ from sophon.process.renewal import renew_after_fork
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 Page: TypeAlias = dict[str, pa.Array]
 
-PAGE_ROWS: Final = 256  # some 20 KB, which are read and compared in about 0.1 ms
+PAGE_ROWS: Final = 256  # about 20 KB, which are read and checked in about 0.1 ms
 HELD_BYTES: Final = 32 << 20
-"""Of pages that are kept in memory; a file of at most so many bytes is held as a whole."""
+"""Bytes of pages kept in memory; a file of at most this size is held as a whole."""
 ARRAYS: Final = ("sizes", "labels", "kept")
 ID: Final = "id"
-REMEDY: Final = "Delete the file; it is made again when the data set is opened."
+REMEDY: Final = "Delete the file; it is recreated when the data set is opened."
 _MAGIC: Final = b"sophonM4"
 _FOOTER: Final = struct.Struct("<Q32s8s")
 _HASH: Final = 16
@@ -58,12 +58,12 @@ _ENTRY: Final = np.dtype([("ids", "<u4"), ("rest", "<u4"), ("ids_hash", f"V{_HAS
 
 
 def fingerprint_from(rows: int, id_hashes: bytes, arrays: Mapping[str, bytes]) -> str:
-    """Return 32 hex digits that stand for the rows of a manifest.
+    """Return 32 hex digits that identify the rows of a manifest.
 
     Args:
         rows: How many there are.
         id_hashes: SHA-256 of the ids of every page, 16 bytes each.
-        arrays: SHA-256 of the sizes, labels and what is kept, as far as there are any.
+        arrays: SHA-256 of the sizes, labels and stored data, as far as they exist.
     """
     digest = hashlib.sha256(b"sophon manifest 2\n" + rows.to_bytes(8, "little"))
     for name in ARRAYS:
@@ -98,14 +98,14 @@ def array_hash(values: Int64Array) -> bytes:
 def write_pages(
     file: BinaryIO, said: Mapping[str, Any], ids: pa.LargeStringArray, arrays: Mapping[str, Int64Array], **tables: Any
 ) -> str:
-    """Write a manifest; return the digest that `PageFile` has when it is opened.
+    """Write a manifest; return the digest that an opened `PageFile` will have.
 
     Args:
-        file: Open for writing, at its beginning.
-        said: What goes into the directory.
-        ids: Of all samples.
+        file: File open for writing, at its start.
+        said: Contents of the directory.
+        ids: Ids of all samples.
         arrays: Some of `ARRAYS`, one number for each sample.
-        tables: ``columns``, what else is known of each sample, and ``sources``.
+        tables: ``columns``, with further data of each sample, and ``sources``.
     """
     columns, dictionaries = _without_dictionaries(tables["columns"])
     at = file.write(_MAGIC)
@@ -133,11 +133,11 @@ def _padded(data: bytes) -> bytes:
 
 
 def _without_dictionaries(table: pa.Table) -> tuple[pa.Table, dict[str, pa.Array]]:
-    """Return a table whose dictionary columns are numbers, and what these stand for: one dictionary per column."""
+    """Return a table with dictionary columns replaced by numbers, and one dictionary per column."""
     dictionaries: dict[str, pa.Array] = {}
     if not table.num_columns:
         return table, dictionaries
-    table = table.unify_dictionaries()  # each shard may have brought its own
+    table = table.unify_dictionaries()  # each shard may have its own dictionary
     for place, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):
             chunks = table.column(place).chunks
@@ -148,7 +148,7 @@ def _without_dictionaries(table: pa.Table) -> tuple[pa.Table, dict[str, pa.Array
 
 
 def _message(table: pa.Table, number: int) -> bytes:
-    """Return the rows of one page as IPC writes them."""
+    """Return the rows of one page in IPC form."""
     if not table.num_columns:
         return b""
     part = table.slice(number * PAGE_ROWS, PAGE_ROWS).combine_chunks()
@@ -165,7 +165,7 @@ def _stream(table: pa.Table) -> bytes:
 
 
 class PageFile:
-    """A file of pages, open.
+    """An open file of pages.
 
     Args:
         path: The file.
@@ -220,7 +220,7 @@ class PageFile:
         self.types = pa.schema([(name, self._type(name)) for name in self._schema.names])
 
     def _check_fingerprint(self, entries: npt.NDArray[Any]) -> None:
-        """Compare the hashes with the fingerprint; those of the arrays are compared with these when they are read."""
+        """Check the hashes against the fingerprint; arrays are checked against their hashes when they are read."""
         hashes = {name: bytes.fromhex(self._sections[name][2]) for name in ARRAYS if name in self._sections}
         if fingerprint_from(self.rows, entries["ids_hash"].tobytes(), hashes) != self.said["fingerprint"]:
             raise ArtifactError("its rows do not match its fingerprint")
@@ -231,7 +231,7 @@ class PageFile:
         return index_type if known is None else pa.dictionary(index_type, known.type)
 
     def renew(self) -> None:
-        """Begin anew in a forked child."""
+        """Start afresh in a forked child."""
         self._lock = threading.Lock()
         self._held: OrderedDict[int, Page] = OrderedDict()
         self._most = max(HELD_BYTES * len(self._hashes) // max(self.size_bytes, 1), 1)
@@ -240,7 +240,7 @@ class PageFile:
         return len(self._hashes)
 
     def array(self, name: str) -> Int64Array | None:
-        """Return one of `ARRAYS`, read-only, or None if there is none."""
+        """Return one of `ARRAYS`, read-only; None if the file does not have it."""
         if name not in self._sections:
             return None
         start, length, expected = self._sections[name]
@@ -249,7 +249,7 @@ class PageFile:
         values = np.empty(self.rows, "<i8")
         self._into(start, values.data.cast("B") if self.rows else memoryview(b""))
         if hashlib.sha256(values.data).hexdigest() != expected:
-            raise ArtifactError(f"its {name} have changed")
+            raise ArtifactError(f"its {name} were changed")
         values.setflags(write=False)
         return values.view(np.int64)
 
@@ -259,7 +259,7 @@ class PageFile:
             return reader.read_all()
 
     def page(self, number: int) -> Page:
-        """Return the columns of a page, from memory or from the file; ``id`` among them.
+        """Return the columns of a page, including ``id``, from memory or from the file.
 
         Raises:
             StoreError: The file was changed or cut short since it was opened.
@@ -287,7 +287,7 @@ class PageFile:
                 raise ArtifactError(f"page {number} has changed")
             return self._unpacked(packed, rest, min(PAGE_ROWS, self.rows - number * PAGE_ROWS))
         except (ArtifactError, *ARROW_ERRORS) as error:
-            problem = f"{self.path}: the list of samples was changed since it was opened: {error}. {REMEDY}"
+            problem = f"{self.path}: the list of samples has changed since it was opened: {error}. {REMEDY}"
             raise StoreError(problem) from error
 
     def _unpacked(self, packed: memoryview, rest: memoryview, rows: int) -> Page:

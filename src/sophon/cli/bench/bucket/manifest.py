@@ -1,4 +1,4 @@
-"""``sophon bench manifest``: opening a large data set again, and listing one."""
+"""``sophon bench manifest``: reopening a large data set, and listing one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sophon.units import format_bytes, format_seconds
 @click.option("--objects", default=0, show_default=True, type=click.IntRange(0), help="Objects to list on a server.")
 @json_option
 def bench_manifest_command(rows: int, objects: int, json_target: str | None) -> None:
-    """Opening a large data set of a bucket again, and listing one."""
+    """Reopen a large data set in a bucket, and list one."""
     from sophon.bench.bucket.manifest import bench_manifest
 
     with steps_bar("manifest") as report:
@@ -29,7 +29,7 @@ def bench_manifest_command(rows: int, objects: int, json_target: str | None) -> 
 
 def _print(result: dict[str, Any], console: Console) -> None:
     console.print(
-        f"{result['rows']:,} rows opened again in {format_seconds(result['reopen_s'])}, "
+        f"{result['rows']:,} rows reopened in {format_seconds(result['reopen_s'])}, "
         f"{format_bytes(result['peak_bytes'])} at most; the order of an epoch takes "
         f"{format_seconds(result['order_s'])}, the state {result['state_bytes']:,} bytes",
         highlight=False,

@@ -1,4 +1,4 @@
-"""``sophon bench store``: requests to an object store, and the bytes that come out of it."""
+"""``sophon bench store``: requests to an object store, and the bytes read from it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,19 @@ from sophon.units import format_bytes
 @click.command("store")
 @data_option
 @click.option("--objects", default=1_000, show_default=True, type=click.IntRange(10), help="Objects in a round.")
-@click.option("--at-once", default=8, show_default=True, type=click.IntRange(1, 256), help="Requests at once.")
-@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="How often each is measured.")
-@click.option("--plan", "with_plan", is_flag=True, help="Compare nodes beside bucket and folder; measures all cuts.")
+@click.option("--at-once", default=8, show_default=True, type=click.IntRange(1, 256), help="Concurrent requests.")
+@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="How often to measure each.")
+@click.option(
+    "--plan",
+    "with_plan",
+    is_flag=True,
+    help="Also compare nodes next to the bucket and to a folder; measures all cuts.",
+)
 @json_option
 def bench_store_command(
     *, data: Path | None, objects: int, at_once: int, rounds: int, with_plan: bool, json_target: str | None
 ) -> None:
-    """Objects from a real server, beside obstore, boto3 and fsspec."""
+    """Read objects from a real server, compared with obstore, boto3 and fsspec."""
     from sophon.bench.bucket.store import bench_store
 
     with steps_bar("store") as report:
@@ -42,8 +47,10 @@ def _print(result: dict[str, Any], console: Console) -> None:
     if "bucket_bytes" in result:
         whole = result["bucket_bytes"]["whole"]
         for name, size in result["bucket_bytes"].items():
-            console.print(f"{name}: {format_bytes(size)} out of the bucket, {whole / size:.2f}× fewer", highlight=False)
+            console.print(
+                f"{name}: {format_bytes(size)} read from the bucket, {whole / size:.2f}× fewer", highlight=False
+            )
     for name, gain in result.get("link_gain", {}).items():
-        console.print(f"a node beside the {name}: {gain:.2f}× fewer bytes over the link", highlight=False)
+        console.print(f"a node next to the {name}: {gain:.2f}× fewer bytes over the link", highlight=False)
     if "bucket_gain" in result:
-        console.print(f"and {result['bucket_gain']:.2f}× fewer out of the bucket", highlight=False)
+        console.print(f"and {result['bucket_gain']:.2f}× fewer from the bucket", highlight=False)

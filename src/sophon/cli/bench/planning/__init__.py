@@ -1,1 +1,1 @@
-"""`sophon bench …` of planning."""
+"""`sophon bench` commands about planning."""

@@ -1,4 +1,4 @@
-"""``sophon bench first``: what the first epoch of a new job takes."""
+"""``sophon bench first``: how long the first epoch of a new job takes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from sophon.units import format_bytes, format_seconds, parse_bandwidth, parse_ra
 @click.option(
     "--consumer", default="2000/s", show_default=True, callback=parsed(parse_rate), help="Speed of the consumer."
 )
-@click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="New jobs for each.")
+@click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Number of new jobs for each.")
 @json_option
 def bench_first_command(
     data: Path | None, count: int, link: float, cores: float, consumer: float, repeats: int, json_target: str | None
 ) -> None:
-    """The first epoch of a new job, beside the second."""
+    """Compare the first epoch of a new job with the second."""
     from sophon.bench.paper.datasets import prepare, source_of
     from sophon.bench.paper.scenario import LIKES, Scenario
     from sophon.bench.planning.first import bench_first

@@ -1,4 +1,4 @@
-"""``sophon bench parts``: a data set that is spread over several nodes, beside one node that holds all of it."""
+"""``sophon bench parts``: a data set spread over several nodes, compared with one node that holds all of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sophon.units import format_seconds, parse_bandwidth
 @click.option(
     "--link", default="20mbit", show_default=True, callback=parsed(parse_bandwidth), help="Rate of each link."
 )
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Number of timed epochs of each.")
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Number of timed epochs for each.")
 @click.option(
     "--shape",
     default="auto",
@@ -36,7 +36,7 @@ from sophon.units import format_seconds, parse_bandwidth
 def bench_parts_command(
     data: Path | None, count: int, nodes: int, link: float, rounds: int, shape: str, json_target: str | None
 ) -> None:
-    """A data set spread over several nodes with links of their own."""
+    """Read a data set spread over several nodes, each with its own link."""
     from sophon.bench.planning.parts import bench_parts
 
     with steps_bar("parts") as report, photo_folder(data, count, report) as folder:
@@ -52,6 +52,6 @@ def _print_parts(result: dict[str, Any], console: Console) -> None:
     console.print(table)
     rig = result["rig"]
     console.print(
-        f"{result['nodes']} parts: {result['times']:.2f}× the samples/s of one node with everything, the same bits; "
-        f"links of {rig['link_bytes_per_s'] * 8e-6:g} Mbit/s each, shaped by {rig['shaped_by']}."
+        f"{result['nodes']} parts: {result['times']:.2f}× the samples/s of one node with all samples, with the same "
+        f"bits; links of {rig['link_bytes_per_s'] * 8e-6:g} Mbit/s each, shaped by {rig['shaped_by']}."
     )

@@ -1,4 +1,4 @@
-"""``sophon bench plan``: how long planning takes and how much memory, on one core."""
+"""``sophon bench plan``: time and memory of planning, on one core."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from sophon.units import format_bytes, format_seconds
     type=click.Choice([str(count) for count in PROBLEMS]),
     default=str(next(iter(PROBLEMS))),
     show_default=True,
-    help="How many resources bind at once: more than three on several nodes.",
+    help="How many resources are limiting at once; more than three means several nodes.",
 )
 @json_option
 def bench_plan(samples: tuple[int, ...], policies: tuple[str, ...], resources: str, json_target: str | None) -> None:
-    """Time and memory of planning, on one core.
+    """Measure time and memory of planning, on one core.
 
-    Profiles are made up, with 8 cuts; each plan is made in a process of its own.
+    Profiles are synthetic, with 8 cuts; each plan is made in a separate process.
     """
     rows = run(samples, policies, lambda line: click.echo(line, err=True), int(resources))
     show(rows, json_target, _print_plan)
@@ -52,7 +52,7 @@ def bench_plan(samples: tuple[int, ...], policies: tuple[str, ...], resources: s
 def _print_plan(rows: dict[str, Any], console: Console) -> None:
     table = Table(title="Planning on one core", title_justify="left")
     table.add_column("policy")
-    for name in ("samples", "resources", "time", "per million", "peak memory", "of it profile", "above bound"):
+    for name in ("samples", "resources", "time", "per million", "peak memory", "of which profile", "above bound"):
         table.add_column(name, justify="right")
     for policy, measured in rows.items():
         for row in measured:

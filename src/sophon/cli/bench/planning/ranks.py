@@ -1,4 +1,4 @@
-"""``sophon bench ranks``: what several training processes behind one link predict and take."""
+"""``sophon bench ranks``: predicted and measured epochs of several training processes on one link."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from sophon.units import format_bytes, format_seconds, parse_bandwidth
     "--cores", default=1.0, show_default=True, type=click.FloatRange(0.1), help="Number of cores near storage."
 )
 @click.option(
-    "--epochs", default=2, show_default=True, type=click.IntRange(1), help="Number of planned epochs of each."
+    "--epochs", default=2, show_default=True, type=click.IntRange(1), help="Number of planned epochs for each."
 )
 @json_option
 def bench_ranks_command(
@@ -44,7 +44,7 @@ def bench_ranks_command(
     epochs: int,
     json_target: str | None,
 ) -> None:
-    """Several training processes behind one slow link."""
+    """Run several training processes on one slow link."""
     from sophon.bench.planning.ranks import bench_ranks
 
     with steps_bar("ranks") as report, photo_folder(data, count, report) as folder:

@@ -1,4 +1,4 @@
-"""``sophon bench replan``: what planning takes in a loader, from a kept profile to a plan, on one core."""
+"""``sophon bench replan``: how long planning takes in a loader, from a cached profile to a plan, on one core."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from sophon.units import format_bytes, format_seconds
 )
 @json_option
 def bench_replan_command(samples: tuple[int, ...], json_target: str | None) -> None:
-    """CPU time of planning in a loader, on one core.
+    """Measure CPU time of planning in a loader, on one core.
 
-    The profile is made up, with sizes like those of ImageNet; each size runs in a process of its own.
+    The profile is synthetic, with sizes like those of ImageNet; each size runs in a separate process.
     """
     from sophon.bench.planning.replan import run
 

@@ -1,1 +1,1 @@
-"""Ops made of other ops: some of them by chance, or several results of one picture."""
+"""Ops made of other ops: random selections, and several results from one picture."""

@@ -1,4 +1,4 @@
-"""Ops made of other ops: apply some of them, one of them, or all in any order, by chance."""
+"""Ops made of other ops: randomly apply some of them, one of them, or all in any order."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def _check_ops(where: str, ops: Any) -> tuple[Op, ...]:
 
 
 def _common(name: str, specs: Sequence[Spec]) -> Spec:
-    """Return what all possible results share; dimensions that may differ are unknown."""
+    """Return what all possible results have in common; dimensions that may differ are unknown."""
     first = specs[0]
     if any((s.kind, s.dtype, s.mode) != (first.kind, first.dtype, first.mode) for s in specs):
-        raise ConfigError(f"{name}: its outcomes differ: " + " or ".join(sorted({str(s) for s in specs})))
+        raise ConfigError(f"{name}: its results differ: " + " or ".join(sorted({str(s) for s in specs})))
     shape = tuple(d if all(s.shape[i] == d for s in specs) else None for i, d in enumerate(first.shape))
     return Spec(first.kind, shape, first.dtype, first.mode)
 
@@ -38,22 +38,22 @@ class _Choose(Op):
 
     @property
     def kind(self) -> Kind:
-        """The kind that the ops inside take."""
+        """The kind that the inner ops take."""
         return self.ops[0].kind
 
     @property
     def portable(self) -> bool:
-        """Whether all ops inside can be sent to another machine."""
+        """Whether all inner ops can be sent to another machine."""
         return all(op.portable for op in self.ops)
 
     @property
     def looks(self) -> bool:
-        """Whether one of the ops inside draws by the boxes of objects."""
+        """Whether the draws of one of the inner ops depend on the boxes of objects."""
         return any(op.looks for op in self.ops)
 
     @property
     def places(self) -> bool:
-        """Whether all ops inside know where objects lie after them."""
+        """Whether all inner ops know where objects lie after them."""
         return all(op.places for op in self.ops)
 
     def applied(self, params: Params) -> Sequence[tuple[int, Params]]:
@@ -61,7 +61,7 @@ class _Choose(Op):
         raise NotImplementedError
 
     def made(self, spec: Spec, params: Params) -> Spec:
-        """Return what the ops make that are applied."""
+        """Return the spec after the ops that are applied."""
         for index, drawn in self.applied(params):
             spec = self.ops[index].passed(spec, drawn)
         return spec
@@ -92,7 +92,7 @@ class RandomApply(_Choose):
         self._set(ops=_check_ops(self._where("ops"), self.ops), p=checks.probability(self._where("p"), self.p))
 
     def output(self, spec: Spec) -> Spec:
-        """Return what is certain of the result."""
+        """Return what is certain about the result."""
         result = spec
         for op in self.ops:
             result = op.output(result)
@@ -137,7 +137,7 @@ class RandomChoice(_Choose):
         self._set(ops=ops, p=weights)
 
     def output(self, spec: Spec) -> Spec:
-        """Return what all choices share."""
+        """Return what all choices have in common."""
         return _common(self.name(), [op.output(spec) for op in self.ops])
 
     def draw(self, rng: Rng, spec: Spec) -> tuple[int, Params]:
@@ -168,14 +168,14 @@ class RandomOrder(_Choose):
         self._set(ops=_check_ops(self._where("ops"), self.ops))
 
     def output(self, spec: Spec) -> Spec:
-        """Return what is certain of the result in every order."""
-        # What any op may be given: the input, or what any of the others makes of such a value.
+        """Return what is certain about the result in every order."""
+        # What any op may get: the input, or the result of any other op on such a value.
         while (wider := _common(self.name(), (spec, *(op.output(spec) for op in self.ops)))) != spec:
             spec = wider
         return _common(self.name(), [op.output(spec) for op in self.ops])
 
     def draw(self, rng: Rng, spec: Spec) -> tuple[tuple[int, Params], ...]:
-        """Return which op comes when, with its parameters."""
+        """Return the ops in the drawn order, with their parameters."""
         drawn = []
         for index in rng.permutation(len(self.ops)):
             params = self.ops[index].draw(rng, spec)

@@ -1,9 +1,9 @@
-"""Views: several results of one picture, each by steps and chances of its own.
+"""Views: several results from one picture, each with its own steps and random draws.
 
 A pipeline divides what users write into stages, so that a cut may be between them: the crops, what follows on pictures,
-what is done to tensors, and the user's own code. In each stage a view has its own steps, maybe none. The first stage
-branches: before it there is one picture, of which a window has to hold the boxes of all views; after it there are
-several small ones, and a payload is a bundle of them.
+what is done to tensors, and the user's own code. In each stage a view has its own steps, possibly none. The first stage
+branches: before it there is one picture, and a window of it has to contain the boxes of all views; after it there are
+several small pictures, and a payload is a bundle of them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from sophon.pipeline.rng import Rng
 from sophon.pipeline.spec import ENCODED, Kind, Spec, Value, ViewSet, checked_arrangement, spec_of
 from sophon.pipeline.streams import Boxes, Sizes, Streams, whole
 
-if TYPE_CHECKING:  # which knows this op
+if TYPE_CHECKING:  # the registry knows this op
     from sophon.pipeline.fuse import Fused
 
-MOST_VIEWS = 64  # as many as a bundle has parts; DINO has ten
-_MOST_STEPS = 64  # of one view
+MOST_VIEWS = 64  # the most parts a bundle can have; DINO has ten
+_MOST_STEPS = 64  # steps of one view
 
 Steps = tuple[Op, ...]
 
@@ -37,12 +37,12 @@ Steps = tuple[Op, ...]
 class Views(Op):
     """Make several views of one picture: ``Views([global_crop] * 2 + [local_crop] * 8)``.
 
-    Given views, it goes on with each of them by its own steps.
+    If its input is already views, each of them continues with its own steps.
 
     Args:
-        views: For each view an op, a callable, or a list of them. Every view draws for itself, also where two have the
+        views: For each view an op, a callable, or a list of them. Every view draws separately, even where two have the
             same steps.
-        container: What users see the views of a sample in: "list", "tuple", or another arrangement of them, see
+        container: What users get the views of a sample in: "list", "tuple", or another arrangement; see
             `sophon.pipeline.spec.arrangement`.
     """
 
@@ -50,7 +50,7 @@ class Views(Op):
     container: str = "list"
     takes: ClassVar[Kind] = Kind.OBJECT  # a picture or tensor, or views; `output` says what it refuses
 
-    if TYPE_CHECKING:  # what users may write; canonical are tuples of tuples of ops
+    if TYPE_CHECKING:  # what users may write; the canonical form is tuples of tuples of ops
 
         def __init__(self, views: Sequence[Any], container: str = "list") -> None: ...
 
@@ -72,7 +72,7 @@ class Views(Op):
 
     @property
     def is_own(self) -> bool:
-        """Whether a view runs code of the user's own."""
+        """Whether a view runs user code."""
         return any(op.is_own for op in self._all)
 
     @property
@@ -82,7 +82,7 @@ class Views(Op):
 
     @property
     def crops(self) -> bool:
-        """Whether every view may need no more than a box of the picture."""
+        """Whether every view may need only a box of the picture."""
         return all(first_crop_of(steps) is not None for steps in self.views)
 
     @property
@@ -90,11 +90,11 @@ class Views(Op):
         return (op for steps in self.views for op in steps)
 
     def output(self, spec: Spec) -> Spec:
-        """Return what is known of each view."""
+        """Return what is known about each view."""
         return self._spec(each[-1] for each in self.specs(spec))
 
     def specs(self, spec: Spec) -> list[list[Spec]]:
-        """Return what each view's steps meet, and what the last one gives."""
+        """Return the input spec of each view's steps, and the result of the last one."""
         found = []
         for number, (steps, start) in enumerate(zip(self.views, self._starts(spec), strict=True)):
             specs = [start]
@@ -119,9 +119,9 @@ class Views(Op):
         return Spec(Kind.VIEWS, (len(self.views),), self.container, views=tuple(views))
 
     def divided(self, spec: Spec) -> list[Views]:
-        """Return the stages that a pipeline has in the place of this op.
+        """Return the stages that replace this op in a pipeline.
 
-        Dividing a stage once more gives that stage alone, so that both ends have the same ones.
+        Dividing a stage again gives that stage alone, so that both ends have the same stages.
         """
         ends = [_ends(steps, specs) for steps, specs in zip(self.views, self.specs(spec), strict=True)]
         stages = []
@@ -132,9 +132,9 @@ class Views(Op):
         return stages or [self]
 
     def draw(self, rng: Rng, spec: Spec) -> Rng:  # noqa: ARG002 - part of the contract
-        """Return the stream inside which each step has one of its own.
+        """Return the stream within which each step has its own stream.
 
-        A step draws from it when it knows what it meets, which may be more than can be told beforehand.
+        A step draws from it when its input is known, which may not be possible beforehand.
         """
         return rng
 
@@ -143,7 +143,7 @@ class Views(Op):
         return self.each(value, params, ())
 
     def each(self, value: Value, rng: Rng | None, fusions: Sequence[Mapping[int, tuple[Fused, ...]]]) -> ViewSet:
-        """Return all views, with ops done in one pass where that is possible.
+        """Return all views, with ops fused where that is possible.
 
         Args:
             value: The picture, or the views so far.
@@ -151,7 +151,7 @@ class Views(Op):
             fusions: For each view its fusions by position; none by default.
         """
         if isinstance(value, ViewSet) and len(value.values) != len(self.views):
-            raise OpError(f"{len(self.views)} views were expected, and the step before it gave {len(value.values)}.")
+            raise OpError(f"{len(self.views)} views were expected, but the step before gave {len(value.values)}.")
         starts = value.values if isinstance(value, ViewSet) else (value,) * len(self.views)
         made = []
         for number, (steps, start) in enumerate(zip(self.views, starts, strict=True)):
@@ -169,7 +169,7 @@ class Views(Op):
         return ViewSet(tuple(made), self.container)
 
     def box_needed(self, spec: Spec, params: Rng | None) -> Box | None:
-        """Return the least box that holds those of all views."""
+        """Return the smallest box that contains the boxes of all views."""
         found = []
         for number, steps in enumerate(self.views):
             box = None if spec.kind is Kind.VIEWS else _box(steps, spec, params, number)
@@ -181,7 +181,7 @@ class Views(Op):
         return top, left, bottom - top, right - left
 
     def boxes_needed(self, streams: Streams, sizes: Sizes) -> Boxes | None:
-        """Return the least boxes that hold those of all views."""
+        """Return the smallest boxes that contain the boxes of all views."""
         found: Boxes | None = None
         for number, steps in enumerate(self.views):
             boxes = _boxes(steps, streams, sizes, number)
@@ -192,7 +192,7 @@ class Views(Op):
 
 
 def in_stages(ops: Iterable[Op]) -> list[Op]:
-    """Return the ops of a pipeline, with stages in the place of views."""
+    """Return the ops of a pipeline, with views replaced by their stages."""
     found: list[Op] = []
     spec = ENCODED
     for op in ops:
@@ -203,11 +203,11 @@ def in_stages(ops: Iterable[Op]) -> list[Op]:
 
 
 class _Run:
-    """One view in the making.
+    """One view while it is computed.
 
     Args:
         steps: Its steps.
-        fusions: Those of them that are done in one pass, by position.
+        fusions: Steps that are done in one pass, by position.
     """
 
     def __init__(self, steps: Steps, fusions: Mapping[int, tuple[Fused, ...]]) -> None:
@@ -217,12 +217,12 @@ class _Run:
 
     @property
     def title(self) -> str:
-        """The name of the step that runs."""
+        """The name of the running step."""
         op = self._steps[self._at]
         return op.title if isinstance(op, Call) else op.name()
 
     def run(self, value: Value, rng: Rng | None, view: int) -> Value:
-        """Return what all steps make of a value, with the random draws of a view."""
+        """Return the result of all steps on a value, with the random draws of a view."""
         while self._at < len(self._steps):
             first, fused = self._at, next(iter(self._fusions.get(self._at, ())), None)
             span = 1 if fused is None else fused.span
@@ -250,8 +250,8 @@ def _steps(where: str, view: Any) -> Steps:
 def _ends(steps: Steps, specs: Sequence[Spec]) -> tuple[int, int, int, int, int]:
     """Return where the stages of a view begin, and where the last one ends.
 
-    First what brings pictures to their size; then what else is done to pictures near storage; then tensors and what is
-    done on the trainer alone; and from the first step of the user's own on, everything.
+    First the steps up to the final size of the picture; then other picture steps that can run near storage; then tensor
+    steps and trainer-only steps; and last, everything from the first user step on.
     """
     count = len(steps)
     own = next((at for at, op in enumerate(steps) if op.is_own), count)
@@ -261,7 +261,7 @@ def _ends(steps: Steps, specs: Sequence[Spec]) -> tuple[int, int, int, int, int]
 
 
 def _box(steps: Steps, spec: Spec, rng: Rng | None, view: int) -> Box | None:
-    """Return the box of a picture that the steps of a view need; None if that is all of it."""
+    """Return the box of a picture that the steps of a view need; None if they need all of it."""
     passed: list[tuple[Op, Spec, Any]] = []
     for number, op in enumerate(steps):
         params = op.draw(rng.inside(view, number), spec) if rng is not None and op.random else None
@@ -278,7 +278,7 @@ def _box(steps: Steps, spec: Spec, rng: Rng | None, view: int) -> Box | None:
 
 
 def _boxes(steps: Steps, streams: Streams, sizes: Sizes, view: int) -> Boxes | None:
-    """Return what `_box` says of many pictures, the whole where that is None; None if each has to be asked about."""
+    """Return `_box` for many pictures, the whole picture where it is None; None if each must be asked separately."""
     crop = first_crop_of(steps)
     if crop is None:
         return whole(sizes)

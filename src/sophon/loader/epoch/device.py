@@ -1,0 +1,157 @@
+"""Batches on a device: they cross as bytes, and the device makes floats of them.
+
+ToTensor and Normalize of an 8-bit picture are a table of 256 values for each channel. The table is computed on the CPU,
+by the ops themselves, so that the floats have the same bits on every device: looking a value up rounds nothing. That is
+tried on all values when a loader is made. A quarter of the bytes has to be written, kept and copied; what comes before
+the table stays where it was.
+
+Concurrency: `send` is called by whoever made the batch, a finishing thread or the consumer; `receive` by the consumer.
+On CUDA copies and look-ups are put on a stream of their own, for which the consumer's stream waits, not the consumer.
+Pinned memory comes from torch's own allocator, which uses it again as soon as the copy out of it is done: two or three
+batches' worth, however long the epoch.
+
+Limits: no part of this has been run on CUDA yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from sophon.errors import ConfigError
+from sophon.loader.torch_import import torch
+from sophon.pipeline import Pipeline, Tensor
+from sophon.pipeline.ops import Normalize, PILToTensor, ToFloat, ToTensor
+
+_MODES = {1: "L", 3: "RGB"}  # by channels: pictures whose tensors have a table
+
+
+def divided(pipeline: Pipeline) -> tuple[Pipeline, Tensor | None]:
+    """Return what the host does of a pipeline, which ends with bytes, and the table for the device.
+
+    The table has a row of 256 floats for each channel. None, and all of the pipeline, where it does not end with ops
+    that make floats of a picture value by value.
+    """
+    ops = pipeline.ops
+    first = next((at for at, op in enumerate(ops) if type(op) in (ToTensor, PILToTensor)), len(ops))
+    ending = ops[first:]
+    mode = _MODES.get(pipeline.specs[first].channels or 0) if ending else None
+    by_value = all(type(op) in (ToFloat, Normalize) for op in ending[1:])
+    if mode is None or not by_value or pipeline.specs[-1].dtype != "float32" or pipeline.specs[first].mode:
+        return pipeline, None
+    ramp = np.arange(256, dtype=np.uint8)[None]
+    value: Any = Image.merge(mode, [Image.fromarray(ramp)] * len(mode)) if mode == "RGB" else Image.fromarray(ramp)
+    for op in ending:
+        value = op.apply(value, None)
+    return Pipeline([*ops[:first], PILToTensor()], pipeline.fields), np.ascontiguousarray(value[:, 0])
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A batch on its way to a device.
+
+    Args:
+        batch: What users will see.
+        event: Happens when it is there; None if it is there already.
+    """
+
+    batch: Any
+    event: Any = None
+
+
+class Device:
+    """Where batches go.
+
+    Args:
+        name: What torch calls it, such as "cuda:1".
+        table: What each value of each channel becomes there; None if batches are finished before they go.
+
+    Raises:
+        ConfigError: There is no such device, or it does not look up the table's very bits.
+    """
+
+    def __init__(self, name: Any, table: Tensor | None) -> None:
+        try:
+            self._device = torch.device(name)
+            torch.empty(1, device=self._device)
+        except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
+            raise ConfigError(f"device: {name!r} is not one that torch has here ({error})") from error
+        self._stream: Any = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._table: Any = None if table is None else torch.from_numpy(table).to(self._device)
+        if table is not None and self._looked_up(_ramp(len(table))).cpu().numpy().tobytes() != table.tobytes():
+            raise ConfigError(f"device: {name!r} does not give the CPU's bits; leave it out, and copy batches yourself")
+
+    def _looked_up(self, values: Any) -> Any:
+        """Return the floats of a tensor of bytes whose third dimension from the end are the channels."""
+        values = values.to(self._device, non_blocking=True)
+        floats = torch.empty(values.shape, dtype=torch.float32, device=self._device)
+        for channel, row in enumerate(self._table):
+            plane = values[..., channel, :, :]
+            floats[..., channel, :, :] = row.index_select(0, plane.reshape(-1).int()).view(plane.shape)
+        return floats
+
+    def send(self, batch: Any) -> Sent:
+        """Begin to copy a batch, and to finish it there."""
+        if self._stream is None:
+            return Sent(self._there(batch))
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            there = self._there(batch)
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(self._stream)
+        return Sent(there, event)
+
+    def _there(self, batch: Any) -> Any:
+        if self._table is None:
+            return _each(batch, self._copied)
+        if isinstance(batch, list | tuple):  # pictures come first, then labels and columns
+            pictures, *others = batch
+            return type(batch)([self._looked_up(self._pinned(pictures)), *_each(others, self._copied)])
+        return self._looked_up(self._pinned(batch))
+
+    def _pinned(self, tensor: Any) -> Any:
+        return tensor if self._stream is None else tensor.pin_memory()
+
+    def _copied(self, tensor: Any) -> Any:
+        return self._pinned(tensor).to(self._device, non_blocking=True)
+
+    def receive(self, sent: Sent) -> Any:
+        """Return a batch that the work of the calling thread's stream may use."""
+        if sent.event is not None:
+            stream = torch.cuda.current_stream(self._device)
+            stream.wait_event(sent.event)
+            for tensor in _tensors(sent.batch):
+                tensor.record_stream(stream)  # its memory is not used again before this stream is done with it
+        return sent.batch
+
+
+def _ramp(channels: int) -> Any:
+    """Return all values of all channels: channels × 1 × 256."""
+    return torch.arange(256, dtype=torch.uint8).expand(channels, 1, 256)
+
+
+def _each(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a batch with every tensor in it changed."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {name: _each(part, change) for name, part in value.items()}
+    if hasattr(value, "_fields"):  # a named tuple
+        return type(value)(*(_each(part, change) for part in value))
+    if isinstance(value, list | tuple):
+        return type(value)(_each(part, change) for part in value)
+    return change(value) if hasattr(value, "to") and hasattr(value, "pin_memory") else value
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _tensors(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _tensors(part)

@@ -1,0 +1,28 @@
+# cython: language_level=3
+"""The pixels of a Pillow picture in memory, as ``Image.__arrow_c_array__`` hands them over: what extensions share."""
+
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from libc.stdint cimport int64_t, uint8_t
+
+
+cdef struct ArrowArray:
+    # The Arrow C data interface, as far as it is read here.
+    int64_t length
+    int64_t null_count
+    int64_t offset
+    int64_t n_buffers
+    int64_t n_children
+    const void **buffers
+    ArrowArray **children
+
+
+cdef inline uint8_t *pixels_of(object capsule, int64_t pixels) except NULL:
+    """Return the bytes of a picture of so many pixels, four of each."""
+    cdef ArrowArray *array = <ArrowArray *>PyCapsule_GetPointer(capsule, "arrow_array")
+    cdef ArrowArray *child
+    if array.offset or array.length != pixels or array.n_children != 1:
+        raise ValueError("expected an Arrow array with one list of four bytes per pixel")
+    child = array.children[0]
+    if child.offset or child.length != 4 * pixels or child.n_buffers != 2 or child.buffers[1] == NULL:
+        raise ValueError("expected an Arrow array with four bytes per pixel")
+    return <uint8_t *>child.buffers[1]

@@ -1,0 +1,1 @@
+"""JPEG files decoded by the very libjpeg that Pillow uses."""

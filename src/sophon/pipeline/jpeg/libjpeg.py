@@ -1,0 +1,77 @@
+"""JPEG files decoded by the libjpeg inside Pillow's wheel, straight into a picture's memory.
+
+Pillow gives libjpeg a buffer of one row and copies every row into a picture, which it has filled with black before. To
+call the same library with the picture's own memory takes a fifth less time for a small photo, and gives the same bits:
+it is the same code. It is used where the extension `_libjpeg` was built and Pillow is a wheel with a libjpeg of its
+own, and only after it has given Pillow's bits on a few pictures in this process. A file that libjpeg warns of is left
+to Pillow, which decides what becomes of it.
+
+Concurrency: pure functions; the check runs once per process, maybe in two threads at once, with the same outcome.
+"""
+
+from __future__ import annotations
+
+import io
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import PIL
+from PIL import Image
+
+from sophon.pipeline.pixels import Size, arrow, blank
+
+if TYPE_CHECKING:
+    from sophon.pipeline.jpeg import _libjpeg as kernel
+else:
+    try:
+        from sophon.pipeline.jpeg import _libjpeg as kernel
+    except ImportError:  # built without a compiler
+        kernel = None
+
+# Size and chroma sampling, in Pillow's numbers, of the pictures on which the two are compared.
+_CHECKED: tuple[tuple[Size, int], ...] = (((37, 29), 0), ((50, 33), 1), ((64, 48), 2), ((17, 70), 2), ((3, 2), 2))
+
+
+def decoded(data: bytes | memoryview, size: Size) -> Image.Image | None:
+    """Return the picture of a JPEG file of three components.
+
+    Args:
+        data: The file.
+        size: Its width and height, as its header says.
+
+    Returns:
+        What Pillow would give; None if Pillow has to be asked.
+    """
+    return _decoded(data, size) if available() else None
+
+
+@lru_cache(maxsize=1)
+def available() -> bool:
+    """Return whether the library was found and gives Pillow's bits."""
+    path = _library()
+    if kernel is None or path is None or not kernel.open_library(str(path).encode()):
+        return False
+    noise = np.random.Generator(np.random.Philox(2))
+    for size, sampling in _CHECKED:
+        pixels = noise.integers(0, 256, (size[1], size[0], 3), np.uint8)
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, "JPEG", quality=90, subsampling=sampling)
+        picture = _decoded(file.getvalue(), size)
+        with Image.open(file) as expected:
+            if picture is None or picture.tobytes() != expected.tobytes():
+                return False
+    return True
+
+
+def _library() -> Path | None:
+    """Return the libjpeg that Pillow's wheel brought, or None if there is not just one."""
+    found = list((Path(PIL.__file__).parent.parent / "pillow.libs").glob("libjpeg-*.so*"))
+    return found[0] if len(found) == 1 else None
+
+
+def _decoded(data: bytes | memoryview, size: Size) -> Image.Image | None:
+    picture = blank(size)
+    target = arrow(picture)
+    return picture if target is not None and kernel.decode(data, size, target) else None
