@@ -37,8 +37,9 @@ format: .venv/installed-test
 
 # Everything but torch comes with the SHA-256 of its file: torch has one build per kind of accelerator under one version.
 # torchvision is installed without its dependencies, which would ask for another build of torch.
-.venv/installed-test: .venv/bin/python pyproject.toml setup.py requirements/hashed.txt requirements/pins.txt requirements/hashed-datasets.txt
+.venv/installed-test: .venv/bin/python pyproject.toml setup.py requirements/hashed.txt requirements/pins.txt requirements/hashed-datasets.txt requirements/hashed-ray.txt
 	$(PIP) --require-hashes --no-deps --requirement requirements/hashed.txt
+	$(PIP) --require-hashes --no-deps --requirement requirements/hashed-ray.txt
 	$(PIP) $(PINS) torch==2.13.0
 	$(PIP) --no-deps torchvision==0.28.0
 	$(PIP) --no-deps --no-build-isolation --editable .

@@ -3,8 +3,9 @@
 from setuptools import Extension, setup
 
 SHARED = ["src/sophon/codec/window/_bits.pxd"]
-# `optional`: where no compiler is found the install succeeds. That node does not offer the window codec, decodes and
-# resizes pictures by Pillow, blurs them and makes tensors by NumPy, reads files by `os`: the same bits, more slowly.
+# `optional`: where no compiler is found the install succeeds. That node does not offer windows of pictures and FLAC
+# files, decodes and resizes pictures by Pillow, blurs them and makes tensors by NumPy, reads files by `os`: the same
+# bits, more slowly.
 WINDOWS = [
     Extension(f"sophon.codec.window.{name}", [f"src/sophon/codec/window/{name}.pyx"], depends=SHARED, optional=True)
     for name in ("_jpeg", "_progressive")
@@ -14,9 +15,10 @@ PIXELS = [
     Extension(f"sophon.pipeline.{name}", [f"src/sophon/pipeline/{name}.pyx"], depends=ARROW, optional=True)
     for name in ("_pixels", "_blur")
 ]
+SOUND = Extension("sophon.codec.audio._flac", ["src/sophon/codec/audio/_flac.pyx"], optional=True)
 LIBJPEG = Extension(
     "sophon.pipeline.jpeg._libjpeg", ["src/sophon/pipeline/jpeg/_libjpeg.pyx"], depends=ARROW, optional=True
 )
 FILES = Extension("sophon.store._files", ["src/sophon/store/_files.pyx"], optional=True)
 
-setup(ext_modules=[*WINDOWS, *PIXELS, LIBJPEG, FILES])
+setup(ext_modules=[*WINDOWS, *PIXELS, LIBJPEG, SOUND, FILES])

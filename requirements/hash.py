@@ -1,6 +1,6 @@
 """Write hashed.txt: every version of pins.txt with the SHA-256 of all its files, as an index gives them.
 
-hashed-datasets.txt, hashed-docs.txt and hashed-wheel.txt are made from their pins in the same way.
+hashed-datasets.txt, hashed-docs.txt, hashed-ray.txt and hashed-wheel.txt are made from their pins in the same way.
 
 Usage: python requirements/hash.py INDEX_URL, with the address of a simple index (PEP 503).
 
@@ -45,7 +45,13 @@ def _is_of(filename: str, release: str) -> bool:
 
 def main(index: str) -> None:
     """Write the files."""
-    for more, note in (("", " torch is left out, and it says why."), ("-datasets", ""), ("-docs", ""), ("-wheel", "")):
+    for more, note in (
+        ("", " torch is left out, and it says why."),
+        ("-datasets", ""),
+        ("-docs", ""),
+        ("-ray", ""),
+        ("-wheel", ""),
+    ):
         lines = [f"# Made by requirements/hash.py from pins{more}.txt: do not edit.{note}"]
         for name, version in pins(f"pins{more}.txt").items():
             if name not in LEFT_OUT:

@@ -21,7 +21,8 @@ FLOORS = [
     {"plan"},
     {"link"},
     {"server", "loader"},
-    {"report", "doctor", "bench"},
+    {"cluster"},
+    {"report", "doctor", "bench", "ray"},
     {"cli"},
     {"__main__"},
 ]

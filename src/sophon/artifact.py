@@ -180,9 +180,9 @@ class Artifact:
     """An open file whose header has been checked; columns are read one at a time.
 
     Attributes:
-        header: What the file says it is.
+        header: The file's header.
         rows: How many rows every column has.
-        path: Where it lies.
+        path: Its path.
     """
 
     def __init__(self, path: Path, file: pq.ParquetFile, header: Header) -> None:

@@ -24,6 +24,8 @@ Every message says what was found, what was expected and what to try.
 
 from __future__ import annotations
 
+import re
+
 
 class Error(Exception):
     """Root of everything that sophon raises on purpose."""
@@ -144,6 +146,18 @@ class PayloadError(ProtocolError):
 
 
 _NOTE = "traceback on the storage node:\n"
+
+
+_UNSHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """Return text of others as it may be shown: what would steer a terminal, or cannot be written, is spelled out.
+
+    A name or a message with escape sequences in it could clear a screen, hide lines or forge others. Line ends and tabs
+    stay.
+    """
+    return _UNSHOWN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def with_remote_traceback(error: Error, text: str) -> Error:

@@ -20,12 +20,21 @@ def test_every_kind_can_be_cut_before_and_after_its_crops(name):
     if KINDS[name].options:
         pipeline = pipeline.along([("boxes", "boxes:xywh")])
     cuts = set(map(str, sophon.legal_cuts(pipeline)))
-    assert {"0:raw", "0:window", "2:webp", "3:webp"} <= cuts
+    codec = "flac" if KINDS[name].sounds else "webp"
+    assert {"0:raw", "0:window", f"2:{codec}", f"3:{codec}"} <= cuts
 
 
 def test_an_unknown_kind_is_refused_before_anything_is_started(tmp_path):
     with pytest.raises(ConfigError, match="no kind 'speech'; there is simclr, dino, segmentation, detection"):
         bench_kinds(tmp_path, ["speech"])
+
+
+@pytest.mark.slow
+def test_sounds_are_made_up_where_there_are_none_and_a_second_of_five_is_sent(tmp_path):
+    (tmp_path / "none").mkdir()
+    rows = bench_kinds(tmp_path / "none", ["wav", "flac"], 250_000.0, 1)
+    assert rows["wav"]["gain"] >= 4.5
+    assert rows["flac"]["gain"] >= 4.0
 
 
 @pytest.mark.slow

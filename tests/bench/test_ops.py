@@ -71,5 +71,5 @@ def test_a_folder_without_images_is_refused(tmp_path):
 
 def test_samples_are_made_up_where_no_folder_is_given():
     samples = load_samples(None, 2)
-    assert samples.name == "2 made-up photos like imagenet"
+    assert samples.name == "2 synthetic photos like imagenet"
     assert all(data[:2] == b"\xff\xd8" for data in samples.files)

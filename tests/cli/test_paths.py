@@ -42,7 +42,7 @@ def test_shards_with_names_of_their_own_are_data_sets_of_their_own(folder):
 
 def test_some_of_the_shards_are_a_question(folder):
     with pytest.raises(
-        ConfigError, match=r"2 of the 3 files named like train-\*-of-00003.parquet are given: are they one"
+        ConfigError, match=r"2 of the 3 files that match train-\*-of-00003.parquet are given: are they one"
     ):
         named_paths(TRAIN[:2], None, None)
 

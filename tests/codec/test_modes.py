@@ -172,7 +172,7 @@ def test_every_op_takes_a_mode_or_is_refused_when_the_pipeline_is_built(mode):
         ([ops.Decode(mode="P"), ops.ColorJitter(0.5)], "ColorJitter takes pictures in mode RGB, L, but .* in mode P"),
         ([ops.Decode(mode="I;16"), ops.ToTensor()], "ToTensor takes pictures in mode RGB, L, P, .* in mode I;16"),
         ([ops.Decode(mode="I;16"), ops.PILToTensor(), ops.ToFloat()], "ToFloat takes uint8 or float32"),
-        ([ops.Decode(mode="P"), ops.Pad(3, padding_mode="edge")], "a border of mode P can be constant only"),
+        ([ops.Decode(mode="P"), ops.Pad(3, padding_mode="edge")], "in mode P a border can only be constant"),
         ([ops.Decode(mode="P"), ops.RandomApply([ops.GaussianBlur(3)])], "GaussianBlur takes pictures in mode"),
     ],
 )

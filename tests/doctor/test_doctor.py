@@ -20,10 +20,10 @@ QUICK = [
     (planted.port_closed, "port", "fault", "nothing is listening on port"),
     (planted.truncated_photo, "samples", "fault", "1 of 4 samples are damaged: sample 2"),
     (planted.no_pictures, "data", "fault", "texts"),
-    (planted.old_pillow, "pillow", "fault", "pillow 11.0.0 is installed, and sophon needs 12.0 or newer"),
+    (planted.old_pillow, "pillow", "fault", "pillow 11.0.0 is installed, but sophon needs 12.0 or newer"),
 ]
 SLOW = [
-    (planted.wrong_pillow, "bits", "fault", "not the same bits: RandomResizedCrop gives another result there"),
+    (planted.wrong_pillow, "bits", "fault", "not the same bits: RandomResizedCrop gives a different result there"),
     (planted.missing_package, "packages", "fault", "pyarrow"),
     (planted.missing_extension, "extensions", "advice", "the compiled extension _jpeg is missing"),
     (planted.node_without_extension, "codecs", "advice", "the node has no `window` codec"),
@@ -43,7 +43,7 @@ SLOW = [
     (planted.cache_full, "cache", "advice", "No space left on device"),
     (planted.cache_of_others, "cache", "advice", "other users can write to"),
     (planted.other_release, "release", "fault", "the node speaks protocol 99"),
-    (planted.other_op, "ops", "advice", "RandomResizedCrop and what follows it cannot run there"),
+    (planted.other_op, "ops", "advice", "RandomResizedCrop and the ops after it cannot run there"),
     (planted.wrong_authority, "tls", "fault", "certificate is not trusted"),
     (planted.tiny_link, "link", "advice", "the link carries"),
     (planted.few_files, "files", "fault", "a process may have 100 files open"),

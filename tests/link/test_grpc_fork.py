@@ -3,6 +3,8 @@
 import ctypes
 import gc
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -135,3 +137,28 @@ def test_a_thread_that_ends_while_one_looks_hides_no_other(monkeypatch):
 def test_threads_of_grpc_are_seen_whoever_ends_meanwhile():
     for _ in range(3000):
         assert all(_sees_grpc_while_others_end(12))
+
+
+_STRANGER = """
+import ctypes, threading, time
+from sophon.link import grpc_fork
+held = threading.Event()
+def stay(name):
+    ctypes.CDLL(None).prctl(15, name, 0, 0, 0)
+    held.wait()
+threading.Thread(target=stay, args=(b"event_engine",), daemon=True).start()
+while not grpc_fork.grpc_threads():
+    time.sleep(0.01)
+grpc_fork.look_around()
+assert not grpc_fork.grpc_threads(), "it is another library's"
+threading.Thread(target=stay, args=(b"grpc_later",), daemon=True).start()
+while not grpc_fork.grpc_threads():
+    time.sleep(0.01)
+import pyarrow.flight
+grpc_fork.look_around()
+assert grpc_fork.grpc_threads(), "once Flight is loaded it may be ours"
+"""
+
+
+def test_threads_of_a_library_that_was_there_before_flight_are_not_waited_for():
+    subprocess.run([sys.executable, "-c", _STRANGER], check=True, timeout=HANG_S)

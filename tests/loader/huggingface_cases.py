@@ -157,7 +157,7 @@ def test_columns_that_are_told(saved):
     found = sophon.RemoteDataset(sophon.from_dataset(data, path="photo", target="age"), RECIPE)
     assert [found[i][1] for i in range(4)] == [0.0, 0.5, 1.0, 1.5]
     assert sophon.RemoteDataset(data, RECIPE)[4][1] == data[4]["kind"]
-    with pytest.raises(ConfigError, match="no column 'nope' of pictures; there is photo"):
+    with pytest.raises(ConfigError, match="no picture column 'nope'; there is photo"):
         sophon.from_dataset(data, path="nope")
 
 

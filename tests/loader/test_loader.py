@@ -163,7 +163,7 @@ def test_a_corrupt_sample_names_its_op_and_index_wherever_it_was_to_be_decoded(t
         (lambda _: sophon.DataLoader("grpc://host/data", RECIPE), "expected an address like grpc://host:port/dataset"),
         (
             lambda _: sophon.DataLoader("ftp://host:1/data", RECIPE),
-            "no kind of address begins with ftp://; expected grpc://, grpc+tls://, an object store",
+            "ftp:// is not a known kind of address; expected grpc://, grpc+tls://, an object store",
         ),
         (
             lambda url: sophon.DataLoader(url, RECIPE, batch_size=0),

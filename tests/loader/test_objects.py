@@ -81,10 +81,10 @@ def test_a_pipeline_may_be_given_instead_of_a_transform(folder):
     ours = list(sophon.DataLoader(data, RECIPE, batch_size=4))
     data.transform = RECIPE
     _assert_same(ours, list(TorchLoader(data, batch_size=4)))
-    with pytest.raises(ConfigError, match="the data set has a transform of its own; leave one of them out"):
+    with pytest.raises(ConfigError, match="the data set already has a transform; leave one of them out"):
         sophon.DataLoader(data, [ops.Decode(), ops.ToTensor()])
     data = datasets.ImageFolder(folder, RECIPE, _one_more)
-    with pytest.raises(ConfigError, match="the data set has a target_transform of its own"):
+    with pytest.raises(ConfigError, match="the data set already has a target_transform"):
         sophon.DataLoader(data, target_transform=lambda label: label)
 
 
@@ -146,7 +146,7 @@ def test_pets_with_one_or_two_targets(folder, types):
     data._target_types = types
     _assert_batches(data)
     data._target_types = ["segmentation"]
-    with pytest.raises(ConfigError, match=r"targets of the kind \['segmentation'\] are not labels"):
+    with pytest.raises(ConfigError, match=r"targets of kind \['segmentation'\] are not labels"):
         sophon.DataLoader(data)
 
 
@@ -173,12 +173,12 @@ def test_what_cannot_be_represented_is_refused_with_a_reason(folder, tmp_path):
     joint.transforms = lambda picture, target: (picture, target)
     own_loader = datasets.DatasetFolder(str(folder), np.fromfile, extensions=("jpg", "png"))
     for data, message in [
-        (_Rotated(folder), "_Rotated has a __getitem__ of its own.*sophon.from_dataset"),
-        (FakeData(4), "FakeData does not say in a known way where its files lie"),
+        (_Rotated(folder), "_Rotated has its own __getitem__.*sophon.from_dataset"),
+        (FakeData(4), "FakeData does not tell in a known way where its files are"),
         (joint, "its `transforms` change picture and target together"),
-        (own_loader, "its loader fromfile reads files in a way of its own"),
+        (own_loader, "its loader fromfile reads files in its own way"),
         (_made(datasets.UCF101, folder, samples=[("a", 1)], video_clips=object()), "video clips"),
-        (torch.utils.data.TensorDataset(torch.zeros(3)), "TensorDataset does not say where its files lie"),
+        (torch.utils.data.TensorDataset(torch.zeros(3)), "TensorDataset does not tell where its files are"),
     ]:
         with pytest.raises(ConfigError, match=message):
             sophon.DataLoader(data)
@@ -269,7 +269,7 @@ def test_what_from_dataset_is_told_is_checked(folder):
         ("nope", None, "path: _Own has no attribute 'nope'"),
         (data.files[:3], None, "path: expected one for each of the 14 samples, got 3"),
         ([3] * 14, None, "expected the path of a file for sample 0, got 3"),
-        (None, None, "path: expected where the files of _Own lie"),
+        (None, None, "path: expected the locations of _Own's files"),
     ]:
         with pytest.raises(ConfigError, match=message):
             sophon.from_dataset(data, path, target)

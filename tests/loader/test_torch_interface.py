@@ -296,7 +296,7 @@ def test_a_subset(images, settings):
 
 def test_a_data_set_of_ones_own_is_refused_with_a_remedy(images):
     for data in (Plain(images), Subset(Plain(images), [1])):
-        with pytest.raises(ConfigError, match=r"Plain does not say where its files lie.*from_dataset"):
+        with pytest.raises(ConfigError, match=r"Plain does not tell where its files are.*from_dataset"):
             sophon.DataLoader(data, 4)
 
 
@@ -451,7 +451,7 @@ def _waits(value):
 def test_a_batch_that_does_not_come_in_time_is_a_runtime_error(images, monkeypatch):
     monkeypatch.setattr("sophon.loader.dataset.try_calls", lambda *_: None)  # which would wait as well
     loader = sophon.DataLoader(images, [*STEADY.ops, _waits], batch_size=2, num_workers=1, timeout=0.2)
-    with pytest.raises(RuntimeError, match=r"did not come within timeout=0\.2 seconds"):
+    with pytest.raises(RuntimeError, match=r"did not arrive within timeout=0\.2 seconds"):
         next(iter(loader))
 
 

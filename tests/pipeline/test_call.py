@@ -1,5 +1,6 @@
 """What a callable is given: what torchvision would give it, wherever it stands."""
 
+import functools
 import io
 
 import numpy as np
@@ -73,6 +74,18 @@ def _with_method(step: torch.nn.Module, name: str, method: object) -> torch.nn.M
 )
 def test_a_transform_that_was_altered_is_run_as_it_is(step):
     recipe = T.Compose([step, T.ToTensor()])
+    assert torch.equal(Pipeline.from_torchvision(recipe).run(DATA, KEY), recipe(_of_folder()))
+
+
+def test_a_method_that_was_wrapped_is_run_as_it_is(monkeypatch):
+    plain = T.RandomCrop.get_params
+
+    @functools.wraps(plain)  # which says that it is torchvision's
+    def moved(picture, size):
+        return (3, 5, *size)
+
+    monkeypatch.setattr(T.RandomCrop, "get_params", staticmethod(moved))
+    recipe = T.Compose([T.RandomCrop(30), T.ToTensor()])
     assert torch.equal(Pipeline.from_torchvision(recipe).run(DATA, KEY), recipe(_of_folder()))
 
 

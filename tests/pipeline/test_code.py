@@ -192,3 +192,9 @@ def _typed(text):
 def test_what_was_typed_in_is_told_apart_without_a_source(text):
     one, again, other = (_typed(text.format(number)) for number in (1.5, 1.5, 2.5))
     assert digest(one) == digest(again) != digest(other)
+
+
+def test_two_lambdas_on_one_line_differ():
+    one, other, again = (lambda x: x + 1), (lambda x: x + 2), (lambda x: x + 1)
+    assert digest(one) != digest(other)
+    assert digest(one) == digest(again)

@@ -66,13 +66,13 @@ def test_nodes_have_rates_of_their_own():
     assert str(found) == (
         "2 storage cores, 1 trainer cores, consumer ∞, a (link 80 bit/s, 1 storage cores), b (link 40 bit/s)"
     )
-    with pytest.raises(ConfigError, match="'trainer_cores' is nothing that a node has"):
+    with pytest.raises(ConfigError, match="'trainer_cores' is not a rate of a node"):
         Node("a", {"trainer_cores": 1})
 
 
 def test_resources_are_changed_by_name_and_nothing_else():
     assert Resources(1, 2, 3).having(storage_cores=5) == Resources(1, 5, 3)
-    with pytest.raises(ConfigError, match="'luck' was given twice or is no resource"):
+    with pytest.raises(ConfigError, match="'luck' was given twice or is not a resource"):
         Resources(1, 2, 3, luck=7)
     with pytest.raises(ConfigError, match="sending_s_per_byte is -1"):
         Resources(1, 2, 3, sending_s_per_byte=-1)

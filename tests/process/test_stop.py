@@ -110,7 +110,7 @@ run_server({{"data": store}}, config, lambda ready: print(ready.port, flush=True
         _, said = process.communicate(timeout=HANG_S)
         reader.cancel()
     assert process.returncode == 1
-    assert said.startswith("sophon: requests are still under way after 0.5 s and are broken off:\n")
+    assert said.startswith("sophon: requests are still running after 0.5 s and are aborted:\n")
     assert "limit.py" in said
 
 

@@ -152,7 +152,7 @@ def test_from_one_measured_sample_nobody_knows_how_far_off_predictions_are(store
     assert (plain.measured, plain.payload_bytes_error) == (1, 0.0)  # pictures of one size have one size in bytes
     assert (never.measured, never.payload_bytes_error) == (0, None)
     (line,) = (line for line in profile.explain().splitlines() if " 2:webp " in line)
-    assert "from 1 measured, too few to know how far off" in line
+    assert "from 1 measured, too few to know the error" in line
     assert "±" not in line
 
 

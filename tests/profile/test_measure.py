@@ -53,7 +53,7 @@ def test_a_file_that_cannot_be_decoded_can_only_be_sent_as_it_is(folder):
 def test_files_of_which_none_can_be_decoded_are_refused(folder):
     for path in folder.iterdir():
         path.write_bytes(b"no picture")
-    with pytest.raises(ConfigError, match=r"no sample could be preprocessed; look at the files, such as 0\.jpg"):
+    with pytest.raises(ConfigError, match=r"no sample could be preprocessed; check the files, such as 0\.jpg"):
         measure(open_store(folder), RECIPE)
 
 

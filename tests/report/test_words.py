@@ -9,7 +9,7 @@ def test_a_gain_is_told_with_what_binds_before_and_after_and_where_it_ends():
     win, limit = sentences(before, after, "optimal", measured=True)
     assert win == (
         "When the raw files are sent, training waits for the link: an epoch took 5.2 s. The policy optimal moved 2.6× "
-        "less data and finished in 2 s, 2.6× sooner; the storage node's CPU decides then."
+        "less data and finished in 2 s, 2.6× sooner; the storage node's CPU is the bottleneck then."
     )
     assert "faster than about 160 Mbit/s" in limit  # 26 MB in the trainer's 1.3 s
     assert "the trainer's CPU" in limit
@@ -31,7 +31,7 @@ def test_a_loss_is_told_as_such():
 
 def test_work_that_moves_without_saving_bytes_is_told_as_such():
     win, *_ = sentences(Epoch(5.0, 1e6, "trainer"), Epoch(2.0, 1e6, "link"), "optimal", measured=False)
-    assert "moves work, not bytes, and finishes in 2 s" in win
+    assert "moves work rather than bytes and finishes in 2 s" in win
 
 
 def test_factors_have_two_digits():

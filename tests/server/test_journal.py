@@ -90,7 +90,7 @@ def test_what_the_node_as_a_whole_lacks_is_said_once_and_what_is_remembered_is_b
             journal.sent(request, [_reply(reason="overload")])
         for host in range(10_000):
             journal.refused(f"ipv4:10.0.{host // 256}.{host % 256}:999", AccessError("who are you"))
-    assert _said(caplog)[0] == "train: samples are sent as they are: no core was free in time"
+    assert _said(caplog)[0] == "train: samples are sent raw: no core was available in time"
     assert len(_said(caplog)) == 1 + 10_000
     assert len(journal._said) <= 4096
 

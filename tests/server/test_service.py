@@ -244,7 +244,7 @@ def test_several_data_sets_at_once(tmp_path):
         assert len(sophon.RemoteDataset(f"grpc://127.0.0.1:{port}/two", RECIPE)) == 5
         process.terminate()
         assert process.wait(HANG_S) == 0
-    assert lines[0] == f"sophon: serving 3 samples at grpc://127.0.0.1:{port}/first\n"
+    assert lines[0] == f"sophon: serving 3 samples of 3 classes at grpc://127.0.0.1:{port}/first\n"
     assert lines[2].startswith("sophon: ready")
 
 
@@ -281,7 +281,7 @@ def test_where_bits_would_differ_ops_stay_on_the_trainer_with_a_warning(server, 
         return found
 
     monkeypatch.setattr(cuts, "digests", other)
-    with pytest.warns(OffloadWarning, match="RandomResizedCrop and what follows it stay on the trainer"):
+    with pytest.warns(OffloadWarning, match="RandomResizedCrop and everything after it stay on the trainer"):
         loader = sophon.DataLoader(server.url, RECIPE, batch_size=4, policy="all")
     assert digest(loader) == expected
     assert loader.stats.cuts == {"0:raw": 12}
@@ -295,7 +295,7 @@ def test_an_answer_keeps_its_seat_until_it_is_read():
     seats = Seats(Limits(requests=1))
     parts = _seated(seats.enter(), iter([b"one", b"two"]))
     assert next(parts) == b"one"
-    with pytest.raises(RetryableError, match="answers 1 requests already"):
+    with pytest.raises(RetryableError, match="already answering 1 requests"):
         seats.enter()
     assert list(parts) == [b"two"]
     unread = _seated(seats.enter(), iter([b"one"]))

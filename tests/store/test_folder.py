@@ -204,7 +204,7 @@ def _one(tmp_path: Path) -> tuple[FolderStore, Path]:
 def test_a_deleted_file_is_named(tmp_path):
     store, file = _one(tmp_path)
     file.unlink()
-    with pytest.raises(StoreError, match=r"sample 0 \('a/1.jpg'\): its file does not exist any more\. Put it back"):
+    with pytest.raises(StoreError, match=r"sample 0 \('a/1.jpg'\): its file no longer exists\. Put it back"):
         store.read(0)
     file.write_bytes(b"12345")
     assert store.read(0) == b"12345"
@@ -214,7 +214,7 @@ def test_a_deleted_file_is_named(tmp_path):
 def test_a_file_of_another_size_is_refused(tmp_path, content):
     store, file = _one(tmp_path)
     file.write_bytes(content)
-    with pytest.raises(StoreError, match=rf"has {len(content)} bytes, and had 5 when it was listed\. Run `touch "):
+    with pytest.raises(StoreError, match=rf"has {len(content)} bytes, but had 5 when it was listed\. Run `touch "):
         store.read(0)
 
 

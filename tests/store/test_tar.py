@@ -155,7 +155,7 @@ def test_a_text_that_is_too_large_is_refused(tmp_path, monkeypatch):
 def test_a_shard_without_an_end_mark_is_warned_of(tmp_path):
     path = write_tar(tmp_path / "x.tar", [("1.jpg", b"1")])
     path.write_bytes(path.read_bytes()[:1024])
-    with pytest.warns(UserWarning, match=r"1 shards in .* have no end mark .* the first is x\.tar"):
+    with pytest.warns(UserWarning, match=r"1 shards in .* have no end marker .* the first is x\.tar"):
         assert _rows(_open(path)) == [("1", b"1")]
 
 
@@ -240,5 +240,5 @@ def test_files_of_any_kind_are_samples_if_they_are_asked_for(tmp_path):
         every = open_store(f"{path}?files=any")
     assert [every.read(i) for i in range(2)] == [b"array", b"sound"]
     assert every.manifest.labels.tolist() == [3, 4]
-    with pytest.raises(ConfigError, match="option 'label' is not for tar shards"):
+    with pytest.raises(ConfigError, match="option 'label' does not apply to tar shards"):
         open_store(f"{path}?label=x")

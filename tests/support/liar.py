@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import struct
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -43,7 +44,7 @@ class Liar(flight.FlightServerBase):
     """
 
     def __init__(self, said: dict[str, Any] | None = None, stream: Callable[[Request], Any] | None = None) -> None:
-        self._said = {**ANSWER, **(said or {})}
+        self._answer = json.dumps({**ANSWER, **(said or {})}).encode()
         self._stream = stream
         super().__init__("grpc://127.0.0.1:0")
 
@@ -54,7 +55,7 @@ class Liar(flight.FlightServerBase):
 
     def do_action(self, _: Any, action: flight.Action) -> list[bytes]:
         """Open."""
-        return [json.dumps(self._said).encode()] if action.type == "open" else []
+        return [self._answer] if action.type == "open" else []
 
     def do_get(self, _: Any, ticket: flight.Ticket) -> flight.GeneratorStream:
         """Answer."""
@@ -62,11 +63,12 @@ class Liar(flight.FlightServerBase):
         return flight.GeneratorStream(*self._stream(Request.from_bytes(ticket.ticket)))
 
 
-def payloads(data: bytes) -> Callable[[Request], Any]:
-    """Answer each sample with the same bytes, as honest nodes send them."""
+def payloads(data: bytes, *others: bytes) -> Callable[[Request], Any]:
+    """Answer each sample with the same bytes, as honest nodes send them; or the first of a request, and others."""
 
     def stream(request: Request) -> tuple[pa.Schema, Stream]:
-        batch = batch_of([Reply(position, payload=data) for position in range(len(request.samples))])
+        sent = [data, *(others or (data,)) * len(request.samples)]
+        batch = batch_of([Reply(position, payload=sent[position]) for position in range(len(request.samples))])
         parts = [(nothing(), StreamClock().to_bytes()), (nothing(), enclosed(batch))]
         return CLOSED_SCHEMA, iter(parts)
 
@@ -103,6 +105,17 @@ def jpeg(width: int, height: int, **options: Any) -> bytes:
     out = io.BytesIO()
     Image.new("RGB", (width, height), (90, 120, 40)).save(out, "JPEG", **options)
     return out.getvalue()
+
+
+def png_of_chunks(count: int) -> bytes:
+    """Return a picture of 8 x 8 pixels with so many empty chunks, each of which Pillow looks at in Python."""
+
+    def chunk(kind: bytes, data: bytes = b"") -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 8, 2, 0, 0, 0))
+    pixels = chunk(b"IDAT", zlib.compress(bytes(25 * 8)))
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"aaAa") * count + pixels + chunk(b"IEND")
 
 
 def many_scans(width: int, height: int, count: int) -> bytes:

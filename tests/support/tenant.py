@@ -159,6 +159,28 @@ def crash(tenant: Tenant) -> None:
     tenant.in_threads(4, attack)
 
 
+def lists(tenant: Tenant) -> None:
+    """Ask for lists, sizes and openings without end, in calls that cost next to nothing to send."""
+    client = tenant.client()
+    spec = RECIPE.prefix(2).to_spec()
+    (opened,) = client.do_action(flight.Action("open", b'{"dataset": "data"}'), tenant.call)
+    fingerprint = json.loads(opened.body.to_pybytes())["fingerprint"]
+    asked = {
+        "sizes": {"dataset": "data"},
+        "listing": {"dataset": "data", "fingerprint": fingerprint, "start": 0},
+        "open": {"dataset": "data", "pipeline": spec},
+        "list": {},
+    }
+    actions = [flight.Action(name, json.dumps(message).encode()) for name, message in asked.items()]
+
+    def attack() -> None:
+        for action in actions:
+            with contextlib.suppress(flight.FlightError):
+                list(client.do_action(action, tenant.call))
+
+    tenant.in_threads(16, attack)
+
+
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
@@ -202,7 +224,7 @@ def resets(tenant: Tenant) -> None:
     tenant.in_threads(8, attack)
 
 
-WAYS = {each.__name__: each for each in (honest, specs, slow, unread, crash, pings, resets)}
+WAYS = {each.__name__: each for each in (honest, specs, slow, unread, crash, lists, pings, resets)}
 
 
 def main() -> None:

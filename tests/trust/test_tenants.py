@@ -108,7 +108,7 @@ def attacked(server, how, token=HOSTILE):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["specs", "slow", "unread", "crash"])
+@pytest.mark.parametrize("how", ["specs", "slow", "unread", "crash", "lists"])
 def test_an_honest_tenant_beside_a_hostile_one(images, how, monkeypatch):
     monkeypatch.setenv(NODE, "1")
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))

@@ -1,6 +1,6 @@
-"""`sophon bench calls`: a slow step of the user's own, beside torch's DataLoader on the same files.
+"""`sophon bench calls`: a slow user step, compared with torch's DataLoader on the same files.
 
-The step is pure Python and holds its lock, as own augmentations do. Both loaders get the same recipe, batch size and
+The step is pure Python and holds its lock, as custom augmentations do. Both loaders get the same recipe, batch size and
 number of workers; whole epochs take turns, in strict order, and the figure is the median. Ours reads a path, then a
 storage node in another process with ``policy="optimal"``.
 """
@@ -28,7 +28,7 @@ _WARM_UP = 2  # epochs: the first fills the page cache and is measured, the seco
 
 
 class Spin:
-    """A step of pure Python that takes so much CPU.
+    """A pure-Python step that uses a given amount of CPU.
 
     Args:
         seconds: CPU seconds per sample.
@@ -38,7 +38,7 @@ class Spin:
         self._seconds = seconds
 
     def __call__(self, value: Any) -> Any:
-        """Return the value, later."""
+        """Return the value after the delay."""
         end_s = time.thread_time() + self._seconds
         while time.thread_time() < end_s:
             pass
@@ -54,8 +54,8 @@ def bench_calls(
         folder: Images, in class folders or not.
         step_s: CPU seconds of the user's own step.
         workers: Worker processes of each loader.
-        rounds: Number of timed epochs of each.
-        on_step: Called with the name of what runs next, its number and how many there are.
+        rounds: Number of timed epochs for each.
+        on_step: Called with the name, number and count of the next step.
 
     Returns:
         ``{"samples": …, "workers": …, "step_s": …, "per_s": {"torch": …, "local": …, "node": …}}``

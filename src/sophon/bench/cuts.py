@@ -1,4 +1,4 @@
-"""What every cut of the ImageNet recipe costs and saves on a few files, and that none of them changes a bit."""
+"""Measures what every cut of the ImageNet recipe costs and saves on a few files, and checks that no bit changes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class CutsResult:
 
 
 def cuts_to_measure(*, allow_lossy: bool = False) -> list[Cut]:
-    """Return the cuts of the recipe, but for JPEG XL of whole pictures: a tenth of a second for more than the file."""
+    """Return the cuts of the recipe, except JPEG XL of whole pictures, which is slow and larger than the file."""
     first_crop = next(k for k, op in enumerate(RECIPE.ops, 1) if op.random)
     cuts = legal_cuts(RECIPE, allow_lossy=allow_lossy)
     return [cut for cut in cuts if cut.k >= first_crop or not cut.codec.startswith("jxl")]

@@ -38,7 +38,7 @@ OnBatch = Callable[[str, int, int, str], None]
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """What the demo runs.
+    """Settings of the demo.
 
     Args:
         folder: The images, in class folders.
@@ -64,7 +64,7 @@ def run_demo(settings: DemoSettings, on_batch: OnBatch) -> dict[str, Any]:
 
     Args:
         settings: What is run.
-        on_batch: Told of every batch.
+        on_batch: Called after every batch.
     """
     profile_path = settings.work / "profile.parquet"
     limit = ("--limit", f"{settings.link_bytes_per_s:.0f}B/s")
@@ -167,7 +167,7 @@ class _Training:
         self._losses.append(total.item() / count)
 
     def row(self) -> dict[str, Any]:
-        """Return what `sophon bench paper` writes of a policy, per epoch."""
+        """Return a policy's figures per epoch, as `sophon bench paper` writes them."""
         stats, before, epochs = self._loader.stats.to_dict(), self._before, len(self._seconds)
 
         def each(name: str) -> float:

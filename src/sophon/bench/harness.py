@@ -1,8 +1,7 @@
-"""Timing of contestants against each other: interleaved, in CPU time, as ratios.
+"""Times contestants against each other: interleaved, in CPU time, as ratios.
 
 Machines are shared and noisy. Contestants therefore take turns on every item of every round, so that a slow moment hits
-all of them; what counts is the thread's CPU time and not the clock on the wall; and the figure reported is the median
-of the rounds.
+all of them; what counts is the thread's CPU time, not wall time; and the figure reported is the median of the rounds.
 """
 
 from __future__ import annotations
@@ -53,14 +52,14 @@ def race_ms(
 
 
 def _rotated(names: list[str], turn: int) -> list[str]:
-    """Return the names in an order that changes, so that nobody always runs on a cache the other has warmed."""
+    """Return the names in a changing order, so that no contestant always benefits from a warm cache."""
     at = turn % len(names)
     return names[at:] + names[:at]
 
 
 @contextmanager
 def one_torch_thread(torch: Any) -> Iterator[None]:
-    """Keep torch on one core while its share is timed; None if torch is not there."""
+    """Keep torch on one core while it is timed; None if torch is not installed."""
     if torch is None:
         yield
         return

@@ -35,11 +35,11 @@ def bench_isolation(
         folder: Images.
         seconds: About how long for each cut; at least three rounds.
         cores: Number of cores for ops.
-        on_step: Called with the name of what runs next, its number and how many there are.
+        on_step: Called with the name, number and count of the next step.
 
     Returns:
         For each cut ``{"thread_ms", "process_ms", "thread_per_s", "process_per_s"}``: CPU milliseconds per sample near
-        storage, and samples per second; a cut that no sample can have is left out.
+        storage, and samples per second; a cut that is impossible for every sample is left out.
 
     Raises:
         ConfigError: No sample can be cut at all.
@@ -86,7 +86,7 @@ def bench_isolation(
 
 
 def _fetch_all(transport: FlightTransport, pool: ThreadPoolExecutor, cut: Cut, epoch: int, count: int) -> int:
-    """Fetch all samples, two requests at once, as in the loader; return how many were cut as asked."""
+    """Fetch all samples, two requests at a time as in the loader; return how many were cut as requested."""
 
     def fetch(start: int) -> int:
         samples = tuple(range(start, min(start + _REQUEST_SAMPLES, count)))

@@ -1,4 +1,4 @@
-"""`sophon bench link`: raw samples over Flight on loopback, beside the same bytes over a bare socket."""
+"""`sophon bench link`: raw samples over Flight on loopback, compared with the same bytes over a bare socket."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def bench_link(seconds: float, folder: Path | None = None, on_step: OnStep | Non
     Args:
         seconds: Time for the whole measurement.
         folder: Images to fetch; 1,000 files of 100 KB if left out.
-        on_step: Called with the name of what runs next, its number and how many there are.
+        on_step: Called with the name, number and count of the next step.
 
     Returns:
         ``{"flight_gb_per_s", "flight_cpu_s_per_gb", "socket_gb_per_s", "socket_cpu_s_per_gb"}``

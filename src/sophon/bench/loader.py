@@ -1,4 +1,4 @@
-"""`sophon bench loader`: our loader in local mode beside torch's DataLoader with torchvision, on the same files.
+"""`sophon bench loader`: our loader in local mode compared with torch's DataLoader and torchvision, on the same files.
 
 Both get the same recipe, batch size and number of workers; whole epochs take turns, and the figure is the median.
 torch's workers are kept alive between epochs, so that starting them does not count. CPU time is that of the process and
@@ -37,7 +37,7 @@ def bench_loader(folder: Path, seconds: float, on_step: OnStep | None = None) ->
     Args:
         folder: Images, in class folders or not.
         seconds: Time for the whole measurement; at least three epochs of each.
-        on_step: Called with the name of what runs next, its number and how many there are.
+        on_step: Called with the name, number and count of the next step.
 
     Returns:
         ``{"workers": {"0": {"sophon_per_s", "torch_per_s", "sophon_cpu_ms", "torch_cpu_ms", "cpu_ratio"}, …},

@@ -1,4 +1,4 @@
-"""`sophon bench ops`: what each op and codec costs on one core, beside torchvision's time for the same work.
+"""`sophon bench ops`: what each op and codec costs on one core, compared with torchvision for the same work.
 
 Both sides get the same pictures and the same parameters: ours draws them, torchvision draws its own, throws them away
 and applies ours. Otherwise one side might be lucky with smaller crops.
@@ -53,7 +53,7 @@ class _Item:
 
     @cached_property
     def key(self) -> Key:
-        """A pipeline gets its key ready-made, once per sample."""
+        """The key for the pipeline, prepared once per sample."""
         return Key(_SEED, 0, self.sample)
 
 

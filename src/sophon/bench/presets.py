@@ -1,4 +1,4 @@
-"""Recipes as people write them, by name: presets of torchvision and timm, views, pictures with targets."""
+"""Recipes as users write them, by name: presets of torchvision and timm, views, pictures with targets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def _pil() -> Any:
-    """Return torchvision's training preset on pictures, as its references have it."""
+    """Return torchvision's training preset on pictures, as in its reference scripts."""
     from torchvision import transforms as T  # noqa: N812 - torchvision's own habit
 
     return T.Compose(
@@ -30,7 +30,7 @@ def _pil() -> Any:
 
 
 def _tensor() -> Any:
-    """Return the same on tensors, as torchvision's documentation recommends it."""
+    """Return torchvision's training preset on tensors, as its documentation recommends."""
     import torch
     from torchvision.transforms import v2
 
@@ -47,7 +47,7 @@ def _tensor() -> Any:
 
 
 def _tensor_augmented() -> Any:
-    """Return the same with steps that have no op."""
+    """Return the training preset on tensors, with steps that have no op."""
     import torch
     from torchvision.transforms import v2
 
@@ -73,7 +73,7 @@ def _evaluation() -> Any:
 
 
 def _tensor_evaluation() -> Any:
-    """Return the same on tensors."""
+    """Return torchvision's evaluation preset on tensors."""
     import torch
     from torchvision.transforms import v2
 
@@ -132,7 +132,7 @@ def _dino() -> Any:
 
 
 def _segmentation() -> Any:
-    """Return torchvision's reference for segmentation, with a crop of 512 pixels."""
+    """Return torchvision's reference recipe for segmentation, with a crop of 512 pixels."""
     import torch
     from torchvision import tv_tensors
     from torchvision.transforms import v2
@@ -152,7 +152,7 @@ def _segmentation() -> Any:
 
 
 def _detection() -> Any:
-    """Return torchvision's reference for detection with large jitter of scale, at 640 pixels."""
+    """Return torchvision's reference recipe for detection with large-scale jitter, at 640 pixels."""
     import torch
     from torchvision.transforms import v2
 
@@ -170,7 +170,7 @@ def _detection() -> Any:
 
 
 def _ssd(*, is_lite: bool = False) -> Any:
-    """Return torchvision's reference for SSD, or for SSDlite: crops that keep objects, drawn by their boxes."""
+    """Return torchvision's reference recipe for SSD or SSDlite, with crops that keep objects."""
     import torch
     from torchvision.transforms import v2
 
@@ -186,6 +186,13 @@ def _ssd(*, is_lite: bool = False) -> Any:
         v2.ToPureTensor(),
     ]
     return sophon.Joint(v2.Compose(steps), ("image", {"boxes": "boxes", "labels": "labels"}))
+
+
+def _audio() -> Any:
+    """Return a second of a sound, as a classifier of waveforms takes it."""
+    return sophon.Pipeline(
+        [sophon.ops.DecodeAudio(), sophon.ops.Mono(), sophon.ops.RandomTimeCrop(44_100, pad_if_needed=True)]
+    )
 
 
 JOINTS: dict[str, Callable[[], Any]] = {
@@ -208,10 +215,13 @@ RECIPES: dict[str, Callable[[], Any]] = {
     "dino": _dino,
 }
 
+SOUNDS: dict[str, Callable[[], Any]] = {"audio": _audio}
+"""Recipes for sounds."""
+
 
 def recipe_named(name: str) -> Any:
     """Return a recipe; its library must be installed."""
-    known = RECIPES | JOINTS
+    known = RECIPES | JOINTS | SOUNDS
     if name not in known:
         raise ConfigError(f"no recipe {name!r}; there is {', '.join(known)}")
     if import_torchvision() is None:

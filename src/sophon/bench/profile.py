@@ -1,8 +1,8 @@
 """`sophon bench profile`: what the profiling of a first epoch costs.
 
-A real server on loopback and no limit on the link, so that the trainer's CPU is what binds and nothing can hide. Three
-loaders take turns, each making whole first epochs: one that does not profile, one that only times ops, and one that
-profiles as users get it, a share of the samples in various codecs.
+A real server on loopback and no limit on the link, so that the trainer's CPU is the bottleneck and nothing is hidden.
+Three loaders take turns, each making whole first epochs: one that does not profile, one that only times ops, and one
+that profiles as users get it, a share of the samples in various codecs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def bench_profile(
         folder: Images.
         seconds: About how long; at least three rounds.
         share: Share of the samples that are sent in various codecs.
-        on_step: Called with the name of what runs next, its number and how many there are.
+        on_step: Called with the name, number and count of the next step.
 
     Returns:
         ``{"samples", "share", "plain_s", "timing_s", "profiling_s", "plain_cpu_s", …, "timing_overhead",

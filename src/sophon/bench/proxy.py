@@ -1,4 +1,4 @@
-"""A TCP proxy between trainer and storage node that does what bad networks do, for fault tests and `bench soak`.
+"""A TCP proxy between trainer and storage node that imitates bad networks, for fault tests and `bench soak`.
 
 Concurrency: one thread for each direction of each connection; all methods may be called from any thread.
 """
@@ -50,11 +50,11 @@ class Proxy:
         self._fuse = self.passed_bytes + size_bytes
 
     def limit(self, bytes_per_s: float | None) -> None:
-        """Pass on no more than that from the node, on each connection; None for as much as comes."""
+        """Limit the bytes per second from the node, on each connection; None for no limit."""
         self._bytes_per_s = bytes_per_s
 
     def pause(self) -> None:
-        """Pass nothing on, and let nobody know."""
+        """Pass nothing on, silently."""
         self._open.clear()
 
     def resume(self) -> None:

@@ -1,4 +1,4 @@
-"""`sophon bench reading`: samples from a store whose reads take 50 ms each, beside reading them one after the other.
+"""`sophon bench reading`: samples from a store whose reads take 50 ms each, compared with reading them one by one.
 
 A loader reads in local mode and from a node on loopback, raw samples and cut ones. The pictures are small, so that
 neither link nor cores hold it back: its verdict has to be that the store does.
@@ -33,9 +33,9 @@ def bench_reading(samples: int = SAMPLES, workers: int = 2, on_step: OnStep | No
     """Measure samples per second of a loader whose store is slow.
 
     Args:
-        samples: In the data set.
+        samples: Number of samples in the data set.
         workers: Number of workers of the loader.
-        on_step: Called with the name of what runs next, its number and how many there are.
+        on_step: Called with the name, number and count of the next step.
 
     Returns:
         ``{"read_s", "samples", "in_turn_per_s", "rows": [{"where", "cuts", "samples_per_s", "speedup", "verdict"}]}``
@@ -66,7 +66,7 @@ def _write_pictures(folder: Path, count: int) -> Path:
 
 
 def _in_turn(path: Path, count: int) -> float:
-    """Return how many samples a second are read one after the other."""
+    """Return how many samples per second are read one by one."""
     with open_store(path) as store:
         start_s = time.monotonic()
         for index in range(count):

@@ -57,7 +57,7 @@ def bench_slow(
         samples: In the data set.
         workers: Number of workers of each loader.
         work: "cpu" or "wait".
-        on_step: Called with the name of what runs next, its number and how many there are.
+        on_step: Called with the name, number and count of the next step.
 
     Returns:
         ``{"torch_per_s", "strict_per_s", "relaxed_per_s", "bound_per_s", …}``

@@ -1,10 +1,10 @@
-"""`sophon bench soak`: trainers under load while storage nodes and the ways to them fail at random, seeded.
+"""`sophon bench soak`: trainers under load while storage nodes and links fail at random, from a seed.
 
-Three trainers: one reads from one node, one from two nodes and asks twice where an answer is late, and one from one
-node with the files themselves to fall back on.
+Three trainers: one reads from one node, one from two nodes with hedged requests, and one from one node with the files
+themselves as a fallback.
 
-Every tensor is compared to the one that the plain pipeline gives, every sample to the one that the epoch's order has at
-its place. A fault is chosen, timed and measured out by the seed; when it strikes in an epoch depends on the machine.
+Every tensor is compared with that of the plain pipeline, and every sample with the one expected by the epoch's order.
+The seed determines the kind, time and size of each fault; when it strikes within an epoch depends on the machine.
 
 Concurrency: one thread for each trainer, one that strikes, one that watches memory and files of this process.
 """
@@ -53,7 +53,7 @@ _RATES = (2e6, 5e6, 20e6, None)  # bytes per second on a connection
 
 @dataclass(frozen=True)
 class Moment:
-    """How things stood at one moment.
+    """The state at one moment.
 
     Args:
         seconds: Since the beginning.
@@ -77,10 +77,10 @@ class Report:
     Args:
         samples: Delivered, by all trainers.
         faults: How many of each kind struck.
-        lost: Samples that were not where they had to be.
+        lost: Samples that were missing from their place.
         repeated: Samples that came twice in an epoch.
-        mismatched: Samples with other bits than the plain pipeline gives.
-        problem: What ended a trainer, if anything did.
+        mismatched: Samples whose bits differ from the plain pipeline.
+        problem: Error that ended a trainer, if any.
         watched: Second by second.
     """
 
@@ -94,19 +94,19 @@ class Report:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, **counts: int) -> None:
-        """Count something; several trainers do."""
+        """Add to a count; used by several trainers."""
         with self._lock:
             for name, count in counts.items():
                 setattr(self, name, getattr(self, name) + count)
 
 
 def bench_soak(minutes: float, seed: int = 0, on_step: OnStep | None = None) -> dict[str, Any]:
-    """Run for so long and return what was delivered, survived, lost, repeated and mismatched.
+    """Run for a number of minutes and return what was delivered, survived, lost, repeated and mismatched.
 
     Args:
         minutes: How long.
         seed: Seed of the faults and of the trainers.
-        on_step: Told the last fault, seconds passed and seconds in all.
+        on_step: Called with the last fault, the seconds passed and the total.
 
     Returns:
         ``{"minutes", "samples", "faults", "lost", "repeated", "mismatched", "rss_growth", "fd_growth", "kinds",
@@ -173,12 +173,12 @@ def _guard(loop: Callable[[], None], report: Report, stop: threading.Event) -> N
 
 
 class Node:
-    """A storage node and the way to it.
+    """A storage node and the link to it.
 
     Args:
         photos: What it serves.
-        folder: For its manifest.
-        stack: Ends it.
+        folder: Folder for its manifest.
+        stack: Exit stack that ends it.
     """
 
     def __init__(self, photos: Path, folder: str, stack: contextlib.ExitStack) -> None:

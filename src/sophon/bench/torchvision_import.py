@@ -1,4 +1,4 @@
-"""torchvision as a yardstick, where it is installed."""
+"""Imports torchvision for comparisons, if it is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sophon bench tune`: num_workers="auto" beside every fixed setting of a sweep, on three workloads.
+"""`sophon bench tune`: num_workers="auto" compared with every fixed setting of a sweep, on three workloads.
 
 Reads that take long but can be done side by side, volumes that take CPU, and a consumer that is slower than both. The
 epochs of all settings take turns. The best fixed setting is the one with the best median, found afterwards, which
@@ -38,7 +38,7 @@ _TUNING_EPOCHS = 4
 
 @dataclass(frozen=True)
 class Workload:
-    """What is to be loaded, and by whom.
+    """A workload.
 
     Args:
         samples: Number of samples.
@@ -58,15 +58,15 @@ WORKLOADS = {
     "cpu": Workload(256, 0.006),
     "consumer": Workload(256, 0.001, consumer_s=0.06),
 }
-PARALLEL_READS = 8  # that the made-up storage does side by side
+PARALLEL_READS = 8  # that the synthetic storage does side by side
 
 
 class SlowReads(LocalTransport):
     """A store whose reads take a while each, some of them side by side, as those of a file server do.
 
     Args:
-        store: Where the samples lie.
-        address: What to call it in messages.
+        store: The store of the samples.
+        address: Its name for messages.
         read_s: Seconds of one read.
         parallel: Reads at once; others wait for their turn.
     """
@@ -102,7 +102,7 @@ def bench_tune(
     Args:
         seconds: Time for each workload; at least three epochs of each setting.
         names: Some of WORKLOADS.
-        on_step: Called with the name of what runs next, its number and how many there are.
+        on_step: Called with the name, number and count of the next step.
 
     Returns:
         By workload ``{"auto_per_s", "best_per_s", "best", "auto", "auto_of_best", "fixed": {"2×4": …}}``

@@ -101,7 +101,7 @@ class ScannerNoise(_VolumeOp):
 
 
 class _Blur:
-    """Blurs slabs in place, with room that is used again: pages that come and go hold up all threads of a process.
+    """Blurs slabs in place with reused memory: mapping and unmapping pages holds up all threads of a process.
 
     Args:
         shape: Shape of the largest slab.
@@ -163,7 +163,7 @@ WAITING = Pipeline([DecodeVolume(), Pause(), RandomCrop3D()])
 
 
 def encode(side: int, seed: int) -> bytes:
-    """Return the file of a made-up cubic volume: a few soft balls."""
+    """Return the file of a synthetic cubic volume: a few soft balls."""
     random = np.random.default_rng(seed)
     axis = np.linspace(-1, 1, side, dtype=np.float32)
     volume = np.zeros((side, side, side), np.float32)

@@ -1,11 +1,11 @@
 """`sophon bench window`: what windows of JPEG files cost on either side of the link, and how many bytes they save.
 
 Times are of the recipe's first two ops, Decode and RandomResizedCrop. ``decode_crop`` is Pillow's own, as torchvision
-runs it: a yardstick that does not move when our ops get faster. All others are the code that a node and a trainer run.
-Bytes are those of every cut of every sample over several epochs, since each epoch draws another box. What a node may
-spend on a sample decides how few bytes it can send: the budgets are a curve of both.
+runs it: a reference that does not change when our ops get faster. All others are the code that a node and a trainer
+run. Bytes are those of every cut of every sample over several epochs, since each epoch draws another box. How much a
+node may spend on a sample determines how few bytes it can send: the budgets form a curve of both.
 
-Progressive files are timed apart, since they have no index. Where a data set has none, its photos are saved again.
+Progressive files are timed separately, since they have no index. If a data set has none, its photos are re-saved.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from sophon.bench.pictures.samples import Samples
 from sophon.codec import RAW, Cut, codec_named, make_payload
 from sophon.codec.codec import AheadCodec
 from sophon.codec.window import available, parse
-from sophon.codec.window.codec import WindowCodec
+from sophon.codec.window.codec import JpegWindow
 from sophon.codec.window.indexes import Indexes
 from sophon.codec.window.refusal import NotWindowable
 from sophon.errors import ConfigError, OpError
-from sophon.pipeline import Key, needed_box
+from sophon.pipeline import Box, Key, needed_box
 from sophon.profile.columns import cuts_to_profile
 
 EPOCHS = 5
@@ -50,7 +50,7 @@ class _Pass:
 
     data: bytes
     key: Key
-    box: tuple[int, int, int, int]
+    box: Box
     payload: bytes
     index_bytes: int = 0
 
@@ -62,14 +62,14 @@ class WindowResult:
     Args:
         data: What the files are.
         files: How many.
-        windowable: How many of them a window can be cut from; times are of these.
+        windowable: From how many of them a window can be cut; times refer to these.
         file_bytes: Mean size of those.
         ms: CPU milliseconds per sample, by contestant.
         index_share: Bytes of the indexes by bytes of the files.
         gain: How many times fewer bytes cross the link than those of the files.
         budget: The gain of the best exact plan by the CPU milliseconds that a node may spend per sample.
         progressive_ms: CPU milliseconds per progressive file, by contestant.
-        progressive_made: Whether these files were made for the occasion.
+        progressive_made: Whether these files were made for this measurement.
     """
 
     data: str
@@ -103,17 +103,17 @@ def bench_window(samples: Samples, seconds: float, on_step: OnStep | None = None
 
     Args:
         samples: The files.
-        seconds: For the times; at least three rounds. Counting bytes takes as long as it takes.
-        on_step: Called with the name of what runs next, its number and how many there are.
+        seconds: For the times; at least three rounds. Counting bytes is not bounded.
+        on_step: Called with the name, number and count of the next step.
 
     Raises:
         ConfigError: There is nothing to measure: no extension, or no file that a window can be cut from.
     """
     if not available():
-        raise ConfigError("the window extension was not built here; install a C compiler and sophon again")
+        raise ConfigError("the window extension was not built here; install a C compiler, then reinstall sophon")
     report = on_step or nothing
     indexes = Indexes(max_bytes=1 << 40)
-    walking, indexed = WindowCodec(Indexes(max_bytes=0)), WindowCodec(indexes)
+    walking, indexed = JpegWindow(Indexes(max_bytes=0)), JpegWindow(indexes)
     passes: list[_Pass] = []
     progressive: list[_Pass] = []
     for sample, data in enumerate(samples.files):
@@ -154,7 +154,7 @@ def bench_window(samples: Samples, seconds: float, on_step: OnStep | None = None
     )
 
 
-def _pass(sample: int, data: bytes, codec: WindowCodec, indexes: Indexes) -> _Pass | None:
+def _pass(sample: int, data: bytes, codec: JpegWindow, indexes: Indexes) -> _Pass | None:
     """Return a sample with its window, or None if there is none."""
     try:
         header = parse(data)
@@ -191,7 +191,7 @@ def _in_a_row(work: Callable[[_Pass], object]) -> Callable[[list[_Pass]], None]:
     return run
 
 
-def _by_pillow(data: bytes, box: tuple[int, int, int, int]) -> Image.Image:
+def _by_pillow(data: bytes, box: Box) -> Image.Image:
     """Decode, crop and resize as torchvision does."""
     top, left, height, width = box
     picture = Image.open(io.BytesIO(data)).convert("RGB")
@@ -230,8 +230,8 @@ def _gains(samples: Samples, report: OnStep) -> tuple[dict[str, float], dict[flo
 def within(sizes: Bytes, costs_ms: Bytes, budget_ms: float) -> float:
     """Return the fewest mean bytes whose mean cost is within a budget.
 
-    A price on time makes the choice of each sample its own. The best price is found by bisection: what it leaves of the
-    budget is less than one sample's share.
+    With a price on time, each sample can be decided separately. The best price is found by bisection; it leaves less
+    than one sample's share of the budget unused.
 
     Args:
         sizes: Bytes of each sample at each cut.
@@ -256,7 +256,7 @@ def within(sizes: Bytes, costs_ms: Bytes, budget_ms: float) -> float:
 def node_ms(data: bytes, sample: int, cuts: list[Cut]) -> list[list[float]]:
     """Return, for each epoch, the CPU milliseconds that a node spends on a sample at each cut.
 
-    The node has seen the sample before: it has its index, if it can have one.
+    The node has seen the sample before and has its index, if there is one.
     """
     with suppress(OpError):
         make_payload(RECIPE, data, Key(_SEED, 0, sample), Cut(0, "window"))
@@ -273,9 +273,9 @@ def node_ms(data: bytes, sample: int, cuts: list[Cut]) -> list[list[float]]:
 
 
 def payload_bytes(data: bytes, sample: int, cuts: list[Cut]) -> list[list[int]]:
-    """Return, for each epoch, the bytes of a sample's payload at each cut; where a cut is refused, those of the file.
+    """Return, for each epoch, the bytes of a sample's payload at each cut; if a cut is impossible, those of the file.
 
-    The ops run once and for all cuts, and what comes before the first random one once and for all epochs.
+    The ops run once for all cuts, and those before the first random one once for all epochs.
     """
     codecs = [codec_named(cut.codec) for cut in cuts]
     first_random = next(k for k, op in enumerate(RECIPE.ops) if op.random)

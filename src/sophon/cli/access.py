@@ -1,4 +1,4 @@
-"""The options of `sophon serve` for who may read, and how the connection is protected."""
+"""The options of `sophon serve` for access control and TLS."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OPTIONS = (
         "--token-file",
         type=_FILE,
         help="Who may read what: one line per token, with the data sets it may read, or '*' for all. The variable "
-        "{TOKENS_VARIABLE} may hold the same text.",
+        f"{TOKENS_VARIABLE} may hold the same text.",
     ),
     click.option("--tls-cert", type=_FILE, help="PEM file of the certificate."),
     click.option("--tls-key", type=_FILE, help="PEM file of its key."),
@@ -48,15 +48,15 @@ def relay_access_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def access_from(given: Mapping[str, Any], names: list[str]) -> Access:
-    """Return who may read which of the data sets called `names`."""
+def access_from(given: Mapping[str, Any], names: list[str] | None) -> Access:
+    """Return who may read which of the data sets called `names`; None where these are not known yet."""
     from sophon.server.access import Access
 
     tokens = _tokens(given["token_file"], names)
     return Access(tokens, given["tls_cert"], given["tls_key"], given["tls_client_ca"], given["insecure"])
 
 
-def _tokens(token_file: Path | None, names: list[str]) -> Tokens | None:
+def _tokens(token_file: Path | None, names: list[str] | None) -> Tokens | None:
     from sophon.server.access import Tokens
 
     text = os.environ.get(TOKENS_VARIABLE)

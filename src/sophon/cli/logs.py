@@ -16,7 +16,15 @@ from typing import Any
 
 import click
 
-INTERRUPTED = 130  # exit code after Ctrl-C, as in a shell
+from sophon.errors import printable
+
+
+def say(text: str, **settings: Any) -> None:
+    """Print a line in which there may be texts of others, none of which steers the terminal."""
+    click.echo(printable(text), **settings)
+
+
+INTERRUPTED = 130  # exit code after Ctrl-C, as a shell has it
 _ROOT = logging.getLogger("sophon")
 _DATED = "%Y-%m-%d %H:%M:%S"
 
@@ -26,7 +34,7 @@ class _Handler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
-        click.echo(self.format(record), file=sys.stderr)
+        say(self.format(record), file=sys.stderr)
 
 
 class _Short(logging.Formatter):
@@ -85,7 +93,7 @@ def tell(event: str, text: str, **fields: Any) -> None:
     if any(isinstance(handler.formatter, _Json) for handler in _ours()):
         _ROOT.info("%s", text, extra={"event": event, "fields": fields})
     else:
-        click.echo(f"sophon: {text}")
+        say(f"sophon: {text}")
 
 
 def _ours() -> list[_Handler]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import click
 
-from sophon.cli.logs import INTERRUPTED, shown
+from sophon.cli.logs import INTERRUPTED, say, shown
 from sophon.errors import AccessError, ConfigError, Error
 from sophon.version import __version__
 
@@ -40,9 +40,12 @@ class Commands(click.Group):
         "doctor": "sophon.cli.start.doctor:doctor",
         "index": "sophon.cli.index:index",
         "manifest": "sophon.cli.manifest:manifest_command",
+        "nodes": "sophon.cli.cluster.nodes:nodes",
         "plan": "sophon.cli.plan:plan",
         "probe": "sophon.cli.probe:probe_command",
         "profile": "sophon.cli.profile:profile_command",
+        "ray": "sophon.cli.cluster.ray:ray_command",
+        "registry": "sophon.cli.cluster.registry:registry",
         "report": "sophon.cli.report:report",
         "serve": "sophon.cli.serve:serve",
         "relay": "sophon.cli.relay:relay",
@@ -90,10 +93,10 @@ def _run() -> int:
         click.echo("sophon: interrupted", err=True)
         return INTERRUPTED
     except Error as error:
-        click.echo(f"sophon: {error}", err=True)
+        say(f"sophon: {error}", err=True)
         return _WRONG_USE if isinstance(error, ConfigError | AccessError) else _FAILED
     except ImportError as error:
-        click.echo(f"sophon: {error}; run `sophon doctor` to see what this installation lacks", err=True)
+        say(f"sophon: {error}; run `sophon doctor` to see what this installation lacks", err=True)
         return _FAILED
 
 

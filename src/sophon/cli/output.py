@@ -4,14 +4,33 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from sophon.errors import printable
 
 STDOUT = "-"
+
+
+class _PlainConsole(Console):
+    """A console that shows what in a text would steer the terminal: names and messages come from others."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Make pieces of text; controls of rich's own are no part of them."""
+        for part in super().render(renderable, options):
+            yield part if part.control else Segment(printable(part.text), part.style)
+
+
+def console_for(**settings: Any) -> Console:
+    """Return a console on which nothing that a node, a file or a tenant says does anything but appear."""
+    return _PlainConsole(**{"markup": False, **settings})  # brackets in a name are no markup
+
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -56,7 +75,7 @@ def show(result: dict[str, Any], json_target: str | None, render: Callable[[dict
     if json_target is not None:
         write_json(json_target, result)
     if json_target != STDOUT:
-        render(result, Console())
+        render(result, console_for())
 
 
 def _plain(data: object) -> object:

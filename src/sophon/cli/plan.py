@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from sophon.cli.options import new_file, parsed, resource_options
-from sophon.cli.output import STDOUT, json_option, write_json
+from sophon.cli.output import STDOUT, console_for, json_option, write_json
 from sophon.errors import ConfigError
 from sophon.plan.cost import Prediction
 from sophon.plan.frontier import FIGURE_4_CORES, Point, frontier
@@ -108,7 +107,7 @@ def _row(prediction: Prediction) -> dict[str, Any]:
 
 
 def _show(plans: dict[str, Plan], points: tuple[Point, ...], policy: str, resources: Resources) -> None:
-    console = Console()
+    console = console_for()
     before = plans[policy].untouched.epoch_s
     table = Table(title=f"{len(plans[policy]):,} samples, {resources}", title_justify="left")
     spent = _spent(plans[policy].prediction)

@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from sophon.cli.options import parsed, pipeline_option, read_pipeline
-from sophon.cli.output import STDOUT, json_option, write_json
+from sophon.cli.output import STDOUT, console_for, json_option, write_json
 from sophon.cli.progress import steps_bar
 from sophon.units import parse_rate
 
@@ -62,4 +61,4 @@ def probe_command(
     if json_target is not None:
         write_json(json_target, verdict.to_json())
     if json_target != STDOUT:
-        Console().print(verdict.explain(), highlight=False, soft_wrap=True)
+        console_for().print(verdict.explain(), highlight=False, soft_wrap=True)

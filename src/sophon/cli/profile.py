@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from sophon.cli.options import new_file, pipeline_option, read_pipeline
+from sophon.cli.output import console_for
 from sophon.cli.progress import count_bar
 
 
@@ -49,7 +49,7 @@ def profile_command(*, path: Path, pipeline_file: Path, out: Path, seed: int, ep
         profile = measure(store, pipeline, seed=seed, epoch=epoch, cuts=cuts, on_step=step)
     store.close()
     profile.save(out)
-    console = Console()
+    console = console_for()
     console.print(profile.explain(), highlight=False, soft_wrap=True)
     console.print(
         f"written to {out}; see `sophon plan {out} --help` for what to do with it", highlight=False, soft_wrap=True

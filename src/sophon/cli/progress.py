@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+
+from sophon.cli.output import console_for
 
 
 def bars(*columns: ProgressColumn, transient: bool = True) -> Progress:
-    """Return bars for a terminal; nothing is written if standard error is a file or a pipe."""
-    console = Console(stderr=True)
+    """Return bars for a terminal; where standard error is a file or a pipe, nothing is written to it."""
+    console = console_for(stderr=True)
     return Progress(*columns, console=console, transient=transient, disable=not console.is_terminal)
 
 
@@ -19,7 +20,7 @@ def bars(*columns: ProgressColumn, transient: bool = True) -> Progress:
 def steps_bar(title: str) -> Iterator[Callable[[str, int, int], None]]:
     """Show which step is running, of how many; yields the function that moves the bar."""
     count = TextColumn("{task.completed:.0f}/{task.total:.0f}")
-    with bars(TextColumn("{task.description:<28}"), BarColumn(), count, TimeElapsedColumn()) as progress:
+    with bars(TextColumn("{task.description:<28}", markup=False), BarColumn(), count, TimeElapsedColumn()) as progress:
         task = progress.add_task(title, total=1)
         yield lambda name, number, count: progress.update(task, description=name, completed=number, total=count)
 
@@ -28,6 +29,6 @@ def steps_bar(title: str) -> Iterator[Callable[[str, int, int], None]]:
 def count_bar(title: str) -> Iterator[Callable[[int, int | None], None]]:
     """Show how many items are done, of how many if known; yields the function that moves the bar."""
     count = TextColumn("{task.completed:,.0f}")
-    with bars(TextColumn("{task.description}"), BarColumn(), count, TimeElapsedColumn()) as progress:
+    with bars(TextColumn("{task.description}", markup=False), BarColumn(), count, TimeElapsedColumn()) as progress:
         task = progress.add_task(title, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)

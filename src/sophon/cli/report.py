@@ -6,12 +6,10 @@ from itertools import accumulate
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from sophon.cli.options import resource_options
-from sophon.cli.output import STDOUT, json_option, write_json
+from sophon.cli.output import STDOUT, console_for, json_option, write_json
 from sophon.profile.table import Profile
 from sophon.report import chart
 from sophon.report.facts import Facts
@@ -57,18 +55,18 @@ def report(
 
 
 def _show(facts: Facts, page: Path) -> None:
-    console = Console()
+    console = console_for()
     for words in facts.words:
-        console.print(escape(words), highlight=False)
-    table = Table(title=escape(facts.subject), title_justify="left")
+        console.print(words, highlight=False)
+    table = Table(title=facts.subject, title_justify="left")
     shown = _fitting(facts.summary, console.width)
     for place, name in enumerate(facts.summary.header[:shown]):
-        table.add_column(escape(name), justify="left" if place == 0 else "right", no_wrap=True)
+        table.add_column(name, justify="left" if place == 0 else "right", no_wrap=True)
     for row in facts.summary.rows:
-        table.add_row(*map(escape, row[:shown]))
+        table.add_row(*row[:shown])
     console.print(table)
     console.print(
-        f"{escape(str(page))}: the page, with {len(facts.charts)} figures as PNG files next to it",
+        f"{page!s}: the page, with {len(facts.charts)} figures as PNG files next to it",
         highlight=False,
         soft_wrap=True,
     )

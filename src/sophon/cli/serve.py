@@ -18,9 +18,11 @@ from sophon.cli.progress import count_bar
 from sophon.errors import ArtifactError
 from sophon.store.address import Address
 from sophon.store.bucket.account import Prices
-from sophon.units import parse_bandwidth
+from sophon.store.part import Part
+from sophon.units import counted, parse_bandwidth
 
 if TYPE_CHECKING:
+    from sophon.server.process import Ready, ServerConfig
     from sophon.store import Store
 
 LOG = logging.getLogger("sophon.server")
@@ -31,6 +33,13 @@ LOG = logging.getLogger("sophon.server")
 @click.option("--name", help="Name of the data set if there is one PATH; by default the last part of PATH.")
 @click.option(
     "--where", help="Condition that selects samples if there is one PATH, such as \"split = 'train' and width >= 64\"."
+)
+@click.option(
+    "--part",
+    metavar="N/COUNT",
+    callback=parsed(Part.parse),
+    help="Serve one part of the samples, such as 3/8: every eighth of all ids, sorted. ordinal/8 takes the number at "
+    "the end of the host's name, from 0.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
@@ -118,6 +127,19 @@ LOG = logging.getLogger("sophon.server")
     default=0.0,
     help="Price of a million requests to an object store, for the metrics.",
 )
+@click.option(
+    "--registry",
+    metavar="ADDRESS",
+    envvar="SOPHON_REGISTRY",
+    help="Registry to announce this node to, such as sophon://host:7070, or @FILE with its address.",
+)
+@click.option(
+    "--advertise",
+    default="",
+    metavar="HOST[:PORT]",
+    envvar="SOPHON_ADVERTISE",
+    help="Where trainers reach this node, for the registry; by default where it listens.",
+)
 @cache_option
 def serve(
     paths: tuple[str, ...],
@@ -142,7 +164,8 @@ def serve(
     folder of these. Options may follow it: 'labels.csv?where=split = "train"'. Shards that differ only in their numbers
     are one data set.
     """
-    from sophon.server.process import Ready, ServerConfig, import_modules, run_server  # Flight takes a moment to load
+    from sophon.server.announcing import Announcing
+    from sophon.server.process import ServerConfig, import_modules, run_server  # Flight takes a moment to load
 
     set_format(more.pop("log_format"))
     named = named_paths(paths, name, where)
@@ -153,7 +176,10 @@ def serve(
     warning = access.check_place(host)
     if warning is not None:
         LOG.warning("%s", warning, extra={"event": "exposed"})
-    stores, indexes = _opened(named, cache_dir)
+    announcing = Announcing(more["registry"], more["advertise"]) if more["registry"] else None
+    if announcing is not None:
+        announcing.url(access.scheme, host, port)
+    stores, indexes = _opened(named, cache_dir, more["part"])
     config = ServerConfig(
         host,
         port,
@@ -170,32 +196,43 @@ def serve(
         indexes=tuple(indexes),
         debug=more["debug"],
         prices=Prices(more["egress_per_gb"], more["get_per_million"]),
+        announcing=announcing,
     )
 
-    def on_ready(ready: Ready) -> None:
-        for label, store in stores.items():
-            at = f"{ready.url}/{label}"
-            tell("serving", f"serving {len(store):,} samples at {at}", dataset=label, samples=len(store), url=at)
-        if ready.metrics_port is not None:
-            at = f"http://{metrics_host}:{ready.metrics_port}/metrics"
-            tell("metrics", f"metrics at {at}", url=at)
-        tell("ready", f"ready, {cores:g} core{'' if cores == 1 else 's'} for ops", cores=cores, pid=ready.pid)
-
-    is_interrupt = run_server(stores, config, on_ready)
+    is_interrupt = run_server(stores, config, lambda ready: _tell_ready(ready, stores, config))
     tell("stopped", "stopped")
     if is_interrupt:
         click.get_current_context().exit(INTERRUPTED)
 
 
-def _opened(named: list[tuple[str, str]], cache_dir: Path | None) -> tuple[dict[str, Store], list[Path]]:
-    """Return the data sets by name, and the window index files found for them."""
+def _tell_ready(ready: Ready, stores: dict[str, Store], config: ServerConfig) -> None:
+    """Say what is served, and where."""
+    for label, store in stores.items():
+        at = f"{ready.url}/{label}"
+        which = f", part {store.part}," if store.part else ""
+        text = f"serving {len(store):,} samples{_labels_of(store)}{which} at {at}"
+        tell("serving", text, dataset=label, samples=len(store), url=at)
+    if ready.metrics_port is not None:
+        at = f"http://{config.metrics_host}:{ready.metrics_port}/metrics"
+        tell("metrics", f"metrics at {at}", url=at)
+    cores = config.cores
+    tell("ready", f"ready, {cores:g} core{'' if cores == 1 else 's'} for ops", cores=cores, pid=ready.pid)
+
+
+def _opened(
+    named: list[tuple[str, str]], cache_dir: Path | None, part: Part | None
+) -> tuple[dict[str, Store], list[Path]]:
+    """Return the data sets by name, and the files of window indexes that were found for them."""
     from sophon.store import open_store
+    from sophon.store.part import part_of
 
     stores: dict[str, Store] = {}
     indexes: list[Path] = []
     for label, path in named:
         with count_bar(f"listing {label}") as report:
             stores[label] = open_store(path, label, cache_dir=cache_dir, on_progress=report)
+        if part is not None:
+            stores[label] = part_of(stores[label], part)
         indexes += _attach_indexes(stores[label], cache_dir)
     return stores, indexes
 
@@ -234,3 +271,15 @@ def _attach_indexes(store: Store, cache_dir: Path | None) -> list[Path]:
         text = f"{stale:.1%} of the samples have changed since they were indexed; {again}"
         LOG.warning("%s", text, extra={"event": "indexes"})
     return [sidecar.path]
+
+
+def _labels_of(store: Store) -> str:
+    """Return what labels a data set has, in words; a trainer that expects others learns it here."""
+    from sophon.store.manifest import NO_LABEL  # when it is needed, as all that serves
+
+    manifest = store.manifest
+    if manifest.labels is None:
+        return " without labels"
+    named = f" of {counted(len(manifest.classes), 'class', 'classes')}" if manifest.classes else " with labels"
+    missing = int((manifest.labels == NO_LABEL).sum())
+    return f"{named}, {missing:,} of them without a label," if missing else named

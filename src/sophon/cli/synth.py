@@ -9,6 +9,7 @@ import click
 
 from sophon.bench.pictures.photo_folder import write_photos
 from sophon.bench.pictures.photos import KINDS
+from sophon.cli.logs import say
 from sophon.cli.progress import steps_bar
 
 
@@ -34,7 +35,7 @@ def synth(folder: Path, like: str, count: int, seed: int, classes: int, force: b
         )
     sizes = written.sizes_bytes
     if written.replaced:
-        click.echo(f"replaced the {written.replaced:,} photos of an earlier run there")
+        say(f"replaced the {written.replaced:,} photos of an earlier run there")
     click.echo(
         f"wrote {len(sizes):,} photos like {like} to {written.folder}: {sum(sizes):,} bytes, "
         f"mean {statistics.fmean(sizes):,.0f}, median {statistics.median(sizes):,.0f}; "

@@ -16,6 +16,7 @@ from typing import ClassVar, TypeAlias
 
 from sophon.errors import ConfigError
 from sophon.pipeline import Key, Part, Pipeline, Spec, Trace, Value
+from sophon.pipeline.part import Signal
 
 Payload: TypeAlias = bytes | memoryview
 
@@ -46,9 +47,9 @@ class Codec(ABC):
 
 
 class AheadCodec(Codec):
-    """A codec that looks ahead: it encodes only as much of a file as the ops after Decode need.
+    """A codec that looks ahead: it encodes only as much of a file as the ops after the decoder need.
 
-    It works at the start of a pipeline (k is 0), and decodes to the result of `Decode`, as a `Part`.
+    It works at the start of a pipeline (k is 0), and decodes to what the decoder would give, as a `Part` or a `Signal`.
     """
 
     @abstractmethod
@@ -59,12 +60,23 @@ class AheadCodec(Codec):
     def encode_ahead(self, data: Payload, pipeline: Pipeline, key: Key, trace: Trace | None = None) -> bytes:
         """Return the payload for one pass of a sample; raise `OpError` where the same bits cannot be promised.
 
-        The size of the whole picture is recorded in the trace.
+        A trace is told the size of the whole.
         """
 
     @abstractmethod
-    def decode_ahead(self, payload: Payload, pipeline: Pipeline) -> Part:
-        """Return the part of the picture that a payload holds."""
+    def decode_ahead(self, payload: Payload, pipeline: Pipeline) -> Part | Signal:
+        """Return the part of the picture, or of another value, that a payload holds."""
+
+    def cut_down(
+        self, data: Payload, pipeline: Pipeline, key: Key, stop: int | None = None, trace: Trace | None = None
+    ) -> Part | Signal | None:
+        """Decode only the part of a file that ops[:stop] need in one pass; None if that cannot be done or does not pay.
+
+        Whatever is wrong with the file is left for the decoder to say. A trace is told whether a part of the file can
+        be decoded at all.
+        """
+        del data, pipeline, key, stop, trace
+        return None
 
     def encode(self, value: Value) -> bytes:  # noqa: ARG002 - part of the contract
         """Raise: without the ops that follow, nothing can be left out."""

@@ -10,8 +10,8 @@ from sophon.codec.boxes import boxes_among, with_sight
 from sophon.codec.codec import AheadCodec, Codec, Payload
 from sophon.codec.table import CODECS, codec_named
 from sophon.codec.targets import mask_box, packed
-from sophon.codec.window.codec import cut_down
 from sophon.codec.window.windowed import Windowed
+from sophon.codec.windows import window_for
 from sophon.errors import ConfigError, OpError
 from sophon.pipeline import Key, Pipeline, Tensor, Trace, Value
 from sophon.pipeline.ops.decode import Decode, kept_metadata
@@ -51,7 +51,7 @@ def is_exact(cut: Cut) -> bool:
 
 
 def looks_ahead(cut: Cut) -> bool:
-    """Return whether the codec of a cut sends part of the file, with its decoder in place of Decode."""
+    """Return whether the codec of a cut sends a part of the file, and its decoder stands in for that of files."""
     return isinstance(codec_named(cut.codec), AheadCodec)
 
 
@@ -105,7 +105,8 @@ def _make_joint(pipeline: Pipeline, codec: Codec, data: bytes, key: Key, cut: Cu
     first, *others = unpack(data, 1 + len(pipeline.fields))
     key = with_sight(pipeline, key, first, (0, 0), boxes_among(pipeline.fields, others))
     made = _make_single(pipeline, codec, bytes(first), key, cut, trace)
-    box, size = None, trace.size
+    height, width = trace.size  # fields that belong together are those of a picture
+    box, size = None, (height, width)
     if key.sight is not None:  # the trainer needs it to repeat the draws, even for a file whose header it cannot read
         size = key.sight.height, key.sight.width
     if 0 not in size:
@@ -179,7 +180,6 @@ def _run_window(
     assert isinstance(window, AheadCodec)
     part = window.decode_ahead(payload, pipeline)
     if trace is not None:
-        trace.size = part.height, part.width
         trace.passed(0, 1, part)
     return pipeline.run(part, key, 1, stop, out, trace)
 
@@ -192,8 +192,9 @@ def _run_file(
     out: Tensor | None = None,
     trace: Trace | None = None,
 ) -> Value:
-    """Run ops[:stop] on a file; of a JPEG, only the part that the next crop needs is decoded, on either side."""
-    part = cut_down(data, pipeline, key, stop, trace)
+    """Run ops[:stop] on a file; where that pays, on either side, only the part that the next crop needs is decoded."""
+    window = window_for(pipeline)
+    part = None if window is None else window.cut_down(data, pipeline, key, stop, trace)
     if part is None:
         return pipeline.run(data, key, 0, stop, out, trace)
     if trace is not None:

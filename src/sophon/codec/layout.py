@@ -2,12 +2,13 @@
 
 Byte layout, little-endian::
 
-    0        kind      0 encoded, 1 image, 2 tensor
-    1        dtype     0 uint8, 1 float32, 2 uint16, 3 int32
+    0        kind      0 encoded, 1 image, 2 tensor, 3 audio, 4 volume
+    1        dtype     0 uint8, 1 float32, 2 uint16, 3 int32, 4 int16
     2        n         number of dimensions, 1 … 4
     3        mode      of an image: 0 RGB or L, by its channels; 1 P, 2 RGBA, 3 LA, 4 CMYK, 5 I;16, 6 I, 7 F; else 0
-    4        shape     n × uint32: (bytes,), (height, width, channels) or (channels, height, width)
-    4 + 4n   data      row-major; in mode P 1,027 bytes follow: channels of a colour (3 or 4), number of colours less 1
+    4        shape     n × uint32: (bytes,), (height, width, channels) or channels and axes
+    4 + 4n   scale     of audio and volumes alone: n - 1 × float64, one for each axis, 0 where it is not known
+    then     data      row-major; in mode P 1,027 bytes follow: channels of a colour (3 or 4), number of colours less 1
                        as uint16, and the colours, filled up with zeros
 """
 
@@ -24,10 +25,11 @@ from sophon.codec.codec import MAX_VALUE_BYTES, Payload
 from sophon.errors import ConfigError, OpError, PayloadError
 from sophon.pipeline import Kind, Spec, Value, spec_of
 from sophon.pipeline.ops.pad import palette_of
-from sophon.pipeline.spec import OTHER_MODES
+from sophon.pipeline.part import Signal
+from sophon.pipeline.spec import OTHER_MODES, SIGNALS
 
-_KINDS = (Kind.ENCODED, Kind.IMAGE, Kind.TENSOR)
-_DTYPES = ("uint8", "float32", "uint16", "int32")
+_KINDS = (Kind.ENCODED, Kind.IMAGE, Kind.TENSOR, *SIGNALS)
+_DTYPES = ("uint8", "float32", "uint16", "int32", "int16")
 _MODES = ("", *OTHER_MODES)  # the numbers are part of the format: tests/codec/test_modes.py fixes them
 _PALETTE = struct.Struct("<BH1024s")
 _COLOURS = {3: "RGB", 4: "RGBA"}
@@ -56,6 +58,11 @@ def split(value: Value) -> tuple[bytes, Payload]:
     )
     if isinstance(value, Image.Image):
         return header, value.tobytes() + (_packed_palette(value) if spec.mode == "P" else b"")
+    if isinstance(value, Signal):
+        value.require_whole()
+        axes = len(spec.shape) - 1
+        header += struct.pack(f"<{axes}d", *(value.scale or (0.0,) * axes))
+        value = value.array
     if isinstance(value, np.ndarray):
         return header, np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
     return header, value
@@ -71,9 +78,18 @@ def parse(payload: Payload, expected: Spec) -> tuple[Spec, memoryview]:
     if not is_known or not 1 <= n <= _MAX_DIMENSIONS or len(view) < 4 + 4 * n:
         raise PayloadError(f"not the header of an array: {bytes(view[:8]).hex(' ')}")
     shape = struct.unpack_from(f"<{n}I", view, 4)
-    spec = Spec(_KINDS[kind], shape, _DTYPES[dtype], _MODES[mode])
+    after = 4 + 4 * n
+    scale: tuple[float, ...] = ()
+    if _KINDS[kind] in SIGNALS:
+        if len(view) < after + 8 * (n - 1):
+            raise PayloadError(f"a header of {len(view)} bytes, too short for {_KINDS[kind].value}")
+        scale = struct.unpack_from(f"<{n - 1}d", view, after)
+        after += 8 * (n - 1)
+        if not all(0.0 <= step < math.inf for step in scale):
+            raise PayloadError(f"expected what a step along each axis is, got {scale}")
+    spec = Spec(_KINDS[kind], shape, _DTYPES[dtype], _MODES[mode], scale=scale)
     check(spec, expected)
-    return spec, view[4 + 4 * n :]
+    return spec, view[after:]
 
 
 def check(found: Spec, expected: Spec) -> None:
@@ -98,9 +114,12 @@ def join(spec: Spec, data: Payload) -> Value:
         raise PayloadError(f"expected {value_bytes(spec):,} bytes of data for {spec}, got {len(data):,}")
     if spec.kind is Kind.ENCODED:
         return bytes(data)
-    if spec.kind is Kind.TENSOR:
+    if spec.kind is Kind.TENSOR or spec.kind in SIGNALS:
         shape = tuple(d or 0 for d in spec.shape)
-        return np.frombuffer(data, spec.dtype).reshape(shape)
+        array = np.frombuffer(data, spec.dtype).reshape(shape)
+        return (
+            array if spec.kind is Kind.TENSOR else Signal(array, spec.kind.value, spec.scale if any(spec.scale) else ())
+        )
     mode = spec.mode or {1: "L", 3: "RGB"}.get(spec.channels or 0)
     if mode is None or not spec.width or not spec.height:
         raise PayloadError(f"expected a picture of 1 or 3 channels, got {spec}")

@@ -6,14 +6,15 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 
 from sophon.codec import jxl
+from sophon.codec.audio.flac import FlacCodec
 from sophon.codec.codec import Codec
 from sophon.codec.jpeg import Jpeg
 from sophon.codec.raw import Raw
 from sophon.codec.webp import Webp
-from sophon.codec.window import jpeg as window
-from sophon.codec.window.codec import WindowCodec
+from sophon.codec.windows import Window, available
 from sophon.codec.zstd import Zstd
 from sophon.errors import ConfigError
+from sophon.pipeline.ops.audio import flac
 
 CODECS: dict[str, Callable[..., Codec]] = {
     "raw": Raw,
@@ -21,12 +22,18 @@ CODECS: dict[str, Callable[..., Codec]] = {
     "webp": Webp,
     "jxl1": partial(jxl.Jxl, 1),
     "jxl3": partial(jxl.Jxl, 3),
+    "flac": FlacCodec,
     "jpeg": Jpeg,
-    "window": WindowCodec,
+    "window": Window,
 }
 
-# What a codec needs besides the package itself: an extension, which requires a compiler, or an extra.
-_NEEDS: dict[str, Callable[[], bool]] = {"window": window.available, "jxl1": jxl.available, "jxl3": jxl.available}
+# What a codec needs besides the package itself: an extension that a machine without a compiler does not have, an extra.
+_NEEDS: dict[str, Callable[[], bool]] = {
+    "window": available,
+    "jxl1": jxl.available,
+    "jxl3": jxl.available,
+    "flac": flac.available,
+}
 
 
 def offered() -> list[str]:

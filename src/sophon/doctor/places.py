@@ -11,6 +11,7 @@ from sophon.doctor.bits import examine_bits
 from sophon.doctor.finding import ADVICE, FAULT, FINE, NOTE, Finding
 from sophon.doctor.node import Node
 from sophon.doctor.samples import examine_link, examine_samples, spread, take
+from sophon.doctor.targets import examine_fields
 from sophon.errors import ConfigError, Error
 from sophon.link.schemes import SCHEMES, scheme_of
 from sophon.link.transport import Opened, Transport
@@ -64,6 +65,7 @@ class Place:
         if self._is_node:
             yield examine_link(self.address, self.opened, taken)
         yield from examine_samples(self.address, self.opened, taken, pipeline)
+        yield from examine_fields(self.address, self._transport, self.opened, pipeline, chosen)
 
     def compare(self, pipeline: Pipeline) -> Iterator[Finding]:
         """Compare bits, with a pipeline whose steps are all known to return."""

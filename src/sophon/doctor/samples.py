@@ -18,7 +18,8 @@ from sophon.doctor.finding import ADVICE, FAULT, FINE, Finding
 from sophon.errors import Error, OpError
 from sophon.link.transport import Fetch, Opened, Transport
 from sophon.link.wire import Reply, Request
-from sophon.pipeline import Key, Pipeline, ops
+from sophon.pipeline import Key, Pipeline
+from sophon.pipeline.op import Decoder
 from sophon.units import format_bandwidth, format_bytes, format_rate, format_seconds
 
 _STREAMS: Final = 4  # concurrent requests: enough to fill a link with a long round trip
@@ -139,7 +140,7 @@ def examine_link(about: str, opened: Opened, taken: Taken) -> Finding:
 
 def examine_samples(about: str, opened: Opened, taken: Taken, pipeline: Pipeline) -> Iterator[Finding]:
     """Decode samples, and name those that cannot be read."""
-    decode = pipeline.prefix(1) if isinstance(pipeline.ops[0], ops.Decode) else None
+    decode = pipeline.prefix(1) if isinstance(pipeline.ops[0], Decoder) else None
     wrong: dict[int, str] = {sample: str(error) for sample, error in taken.errors.items()}
     for sample, data in taken.files.items():
         try:

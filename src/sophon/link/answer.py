@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from sophon.codec.table import CODECS
-from sophon.errors import ArtifactError, ConfigError, ProtocolError
+from sophon.errors import ArtifactError, ConfigError, ProtocolError, printable
 from sophon.link.transport import Behind, Opened
 from sophon.link.wire import MAX_SAMPLES, parse_json
 from sophon.store.fields import Field, fields_from_json
@@ -53,7 +53,7 @@ def opened_from(message: dict[str, Any], address: str, trusted: bool = False) ->
     read = _Reader(message, address)
     remedy = "" if trusted else ", or more from your own node with Credentials(trusted=True)"
     return Opened(
-        name=read.text("dataset"),
+        name=read.name("dataset"),
         samples=read.integer("samples", 0, MOST_TRUSTED if trusted else MOST_SAMPLES, remedy=remedy),
         fingerprint=read.text("fingerprint"),
         classes=read.texts("classes", _MOST_CLASSES),
@@ -62,13 +62,16 @@ def opened_from(message: dict[str, Any], address: str, trusted: bool = False) ->
         max_cut=read.integer("max_cut", 0, _MOST_OPS, default=0),
         digests=read.texts("digests", _MOST_OPS, default=()),
         versions=read.versions("versions"),
-        reason=read.text("reason", default=""),
+        reason=printable(read.text("reason", default="")),
         max_samples=min(max(1, read.integer("max_samples", 0, 1 << 62, default=MAX_SAMPLES)), MAX_SAMPLES),
         cores=read.number("cores", 0.0, _MOST_CORES),
         codecs=read.codecs("codecs"),
         fields=read.fields("fields"),
         columns_digest=read.text("columns_digest", default=""),
+        state=read.text("state", default=""),
         time_s=read.number("time_s", 0.0, _MOST_TIME, default=0.0),
+        part=read.text("part", default=""),
+        whole=read.text("whole", default=""),
         behind=_behind(message.get("relay"), address),
     )
 
@@ -131,6 +134,13 @@ class _Reader:
         value = self._value(name, default)
         if not isinstance(value, str) or len(value) > _MOST_TEXT:
             raise self._wrong(name, value, f"a text of at most {_MOST_TEXT:,} characters")
+        return value
+
+    def name(self, name: str) -> str:
+        """Return a text that is shown as it is, and so must not steer a terminal."""
+        value = self.text(name)
+        if printable(value) != value:
+            raise self._wrong(name, value, "a name without control characters")
         return value
 
     def texts(self, name: str, most: int, default: Any = _MISSING) -> tuple[str, ...]:

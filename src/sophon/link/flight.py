@@ -6,6 +6,7 @@ child process makes its own.
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -27,7 +28,7 @@ from sophon.errors import (
     TransportError,
 )
 from sophon.link import grpc_fork as fork
-from sophon.link.answer import check_answer, opened_from, parse_answer
+from sophon.link.answer import MAX_TRUSTED_BYTES, check_answer, opened_from, parse_answer
 from sophon.link.closed import CLOSED_SCHEMA, is_clock, opened_batch, read_options
 from sophon.link.credentials import Credentials, certificate_problem, connection_hint, plain_reason
 from sophon.link.listing import Listing, received
@@ -54,7 +55,10 @@ _MAX_MESSAGE_BYTES = MAX_VALUE_BYTES + (64 << 20)
 # A connection is given up after this long without a byte that the node owes. It is ten times as long as a healthy node
 # is ever silent (`server.service`), and a sixth of the default deadline, which leaves time for retries.
 SILENCE_S = 10.0
-_LEAST_SILENCE_S = 3.0  # three times the intended silence of a healthy node, since its machine may be busy
+_LEAST_SILENCE_S = 3.0  # three times as long as a healthy node means to be silent, since its machine may be busy
+# For one message of any other answer: a piece of a listing is the longest. gRPC looks at the length before it takes any
+# of it, so that no more than this is ever held.
+_MAX_ANSWER_MESSAGE_BYTES = 32 << 20
 OPEN_S = 10.0
 _MOST_PARTS = 3  # messages to read of an answer: one more than there should be
 _LONGEST_BACKOFF_MS = 2_000  # the machine's longest pause; gRPC's own would grow to two minutes
@@ -125,7 +129,7 @@ class FlightTransport(Transport):
 
         body = _json({"dataset": self.dataset, "pipeline": spec, "protocols": PROTOCOLS})
         options = self.call_options(self._timeout_s)
-        with self._connection() as client, _typed_errors(self.address):
+        with self._connection() as client, typed_errors(self.address):
             results = list(islice(client.do_action(flight.Action("open", body), options), _MOST_PARTS))
             if len(results) != 1:
                 raise ProtocolError(f"{self.address} gave {len(results)} answers to one request")
@@ -145,7 +149,7 @@ class FlightTransport(Transport):
         from pyarrow import flight
 
         action = flight.Action("sizes", _json({"dataset": self.dataset, "fields": fields}))
-        with self._connection() as client, _typed_errors(self.address):
+        with self._connection() as client, typed_errors(self.address):
             answer = client.do_action(action, self.call_options(self._timeout_s))
             return sizes_from_bytes((part.body.to_pybytes() for part in answer), samples)
 
@@ -158,7 +162,7 @@ class FlightTransport(Transport):
         from pyarrow import flight
 
         body = _json({"dataset": self.dataset, "fingerprint": fingerprint, "start": start})
-        with self._connection() as client, _typed_errors(self.address):
+        with self._connection() as client, typed_errors(self.address):
             answer = client.do_action(flight.Action("listing", body), self.call_options(self._timeout_s))
             return [part.body.to_pybytes() for part in islice(answer, _MOST_PARTS)]
 
@@ -208,7 +212,8 @@ class FlightTransport(Transport):
                 )
             if self._client is None:
                 keep_buffers()
-                options = [
+                options: list[tuple[str, int | str]] = [
+                    ("grpc.service_config", _bounds_of_answers(self._credentials.trusted)),
                     ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
                     ("grpc.min_reconnect_backoff_ms", max(1, int(1000 * self.silence_s))),  # also limits connecting
                     ("grpc.max_reconnect_backoff_ms", _LONGEST_BACKOFF_MS),
@@ -282,7 +287,7 @@ class _FlightFetch(Fetch):
         watch = transport.watch
         try:
             watch.add(self)
-            with _typed_errors(transport.address):
+            with typed_errors(transport.address):
                 yield from self._replies(client)
         except ProtocolError as error:
             was_refused = error.__cause__ is not None  # rejected by the node, not its reply by us
@@ -334,8 +339,8 @@ class _FlightFetch(Fetch):
             reader.cancel()
 
 
-class _typed_errors:  # noqa: N801 - reads as a statement
-    """Turns Flight's errors into ours: errors raised by the node, or trouble with the connection."""
+class typed_errors:  # noqa: N801 - reads as a statement
+    """Turns Flight's errors into ours: what the node raised, or what happened to the connection."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -362,8 +367,13 @@ class _typed_errors:  # noqa: N801 - reads as a statement
             flight.FlightInternalError,
             pa.ArrowIOError,
         )
-        # Neither gRPC nor Arrow has an error class for a node that has temporarily run out of threads.
+        if error is not None and "larger than max" in str(error):
+            raise ProtocolError(f"{self._address} sent a message that is longer than any may be") from error
+        # gRPC has no class for a node that has no threads left for a while, and Arrow none for gRPC's word for it.
         if isinstance(error, lost) or (error is not None and "resource exhausted error" in str(error)):
+            if isinstance(error, flight.FlightCancelledError) and str(error).endswith("with message: "):
+                # All that Arrow passes on of gRPC's refusal of a message that is too long.
+                raise RetryableError(f"{self._address}: its answer was cut off, or longer than any may be") from error
             text = plain_reason(str(error)) or f"{_first_line(error)}{connection_hint(str(error))}"
             raise RetryableError(f"{self._address}: {text}") from error
         if isinstance(error, NotImplementedError | flight.FlightServerError) and "http2 header" in str(error):
@@ -380,6 +390,13 @@ def silence_within(deadline_s: float) -> float:
     return min(SILENCE_S, deadline_s, max(_LEAST_SILENCE_S, deadline_s / 2))
 
 
+def _bounds_of_answers(trusted: bool) -> str:
+    """Return gRPC's configuration that bounds the messages of answers; those of replies have a bound of their own."""
+    name = {"service": "arrow.flight.protocol.FlightService", "method": "DoAction"}
+    most = MAX_TRUSTED_BYTES + (1 << 20) if trusted else _MAX_ANSWER_MESSAGE_BYTES
+    return json.dumps({"methodConfig": [{"name": [name], "maxResponseMessageBytes": most}]})
+
+
 def _first_line(error: BaseException) -> str:
     return str(error).split("\n", 1)[0].split(". gRPC client debug context", 1)[0][:300]
 
@@ -390,6 +407,4 @@ def _shown(parts: Any) -> str:
 
 
 def _json(message: dict[str, Any]) -> bytes:
-    import json
-
     return json.dumps(message).encode()

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import time
 import weakref
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -42,6 +44,7 @@ class _State:
         self.usable = True  # in this process
         self.usable_in_child = True
         self.abandoned: list[object] = []
+        self.foreign: frozenset[tuple[str, str]] = frozenset()  # threads of another library's gRPC, such as Ray's
 
 
 _state = _State()
@@ -49,7 +52,21 @@ _state = _State()
 
 def watch(holder: Forkable) -> None:
     """Make sure that a holder's connection is closed before every fork."""
+    look_around()
     _state.holders.add(holder)
+
+
+def look_around() -> None:
+    """Record which threads belong to the gRPC of another library: any that exist before Flight is loaded.
+
+    Ray has a gRPC of its own, in the same process and with the same thread names. What becomes of it in a child is no
+    concern of ours. Threads that such a library starts later cannot be told from ours: a fork waits for them in vain.
+    """
+    if "pyarrow._flight" not in sys.modules and _TASKS.is_dir():
+        try:
+            _state.foreign = frozenset(_named())
+        except OSError:  # one ended meanwhile
+            _state.foreign = frozenset()
 
 
 def grpc_is_usable() -> bool:
@@ -92,11 +109,21 @@ def grpc_threads() -> bool:
         return False
     try:
         before = _count()
-        names = [(task / "comm").read_text() for task in _TASKS.iterdir()]
-        is_whole = before == len(names) == _count()
+        tasks = list(_TASKS.iterdir())
+        found = _named(tasks)
+        is_whole = before == len(tasks) == _count()
     except OSError:  # one ended before its name was read
         return True
-    return not is_whole or any(name.startswith(_GRPC_THREADS) for name in names)
+    return not is_whole or not found <= _state.foreign
+
+
+def _named(tasks: Iterable[Path] | None = None) -> set[tuple[str, str]]:
+    """Return the threads with a name of gRPC's: their number and start time, which no two share."""
+    found = set()
+    for task in _TASKS.iterdir() if tasks is None else tasks:
+        if (task / "comm").read_text().startswith(_GRPC_THREADS):
+            found.add((task.name, (task / "stat").read_text().rpartition(")")[2].split()[19]))
+    return found
 
 
 def _count() -> int:

@@ -165,7 +165,7 @@ def _addresses_of(host: str) -> frozenset[str]:
 
 
 def _connections(addresses: frozenset[str], port: int) -> Iterator[tuple[socket.socket, float]]:
-    """Yield this process's connections to a node, whoever made them, and how long each has been silent."""
+    """Yield all of this process's connections to a node, and how long each has been silent."""
     if not hasattr(socket, "TCP_INFO") or not _OPEN_FILES.is_dir():
         return
     for name in os.listdir(_OPEN_FILES):  # noqa: PTH208 - only names, with as few system calls as possible

@@ -59,8 +59,12 @@ class Opened:
         fields: Fields of a sample, if there are several.
         has_bands: Whether parts of objects can be read instead of whole ones.
         protocol: Version of the protocol that both sides speak.
-        columns_digest: Digest of the further columns, which the fingerprint does not cover; "" if unknown.
-        time_s: The time there when it answered, in seconds since 1970; 0 if unknown.
+        columns_digest: Digest of the further columns, which the fingerprint does not cover; "" if it is not known.
+        state: Digest of names, sizes and times of the listed files: other copies of the same data have another one, and
+            so has the same folder once files have been written again; "" if it is not known.
+        time_s: What the clock showed there when it answered, in seconds since 1970; 0 if it is not known.
+        part: Which part of a larger data set this is, such as 3/8; "" if it is not known to be one.
+        whole: Fingerprint of that larger data set.
         behind: What stands behind a relay; None for a node.
     """
 
@@ -82,7 +86,10 @@ class Opened:
     has_bands: bool = False
     protocol: int = PROTOCOL
     columns_digest: str = ""
+    state: str = ""
     time_s: float = 0.0
+    part: str = ""
+    whole: str = ""
     behind: Behind | None = None
 
     @property
@@ -150,6 +157,10 @@ class Transport(ABC):
             opened: What the node said when the data set was opened.
         """
         return None
+
+    def stamp(self, sample: int) -> str:  # noqa: ARG002 - others need it
+        """Return a text that is another one if a sample was written anew since; "" if not known."""
+        return ""
 
     @abstractmethod
     def close(self) -> None:

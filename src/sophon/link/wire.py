@@ -270,7 +270,7 @@ class Reply:
     reason: str | None = None
     op_s: tuple[float, ...] = ()
     raw_bytes: int = 0
-    size: tuple[int, int] = (0, 0)
+    size: tuple[int, ...] = (0, 0)  # by axis; a value with more than two is told of by whoever decodes it
     first: Cut | None = None  # of a relay's: what its node really made
     relay_s: float = 0.0
     first_bytes: int = 0
@@ -340,12 +340,18 @@ def batch_of(replies: Sequence[Reply], room: Room | None = None, schema: pa.Sche
             pa.array([r.reason for r in replies], pa.string()),
             pa.array([r.op_s for r in replies], pa.list_(pa.float32())),
             pa.array([r.raw_bytes for r in replies], pa.int64()),
-            pa.array([r.size[0] for r in replies], pa.int32()),
-            pa.array([r.size[1] for r in replies], pa.int32()),
+            pa.array([two_of(r.size)[0] for r in replies], pa.int32()),
+            pa.array([two_of(r.size)[1] for r in replies], pa.int32()),
             *more,
         ],
         schema=schema,
     )
+
+
+def two_of(size: tuple[int, ...]) -> tuple[int, int]:
+    """Return a size as there is room for: height and width, or a length and 0; (0, 0) of a value with more axes."""
+    height, width = (*size, 0, 0)[:2] if len(size) <= 2 else (0, 0)
+    return height, width
 
 
 def _payloads(parts: list[Payload], room: Room | None) -> pa.Array:
@@ -511,9 +517,11 @@ def error_from_json(text: str) -> Error:
     kind = getattr(errors, str(message.get("type")), None)
     if not (isinstance(kind, type) and issubclass(kind, Error)):
         kind = errors.TransportError
-    error: Error = kind(f"{message.get('message')}")
+    error: Error = kind(errors.printable(f"{message.get('message')}"))
     there = message.get("traceback")
-    return errors.with_remote_traceback(error, there[-_MAX_TRACEBACK:]) if isinstance(there, str) and there else error
+    if not isinstance(there, str) or not there:
+        return error
+    return errors.with_remote_traceback(error, errors.printable(there[-_MAX_TRACEBACK:]))
 
 
 def parse_json(data: bytes, max_bytes: int = MAX_REQUEST_BYTES) -> dict[str, Any]:

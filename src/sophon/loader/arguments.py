@@ -223,7 +223,7 @@ def workers_kind(workers: Workers, told: TorchArguments, own_code: str) -> str:
     Args:
         workers: Setting given by the user.
         told: Torch's arguments.
-        own_code: What the loader runs of the user's own, in words; "" for nothing.
+        own_code: The user code that the loader runs, in words; "" for none.
     """
     if workers.kind == "threads" and told.multiprocessing_context is not None:
         raise ConfigError("multiprocessing_context: threads are not started that way; leave out this or kind='threads'")

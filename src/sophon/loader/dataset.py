@@ -7,6 +7,7 @@ connection.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from sophon.codec.cut import RAW, Cut
 from sophon.errors import BudgetError, ConfigError, ProtocolError
 from sophon.link.credentials import Credentials
+from sophon.link.discovery import is_found, open_discovery
 from sophon.link.transport import Opened, Transport
 from sophon.loader.account.bad import BadSamples
 from sophon.loader.account.stats import Stats
@@ -30,6 +32,7 @@ from sophon.loader.options import Faults, OnError, Output, Told
 from sophon.loader.planning.asked import Asked
 from sophon.loader.planning.shared import MEASURED, SharedPlanning, shared_array
 from sophon.loader.sources.assignment import BAND, agreed_cut, assignment_for, within
+from sophon.loader.sources.found import FoundSources
 from sophon.loader.sources.joined import JoinedSources
 from sophon.loader.sources.prefix_cache import Cache, CachedTransport, cache_cut, cache_for
 from sophon.loader.sources.samples import Samples
@@ -190,6 +193,7 @@ class RemoteDataset(Dataset[Any]):
             checked: How what nodes send is checked; "" if it is not.
         """
         samples, pipeline, opened = self.samples, self.pipeline, self.opened
+        samples.sources.compare_columns(samples.columns)
         if self.is_cached:
             if policy is not None:
                 raise ConfigError(
@@ -361,9 +365,29 @@ def _sources(
     if isinstance(url, Transport):
         return Sources(_verified([url], faults, digests, pipeline), faults.fallback, pipeline, url.address, deadline_s)
     addresses = addresses_of(url)
+    if any(map(is_found, addresses)):
+        if len(addresses) > 1:
+            raise ConfigError(f"{', '.join(addresses)}: an address that stands for several nodes is given alone")
+        discovery = open_discovery(addresses[0], credentials, deadline_s)
+        connect = _Connecting(credentials, faults, pipeline, digests)
+        return FoundSources(discovery, connect, faults.fallback, pipeline, deadline_s)
     nodes = [transport_to(address, credentials, deadline_s) for address in addresses]
     nodes = _verified(nodes, faults, digests, pipeline)
     return Sources(nodes, faults.fallback, pipeline, ", ".join(addresses), deadline_s)
+
+
+@dataclass(frozen=True)
+class _Connecting:
+    """Returns the way to a node that was found; may be sent to another process."""
+
+    credentials: Credentials
+    faults: Faults
+    pipeline: Pipeline
+    digests: Digests | None
+
+    def __call__(self, address: str) -> Transport:
+        node = transport_to(address, self.credentials, self.faults.deadline_s)
+        return _verified([node], self.faults, self.digests, self.pipeline)[0]
 
 
 def joined(datasets: Sequence[RemoteDataset]) -> RemoteDataset:

@@ -57,7 +57,7 @@ class Joint:
         return tuple(dict.fromkeys(name for name in _leaves(self.sample) if name not in (_IMAGE, LABEL)))
 
     def bound(self, pipeline: Pipeline, opened: Opened) -> tuple[Pipeline, Targets]:
-        """Return the pipeline and the targets for a data set, whose fields say what they are.
+        """Return the pipeline and the targets for a data set, given the kinds of its fields.
 
         Raises:
             ConfigError: The data set lacks a field, or its kind is unknown.

@@ -202,8 +202,8 @@ class DataLoader:
         is_auto = workers.number == "auto"
         kind = workers_kind(workers, told, self._own_code(told))
         if dataset.faults.hedge and workers.number == 0:
-            raise ConfigError("hedge: asking twice needs fetching threads; use num_workers of at least 1")
-        requests = workers.max_requests or MachineConfig.max_requests * samples.sources.nodes
+            raise ConfigError("hedge: asking twice needs threads that fetch; use num_workers of at least 1")
+        requests = workers.max_requests or MachineConfig.max_requests * samples.sources.known_nodes
         self._told = told
         self.num_workers: int = cores_here() if isinstance(workers.number, str) else workers.number
         self.batch_size = told.batch_size if told.batch_sampler is None else None

@@ -46,10 +46,10 @@ class Given:
 
 
 class TargetOf:
-    """Finds the target of a sample that is not an integer, and does to it what the object does.
+    """Finds a target that is not an integer, and applies the object's target_transform.
 
     Args:
-        targets: By the number that stands for each of them.
+        targets: The targets, indexed by label.
         then: The target_transform of the object or of the loader.
     """
 

@@ -34,7 +34,7 @@ class Faults:
     """What to do when storage nodes are late or do not answer.
 
     Args:
-        deadline_s: How long nothing may come before an error is raised.
+        deadline_s: Seconds without any answer before an error is raised.
         hedge: Repeat a late request, at another node if there is one: after this many seconds of silence, or True to
             learn the time from other requests.
         fallback: Path of the same files, which are read directly while no storage node answers.

@@ -121,9 +121,10 @@ cdef extern from *:
         return x;
     }
 
-    /* Returns how many pixels are done: all but the last few. */
+    /* Returns how many pixels are done: all but the last few. Mirrored, the first pixel is written last. */
     SOPHON_AVX2 static size_t sophon_separate_wide(const uint8_t *in, uint8_t *red, uint8_t *green, uint8_t *blue,
-                                                   size_t count) {
+                                                   size_t count, int mirrored) {
+        const __m128i back = _mm_setr_epi8(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
         /* In each half: four pixels, their reds first, then greens and blues. */
         const __m256i gather = _mm256_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15, 0, 4, 8, 12, 1, 5, 9,
                                                 13, 2, 6, 10, 14, 3, 7, 11, 15);
@@ -134,16 +135,24 @@ cdef extern from *:
             const __m256i a = _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(_mm256_loadu_si256(p), gather), order);
             const __m256i b = _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(_mm256_loadu_si256(p + 1), gather), order);
             const __m256i low = _mm256_unpacklo_epi64(a, b), high = _mm256_unpackhi_epi64(a, b);
-            _mm_storeu_si128((__m128i *)(red + i), _mm256_castsi256_si128(low));
-            _mm_storeu_si128((__m128i *)(green + i), _mm256_castsi256_si128(high));
-            _mm_storeu_si128((__m128i *)(blue + i), _mm256_extracti128_si256(low, 1));
+            __m128i r = _mm256_castsi256_si128(low), g = _mm256_castsi256_si128(high);
+            __m128i u = _mm256_extracti128_si256(low, 1);
+            const size_t at = mirrored ? count - 16 - i : i;
+            if (mirrored) {
+                r = _mm_shuffle_epi8(r, back);
+                g = _mm_shuffle_epi8(g, back);
+                u = _mm_shuffle_epi8(u, back);
+            }
+            _mm_storeu_si128((__m128i *)(red + at), r);
+            _mm_storeu_si128((__m128i *)(green + at), g);
+            _mm_storeu_si128((__m128i *)(blue + at), u);
         }
         return i;
     }
     #else
     static int sophon_wide(void) { return 0; }
-    static size_t sophon_separate_wide(const uint8_t *in, uint8_t *red, uint8_t *green, uint8_t *blue,
-                                       size_t count) { return 0; }
+    static size_t sophon_separate_wide(const uint8_t *in, uint8_t *red, uint8_t *green, uint8_t *blue, size_t count,
+                                       int mirrored) { return 0; }
     static void sophon_across_wide(const uint8_t *in, size_t stride, uint8_t *out, size_t out_stride, int width,
                                    const int32_t *first, const int32_t *count, const int32_t *weights, int taps) {}
     static size_t sophon_down_wide(const uint8_t *in, size_t stride, uint8_t *out, size_t bytes, int count,
@@ -157,7 +166,7 @@ cdef extern from *:
     void sophon_across_wide(const uint8_t *, size_t, uint8_t *, size_t, int, const int32_t *, const int32_t *,
                             const int32_t *, int) noexcept nogil
     size_t sophon_down_wide(const uint8_t *, size_t, uint8_t *, size_t, int, const int32_t *) noexcept nogil
-    size_t sophon_separate_wide(const uint8_t *, uint8_t *, uint8_t *, uint8_t *, size_t) noexcept nogil
+    size_t sophon_separate_wide(const uint8_t *, uint8_t *, uint8_t *, uint8_t *, size_t, int) noexcept nogil
 
 
 cdef struct Weights:
@@ -304,24 +313,17 @@ cdef void plane_rows(const uint8_t *source, size_t stride, uint8_t *out, Py_ssiz
     cdef uint8_t *green = out + rows * width
     cdef uint8_t *blue = out + 2 * rows * width
     cdef const uint8_t *p
-    cdef Py_ssize_t x, y
+    cdef Py_ssize_t x, y, to
     cdef int wide = sophon_wide()
     for y in range(rows):
         p = source + (rows - 1 - y if flip_y else y) * stride
-        if flip_x:
-            p += 4 * (width - 1)
-            for x in range(width):
-                red[x] = p[0]
-                green[x] = p[1]
-                blue[x] = p[2]
-                p -= 4
-        else:
-            x = sophon_separate_wide(p, red, green, blue, width) if wide else 0
-            while x < width:
-                red[x] = p[4 * x]
-                green[x] = p[4 * x + 1]
-                blue[x] = p[4 * x + 2]
-                x += 1
+        x = <Py_ssize_t>sophon_separate_wide(p, red, green, blue, width, flip_x) if wide else 0
+        while x < width:
+            to = width - 1 - x if flip_x else x
+            red[to] = p[4 * x]
+            green[to] = p[4 * x + 1]
+            blue[to] = p[4 * x + 2]
+            x += 1
         red += width
         green += width
         blue += width

@@ -26,6 +26,7 @@ from PIL import Image
 from sophon.errors import ConfigError, OpError
 from sophon.pipeline.code import LIBRARIES, digest, is_altered, label
 from sophon.pipeline.op import Json, Op
+from sophon.pipeline.part import Signal
 from sophon.pipeline.rng import Rng
 from sophon.pipeline.seeding import seeded
 from sophon.pipeline.spec import OBJECT, Kind, Spec, Value, ViewSet, arranged
@@ -128,6 +129,9 @@ class Call(Op):
         torch: Any = sys.modules.get("torch")  # already loaded by any callable that wants tensors
         if isinstance(value, ViewSet):
             return arranged(value.container, list(map(self.met, value.values)))
+        if isinstance(value, Signal):
+            value.require_whole()
+            value = value.array
         return self.form.tensor(value, torch) if torch is not None and isinstance(value, np.ndarray) else value
 
     def apply(self, value: Value, params: int) -> Value:

@@ -24,11 +24,20 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-LIBRARIES = ("torchvision", "timm", "albumentations", "torch", "kornia")  # classes of these packages are not user code
-# Code of these packages is identified by name alone: releases change, and reading their files is slow.
+LIBRARIES = (
+    "torchvision",
+    "torchaudio",
+    "timm",
+    "albumentations",
+    "torch",
+    "kornia",
+)  # whose classes are not the user's own code
+# Whose code is told apart by its name alone: their releases change, and to read their files takes long.
 _BY_NAME = frozenset((*LIBRARIES, "PIL", "numpy", "scipy", "cv2", "albucore", "sophon", *sys.stdlib_module_names))
-# Attributes of a torch module that hold settings.
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_BUILT_ON = ("torch", "dataclasses", "abc")
+# Whose functions are made out of others, by decorators.
+_MAKERS = frozenset((*_BUILT_ON, "typing_extensions", "pydantic", *sys.stdlib_module_names)) - {"__main__"}
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")  # attributes of a torch module
 _MAX_VALUES = 5_000
 _MAX_DEPTH = 100
 _MAX_ELEMENTS = 1 << 16
@@ -59,14 +68,23 @@ def is_altered(transform: Any) -> bool:
     held = getattr(transform, "__dict__", {})
     if any(held.get(hooks) for hooks in _HOOKS) or any(callable(getattr(cls, name, None)) for name in held):
         return True
-    library = cls.__module__.partition(".")[0]
-    methods = (getattr(found, "__func__", found) for found in vars(cls).values())
-    return any(inspect.isfunction(found) and not _is_of(found, library) for found in methods)
+    for owner in cls.__mro__:
+        library = owner.__module__.partition(".")[0]
+        if library not in LIBRARIES:
+            continue
+        methods = (getattr(found, "__func__", found) for found in vars(owner).values())
+        if any(inspect.isfunction(found) and not _is_of(found, library) for found in methods):
+            return True
+    return False
 
 
 def _is_of(function: types.FunctionType, library: str) -> bool:
-    """Return whether a function comes from a library or from a package the library is built on."""
-    return str(function.__module__).partition(".")[0] in (library, "torch", "dataclasses", "abc")
+    """Return whether a function is written in a library, or made by what it is built on.
+
+    What it says of its module is not enough: `functools.wraps` copies that of the function that was replaced.
+    """
+    said, found = str(function.__module__), str(function.__globals__.get("__name__"))
+    return said.partition(".")[0] in (library, *_BUILT_ON) and found.partition(".")[0] in (library, *_MAKERS)
 
 
 def _name(owner: Any) -> str:
@@ -246,5 +264,7 @@ def _source(owner: Any) -> str:
             methods = vars(owner).values() if isinstance(owner, type) else (owner,)
             found = " ".join(_compiled(getattr(method, "__code__", None)) for method in methods)
             return found.strip()
+        if found.count("lambda") > 1 and getattr(owner, "__name__", "") == "<lambda>":
+            found += _compiled(owner.__code__)  # the source is that of the whole line, whichever of them is meant
         _sources[owner] = found
     return found

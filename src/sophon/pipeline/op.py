@@ -10,6 +10,8 @@ If an op is inconsistent with the following, it is a bug:
 - `draw` uses the given `Rng` and the input's spec, never the pixels, so that the parameters of any future epoch can be
   known before the picture is decoded. An op without randomness does not define it. An op that `looks` also uses the
   boxes of objects, which the caller has put into the spec; `placed` says where they are after an op.
+- The first op of a pipeline is a `Decoder`, one for each kind of data: pictures, sound, volumes. Its result has axes,
+  and a box is an interval on each of them (`part.Box`).
 - `apply` is a pure function of (value, params), gives the same bits on every machine, and never changes its input. It
   raises on a value of a kind other than `takes`; no op passes on a value it does not understand (`Pipeline.run` checks
   that too).
@@ -29,7 +31,7 @@ from typing import Any, ClassVar, TypeAlias
 from sophon.errors import ConfigError
 from sophon.pipeline.part import Box
 from sophon.pipeline.rng import Key, Rng
-from sophon.pipeline.spec import Kind, Objects, Spec, Value
+from sophon.pipeline.spec import SIGNALS, Kind, Objects, Spec, Value
 from sophon.pipeline.streams import Boxes, Sizes, Streams
 
 Params: TypeAlias = Any
@@ -171,6 +173,31 @@ class Op:
             )
 
 
+@dataclasses.dataclass(frozen=True)
+class Decoder(Op):
+    """The op that a pipeline begins with: from the bytes of a file to a value with axes."""
+
+    takes: ClassVar[Kind] = Kind.ENCODED
+    data: ClassVar[str]  # kind of field that it is for, as in `store.fields`: decides about windows and costs
+
+    @property
+    def gives_parts(self) -> bool:
+        """Whether a part of what it gives may be made without the rest, where the ops after it need no more."""
+        return True
+
+    def sized(self, sizes: Sequence[int]) -> Spec:
+        """Return the spec of what it gives for a file of this size along each axis, as far as that is known."""
+        raise NotImplementedError
+
+    def specimen(self) -> bytes:
+        """Return a small file made from nothing, which all it can do is tried on (`pipeline.probe`)."""
+        raise NotImplementedError
+
+    def within(self, most: int) -> Decoder:  # noqa: ARG002 - part of the contract
+        """Return the op that refuses values of more elements than this, as well as those that it refuses already."""
+        return self
+
+
 class _Last(threading.local):
     """What was drawn last in a thread, and for what."""
 
@@ -218,4 +245,8 @@ def _remedy(takes: Kind, found: Kind) -> str:
         return "put it first, where it gets the bytes of the file"
     if found is Kind.ENCODED:
         return "begin the pipeline with Decode()"
+    if found in SIGNALS or takes in SIGNALS:
+        return (
+            f"there are other ops for {found.value}" if found in SIGNALS else f"begin with a decoder for {takes.value}"
+        )
     return "put it after ToTensor()" if takes is Kind.TENSOR else "put it before the op that makes a tensor"

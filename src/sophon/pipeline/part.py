@@ -1,34 +1,45 @@
-"""Part and Canvas: as much of a picture as the next ops need.
+"""Part, Canvas and Signal: as much of a value as the next ops need.
+
+A *box* is an interval per axis of a value: where each begins, then how long each is. A picture has two axes: its boxes
+are (top, left, height, width). Sound has one: (start, length). A volume has three. Channels are no axis.
 
 An op that crops needs only a box of its input, and which one is known from the picture's size and the op's parameters,
 before anything is decoded. `region.needed_box` follows that through the ops between Decode and the crop; a decoder that
 decodes only that box passes a `Part` to the pipeline, which continues with the same bits.
 
-An op that resizes, or that works on tensors whose bits may depend on their memory layout, needs a value of the full
-size. It gets a `Canvas`: the part in its place, surrounded by meaningless pixels. Both know which box is valid, and
-refuse access to anything else.
+An op that resizes, or that works on tensors whose bits may depend on how they lie in memory, needs a value of the full
+size. It gets a `Canvas`: the part in its place, and nothing of meaning around it. Both know which box of them is true,
+and refuse to give anything else.
+
+Sound and volumes are arrays whatever the ops need of them, so that one class, `Signal`, is both the whole and a part.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
 from PIL import Image
 
 from sophon.errors import OpError
 
-Box: TypeAlias = tuple[int, int, int, int]  # top, left, height, width, in torchvision's order
+Box: TypeAlias = tuple[int, ...]  # starts of all axes, then lengths; of a picture top, left, height and width
 
 
 def holds(outer: Box, inner: Box) -> bool:
     """Return whether one box lies inside another."""
-    return (
-        outer[0] <= inner[0]
-        and outer[1] <= inner[1]
-        and inner[0] + inner[2] <= outer[0] + outer[2]
-        and inner[1] + inner[3] <= outer[1] + outer[3]
+    axes = len(outer) // 2
+    return all(
+        outer[axis] <= inner[axis] and inner[axis] + inner[axes + axis] <= outer[axis] + outer[axes + axis]
+        for axis in range(axes)
     )
+
+
+def count_of(box: Box) -> int:
+    """Return how many pixels, or other elements, a box has."""
+    return math.prod(box[len(box) // 2 :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +94,59 @@ class Canvas:
             raise missing(box)
 
 
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Numbers along axes, with channels: sound, a volume; all of it, or a piece and where that lies in the whole.
+
+    Args:
+        array: The numbers: (channels, …), then one dimension for each axis.
+        kind: What it is: the value of a `spec.Kind`, "audio" or "volume".
+        scale: What a step along each axis is: of sound the samples per second, of a volume the spacing in mm.
+        starts: Where the piece begins in the whole, by axis.
+        sizes: Size of the whole, by axis; empty where the array is the whole.
+    """
+
+    array: np.ndarray[Any, np.dtype[Any]]
+    kind: str
+    scale: tuple[float, ...] = ()
+    starts: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
+
+    @property
+    def whole_sizes(self) -> tuple[int, ...]:
+        """Size of the whole, by axis."""
+        return self.sizes or self.array.shape[1:]
+
+    @property
+    def box(self) -> Box:
+        """Where the piece lies; the box of the whole, where it is that."""
+        return (*(self.starts or (0,) * (self.array.ndim - 1)), *self.array.shape[1:])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array."""
+        return int(self.array.nbytes)
+
+    def piece(self, box: Box) -> np.ndarray[Any, np.dtype[Any]]:
+        """Return a box of the whole, which must lie inside this piece; a view."""
+        if not holds(self.box, box):
+            raise missing(box)
+        axes = len(box) // 2
+        starts = self.starts or (0,) * axes
+        bounds = zip(starts, box[:axes], box[axes:], strict=True)
+        return self.array[(slice(None), *(slice(at - start, at - start + length) for start, at, length in bounds))]
+
+    def require_whole(self) -> None:
+        """Raise unless this is the whole."""
+        if self.array.shape[1:] != self.whole_sizes:
+            raise missing(None)
+
+
 def missing(box: Box | None) -> OpError:
     """Return the error for a box that was not decoded."""
     if box is None:
-        return OpError("the whole picture is needed, but only a part of it was decoded.")
-    top, left, height, width = box
-    return OpError(f"a box of {width}×{height} at ({left}, {top}) is not in the part that was decoded.")
+        return OpError("all of it is needed, and only a part of it was decoded.")
+    axes = len(box) // 2
+    sides = "×".join(map(str, reversed(box[axes:])))
+    start = ", ".join(map(str, reversed(box[:axes])))
+    return OpError(f"a box of {sides} at ({start}) is not in the part that was decoded.")

@@ -22,11 +22,13 @@ from sophon.pipeline.ops.tensor import Tensor
 from sophon.pipeline.region import first_crop
 from sophon.pipeline.registry import MOST_STEPS, check_bounds, op_from_spec
 from sophon.pipeline.rng import Key, Rng
-from sophon.pipeline.spec import ENCODED, Kind, Spec, Value, spec_of
+from sophon.pipeline.spec import ENCODED, SIGNALS, Kind, Spec, Value, spec_of
 from sophon.pipeline.trace import Trace
 from sophon.pipeline.translation import ops_from_transform
+from sophon.pipeline.translation.torchaudio import op_for
 
 _BOXES = "boxes"  # kind of field, as in `store.fields`
+_ARRAYS = (Kind.TENSOR, Kind.VIEWS, *SIGNALS)  # what users see tensors of
 _FORMAT = 1  # version of the JSON form
 _LONGEST_WORDS = 400  # characters: twice what a recipe of ten ops has
 _MAX_JSON_BYTES = 1 << 16  # a recipe is a few hundred bytes
@@ -39,8 +41,9 @@ class Pipeline:
     afterwards, and its fingerprint names it on both sides of the link.
 
     Args:
-        ops: Ops in order, the first one taking encoded bytes (`Decode`). A callable that is not an op becomes a `Call`:
-            it stays on the trainer, and so does everything after it. `Views` become several ops, one for each stage.
+        ops: Ops in order, the first one taking encoded bytes: `Decode`, or the decoder of another kind of data. A
+            callable that is not an op becomes a `Call`: it stays on the trainer, and so does everything after it.
+            `Views` become several ops, one for each stage.
         fields: Name and kind of each further field that accompanies the picture: masks, boxes. The payload of such a
             sample holds all of them (`codec.targets`); only the trainer processes them.
 
@@ -84,6 +87,8 @@ class Pipeline:
         specs = [ENCODED]
         for position, op in enumerate(told):
             try:
+                if isinstance(op, Call):
+                    op = op_for(op.function, specs[-1]) or op  # noqa: PLW2901 - what it is at this place
                 for stage in op.divided(specs[-1]) if isinstance(op, Views) else (op,):
                     specs.append(stage.output(specs[-1]))
                     found.append(stage)
@@ -160,7 +165,7 @@ class Pipeline:
             spec = spec_of(value)
             at = position
             try:
-                by_op = self.specs[position].kind in (Kind.TENSOR, Kind.VIEWS)
+                by_op = self.specs[position].kind in _ARRAYS
                 value = met(self.ops[position], value, spec, by_op=by_op)
                 for at in range(position, after):
                     op = self.ops[at]

@@ -80,7 +80,7 @@ def crop_and_resize(picture: Image.Image, box: PillowBox, size: tuple[int, int])
 def write_planes(
     picture: Image.Image,
     box: PillowBox,
-    out: Bytes | Floats,
+    out: np.ndarray[Any, np.dtype[Any]],
     table: Floats | None = None,
     flips: tuple[bool, bool] = (False, False),
 ) -> bool:

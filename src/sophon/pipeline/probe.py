@@ -1,7 +1,7 @@
-"""Checks that two machines give the same bits, by digests of what a pipeline makes of a built-in picture.
+"""Do two machines give the same bits? Each runs the pipeline on a built-in file, and they compare digests.
 
-Comparing versions is not enough: a patched Pillow, another libjpeg or another processor may round differently. What
-counts is the result of this pipeline's own ops, with their parameters, on a real picture.
+Versions alone do not tell: a patched Pillow, another libjpeg or another processor may round otherwise. What counts is
+what the ops of this very pipeline, with its own parameters, make of a real picture, or of another file of their kind.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ import io
 import json
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib import resources
 
 import numpy as np
 from PIL import Image, features
 from PIL import __version__ as pillow_version
 
 from sophon.errors import OpError
-from sophon.pipeline.ops.decode import AS_THEY_ARE, Decode
+from sophon.pipeline.op import Decoder
+from sophon.pipeline.ops.decode import Decode, built_in
 from sophon.pipeline.ops.picture import INTERPOLATIONS
+from sophon.pipeline.part import Signal
 from sophon.pipeline.pipeline import Pipeline
 from sophon.pipeline.rng import Key
 from sophon.pipeline.spec import Spec, Value, ViewSet, image
@@ -30,30 +31,9 @@ _TARGET = (31, 23)
 _PASSES = 4  # random ops are applied in some passes and not in others
 
 
-@cache
 def picture() -> bytes:
-    """Return the built-in picture: edges, gradients, noise and pure colours; 320×240, baseline JPEG, 4:2:0 chroma."""
-    return resources.files("sophon.pipeline").joinpath("probe.jpg").read_bytes()
-
-
-def _picture_for(pipeline: Pipeline) -> bytes:
-    """Return the built-in picture, or a generated one for a pipeline that only takes files in other modes."""
-    decode = pipeline.ops[0]
-    return _numbers(decode.mode) if isinstance(decode, Decode) and decode.mode in AS_THEY_ARE else picture()
-
-
-@cache
-def _numbers(mode: str) -> bytes:
-    """Return a PNG file of 320×240 numbers: class ids with a palette, or 16-bit numbers."""
-    y, x = np.mgrid[:240, :320]
-    if mode == "P":
-        made = Image.fromarray(((x // 9 * 7 + y // 5 * 3) % 256).astype(np.uint8)).convert("P")
-        made.putpalette(bytes(number * 37 % 256 for number in range(768)))
-    else:
-        made = Image.fromarray(((x * 211 + y * 977) % 65536).astype(np.uint16))
-    out = io.BytesIO()
-    made.save(out, "PNG")
-    return out.getvalue()
+    """Return the built-in picture."""
+    return built_in()
 
 
 def digests(pipeline: Pipeline) -> list[str]:
@@ -66,8 +46,9 @@ def digests(pipeline: Pipeline) -> list[str]:
 
 
 def each_digest(pipeline: Pipeline) -> Iterator[str]:
-    """Yield the digests one by one, so that those before an op that crashes the process are known."""
-    values: list[Value] = [_picture_for(pipeline)] * _PASSES
+    """Yield the same one by one, for who wants to know those before an op that takes the whole process down."""
+    first = pipeline.ops[0]
+    values: list[Value] = [first.specimen() if isinstance(first, Decoder) else picture()] * _PASSES
     sight = _sight() if pipeline.looks else None
     for k in range(pipeline.portable):
         hasher = hashlib.sha256()
@@ -77,7 +58,7 @@ def each_digest(pipeline: Pipeline) -> Iterator[str]:
             return
         for value in values:
             hasher.update(bits_of(value))
-        if k > 0:
+        if k > 0 and isinstance(first, Decode):
             hasher.update(_resampling())
         yield hasher.hexdigest()[:16]
 
@@ -104,14 +85,17 @@ def _resampling() -> bytes:
 
 
 def bits_of(value: Value) -> bytes:
-    """Return all bits of a picture or an array, with its mode or dtype and its shape; for views, the bits of each."""
+    """Return all bits of a picture, array or signal, with its mode or dtype and its shape; of views, those of each."""
     if isinstance(value, Image.Image):
         return f"{value.mode}{value.size}".encode() + value.tobytes()
     if isinstance(value, ViewSet):
         parts = [bits_of(view) for view in value.values]
         return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+    scale = ""
+    if isinstance(value, Signal):
+        value, scale = value.array, str(value.scale)
     array = np.ascontiguousarray(value)
-    return f"{array.dtype}{array.shape}".encode() + array.tobytes()
+    return f"{array.dtype}{array.shape}{scale}".encode() + array.tobytes()
 
 
 def digest_of(found: Mapping[str, str]) -> str:

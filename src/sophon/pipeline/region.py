@@ -1,4 +1,4 @@
-"""Which box of a picture the ops after Decode need."""
+"""Which box of a picture, or of another value with axes, the ops after the decoder need."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from sophon.pipeline.op import Op, Params, drawn, first_crop_of
-from sophon.pipeline.ops.decode import Decode
+from sophon.pipeline.op import Decoder, Op, Params, drawn, first_crop_of
 from sophon.pipeline.part import Box
 from sophon.pipeline.rng import Key
-from sophon.pipeline.spec import Spec, image
+from sophon.pipeline.spec import Spec
 from sophon.pipeline.streams import Boxes, Sizes, Streams, whole
 
 if TYPE_CHECKING:  # a pipeline asks here how much of itself a storage node has to know
@@ -19,8 +18,8 @@ if TYPE_CHECKING:  # a pipeline asks here how much of itself a storage node has 
 
 
 def first_crop(ops: Sequence[Op]) -> int | None:
-    """Return the position of the first op that crops, if all ops between Decode and it can work on a part."""
-    if not isinstance(ops[0], Decode) or ops[0].mode not in ("RGB", "L"):
+    """Return the position of the first op that crops, if those between it and the decoder let a part pass."""
+    if not isinstance(ops[0], Decoder) or not ops[0].gives_parts:
         return None
     after = first_crop_of(ops[1:])
     return None if after is None else after + 1
@@ -33,15 +32,26 @@ def can_crop_early(pipeline: Pipeline, stop: int | None = None) -> bool:
 
 
 def needed_box(pipeline: Pipeline, key: Key, height: int, width: int, stop: int | None = None) -> Box | None:
-    """Return the box of a picture of this size that ops[:stop] need in one pass, or None if they need all of it.
-
-    If they end before the crop, their result is the whole picture. Random parameters depend only on the key, the data
-    that comes with it and the picture's size, so nothing has to be decoded.
-    """
+    """Return what `needed_region` does, for a picture of this size."""
     decode = pipeline.ops[0]
-    if not isinstance(decode, Decode) or pipeline.crop is None:
+    return needed_region(pipeline, key, decode.sized((height, width)), stop) if isinstance(decode, Decoder) else None
+
+
+def needed_region(pipeline: Pipeline, key: Key, spec: Spec, stop: int | None = None) -> Box | None:
+    """Return the box of a decoded value that ops[:stop] need in one pass, or None if they need all of it.
+
+    Where they end before the crop, what they give is the whole. Random parameters depend on the key, what comes
+    with it and the spec alone, so nothing has to be decoded for this.
+
+    Args:
+        pipeline: What is done to the value.
+        key: Which sample, of which epoch.
+        spec: Of what the decoder gives for this sample, all sizes known.
+        stop: After the last op; by default all.
+    """
+    if pipeline.crop is None:
         return None
-    spec = image(height, width, len(decode.mode)).with_objects(None if key.sight is None else key.sight.objects)
+    spec = spec.with_objects(None if key.sight is None else key.sight.objects)
     passed: list[tuple[Op, Spec, Params]] = []
     for position, op in enumerate(pipeline.ops[1:stop], start=1):
         params = drawn(op, key, position, spec) if op.random else None
@@ -62,17 +72,17 @@ def needed_box(pipeline: Pipeline, key: Key, height: int, width: int, stop: int 
 def needed_boxes(
     pipeline: Pipeline, seed: int, epochs: int | NDArray[Any], samples: NDArray[Any], sizes: Sizes
 ) -> Boxes | None:
-    """Return `needed_box` for many samples at once, with the whole picture where it is None.
+    """Return what `needed_box` says of many samples, the whole where it is None.
 
     Args:
         pipeline: The pipeline of the samples.
         seed: Seed of the run.
         epochs: One for all, or one for each sample.
-        samples: Indexes of the samples.
-        sizes: Heights and widths of their pictures.
+        samples: Which ones.
+        sizes: Sizes of what the decoder gives for them, by axis.
 
     Returns:
-        The boxes; None if one of the ops can only be asked about one picture at a time.
+        The boxes; None if an op on the way has to be asked about one sample after the other.
     """
     crop = pipeline.crop
     if crop is None:

@@ -11,14 +11,17 @@ kind                  the value at run time                      shape
                       unless the spec says another one
 ``Kind.TENSOR``       C-contiguous ``numpy.ndarray``; after a    ``(channels, height, width)``
                       trainer-only step a ``torch.Tensor``
+``Kind.AUDIO``        `Signal`: sound                            ``(channels, samples)``
+``Kind.VOLUME``       `Signal`: a volume                         ``(channels, depth, height, width)``
 ``Kind.VIEWS``        `ViewSet`: several values of one sample    ``(views,)``
 ``Kind.OBJECT``       whatever a trainer-only callable returned  ``()``
 ====================  =========================================  =======================
 
-A dimension that is not known yet is None. Pictures are normally in mode RGB or L, depending on the number of channels;
-`mode` names any other mode (`MODES`), which few ops take: see `Op.modes`. The spec of views holds the spec of each view
-in `views`; its dtype is the container that users get (`arranged`). For a picture whose sample has boxes, `objects`
-holds their positions, for ops whose draws depend on them (`Op.looks`).
+A dimension that is not known yet is None. Pictures are in mode RGB or L as a rule, by the number of channels; `mode`
+names any other one (`MODES`). Few ops take those: see `Op.modes`. The spec of views has the spec of each in `views`,
+and as its dtype what users see them in (`arranged`). Of a picture whose sample has boxes, `objects` says where
+those lie in it, for ops that draw by them (`Op.looks`). Of sound and volumes, `scale` is what a step along each axis
+is, in samples per second or mm, where that is known beforehand.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ import numpy as np
 from PIL import Image
 
 from sophon.errors import ConfigError
-from sophon.pipeline.part import Canvas, Part
+from sophon.pipeline.part import Canvas, Part, Signal
 
 Value: TypeAlias = Any
 Shape: TypeAlias = tuple[int | None, ...]
@@ -65,8 +68,14 @@ class Kind(Enum):
     ENCODED = "encoded"
     IMAGE = "image"
     TENSOR = "tensor"
+    AUDIO = "audio"
+    VOLUME = "volume"
     VIEWS = "views"
     OBJECT = "object"
+
+
+SIGNALS: Final = (Kind.AUDIO, Kind.VOLUME)
+"""Kinds of which the value is a `Signal`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +90,8 @@ class Spec:
     dtype: str = "uint8"
     mode: str = ""
     views: tuple[Spec, ...] = ()
-    objects: Objects | None = field(default=None, compare=False, repr=False)  # not part of the identity of a spec
+    objects: Objects | None = field(default=None, compare=False, repr=False)  # no part of what a value is
+    scale: tuple[float, ...] = ()
 
     @property
     def height(self) -> int:
@@ -97,6 +107,11 @@ class Spec:
     def channels(self) -> int | None:
         """Number of channels of an image or tensor."""
         return self.shape[2 if self.kind is Kind.IMAGE else 0]
+
+    @property
+    def sizes(self) -> Shape:
+        """Size along each axis: what is left without the channels."""
+        return self.shape[:2] if self.kind is Kind.IMAGE else self.shape[1:]
 
     @property
     def size_bytes(self) -> int:
@@ -173,6 +188,9 @@ def spec_of(value: Value) -> Spec:  # noqa: PLR0911 - one line per kind
         return Spec(Kind.VIEWS, (len(views),), value.container, views=views)
     if isinstance(value, np.ndarray):
         return Spec(Kind.TENSOR, value.shape, value.dtype.name)
+    if isinstance(value, Signal):
+        shape = (value.array.shape[0], *value.whole_sizes)
+        return Spec(Kind(value.kind), shape, value.array.dtype.name, scale=value.scale)
     if isinstance(value, bytes | bytearray | memoryview):
         return Spec(Kind.ENCODED, (len(value),))
     torch: Any = sys.modules.get("torch")  # if torch is not loaded, there can be no tensor

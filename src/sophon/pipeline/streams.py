@@ -16,10 +16,10 @@ from sophon.pipeline import portable
 from sophon.pipeline.rng import position_inside
 
 Numbers: TypeAlias = NDArray[np.int64]
-Sizes: TypeAlias = tuple[Numbers, Numbers]
-"""Heights and widths of many pictures."""
-Boxes: TypeAlias = tuple[Numbers, Numbers, Numbers, Numbers]
-"""Tops, lefts, heights and widths, as in `Box`."""
+Sizes: TypeAlias = tuple[Numbers, ...]
+"""Sizes of many values, by axis: heights and widths of pictures."""
+Boxes: TypeAlias = tuple[Numbers, ...]
+"""Starts of all axes, then lengths, as in `Box`: tops, lefts, heights and widths."""
 Words: TypeAlias = NDArray[np.uint64]
 
 # Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011): multipliers, key increments, rounds.
@@ -85,15 +85,13 @@ class Streams:
 
 
 def whole(sizes: Sizes) -> Boxes:
-    """Return the boxes of whole pictures."""
-    heights, widths = sizes
-    return np.zeros_like(heights), np.zeros_like(widths), heights, widths
+    """Return the boxes of whole pictures, or of other values."""
+    return (*map(np.zeros_like, sizes), *sizes)
 
 
 def where(is_so: NDArray[np.bool_], boxes: Boxes, others: Boxes) -> Boxes:
-    """Return boxes from the first set where a condition holds, and from the second elsewhere."""
-    top, left, height, width = (np.where(is_so, one, other) for one, other in zip(boxes, others, strict=True))
-    return top, left, height, width
+    """Return the first boxes where something is so, and the others elsewhere."""
+    return tuple(np.where(is_so, one, other) for one, other in zip(boxes, others, strict=True))
 
 
 def _one(number: int) -> Words:

@@ -6,6 +6,7 @@ separately.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from sophon.pipeline.part import Part
+from sophon.pipeline.part import Part, Signal
 from sophon.pipeline.spec import Value, ViewSet
 
 
@@ -26,8 +27,8 @@ class Trace:
     Attributes:
         codec_s: CPU seconds of the codec.
         op_s: CPU seconds of each op, by the thread's clock.
-        op_bytes: Size in bytes of each op's result.
-        size: Height and width of the decoded picture, (0, 0) if there was none.
+        op_bytes: Bytes of what each op gave.
+        size: Size of the decoded value along each axis, of a picture height and width; (0, 0) if there was none.
         windowable: Whether a part of the file could be decoded on its own; None if that was not tried.
         own_s: Wall-clock seconds of the trainer-only steps, which may wait as well as compute.
     """
@@ -38,7 +39,7 @@ class Trace:
         self.codec_s = 0.0
         self.op_s = [0.0] * ops
         self.op_bytes = [0] * ops
-        self.size = (0, 0)
+        self.size: tuple[int, ...] = (0, 0)
         self.windowable: bool | None = None
         self.own_s = 0.0
         self._last_s = time.thread_time()
@@ -52,7 +53,7 @@ class Trace:
         """Return the trace that JSON values describe."""
         made = cls(len(said[1]))
         made.codec_s, made.op_s, made.op_bytes, size, made.windowable, made.own_s = said
-        made.size = (size[0], size[1])
+        made.size = tuple(size)
         return made
 
     def coded(self) -> None:
@@ -84,9 +85,11 @@ class Trace:
         self.size = _size(value)
 
 
-def _size(value: Value) -> tuple[int, int]:
+def _size(value: Value) -> tuple[int, ...]:
     if isinstance(value, Part | Image.Image):
         return value.height, value.width
+    if isinstance(value, Signal):
+        return value.whole_sizes
     return 0, 0
 
 
@@ -97,4 +100,6 @@ def _size_bytes(value: Value) -> int:
         return value.height * value.width * len(value.getbands())
     if isinstance(value, Part):
         return value.height * value.width * len(value.picture.getbands())
+    if isinstance(value, Signal):
+        return int(value.array.shape[0] * math.prod(value.whole_sizes) * value.array.itemsize)
     return len(value) if isinstance(value, bytes | memoryview) else 0

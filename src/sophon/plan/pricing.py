@@ -170,7 +170,7 @@ class Priced:
     Args:
         cut: The route of every sample.
         times: Seconds of every resource.
-        value: Σ of the cheapest prices: no plan costs less under these prices. Less a little for rounding.
+        value: Σ of the cheapest prices: no plan costs less under these prices. Slightly reduced, to allow for rounding.
         prices: The prices on the resources.
     """
 

@@ -69,7 +69,7 @@ class Goal:
         return needs
 
     def of_part(self, part: float) -> Goal:
-        """Return the goal of a part of the samples that takes this part of everything."""
+        """Return the goal scaled to a share of the samples."""
         return Goal(self.base * part, self.slope)
 
     def bound(self, plan: Priced) -> float:

@@ -318,6 +318,13 @@ class Resources:
         before |= zip(OVERHEADS, self.overheads, strict=True)
         return Resources(nodes=self.nodes, **{**before, **named})
 
+    def without_nodes(self) -> Resources:
+        """Return the same resources without those of single nodes."""
+        if not self.nodes:
+            return self
+        overheads: dict[str, Any] = dict(zip(OVERHEADS, self.overheads, strict=True))
+        return Resources(*self.rates, **overheads)
+
     def rows(self) -> Iterator[Resource]:
         """Yield each resource whose rate is known, in the order of the table, then node by node."""
         for kind, rate in zip(KINDS, self.rates, strict=True):

@@ -1,9 +1,9 @@
 """Rounds a mixture of plans to one plan, with almost no loss.
 
-A mixture gives a sample on which its plans differ a share of each of their routes. With R resources, R + 1 such samples
-can be shifted against each other so that all resource times stay as they are (R equations, R + 1 unknowns) until one of
-them is whole; so few samples per merged plan stay divided, those are shifted once more all together until at most R of
-them are, and those few are tried in every combination.
+Where the plans of a mixture differ on a sample, the sample is divided: it has a share of each of their routes. With R
+resources, R + 1 such samples can be shifted against each other so that all resource times stay as they are (R
+equations, R + 1 unknowns) until one of them is whole; so few samples per merged plan stay divided, those are shifted
+once more all together until at most R of them are, and those few are tried in every combination.
 
 Why that costs at most (R - 1) / 2 samples' worth, one sample's with link, storage and trainer: among the divided
 samples there is a best division with at most R - 1 of them divided (a vertex of the linear program). Rounding each to

@@ -13,7 +13,13 @@ from sophon.errors import ConfigError
 from sophon.pipeline import Kind, Op, Pipeline, Spec, first_crop
 from sophon.pipeline.ops import Views
 
-_TYPICAL = (375, 500, 3)  # height, width and channels of a typical ImageNet photo
+_TYPICAL = {
+    Kind.IMAGE: (375, 500, 3),  # a photo of ImageNet
+    Kind.AUDIO: (1, 220_500),  # five seconds
+    Kind.VOLUME: (1, 128, 256, 256),
+}
+"""Shapes of values whose size is not known."""
+_CROPPED = tuple(_TYPICAL)
 
 
 def cuts_to_profile(
@@ -65,7 +71,7 @@ def resize_k(pipeline: Pipeline) -> int | None:
     """Return how many ops it takes until all pictures have one size, which is where the policy `resize` cuts."""
     for k, spec in enumerate(pipeline.specs[: pipeline.max_cut + 1]):
         pictures = spec.views if spec.kind is Kind.VIEWS else (spec,)
-        if spec.is_sized and all(picture.kind is Kind.IMAGE for picture in pictures):
+        if spec.is_sized and all(picture.kind in _CROPPED for picture in pictures):
             return k
     return None
 
@@ -85,27 +91,25 @@ def suits_codecs(pipeline: Pipeline, k: int) -> bool:
 
 
 def typical_bytes(spec: Spec) -> int:
-    """Return the bytes of a value, assuming an ImageNet photo if its size is unknown; 0 for other values."""
+    """Return the bytes of a value, those of a typical one where its size is not known; 0 of other things."""
     if spec.kind is Kind.VIEWS:
         return sum(map(typical_bytes, spec.views))
-    if spec.kind is Kind.IMAGE:
+    if spec.kind in _TYPICAL:
         spec = replace(spec, shape=_typical(spec))
     return spec.size_bytes
 
 
-def _typical(spec: Spec) -> tuple[int, int, int]:
-    height, width, channels = (known or usual for known, usual in zip(spec.shape, _TYPICAL, strict=True))
-    return height, width, channels
+def _typical(spec: Spec) -> tuple[int, ...]:
+    return tuple(known or usual for known, usual in zip(spec.shape, _TYPICAL[spec.kind], strict=True))
 
 
 def _shrinks(op: Op, spec: Spec) -> bool:
-    """Return whether an op makes a typical picture smaller."""
-    if spec.kind is not Kind.IMAGE:
+    """Return whether an op makes a typical picture, or other value of the kind, smaller."""
+    if spec.kind not in _TYPICAL:
         return False
-    height, width, channels = _typical(spec)
+    shape = _typical(spec)
     try:
-        made = op.output(replace(spec, shape=(height, width, channels)))
+        made = op.output(replace(spec, shape=shape))
     except ConfigError:
         return False
-    sides = [side for side in made.shape if side is not None]
-    return made.kind is Kind.IMAGE and len(sides) == len(made.shape) and prod(sides) < height * width * channels
+    return made.kind is spec.kind and made.is_sized and prod(side or 0 for side in made.shape) < prod(shape)

@@ -6,20 +6,22 @@ The box of any epoch is known beforehand, since random parameters depend on seed
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sophon.errors import Error
-from sophon.pipeline import Key, Pipeline, needed_box
-from sophon.pipeline.region import needed_boxes
-from sophon.pipeline.spec import image
+from sophon.pipeline import Key, Pipeline
+from sophon.pipeline.op import Decoder
+from sophon.pipeline.part import count_of
+from sophon.pipeline.region import needed_boxes, needed_region
 from sophon.profile.kinds import Kind
 from sophon.profile.model import Rows
 
 Sizes = NDArray[np.int32]
-"""[samples, 2]: height and width of the picture; 0 if unknown."""
+"""[samples, axes]: size of the decoded value along each axis, of a picture height and width; 0 where not known."""
 Areas = NDArray[np.float32]
 """Pixels of a picture that an epoch needs, one per sample; 0 if unknown."""
 
@@ -56,34 +58,38 @@ def areas_needed(
         pipeline: The pipeline of the samples.
         seed: Seed of the run.
         epochs: One for all, or one for each pass.
-        samples: Sample of each pass.
-        sizes: Height and width of each sample's picture.
+        samples: Of each pass.
+        sizes: Of each one's picture, by axis.
     """
     areas = np.zeros(len(samples), np.float32)
     for low in range(0, len(samples), _BLOCK):
         known = low + np.flatnonzero((sizes[low : low + _BLOCK] > 0).all(axis=1))
         epoch = epochs if isinstance(epochs, int) else epochs[known]
-        heights, widths = sizes[known, 0].astype(np.int64), sizes[known, 1].astype(np.int64)
-        boxes = needed_boxes(pipeline, seed, epoch, samples[known], (heights, widths))
+        by_axis = tuple(sizes[known, axis].astype(np.int64) for axis in range(sizes.shape[1]))
+        boxes = needed_boxes(pipeline, seed, epoch, samples[known], by_axis)
         if boxes is not None:
-            areas[known] = boxes[2] * boxes[3]
+            areas[known] = prod(boxes[len(by_axis) :])
             continue
         each = np.broadcast_to(epoch, len(known)).tolist()
-        passes = zip(each, samples[known].tolist(), heights.tolist(), widths.tolist(), strict=True)
-        areas[known] = [_area(pipeline, Key(seed, e, sample), h, w) for e, sample, h, w in passes]
+        passes = zip(each, samples[known].tolist(), sizes[known].tolist(), strict=True)
+        areas[known] = [_area(pipeline, Key(seed, e, sample), its_sizes) for e, sample, its_sizes in passes]
     return areas
 
 
-def _area(pipeline: Pipeline, key: Key, height: int, width: int) -> int:
-    """Return how many pixels one pass needs, for ops without a vectorised version; about 20 µs."""
-    if pipeline.looks:  # boxes are not kept; a single object that fills the picture gives similar draws
-        whole = np.array([[0.0, 0.0, width, height]])
-        key = replace(key, sight=image(height, width, 3).with_objects(whole))
+def _area(pipeline: Pipeline, key: Key, sizes: list[int]) -> int:
+    """Return how many pixels one pass needs, of an op that can only be asked so; about 20 µs. 0 if nobody can tell."""
+    decoder = pipeline.ops[0]
+    if not isinstance(decoder, Decoder):
+        return prod(sizes)
+    spec = decoder.sized(sizes)
+    if pipeline.looks:  # nobody has kept the boxes; one object that is all of the picture is drawn for much as they are
+        whole = np.array([[0.0, 0.0, spec.width, spec.height]])
+        key = replace(key, sight=spec.with_objects(whole))
     try:
-        box = needed_box(pipeline, key, height, width)
-    except (Error, ArithmeticError):  # such as a picture that is too small: processing the sample will report it
+        box = needed_region(pipeline, key, spec)
+    except (Error, ArithmeticError):  # such as a picture that is too small: the sample itself will say so
         box = None
-    return height * width if box is None else box[2] * box[3]
+    return prod(sizes) if box is None else count_of(box)
 
 
 def rows(
@@ -103,7 +109,7 @@ def rows(
     size_bytes = np.maximum(filled(raw_bytes).astype(np.float64), 1.0)
     if not kind.has_pixels:
         return np.log(size_bytes, dtype=np.float64).astype(dtype)[:, None]
-    pixels = sizes[:, 0].astype(np.float64) * sizes[:, 1]
+    pixels = np.prod(sizes, axis=1, dtype=np.float64)
     needed = areas.astype(np.float64)
     known = pixels > 0
     if not known.all():

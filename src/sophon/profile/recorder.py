@@ -66,7 +66,7 @@ class Storage:
     cpu_s: float = 0.0
     op_s: Sequence[float] = ()
     raw_bytes: int = 0
-    size: tuple[int, int] = (0, 0)
+    size: tuple[int, ...] = (0, 0)
 
 
 @dataclass
@@ -121,7 +121,7 @@ class Recorder:
         self._ahead = [column for cut, column in self._column.items() if looks_ahead(cut)]
         self._raw_bytes = np.zeros(samples, np.float32)
         self._passed = np.zeros(samples, np.bool_)
-        self._sizes = np.zeros((samples, 2), np.int32)
+        self._sizes = np.zeros((samples, self._kind.axes), np.int32)
         self._op_s = np.full((samples, pipeline.first_call), np.nan, np.float32, order="F")
         self._op_s_epoch = -1
         self._refused = np.zeros((samples, len(self.cuts)), np.bool_, order="F")
@@ -161,7 +161,7 @@ class Recorder:
             return
         told = storage or Storage()
         sample, epoch = int(key.sample), int(key.epoch)
-        size = next((s for s in (trace.size, told.size) if s != (0, 0)), None)
+        size = self._size(trace.size) or self._size(told.size)
         record = Record(
             sample,
             epoch,
@@ -173,7 +173,7 @@ class Recorder:
             tuple(trace.op_bytes),
         )
         with self._lock:
-            if size is not None:
+            if size:
                 self._sizes[sample] = size
             if cut == RAW or told.raw_bytes:
                 self._raw_bytes[sample] = payload_bytes if cut == RAW else told.raw_bytes
@@ -186,6 +186,11 @@ class Recorder:
                 if trace.windowable is False:
                     self._refused[sample, self._ahead] = True
             self._records[cut].append(record)
+
+    def _size(self, told: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the size of a value by axis; nothing where one of them is not known."""
+        size = told[: self._kind.axes]
+        return size if len(size) == self._kind.axes and 0 not in size else ()
 
     def refused(self, sample: int, cut: Cut) -> None:
         """Record that a cut is impossible for a sample."""
@@ -209,7 +214,7 @@ class Recorder:
         with self._lock:
             self._raw_bytes[:] = profile.payload_bytes[:, profile.column(RAW)]
             self._passed[:] = True
-            if profile.sizes is not None:
+            if profile.sizes is not None and profile.sizes.shape == self._sizes.shape:
                 self._sizes[:] = profile.sizes
                 sized = (profile.sizes > 0).all(axis=1)
                 if sized.any():  # otherwise the data set has no pictures

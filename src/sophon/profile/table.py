@@ -33,7 +33,7 @@ MAX_CUTS = 256  # a plan names a route by one byte
 
 FloatTable = NDArray[np.float32]
 PartIndex = NDArray[np.uint16]
-_SIDES = ("height", "width")
+_SIDES = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}  # by axes of the value
 _PART = "part"
 
 
@@ -71,8 +71,9 @@ class Profile:
         measured: [samples, routes] true where measured, false where predicted; None if everything is measured.
         quality: How good the predictions are, one per route; empty if everything is measured.
         provenance: How the profile was made: a JSON object.
-        sizes: [samples, 2] height and width of each picture, 0 if unknown; None if that was not measured.
-        resize_k: How many ops it takes until all pictures have one size; None if they never do, or if unknown.
+        sizes: [samples, axes] height and width of each picture, or the size of what else it is, 0 where not known;
+            None if that was not measured.
+        resize_k: How many ops make pictures of one size; None if none do, or if that is not known.
         more: Tables of optional measures, by name.
         parts: Number of the part that each sample is in, and thus of the node that has it; None if there is only one
             part.
@@ -106,7 +107,7 @@ class Profile:
         if self.measured is not None:
             object.__setattr__(self, "measured", _frozen(self.measured, "measured", len(routes), np.bool_))
         if self.sizes is not None:
-            object.__setattr__(self, "sizes", _frozen(self.sizes, "sizes", len(_SIDES), np.int32))
+            object.__setattr__(self, "sizes", _frozen(self.sizes, "sizes", _axes(self.sizes), np.int32))
         if self.parts is not None:
             column = np.asarray(self.parts)
             if column.ndim != 1 or column.size == 0 or column.min() < 0 or column.max() > np.iinfo(np.uint16).max:
@@ -242,14 +243,14 @@ class Profile:
             for name, table in tables.items()
         }
         if self.sizes is not None:
-            columns |= {side: self.sizes[:, column] for column, side in enumerate(_SIDES)}
+            columns |= {side: self.sizes[:, column] for column, side in enumerate(_SIDES[_axes(self.sizes)])}
         if self.parts is not None:
             columns[_PART] = self.parts
         provenance = {
             "cuts": [str(route) for route in self.routes],
             "more": list(self.more),
             "predicted": self.measured is not None,
-            "sized": self.sizes is not None,
+            "sized": 0 if self.sizes is None else _axes(self.sizes),
             "parted": self.parts is not None,
             "resize_k": self.resize_k,
             "quality": [list(vars(quality).values()) for quality in self.quality],
@@ -333,7 +334,7 @@ class _Said:
     routes: tuple[Route, ...]
     more: tuple[str, ...]
     predicted: bool
-    sized: bool
+    axes: int  # of sizes, 0 if there are none
     parted: bool
     quality: tuple[Quality, ...]
     made: dict[str, Any]
@@ -351,8 +352,8 @@ class _Said:
             for measured, size, there, here in said["quality"]
         )
         resize_k = None if said.get("resize_k") is None else int(said["resize_k"])
-        sized, parted = bool(said.get("sized", False)), bool(said.get("parted", False))
-        return cls(routes, more, bool(said["predicted"]), sized, parted, quality, dict(said["made"]), resize_k)
+        axes, parted = _read_axes(said.get("sized", False)), bool(said.get("parted", False))
+        return cls(routes, more, bool(said["predicted"]), axes, parted, quality, dict(said["made"]), resize_k)
 
     def read(self, file: artifact.Artifact) -> dict[str, NDArray[Any]]:
         """Return the tables of a file, by name."""
@@ -366,10 +367,11 @@ class _Said:
             name: np.empty((file.rows, len(self.routes)), dtype, order="F") for name, (_, dtype) in kinds.items()
         }
         schema = {name: kinds[table][0] for name, (table, _) in places.items()}
-        if self.sized:
-            places |= {side: ("sizes", place) for place, side in enumerate(_SIDES)}
-            schema |= dict.fromkeys(_SIDES, pa.int32())
-            tables["sizes"] = np.empty((file.rows, len(_SIDES)), np.int32, order="F")
+        if self.axes:
+            sides = _SIDES[self.axes]
+            places |= {side: ("sizes", place) for place, side in enumerate(sides)}
+            schema |= dict.fromkeys(sides, pa.int32())
+            tables["sizes"] = np.empty((file.rows, len(sides)), np.int32, order="F")
         if self.parted:
             places[_PART] = (_PART, 0)
             schema[_PART] = pa.uint16()
@@ -406,3 +408,16 @@ def _frozen(values: ArrayLike, name: str, cuts: int, dtype: type[np.generic]) ->
     table = table.view()
     table.flags.writeable = False
     return table
+
+
+def _axes(sizes: NDArray[Any]) -> int:
+    """Return how many axes sizes are of; pictures' where they are of no such number, which `_frozen` then says."""
+    return sizes.shape[1] if np.ndim(sizes) == 2 and sizes.shape[1] in _SIDES else 2
+
+
+def _read_axes(said: Any) -> int:
+    """Return the number of axes that a file declares; releases before there were others than 2 wrote a truth value."""
+    axes = 2 if said is True else int(said)
+    if axes not in (0, *_SIDES):
+        raise ValueError(f"sizes along {axes} axes are not known")
+    return axes

@@ -36,7 +36,7 @@ class Verdict:
 
     @property
     def bound(self) -> str:
-        """What binds: "GPU-bound", "I/O-bound" (the link), "store-bound" or "CPU-bound"."""
+        """The bottleneck: "GPU-bound", "I/O-bound" (the link), "store-bound" or "CPU-bound"."""
         return f"{self._ranked[0][0]}-bound"
 
     @property
@@ -69,7 +69,7 @@ class Verdict:
 
     @property
     def slowest(self) -> str:
-        """What binds, in words: "training loop", "link", "store" or "trainer's CPU"."""
+        """The bottleneck, in words: "training loop", "link", "store" or "trainer's CPU"."""
         return _WORDS[self._ranked[0][0]]
 
     def rates(self) -> str:

@@ -127,10 +127,10 @@ def sample_sections(profile: Profile) -> tuple[Section, ...]:
 
 
 def plan_sections(plan: Plan, profile: Profile) -> tuple[Section, ...]:
-    """Return how a plan treats which samples."""
+    """Return how a plan treats the samples."""
     return (
         Section(
-            "How the plan treats which samples",
+            "How the plan treats the samples",
             f"The policy {plan.policy}: {plan.reason}.",
             (cut_bars(plan), busy_bars(plan), _cuts_by_size(plan, profile)),
         ),

@@ -129,7 +129,7 @@ def _wins(before: Epoch, after: Epoch, policy: str, *, measured: bool) -> str:
     then = part_words(after.bottleneck)
     moved = f"moved {times(traffic)} less data" if traffic >= WORTHWHILE else "moved work rather than bytes"
     moved = moved if measured else moved.replace("moved", "moves", 1)
-    still = "still decides" if after.bottleneck == before.bottleneck else "decides then"
+    still = "is still the bottleneck" if after.bottleneck == before.bottleneck else "is the bottleneck then"
     done = "finished" if measured else "finishes"
     sooner = f"{done} in {format_seconds(after.epoch_s)}, {times(gain)} sooner"
     return f"{alone} The policy {policy} {moved} and {sooner}; {then} {still}."

@@ -14,7 +14,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import CancelledError
-from dataclasses import replace
 from hashlib import sha256
 from typing import Any, TypeVar
 
@@ -27,9 +26,10 @@ from sophon.errors import AccessError, ConfigError, ProtocolError, RetryableErro
 from sophon.link.listing import piece_of
 from sophon.link.wire import PROTOCOLS, Reply, Request
 from sophon.pipeline import Kind, Pipeline, Spec
-from sophon.pipeline.ops.decode import Decode
+from sophon.pipeline.op import Decoder
 from sophon.pipeline.probe import digest_of, versions
 from sophon.pipeline.registry import MOST_OPS, MOST_STEPS, check_bounds
+from sophon.pipeline.spec import SIGNALS
 from sophon.process.wall_clock import date_s
 from sophon.server.access import EVERYTHING, Rights
 from sophon.server.budget import CpuBudget
@@ -51,7 +51,10 @@ _WORTH_BYTES = 1 << 16  # of a message that takes a fraction of a millisecond; l
 _MOST_OBJECTS = 2 * MOST_OPS  # in a message: the ops of a pipeline, and a few more
 _Known = tuple[Pipeline | None, str]
 T = TypeVar("T")
-_NARROW = 8  # data sets with some of their fields that are remembered; each has the sizes of all samples
+_SIZED = (Kind.IMAGE, Kind.TENSOR, *SIGNALS)
+_NARROW = 4  # data sets with some of their fields that are remembered of each tenant; each has all samples' sizes
+_LIST_S = 0.001  # that a list counts for at least: the call itself takes a few tenths of a millisecond
+_SEND_S_PER_BYTE = 2e-9  # what TLS and copies take of either side's CPU
 
 
 class Executor:
@@ -88,7 +91,9 @@ class Executor:
         # Of each tenant its own, so that nobody can make the node forget what others use.
         self._pipelines: defaultdict[int, LRUCache[bytes, _Known]] = defaultdict(lambda: LRUCache(_PIPELINES))
         self._probes: defaultdict[int, LRUCache[str, tuple[list[str], str]]] = defaultdict(lambda: LRUCache(_PIPELINES))
-        self._narrow: LRUCache[tuple[str, tuple[str, ...]], Store] = LRUCache(_NARROW)
+        self._narrow: defaultdict[int, LRUCache[tuple[str, tuple[str, ...]], Store]] = defaultdict(
+            lambda: LRUCache(_NARROW)
+        )
         self._lock = threading.Lock()
         self.on_smaller_cut: Callable[[str], None] = lambda _: None
 
@@ -112,9 +117,12 @@ class Executor:
             "fields": [field.to_json() for field in store.manifest.fields],
             "protocols": list(PROTOCOLS),
             "columns_digest": store.manifest.columns_digest,
+            "state": store.manifest.state,
             "versions": versions(),
             "time_s": date_s(),
         }
+        if store.part:
+            answer |= {"part": store.part, "whole": store.whole}
         if isinstance(message.get("pipeline"), dict):
             answer |= self.tried(message["pipeline"], rights.tenant)
         return answer
@@ -135,7 +143,8 @@ class Executor:
         names = message.get("fields", [])
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ProtocolError(f"fields: expected a list of names, got {names!r:.80}")
-        return store.narrowed(names[:MOST_PARTS]).manifest.sizes
+        narrow = self._narrowed(store, tuple(names[:MOST_PARTS]), rights.tenant)
+        return self._paid_list(rights.tenant, lambda: narrow.manifest.sizes, 4 * len(store))
 
     def listing(self, message: dict[str, Any], rights: Rights = EVERYTHING) -> list[bytes]:
         """Return some rows of a data set's listing, for a trainer that combines it from parts."""
@@ -148,7 +157,7 @@ class Executor:
                 f"data set {message.get('dataset')} is {manifest.fingerprint} here, but the trainer opened "
                 f"{message.get('fingerprint')!r:.80}; the files have changed: start the run again"
             )
-        return piece_of(manifest, start)
+        return self._paid_list(rights.tenant, lambda: piece_of(manifest, start))
 
     def parsed(self, parse: Callable[[bytes], T], data: bytes, tenant: int = 0) -> T:
         """Parse a message, at the tenant's expense unless it is short."""
@@ -158,7 +167,11 @@ class Executor:
                 raise ProtocolError(f"expected a message of at most {_MOST_OBJECTS:,} JSON objects")
             return parse(data)
 
-        return bounded() if len(data) <= _WORTH_BYTES else self._toll.pay(tenant, bounded)
+        return (self._toll.pay_little if len(data) <= _WORTH_BYTES else self._toll.pay)(tenant, bounded)
+
+    def paid(self, tenant: int, work: Callable[[], T]) -> T:
+        """Do something short at a tenant's expense."""
+        return self._toll.pay_little(tenant, work)
 
     def _probe(self, pipeline: Pipeline, tenant: int) -> tuple[list[str], str]:
         """Run the pipeline on the built-in picture, once; ops may crash on it as on any other picture."""
@@ -207,7 +220,7 @@ class Executor:
         if request.samples and max(request.samples) >= len(store):
             sample = next(sample for sample in request.samples if sample >= len(store))
             raise ConfigError(f"data set {request.dataset} has {len(store):,} samples; there is no sample {sample}")
-        store = self._narrowed(store, request.fields)
+        store = self._narrowed(store, request.fields, rights.tenant)
         self._check_size(store, request)
         pipeline, _ = self.known_part(request.pipeline, rights.tenant)
         reading = self.readings[request.dataset]
@@ -275,15 +288,21 @@ class Executor:
         # The same words whether it exists or not: a token reveals nothing about data sets it does not open.
         raise AccessError(f"this token may not read a data set {name[:80]!r}; it may read {there_is}")
 
-    def _narrowed(self, store: Store, fields: tuple[str, ...]) -> Store:
-        """Return a data set with the fields that a request asks for."""
+    def _paid_list(self, tenant: int, work: Callable[[], T], size_bytes: int = 0) -> T:
+        """Make a long answer at a tenant's expense, which it takes more of to send."""
+        return self._toll.pay(tenant, work, max(_LIST_S, size_bytes * _SEND_S_PER_BYTE))
+
+    def _narrowed(self, store: Store, fields: tuple[str, ...], tenant: int) -> Store:
+        """Return a data set with the fields that a request asks for; which ones is remembered for each tenant."""
+        if not fields and not store.manifest.fields:
+            return store
         key = (store.name, fields)
         with self._lock:
-            found = self._narrow.get(key)
+            found = self._narrow[tenant].get(key)
         if found is None:
-            found = store.narrowed(fields)
+            found = self._toll.pay(tenant, lambda: store.narrowed(fields))
             with self._lock:
-                self._narrow[key] = found
+                self._narrow[tenant][key] = found
         return found
 
     def known_part(self, spec: dict[str, Any], tenant: int) -> _Known:
@@ -324,8 +343,8 @@ def _within(pipeline: Pipeline, limits: Limits, reason: str) -> tuple[Pipeline |
             pipeline = pipeline.prefix(k)
             break
     first = pipeline.ops[0]
-    if isinstance(first, Decode) and first.max_pixels > limits.pixels:
-        pipeline = Pipeline([replace(first, max_pixels=limits.pixels), *pipeline.ops[1:]], pipeline.fields)
+    if isinstance(first, Decoder) and (bounded := first.within(limits.pixels)) is not first:
+        pipeline = Pipeline([bounded, *pipeline.ops[1:]], pipeline.fields)
     return pipeline, reason
 
 
@@ -333,4 +352,4 @@ def _pixels(spec: Spec) -> float:
     """Return how many pixels a value has; 0 if unknown, but infinity for views, which may be many."""
     if spec.kind is Kind.VIEWS:
         return sum(map(_pixels, spec.views)) if spec.is_sized else math.inf
-    return spec.height * spec.width if spec.kind in (Kind.IMAGE, Kind.TENSOR) and spec.is_sized else 0
+    return math.prod(size or 0 for size in spec.sizes) if spec.kind in _SIZED and spec.is_sized else 0

@@ -53,7 +53,7 @@ class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has
         if self._tokens is None:
             return Pass(EVERYTHING)
         try:
-            return Pass(self._tokens.rights_of(_only(headers)))
+            return Pass(self._tokens.rights_of(authorization_of(headers)))
         except AccessError as error:
             self._metrics.errors.labels(type(error).__name__).inc()
             return Pass(_NOTHING, AccessError(str(error)))  # without a traceback, which would hold what was sent
@@ -73,7 +73,8 @@ def rights_of(context: flight.ServerCallContext) -> Rights:
     return found.rights
 
 
-def _only(headers: Mapping[str, list[str]]) -> str | None:
+def authorization_of(headers: Mapping[str, list[str]]) -> str | None:
+    """Return the one authorization header of a call; None if there is none, or are several."""
     for name, values in headers.items():
         if name.lower() == "authorization":
             value = values[0] if len(values) == 1 else None

@@ -78,7 +78,7 @@ class _Buckets(Collector):
 _BUCKET_SUMS = {
     "gets": "Requests to object stores that were answered",
     "get_bytes": "Bytes returned by these",
-    "index_bytes": "Those of them that were window indexes",
+    "index_bytes": "Bytes of window indexes among them",
     "retries": "Repeated requests to object stores",
     "slow_downs": "How often an object store asked for fewer requests",
     "hedges": "Second requests to object stores for late answers",

@@ -14,15 +14,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import pyarrow as pa
 
 from sophon.artifact import replacing
 from sophon.errors import ConfigError
+from sophon.link.membership import NodeRecord
 from sophon.link.telling import tell_all
 from sophon.process.arenas import keep_buffers
 from sophon.process.stop import StopSignals
 from sophon.server.access import Access
+from sophon.server.announcing import Announcer, Announcing, held_by, node_name
 from sophon.server.budget import CpuBudget
 from sophon.server.executor import Executor
 from sophon.server.isolation.processes import Processes
@@ -35,6 +38,7 @@ from sophon.server.service import Service
 from sophon.store import Store
 from sophon.store.address import Address
 from sophon.store.bucket.account import Prices
+from sophon.version import __version__
 
 _LISTEN_S = 0.05  # between looks at whether requests have ended
 
@@ -45,7 +49,7 @@ class ServerConfig:
 
     Args:
         host: Address to listen on.
-        port: 0 for any free one.
+        port: Port to listen on; 0 for any free one.
         cores: CPU cores for ops; fractions allowed, 0 for none.
         limit_bytes_per_s: Limit on what is sent, or None.
         metrics_port: HTTP port for health and metrics, 0 for any free one, None for none.
@@ -60,6 +64,7 @@ class ServerConfig:
         metrics_host: Address for health and metrics, which anyone who can reach it may read.
         debug: Whether tracebacks and paths of this machine are sent to trainers.
         prices: What object stores charge.
+        announcing: The registry to tell what this node holds; None for none.
     """
 
     host: str = "127.0.0.1"
@@ -78,6 +83,7 @@ class ServerConfig:
     metrics_host: str = "127.0.0.1"
     debug: bool = False
     prices: Prices = field(default_factory=Prices)
+    announcing: Announcing | None = None
 
 
 @dataclass(frozen=True)
@@ -96,8 +102,7 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
     def executor(budget: CpuBudget, maker: Maker) -> Executor:
         return Executor(stores, budget, config.patience_s, config.limits, maker)
 
-    has_buckets = any(isinstance(store.path, Address) for store in stores.values())
-    is_interrupt = run_executor(executor, config, on_ready, has_buckets=has_buckets)
+    is_interrupt = run_executor(executor, config, on_ready, stores)
     for store in stores.values():
         store.close()
     return is_interrupt
@@ -107,8 +112,7 @@ def run_executor(
     make: Callable[[CpuBudget, Maker], Executor],
     config: ServerConfig,
     on_ready: Callable[[Ready], None],
-    *,
-    has_buckets: bool = False,
+    stores: Mapping[str, Store] = MappingProxyType({}),
 ) -> bool:
     """Answer requests by an executor of any kind; see `run_server`.
 
@@ -116,14 +120,14 @@ def run_executor(
         make: Returns the executor, given CPU for ops and where ops run.
         config: How the server runs.
         on_ready: Called once requests are accepted.
-        has_buckets: Whether prices of object stores count.
+        stores: What it holds, for the registry and the prices of object stores; a relay holds nothing.
     """
     _check_place(config)
     tell_all(config.debug)
     _allow_many_files()
     keep_buffers()
     metrics = Metrics()
-    if has_buckets:
+    if any(isinstance(store.path, Address) for store in stores.values()):
         metrics.price_buckets(config.prices)
     import_modules(config.modules)
     budget = CpuBudget(config.cores)
@@ -159,18 +163,32 @@ def run_executor(
         ready = Ready(_url(config, service.port), service.port, metrics_port, os.getpid())
         if config.ready_file is not None:
             _write(config.ready_file, ready)
+        announcer = _announcer(stores, config, ready)
         on_ready(ready)
         # The main thread only waits for signals; Flight's own threads do the work.
         signals.wait()
-        LOG.info("stopping: requests under way may end", extra={"event": "stopping"})
+        LOG.info("stopping: waiting for running requests", extra={"event": "stopping"})
+        if announcer is not None:
+            announcer.leave()
         _drain((service.drain, executor.close, budget.close, maker.close), signals, config.drain_s)
+    if announcer is not None:
+        announcer.close()
     if http is not None:
         http.shutdown()
     return signals.is_interrupt
 
 
+def _announcer(stores: Mapping[str, Store], config: ServerConfig, ready: Ready) -> Announcer | None:
+    """Begin to tell the registry of this node, if there is one."""
+    if config.announcing is None:
+        return None
+    url = config.announcing.url(config.access.scheme, config.host, ready.port)
+    told = (config.announcing.role, config.cores, __version__, held_by(stores))
+    return Announcer(config.announcing, NodeRecord(node_name(ready.pid), url, *told))
+
+
 def _drain(steps: Sequence[Callable[[], None]], signals: StopSignals, most_s: float) -> None:
-    """Let requests under way end, and tasks that cancelled ones have begun; if they do not, end the process."""
+    """Let running requests end, and tasks that cancelled ones have started; if they do not, end the process."""
     drain = threading.Thread(target=lambda: [step() for step in steps], daemon=True)
     drain.start()
     end_s = time.monotonic() + most_s
@@ -178,7 +196,7 @@ def _drain(steps: Sequence[Callable[[], None]], signals: StopSignals, most_s: fl
         signals.listen(_LISTEN_S)
     if drain.is_alive():
         # A trainer that does not read its replies would keep us forever. The stacks show what else may be the matter.
-        sys.stderr.write(f"sophon: requests are still under way after {most_s:g} s and are broken off:\n")
+        sys.stderr.write(f"sophon: requests are still running after {most_s:g} s and are aborted:\n")
         faulthandler.dump_traceback(all_threads=True)
         os._exit(1)
 
@@ -190,7 +208,7 @@ def _allow_many_files() -> None:
 
 
 def import_modules(modules: tuple[str, ...]) -> None:
-    """Import the user's own modules, which register ops and stores; again is no harm."""
+    """Import the user's own modules, which register ops and stores; repeating it does no harm."""
     for name in modules:
         try:
             importlib.import_module(name)
@@ -207,7 +225,7 @@ def _url(config: ServerConfig, port: int) -> str:
 
 
 def _check_place(config: ServerConfig) -> None:
-    """Check that the address is free and ours; gRPC would only say so in its log."""
+    """Check that the address is free and ours; gRPC would only log it."""
     config.access.check_place(config.host)
     try:
         family = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0][0]

@@ -1,6 +1,6 @@
-"""What a node answers to calls that it has no answer to, and to errors of its own: nothing of its insides.
+"""How a node answers unsupported calls and its own errors, without revealing its internals.
 
-Flight would send a traceback with every exception that it does not know, and with methods that are not there.
+Flight would send a traceback with every unknown exception, and for missing methods.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _LOG = logging.getLogger(__name__)
 
 
 class Refusing(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
-    """Refuses all methods of Flight; subclasses have those that there are."""
+    """Rejects all methods of Flight; subclasses override the supported ones."""
 
     def _rights(self, context: flight.ServerCallContext) -> Rights:
-        """Return what a caller may read, or refuse the call: what every method begins with."""
+        """Return what a caller may read, or reject the call; every method starts with this."""
         raise NotImplementedError
 
     def list_flights(self, context: flight.ServerCallContext, *_: Any) -> NoReturn:
@@ -39,7 +39,7 @@ class Refusing(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         _no_such("GetFlightInfo")
 
     def get_schema(self, *_: Any) -> flight.SchemaResult:
-        """Answer with nothing: of this method alone Flight would send the traceback of whatever is raised."""
+        """Answer with nothing: only for this method, Flight would send the traceback of an exception."""
         return flight.SchemaResult(pa.schema([]))
 
     def do_put(self, context: flight.ServerCallContext, *_: Any) -> NoReturn:
@@ -76,7 +76,7 @@ class typed_errors:  # noqa: N801 - reads as a statement
             # No cause, so that nothing but the text and what `link.telling` allows is sent.
             raise _flight_error(error)(told_text(error), extra_info=error_to_json(error).encode()) from None
         _LOG.error("a request failed", exc_info=error)
-        raise flight.FlightServerError("an error in this node, shown in its log; please report it") from None
+        raise flight.FlightServerError("an internal error of this node, shown in its log; please report it") from None
 
 
 def _flight_error(error: Error) -> Any:

@@ -42,11 +42,13 @@ class Seats:
         """Return a seat, or raise `RetryableError` if there is none."""
         with self._lock:
             if self.requests >= self._limits.requests:
-                raise RetryableError(f"this node answers {self._limits.requests} requests already; try again later")
+                raise RetryableError(
+                    f"this node is already answering {self._limits.requests} requests; try again later"
+                )
             if self._by_tenant[tenant] >= self._share:
                 raise RetryableError(
-                    f"this node answers {self._share} requests with this token already, as many as one tenant of "
-                    "several may have; try again later"
+                    f"this node is already answering {self._share} requests with this token, the limit for one tenant "
+                    "of several; try again later"
                 )
             self._by_tenant[tenant] += 1
             self.requests += 1
@@ -82,7 +84,7 @@ class Seats:
         )
 
     def wait(self, timeout_s: float | None) -> None:
-        """Wait until less is held, or for so long."""
+        """Wait until less is held, or until the time is over."""
         with self._lock:
             self._freed.wait(timeout_s)
 
@@ -99,8 +101,8 @@ class Seats:
 class Seat:
     """The seat of one request, given up by `leave` or when nothing refers to it any more.
 
-    If a trainer goes away before its stream has begun, Flight drops the stream without running it. Its code cannot give
-    up the seat then, so the seat does so itself.
+    If a trainer goes away before its stream has started, Flight drops the stream without running it. Its code cannot
+    give up the seat then, so the seat does so itself.
     """
 
     def __init__(self, seats: Seats, tenant: int) -> None:
@@ -137,7 +139,7 @@ class Seat:
             return True
 
     def wait(self, timeout_s: float | None) -> None:
-        """Wait until less is held by all, or for so long."""
+        """Wait until less is held by all, or until the time is over."""
         self._seats.wait(timeout_s)
 
     def leave(self) -> None:

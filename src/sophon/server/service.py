@@ -124,27 +124,26 @@ class Service(Refusing):
         return rights
 
     def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
-        """List the available actions for generic clients."""
-        self._rights(context)
-        return [
-            ("open", "describe a data set and check a pipeline (JSON)"),
-            ("list", "names of the data sets"),
-            ("sizes", "bytes of every file of a data set"),
-            ("listing", "ids, bytes and labels of the samples of a data set, piece by piece"),
-        ]
+        """Tell generic clients which actions there are."""
+        rights = self._rights(context)
+        with self._typed_errors(context), self._seats.enter(rights.tenant):
+            return self._executor.paid(rights.tenant, _actions)
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterable[bytes]:
         """Answer with one JSON message, or with sizes; a long answer keeps its seat until it is sent."""
         rights = self._rights(context)
         with self._typed_errors(context):
             if action.type == "list":
-                return [_json({"datasets": self._executor.names(rights)})]
+                with self._seats.enter(rights.tenant):  # those who wait for their turn are bounded, too
+                    names = self._executor.paid(rights.tenant, lambda: self._executor.names(rights))
+                return [_json({"datasets": names})]
             if action.type == "open":
                 with self._seats.enter(rights.tenant):  # a new pipeline is tried out, which takes CPU
                     message = self._message(action, rights)
                     told = self._executor.describe(message, rights)
+                    answer = self._executor.paid(rights.tenant, lambda: _json(told))
                 self._journal.connected(context.peer(), rights.tenant, told["dataset"], _steps(message))
-                return [_json(told)]
+                return [answer]
             if action.type == "sizes":
                 seat = self._seats.enter(rights.tenant)
                 sizes = self._executor.file_sizes(self._message(action, rights), rights)
@@ -251,6 +250,15 @@ class Service(Refusing):
     def _typed_errors(self, context: flight.ServerCallContext) -> typed_errors:
         peer = context.peer()
         return typed_errors(self._metrics, lambda error: self._journal.refused(peer, error))
+
+
+def _actions() -> list[tuple[str, str]]:
+    return [
+        ("open", "describe a data set and check a pipeline (JSON)"),
+        ("list", "names of the data sets"),
+        ("sizes", "bytes of every file of a data set"),
+        ("listing", "ids, bytes and labels of the samples of a data set, piece by piece"),
+    ]
 
 
 class _Part(NamedTuple):

@@ -170,7 +170,7 @@ class Work:
 
         Args:
             patience_s: Called before each wait; returns how long it may last, or None for no limit.
-            run_bytes: Returns how many bytes of raw samples may come as one `Run`, of so many that are left; None for a
+            run_bytes: Returns how many bytes of raw samples may come as one `Run`, given how many are left; None for a
                 reply to each sample.
         """
         is_in_order = self._request.in_order

@@ -15,6 +15,10 @@ from sophon.store.bundle import MOST_PARTS
 
 PICTURE: Final = "picture"
 """An encoded picture."""
+AUDIO: Final = "audio"
+"""Encoded sound."""
+VOLUME: Final = "volume"
+"""An encoded volume."""
 BYTES: Final = "bytes"
 """Anything else; only the user's code looks inside."""
 MASK: Final = "mask"
@@ -31,7 +35,19 @@ VALUES: Final = "values"
 TEXT: Final = "text"
 """UTF-8."""
 
+SUFFIXES: Final = {
+    # torchvision.datasets.folder.IMG_EXTENSIONS
+    PICTURE: (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"),
+    AUDIO: (".wav", ".flac"),
+}
+"""How files of each kind end. Pictures are looked for where nobody says what, and others where there are none."""
+
 _LONGEST_NAME = 80
+
+
+def kind_by_ending(name: str) -> str | None:
+    """Return the kind of data that a file is of, by the end of its name in lower case."""
+    return next((kind for kind, endings in SUFFIXES.items() if name.endswith(endings)), None)
 
 
 @dataclass(frozen=True)

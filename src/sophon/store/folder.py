@@ -26,10 +26,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sophon.errors import StoreError
-from sophon.store.manifest import Int64Array, Manifest, decode_name, encode_name, is_as_listed, sources_table
+from sophon.store.fields import PICTURE, SUFFIXES, kind_by_ending
+from sophon.store.identity import Int64Array
+from sophon.store.manifest import Manifest, decode_name, encode_name, is_as_listed, sources_table
 from sophon.store.options import suffixes
 from sophon.store.pages.columns import parts_of
-from sophon.store.store import Progress, Store, describe, fill
+from sophon.store.store import Progress, Store, describe, fill, stamp_of
 
 if TYPE_CHECKING:
     from sophon.store import _files as files
@@ -39,8 +41,7 @@ else:
     except ImportError:  # built without a compiler
         files = None
 
-# torchvision.datasets.folder.IMG_EXTENSIONS
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+IMAGE_SUFFIXES = SUFFIXES[PICTURE]
 
 _CHUNK = 16_384  # files per step, so that Python objects exist only for the files of one step
 _SHARD_SUFFIXES = (".tar", ".parquet")
@@ -71,10 +72,23 @@ class FolderStore(Store):
     ) -> Manifest:
         """Return the manifest of a folder: classes, order and labels are those of torchvision's ImageFolder.
 
-        With the option `files`, files with other endings, or all files, are samples.
+        Where there is no picture, its samples are files of the kind that there are most of, such as sound. With the
+        option `files` they are files with other endings, or any.
         """
         files = (options or {}).get("files")
-        walk = _Walk(path, on_progress, IMAGE_SUFFIXES if files is None else suffixes(files))
+        if files is not None:
+            return cls._scanned(_Walk(path, on_progress, suffixes(files)))
+        walk = _Walk(path, on_progress)
+        try:
+            return cls._scanned(walk)
+        except StoreError:
+            if not walk.kinds or walk.count:
+                raise
+        return cls._scanned(_Walk(path, on_progress, SUFFIXES[walk.kinds.most_common(1)[0][0]]))
+
+    @classmethod
+    def _scanned(cls, walk: _Walk) -> Manifest:
+        path = walk.root
         root = walk.list_folder("", walk.parents(), keep=False)
         classes = root.folders
         listings: list[_Listing] = []
@@ -113,9 +127,16 @@ class FolderStore(Store):
             return False
 
     def changed_ns(self, index: int) -> int:
-        """Return the modification time of a picture's file."""
+        """Return the time of a picture's file."""
+        return self._stat(index).st_mtime_ns
+
+    def stamp(self, index: int) -> str:
+        """Return the times of a picture's file."""
+        return stamp_of(self._stat(index))
+
+    def _stat(self, index: int) -> os.stat_result:
         try:
-            return os.stat(self._path(index)).st_mtime_ns  # noqa: PTH116 - a Path takes longer than the call
+            return os.stat(self._path(index))  # noqa: PTH116 - a Path takes longer than the call
         except OSError as error:
             remedy = "Check that it exists and is readable."
             raise self._failure(index, f"its file cannot be examined: {describe(error)}", remedy) from error
@@ -255,7 +276,8 @@ class _Walk:
     root: Path
     on_progress: Progress | None
     endings: tuple[str, ...] = IMAGE_SUFFIXES
-    others: Counter[str] = field(default_factory=Counter)  # endings of files that were left out
+    others: Counter[str] = field(default_factory=Counter)  # endings of files that are left out
+    kinds: Counter[str] = field(default_factory=Counter)  # of data in files that are left out
     count: int = 0
     loops: int = 0
     lost: int = 0
@@ -322,6 +344,8 @@ class _Walk:
                 if not lower.endswith(self.endings) or (lower.startswith(".") and self.endings == ("",)):
                     self.shards += lower.endswith(_SHARD_SUFFIXES)
                     self.others[os.path.splitext(lower)[1]] += 1  # noqa: PTH122 - a Path takes longer
+                    if kind := kind_by_ending(lower):
+                        self.kinds[kind] += 1
                     continue
                 images += 1
                 if keep:

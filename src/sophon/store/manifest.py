@@ -22,13 +22,13 @@ Limits:
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import copy
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -36,8 +36,10 @@ import pyarrow as pa
 
 from sophon.artifact import ARROW_ERRORS, replacing
 from sophon.errors import ArtifactError, StoreError
+from sophon.store import identity
 from sophon.store.bundle import head_bytes
 from sophon.store.fields import Field, fields_from_json
+from sophon.store.identity import Int64Array, fields_digests, frozen, int64_of, table_digest
 from sophon.store.pages.columns import PagedColumn, PagedTable, whole
 from sophon.store.pages.file import (
     HELD_BYTES,
@@ -51,11 +53,9 @@ from sophon.store.pages.file import (
     write_pages,
 )
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
-
-FORMAT = 4
-KEPT = "data/"  # prefix of the locations of fields that are stored in the manifest itself
-NO_LABEL = -1  # for a sample without a label in a data set with labels; Hugging Face's data sets use it too
+FORMAT = 5
+_BEFORE = 4  # whose fingerprints covered less of samples with several fields, and were the same for all others
+NO_LABEL = -1  # for a sample without a label where others have one; Hugging Face's data sets use it too
 _META, _SOURCES = b"sophon.manifest", b"sophon.sources"
 _SOURCE_SCHEMA = pa.schema(
     [
@@ -64,7 +64,6 @@ _SOURCE_SCHEMA = pa.schema(
     ]
 )
 _NOT_KNOWN = -1
-_DIGEST_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -83,10 +82,10 @@ class Manifest:
             cannot set (-1 if irrelevant), and the ETag of an object. Third-party stores may omit the last two.
         notes: Messages about the listing, for example what was left out; shown as warnings.
         fields: The fields of a sample, if there are several. The size of each is a location named ``bytes/NAME``.
-        kept: Digest of the data that the manifest itself stores for each sample, such as boxes (the locations
-            ``data/NAME``); None if there is none.
-        fingerprint: 32 hex digits over ids, sizes, labels and stored data, but not times: a copy of a data set has the
-            same fingerprint.
+        kept: Digest of the fields of each sample: their names, the names and sizes of their files, and the data that
+            the manifest itself stores, such as boxes (the locations ``data/NAME``); None if samples are single files.
+        fingerprint: 32 hex digits over ids, sizes, labels and these digests, but not times: a copy of a data set has
+            the same fingerprint.
         file: The file of pages that holds ids, columns and locations; None if they are in memory.
     """
 
@@ -109,13 +108,13 @@ class Manifest:
         set_(self, "ids", whole(self.ids).cast(pa.large_string()))
         for name in ("columns", "locations"):
             set_(self, name, _in_memory(getattr(self, name)))
-        set_(self, "sizes", _frozen(self.sizes))
-        set_(self, "labels", None if self.labels is None else _frozen(self.labels))
+        set_(self, "sizes", frozen(self.sizes))
+        set_(self, "labels", None if self.labels is None else frozen(self.labels))
         if self.sources.column_names == _SOURCE_SCHEMA.names[:3]:
             told = [self.sources[name].to_pylist() for name in _SOURCE_SCHEMA.names[1:3]]
             set_(self, "sources", sources_table(list(map(decode_name, self.sources["name"].to_pylist())), *told))
         self._check()
-        set_(self, "kept", _kept(self.locations))
+        set_(self, "kept", fields_digests(self.locations, self.fields))
         set_(self, "fingerprint", fingerprint_of(self.ids, self.sizes, self.labels, self.kept))
 
     def _check(self) -> None:
@@ -151,24 +150,23 @@ class Manifest:
     @cached_property
     def columns_digest(self) -> str:
         """32 hex digits over the further columns, "" if there are none; the fingerprint does not cover them."""
-        if not self.columns.num_columns:
-            return ""
-        digest = hashlib.sha256()
-        for name in self.columns.column_names:
-            column = self.columns[name]
-            digest.update(f"{name}:{column.type}:{len(column)}\n".encode())
-            for start in range(0, len(column), _DIGEST_ROWS):  # independent of the number of chunks
-                part = whole(column.slice(start, _DIGEST_ROWS))
-                part = part.dictionary_decode() if pa.types.is_dictionary(part.type) else part
-                digest.update(memoryview(pa.record_batch([part], [name]).serialize()))
-        return digest.hexdigest()[:32]
+        return identity.columns_digest(self.columns)
+
+    @cached_property
+    def state(self) -> str:
+        """32 hex digits over names, sizes, times and ETags of what was listed: another copy has another one."""
+        return table_digest(self.sources)
 
     def narrowed(self, fields: tuple[Field, ...]) -> Manifest:
         """Return the manifest of the same samples with only some of their fields."""
         if fields == self.fields:
             return self
         sizes = sum(self.locations[f"bytes/{field.name}"].to_numpy() for field in fields) + head_bytes(len(fields))
-        return replace(self, sizes=sizes, fields=fields)
+        # Not by `replace`, which would look at every row again: anybody who may ask a node for samples has it done.
+        narrow = copy.copy(self)
+        for name, value in (("sizes", frozen(sizes)), ("fields", fields)):
+            object.__setattr__(narrow, name, value)
+        return narrow
 
     def select(self, rows: npt.NDArray[Any]) -> Manifest:
         """Return the manifest of some of the samples, in the order given; labels and classes keep their numbers."""
@@ -238,7 +236,7 @@ class Manifest:
     @classmethod
     def _from_pages(cls, file: PageFile, is_held: bool) -> Self:
         said = file.said
-        if said["format"] != FORMAT:
+        if not _is_readable(said):
             raise ArtifactError(f"expected a manifest of format {FORMAT}, got {said['format']!r}")
         sizes = file.array("sizes")
         if sizes is None:
@@ -293,7 +291,7 @@ class Manifest:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, _SOURCE_SCHEMA) as writer:
             writer.write_table(self.sources)
-        meta = self._said() | {"locations": _digest(locations)}
+        meta = self._said() | {"locations": table_digest(locations)}
         # Plain JSON escapes what is not ASCII: a class folder whose name is not UTF-8 survives.
         metadata = {_META: json.dumps(meta).encode(), _SOURCES: sink.getvalue().to_pybytes()}
         # An IPC file holds one dictionary per column, and each shard may have brought its own.
@@ -310,17 +308,17 @@ class Manifest:
         if _META not in metadata or _SOURCES not in metadata:
             raise ArtifactError(f"expected a manifest, got another Arrow file. {REMEDY}")
         meta = json.loads(metadata[_META])
-        if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+        if not isinstance(meta, dict) or not _is_readable(meta):
             found = meta.get("format") if isinstance(meta, dict) else None
             raise ArtifactError(f"expected a manifest of format {FORMAT}, got {found!r}. {REMEDY}")
         with pa.ipc.open_stream(metadata[_SOURCES]) as reader:
             sources = reader.read_all()
         sources.validate(full=True)
-        labels = _int64(table["label"]) if "label" in table.column_names else None
+        labels = int64_of(table["label"]) if "label" in table.column_names else None
         manifest = cls(
             kind=str(meta["kind"]),
             ids=table["id"],
-            sizes=_int64(table["bytes"]),
+            sizes=int64_of(table["bytes"]),
             labels=labels,
             classes=tuple(map(str, meta["classes"])),
             columns=_part(table, "column/"),
@@ -329,9 +327,13 @@ class Manifest:
             notes=tuple(map(str, meta["notes"])),
             fields=fields_from_json(meta["fields"]),
         )
-        if (manifest.fingerprint, _digest(manifest.locations)) != (meta["fingerprint"], meta["locations"]):
+        if (manifest.fingerprint, table_digest(manifest.locations)) != (meta["fingerprint"], meta["locations"]):
             raise ArtifactError(f"its rows do not match its fingerprint. {REMEDY}")
         return manifest
+
+
+def _is_readable(said: dict[str, Any]) -> bool:
+    return said.get("format") == FORMAT or (said.get("format") == _BEFORE and not said.get("fields"))
 
 
 def _is_json(value: object) -> bool:
@@ -400,57 +402,7 @@ def _in_memory(table: Any) -> Any:
     return table.whole() if isinstance(table, PagedTable | PagedColumn) else table
 
 
-def _kept(locations: pa.Table) -> Int64Array | None:
-    """Return a digest of the data stored for each sample."""
-    names = sorted(name for name in locations.column_names if name.startswith(KEPT))
-    if not names:
-        return None
-    made = np.zeros(len(locations), np.int64)
-    for row, values in enumerate(zip(*(locations[name].to_pylist() for name in names), strict=True)):
-        digest = hashlib.blake2b(digest_size=8)
-        for name, value in zip(names, values, strict=True):
-            digest.update(f"{name} {len(value)} ".encode() + value)
-        made[row] = int.from_bytes(digest.digest(), "little", signed=True)
-    return _frozen(made)
-
-
-def _add_texts(digest: Any, texts: pa.Array) -> None:
-    """Add the lengths of large strings or binaries, then their bytes, to a digest."""
-    if len(texts) == 0:
-        return
-    _, offsets_buffer, data = texts.buffers()
-    offsets = np.frombuffer(offsets_buffer, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    digest.update(np.diff(offsets).astype("<i8", copy=False).data)
-    if data is not None:
-        digest.update(memoryview(data)[int(offsets[0]) : int(offsets[-1])])
-
-
-def _digest(locations: pa.Table) -> str:
-    # A wrong offset would silently give the bytes of another sample; ids and sizes do not cover it.
-    digest = hashlib.sha256()
-    for name in locations.column_names:
-        column = whole(locations[name])
-        digest.update(f"{name}:{column.type}:{len(column)}\n".encode())
-        if column.type == pa.large_binary():
-            _add_texts(digest, column)
-        else:
-            digest.update(_int64(column).data)
-    return digest.hexdigest()[:32]
-
-
 def _part(table: pa.Table, prefix: str) -> pa.Table:
     names = [name for name in table.column_names if name.startswith(prefix)]
     part = table.select(names).rename_columns([name.removeprefix(prefix) for name in names])
     return part.replace_schema_metadata(None) if names else pa.table({})
-
-
-def _int64(column: Any) -> Int64Array:
-    if not pa.types.is_integer(column.type) or column.null_count:
-        raise ArtifactError(f"expected integers and no nulls, got {column.type}. {REMEDY}")
-    return np.ascontiguousarray(column.to_numpy(), np.int64)
-
-
-def _frozen(values: Any) -> Int64Array:
-    array: Int64Array = np.ascontiguousarray(values, np.int64).view()
-    array.setflags(write=False)
-    return array

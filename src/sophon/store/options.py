@@ -6,10 +6,10 @@ option    meaning
 where     a condition that selects rows (`listing/where`); for stores of every kind
 path      listings: the column that holds the paths
 label     listings: the column that holds the labels; "none" for no labels
-listing   folders: the listing beside the pictures that is used, by its name; "none" for none
+listing   folders: name of the listing next to the pictures; "none" for none
 files     folders and tars: which files are samples, as ``.wav,.flac``; "any" for all
-manifest  object stores: where the manifest lies, if neither beside the data nor in the cache
-index     object stores: where the window index lies, if not beside the data
+manifest object stores: location of the manifest, if neither next to the data nor in the cache
+index     object stores: location of the window index, if not next to the data
 fields    what a sample consists of, as ``image,seg.png``: in tars by the endings of its members; in listings and
           Parquet files by the columns that name files, or hold their bytes, the picture's first
 images    folders with targets: the folder of the pictures inside of the data set

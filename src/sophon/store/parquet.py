@@ -30,7 +30,8 @@ from sophon.errors import StoreError
 from sophon.store.address import Place
 from sophon.store.bundle import head_bytes, pack
 from sophon.store.fields import MASK, PICTURE, Field, named_columns
-from sophon.store.manifest import NO_LABEL, Int64Array, Manifest
+from sophon.store.identity import Int64Array
+from sophon.store.manifest import NO_LABEL, Manifest
 from sophon.store.parquet_schema import Roles, roles_of
 from sophon.store.row_groups import RowGroupCache
 from sophon.store.shards import Shards, ShardStore, find_shards, shard_sources

@@ -11,7 +11,7 @@ import pyarrow as pa
 from sophon.errors import StoreError
 
 IMAGE = "image"  # the first field, whatever its column is called
-_IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "picture")
+_IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "picture", "audio")
 _LABEL_NAMES = ("label", "labels", "cls", "class", "class_id", "target", "fine_label", "coarse_label")
 
 

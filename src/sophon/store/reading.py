@@ -229,12 +229,7 @@ class Reading:
                 self._ended(number, lane, waiting, time.monotonic() - start_s)
             if pass_on is not None:
                 pass_on()
-            del (
-                taken,
-                lane,
-                waiting,
-                pass_on,
-            )  # these keep a request alive, which must not happen while this thread waits
+            del taken, lane, waiting, pass_on  # these keep a request alive, which must end before this thread waits
 
     def _await(self) -> tuple[Lane, _Waiting] | None:
         """Wait for a job; None if this thread should end."""

@@ -68,7 +68,9 @@ def shard_sources(folder: Path, names: list[str]) -> pa.Table:
         stats = [(folder / name).stat() for name in names]
     except OSError as error:
         raise StoreError(f"cannot examine the shards in {folder}: {describe(error)}. Do they all exist?") from error
-    return sources_table(names, [s.st_size for s in stats], [s.st_mtime_ns for s in stats])
+    return sources_table(
+        names, [s.st_size for s in stats], [s.st_mtime_ns for s in stats], [s.st_ctime_ns for s in stats]
+    )
 
 
 class Shards:

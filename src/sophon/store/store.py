@@ -7,6 +7,7 @@ If a store is inconsistent with the following, it is a bug:
 - `opens` tells whether a path definitely belongs to this store. Third-party stores in the table are asked first.
 - `options` names the path options (`store/options`) that this store takes; `scan` then takes a third argument.
 - `changed_ns(index)` is a different number whenever the bytes of a sample may have changed.
+- `stamp(index)` is a different text whenever a sample was rewritten, even with the same time; caches store it.
 - `read(index)` returns the bytes of one sample or raises `StoreError`; it never returns other bytes, nor more or fewer
   of them than the manifest says. `read_into(index, space)` puts the same bytes into the caller's memory.
 
@@ -47,7 +48,9 @@ class Store(ABC):
     """
 
     kind: ClassVar[str]
-    index_at: str | None = None  # location of its window index, if the user has given it
+    index_at: str | None = None  # where its window index lies, if the user has said so
+    part: str = ""  # which part of a data set it is, such as 3/8; "" for all of it
+    whole: str = ""  # the fingerprint of what it is a part of
     options: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, path: Place, name: str, manifest: Manifest) -> None:
@@ -148,6 +151,14 @@ class Store(ABC):
             StoreError: It cannot be examined.
         """
 
+    def stamp(self, index: int) -> str:
+        """Return a text that is another one if the bytes of a sample were written anew, even with the same time.
+
+        Raises:
+            StoreError: It cannot be examined.
+        """
+        return str(self.changed_ns(index))
+
     @abstractmethod
     def _read(self, index: int) -> bytes:
         """Return the bytes of an existing sample."""
@@ -207,6 +218,11 @@ class Store(ABC):
     def __reduce__(self) -> tuple[object, ...]:
         state = None if self.index_at is None else {"index_at": self.index_at}
         return (type(self), (self.path, self.name, self.manifest), state)
+
+
+def stamp_of(stat: os.stat_result) -> str:
+    """Return the times of a file; the second one, of its last change, is one that nobody can set."""
+    return f"{stat.st_mtime_ns:x}.{stat.st_ctime_ns:x}"
 
 
 def describe(error: Exception) -> str:

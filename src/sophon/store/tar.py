@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,7 +21,7 @@ import pyarrow as pa
 from sophon.errors import ConfigError, StoreError
 from sophon.store.address import Place
 from sophon.store.bundle import head_bytes, pack
-from sophon.store.fields import BYTES, PICTURE, Field
+from sophon.store.fields import BYTES, PICTURE, SUFFIXES, Field
 from sophon.store.folder import IMAGE_SUFFIXES
 from sophon.store.manifest import NO_LABEL, Manifest
 from sophon.store.options import suffixes
@@ -54,15 +54,21 @@ class TarStore(ShardStore):
     ) -> Manifest:
         """Return the manifest of one shard, of a folder of shards in order of their names, or of a pattern.
 
-        With the option `files`, members with other endings, or all members, are samples; with `fields`, a sample has
-        several members.
+        Where there is no picture, its samples are of the next kind that there is, such as sound. With the option
+        `files` they are members with other endings, or any; with `fields` a sample has several.
         """
         folder, names = find_shards(path, cls.suffix)
         sources = shard_sources(folder, names)
-        with ExitStack() as stack:
-            # One at a time, on demand: there may be more shards than the process may have open files.
-            shards = (_entered(stack, folder / name) for name in names)
-            return scan_tars(path, names, sources, shards, on_progress, options)
+        others = [",".join(endings) for kind, endings in SUFFIXES.items() if kind != PICTURE]
+        says_which = not {"files", "fields"}.isdisjoint(options or {})
+        for files in [None] if says_which else [None, *others]:
+            with ExitStack() as stack:
+                # One at a time, as they are asked for: there may be more of them than files may be open.
+                shards = (_entered(stack, folder / name) for name in names)
+                with suppress(NoSamples):
+                    told = options if files is None else {**(options or {}), "files": files}
+                    return scan_tars(path, names, sources, shards, on_progress, told)
+        raise _nothing_found(path, names, (options or {}).get("files"), (options or {}).get("fields"))
 
     def _open_files(self, path: Place, sources: pa.Table) -> ShardFiles:
         assert isinstance(path, Path)
@@ -174,11 +180,15 @@ def _is_picture(name: str) -> bool:
     return f".{name.rpartition('.')[2]}" in IMAGE_SUFFIXES
 
 
-def _nothing_found(path: Place, names: list[str], files: str | None, fields: str | None) -> StoreError:
+class NoSamples(StoreError):  # noqa: N818 - an answer: the next kind is looked for
+    """There is no member of the kind that was looked for."""
+
+
+def _nothing_found(path: Place, names: list[str], files: str | None, fields: str | None) -> NoSamples:
     shards = f"{len(names)} {'shard' if len(names) == 1 else 'shards'} of {path}"
     if fields is not None:
-        return StoreError(f"no sample with all of {fields} found in the {shards}; expected members with the same key")
-    return StoreError(
+        return NoSamples(f"no sample with all of {fields} found in the {shards}; expected members of one key each")
+    return NoSamples(
         f"no {'picture' if files is None else files} found in the {shards}; expected members such as 0001.jpg and "
         f"0001.cls; use {path}?files=.npy for files of another kind"
     )

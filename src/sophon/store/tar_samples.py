@@ -26,7 +26,8 @@ import pyarrow.compute as pc
 
 from sophon.errors import StoreError
 from sophon.store.folder import IMAGE_SUFFIXES
-from sophon.store.manifest import NO_LABEL, Int64Array
+from sophon.store.identity import Int64Array
+from sophon.store.manifest import NO_LABEL
 from sophon.store.shards import pread
 from sophon.store.store import describe
 from sophon.store.tar_headers import Archive, Member

@@ -100,7 +100,7 @@ def _on_already(setup, plan):
 # What may be said of whom an epoch waits for; each text has one of them.
 HELD_UP = {
     "here": ("cores are busy", "workers are busy", "cannot keep up", "more CPU here", "more CPU than all ops"),
-    "batches": ("making batches",),
+    "batches": ("waits for batches to be made",),
     "link": ("wait for payloads",),
     "disk": ("the workers wait for files", "wait for it"),
     "others": ("neither compute nor wait",),

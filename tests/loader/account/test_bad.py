@@ -161,11 +161,11 @@ def test_a_remote_error_carries_the_servers_traceback(server):
 def test_more_bad_samples_than_the_budget_are_an_error_that_says_so(server, kind):
     loader = _loader(server, on_error="substitute", **{**KINDS[kind], "budget": 2})
     with pytest.raises(
-        BudgetError, match=r"3 bad samples are more than a budget of 2 allows, which is 2;.*loader\.bad_samples"
+        BudgetError, match=r"3 bad samples exceed the budget of 2, which allows 2;.*loader\.bad_samples"
     ):
         list(loader)
     loader = _loader(server, on_error="skip", **{**KINDS[kind], "budget": 0.01})
-    with pytest.raises(BudgetError, match=r"2 bad samples are more than a budget of 0\.01 allows, which is 1;"):
+    with pytest.raises(BudgetError, match=r"2 bad samples exceed the budget of 0\.01, which allows 1;"):
         list(loader)
 
 

@@ -52,7 +52,11 @@ def _setup(**change):
             "fewer ops here.*moves ops to the storage node",
         ),
         ({"waited_s": 5.0, "collate_s": 4.8}, {"has_collate": True}, "a cheaper collate_fn"),
-        ({"waited_s": 5.0, "collate_s": 4.8}, {}, "smaller samples, or batches of fewer: making batches"),
+        (
+            {"waited_s": 5.0, "collate_s": 4.8},
+            {},
+            "smaller samples, or batches of fewer: the loop mostly waits for batches",
+        ),
         ({"waited_s": 5.0}, {"is_remote": True}, "fewer bytes on the link.*policy='optimal' sends"),
         (
             {"waited_s": 5.0, "fetch_s": 19.0, "reading_s": 18.0, "reads": 1000, "read_s": 50.0},
@@ -62,12 +66,12 @@ def _setup(**change):
         (
             {"waited_s": 5.0},
             {"is_remote": True, "cuts_by": "planner"},
-            "to go on.*measured; the next one has a plan",
+            "to continue.*measured; the next one has a plan",
         ),
         (
             {"waited_s": 5.0, "finish_cpu_s": 39.0},
             {"workers": 4, "is_remote": True, "cuts_by": "planner"},
-            "to go on: all cores are busy.*measured; the next one has a plan",
+            "to continue: all cores are busy.*measured; the next one has a plan",
         ),
         (
             {"waited_s": 5.0, "finish_cpu_s": 19.0},
@@ -90,11 +94,11 @@ def _setup(**change):
             {"is_auto": True, "finds_requests": True},
             "a faster disk: .*more concurrent requests would not pay off",
         ),
-        ({"waited_s": 5.0, "fetch_s": 3.0}, {}, "cores: the workers neither compute nor wait"),
+        ({"waited_s": 5.0, "fetch_s": 3.0}, {}, "cores: most of the time the workers neither compute nor wait"),
         (
             {"waited_s": 5.0, "fetch_s": 3.0},
             {"kind": "processes"},
-            "cores: .*so something else uses the cores, or they are still starting",
+            "cores: .*so something else is using the cores, or they are still starting",
         ),
         ({"waited_s": 5.0, "finish_cpu_s": 8.0}, {"workers": 1}, "more workers: 1 thread cannot"),
         ({"waited_s": 5.0, "finish_cpu_s": 5.0, "fetch_cpu_s": 14.0, "fetch_s": 15.0}, {}, "cheaper reading"),
@@ -221,7 +225,7 @@ def test_progress_goes_on_where_a_state_was_loaded_and_ends_with_its_iterator(im
 
 
 def test_reads_at_once_are_told_where_there_were_several():
-    assert "A read of the store took 50 ms on average, and 5 were under way at once." in _told(
+    assert "A read of the store took 50 ms on average, with 5 reads at a time." in _told(
         reads=1000, read_s=50.0, waited_s=5.0
     )
     assert "A read of the store" not in _told(reads=1000, read_s=0.5, waited_s=5.0)

@@ -67,7 +67,15 @@ def test_the_worlds_are_as_wild_as_they_should_be():
         found.add(_division(world))
     assert found >= {"ask", "reply", "ended", "failed", "surplus", "replan", "batch", "seconds!", "tries!"}
     assert found >= {"NoneType", "ConfigError", "UnavailableError", "resumed", "whole"}
-    assert found >= {"moved", "one node", "copies", "parts", "parts with copies", "parts of the fallback alone"}
+    assert found >= {
+        "moved",
+        "divided",
+        "one node",
+        "copies",
+        "parts",
+        "parts with copies",
+        "parts of the fallback alone",
+    }
 
 
 def _division(world):
@@ -276,6 +284,18 @@ class WantsWhatItHasNoRoomFor(Machine):
         return found
 
 
+class ForgetsWhatMoves(Machine):
+    def divide(self, parts, now_s):
+        super().divide(parts, now_s)
+        for queue in self._queues:
+            queue.clear()
+
+
+class AsksWhoeverHeldIt(Machine):
+    def divide(self, parts, now_s):
+        pass
+
+
 @pytest.mark.parametrize(
     ("broken", "promise"),
     [
@@ -305,6 +325,8 @@ class WantsWhatItHasNoRoomFor(Machine):
         (BlamesOthers, "the error names the holders of the part|the last failure is named"),
         (ForgetsAPart, "an epoch comes to its end|something comes of what happens"),
         (FallsBackForEveryPart, "the fallback is asked while every holder has failed"),
+        (ForgetsWhatMoves, "nobody comes to the deadline|an epoch comes to its end|a deadline is kept"),
+        (AsksWhoeverHeldIt, "a request goes to a holder of all its positions"),
         (WantsWhatItHasNoRoomFor, "bytes held stay within the buffer"),
     ],
 )

@@ -176,7 +176,7 @@ def test_the_rest_is_right_under_torchs_own_loader(images):
     third = EpochSampler(first.dataset, shuffle=True, seed=SEED)
     third.load_state_dict(again)
     assert [sample for _, sample in third] == ORDER[left[7:]].tolist()
-    with pytest.raises(ArtifactError, match="rank 0 of 1 and this is rank 1 of 2"):
+    with pytest.raises(ArtifactError, match="rank 0 of 1 but this is rank 1 of 2"):
         EpochSampler(first.dataset, shuffle=True, seed=SEED, ranks=sophon.Ranks(1, 2)).load_state_dict(state)
 
 
@@ -192,7 +192,7 @@ def test_two_ranks_go_on_from_their_own_states_in_equal_steps(images, wanted, un
     for rank, state in enumerate(states):
         with pytest.raises(ArtifactError, match="load each rank's own"):
             _loader(images, (1 - rank, 2)).load_state_dict(state)
-        with pytest.raises(ArtifactError, match=f"by rank {rank} of 2 and this is rank 0 of 1"):
+        with pytest.raises(ArtifactError, match=f"by rank {rank} of 2 but this is rank 0 of 1"):
             _loader(images).load_state_dict(state)
         second = _loader(images, (rank, 2), num_workers=1, uneven=uneven)
         second.load_state_dict(state)

@@ -29,8 +29,8 @@ def test_an_absence_is_told_of_after_some_seconds_ever_more_rarely_and_when_it_e
         absences.answered(1)
     lines = _said(caplog)
     assert lines[0] == (
-        "no answer from grpc://b:1/x for 3 s, after 4 tries; the last one: connection refused. It is asked again, for "
-        "600 s in all"
+        "no answer from grpc://b:1/x for 3 s, after 4 tries; the last one: connection refused. Retrying for "
+        "up to 600 s in total"
     )
     assert [line.split(" for ")[1].split(",")[0] for line in lines[:-1]] == ["3 s", "6 s", "12 s", "24 s"]
     assert lines[-1] == "grpc://b:1/x answers again, after 30 s and 31 tries"

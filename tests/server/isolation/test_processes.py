@@ -154,7 +154,7 @@ def test_a_probe_ends_at_the_op_that_crashes_and_says_so(processes):
     pool = processes(0)
     found, reason = pool.probe(Slot(0), _recipe("abort", PROBE_WIDTH))
     assert found == Threads().probe(Slot(0), RECIPE)[0][:1]
-    assert "Misbehave brought a child process down" in reason
+    assert "Misbehave crashed a child process" in reason
     assert pool.probe(Slot(0), RECIPE) == Threads().probe(Slot(0), RECIPE)
 
 
@@ -412,7 +412,7 @@ def test_an_op_that_crashes_on_the_built_in_picture_stays_on_the_trainer(tmp_pat
     monkeypatch.chdir(REPOSITORY)
     with serve(images, options=("--import", PLUGIN)) as server:
         monkeypatch.delenv(NODE)
-        with pytest.warns(OffloadWarning, match="Misbehave brought a child process down"):
+        with pytest.warns(OffloadWarning, match="Misbehave crashed a child process"):
             loader = sophon.DataLoader(server.url, _recipe("abort", PROBE_WIDTH), batch_size=5, policy="3:webp")
         assert len(list(loader)) == 1
 

@@ -58,7 +58,7 @@ def test_a_missing_mask_is_an_error_that_names_sample_and_field_and_only_for_who
     root = with_pictures(tmp_path, **{f"masks/{name}.png": b"mask" for name in NAMES if name != "002"})
     with pytest.warns(UserWarning, match="1 sample in .* missing or damaged"):
         store = open_store(f"{root}?images=img&masks=masks")
-    with pytest.raises(StoreError, match=r"sample 2 \('img/002.jpg'\): field 'mask': there is no mask of the name 002"):
+    with pytest.raises(StoreError, match=r"sample 2 \('img/002.jpg'\): field 'mask': there is no mask named 002"):
         store.read(2)
     assert parts_of(store, 1)["mask"] == b"mask"
     assert store.narrowed([]).read(2) == picture(2)

@@ -174,7 +174,7 @@ def test_kaggles_ids_without_an_ending_name_files(tmp_path):
         ("~/x.jpg", "line 3 .*is not relative"),
         ("https://x.org/a.jpg", "line 3 .*is an address and not a path"),
         ("img", "line 3 .*'img' in .* is not a file"),
-        ("./img/../img/0.jpg", "line 3 .*names 'img/0.jpg' once more, after line 2"),
+        ("./img/../img/0.jpg", "line 3 .*names 'img/0.jpg' again, after line 2"),
         ('""', "line 3 .*the path is empty"),
         ("img/0.jpg/x", "line 3 .*there is no file"),
     ],
@@ -264,7 +264,7 @@ def test_a_listing_beside_a_folder_is_noticed_though_the_folder_is_as_before(tmp
 
 def test_a_listing_beside_class_folders_is_left_alone_and_said(tmp_path):
     write_files(tmp_path, {"train/a/0.jpg": b"0", "labels.csv": b"path,label\ntrain/a/0.jpg,7\n"})
-    with pytest.warns(UserWarning, match=r"is not used for .* since the folder has classes of its own"):
+    with pytest.warns(UserWarning, match=r"is not used for .* since the folder has class folders"):
         assert open_store(tmp_path / "train").manifest.classes == ("a",)
     with warnings.catch_warnings(record=True, action="always") as told:
         assert open_store(f"{tmp_path / 'train'}?listing=labels.csv").manifest.labels.tolist() == [7]
@@ -299,9 +299,9 @@ def test_options_that_are_wrong_or_for_another_kind(tmp_path):
         (f"{path}?wher=x", "there is no option 'wher'; there is where, path"),
         (f"{path}?where=", "option 'where' is empty"),
         (f"{path}?label=a&label=b", "option 'label' is given twice"),
-        (f"{path}?files=.wav", "option 'files' is not for a listing"),
+        (f"{path}?files=.wav", "option 'files' does not apply to a listing"),
         (f"{path}?label=nope", "no column 'nope' of labels"),
-        (f"{tmp_path / 'img'}?path=x", "option 'path' is not for a folder"),
+        (f"{tmp_path / 'img'}?path=x", "option 'path' does not apply to a folder"),
         (f"{tmp_path / 'img'}?files=wav", "expected file name endings such as .wav"),
     ]:
         with pytest.raises(ConfigError, match=message):
@@ -343,7 +343,7 @@ def test_files_of_any_kind_in_a_listing(tmp_path):
 def test_a_file_that_grows_after_it_was_listed_is_not_read(tmp_path):
     store = open_store(_csv(tmp_path, "path\nimg/0.jpg\n"))
     (tmp_path / "img/0.jpg").write_bytes(b"something longer than before")
-    with pytest.raises(StoreError, match="has 28 bytes, and had"):
+    with pytest.raises(StoreError, match="has 28 bytes, but had"):
         store.read(0)
 
 

@@ -126,7 +126,7 @@ def test_texts_in_a_dictionary_column_are_texts():
         ("__import__('os')", r"there is no column '__import__'"),
         ("split = 'a'; drop", "cannot read '; drop'"),
         ("split = 'a", "cannot read"),
-        ("(" * 60 + "width = 1" + ")" * 60, "at most 50 conditions inside each other"),
+        ("(" * 60 + "width = 1" + ")" * 60, "at most 50 nested conditions"),
         ("not " * 3000 + "width = 1", "at most"),
     ],
 )

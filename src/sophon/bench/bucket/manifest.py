@@ -1,7 +1,7 @@
-"""`sophon bench manifest`: how long a large data set takes to open again, and in how much memory.
+"""`sophon bench manifest`: time and memory needed to reopen a large data set.
 
-A made-up manifest of objects is kept in a cache and opened in a process of its own. With `objects` a bucket of so many
-is also listed on SeaweedFS, beside the time that its own listing takes.
+A synthetic manifest of objects is kept in a cache and opened in a separate process. With `objects`, a bucket of that
+many objects is also listed on SeaweedFS, compared with the server's own listing.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from sophon.store.manifest import Manifest
 ROWS = 1_000_000
 _CLASSES = 1000
 _LOOKED_UP = 20_000
-_ADDRESS = Address("s3", BUCKET, "made-up")
+_ADDRESS = Address("s3", BUCKET, "synthetic")
 
 
 def bench_manifest(rows: int = ROWS, objects: int = 0, on_step: OnStep | None = None) -> dict[str, Any]:
-    """Measure opening a data set again, and listing one.
+    """Measure reopening a data set, and listing one.
 
     Args:
-        rows: Samples of the made-up manifest.
+        rows: Samples of the synthetic manifest.
         objects: Objects to list on a real server; 0 for none.
-        on_step: Called with the name of what runs next, its number and how many there are.
+        on_step: Called with the name, number and count of the next step.
 
     Returns:
         ``{"rows", "reopen_s", "peak_bytes", "order_s", "row_us", "used_peak_bytes", "state_bytes"}``, where the
@@ -65,11 +65,11 @@ def bench_manifest(rows: int = ROWS, objects: int = 0, on_step: OnStep | None = 
 
 
 def reopen(folder: str) -> None:
-    """Open the manifest in this process, and write what that took to standard output."""
+    """Open the manifest in this process, and write the cost to standard output."""
     start_s = time.monotonic()
     manifest = ManifestCache(folder).load(_ADDRESS)
     assert manifest is not None
-    store = BucketStore(_ADDRESS, "made-up", manifest)
+    store = BucketStore(_ADDRESS, "synthetic", manifest)
     reopen_s = time.monotonic() - start_s
     peak_bytes = _peak_bytes()
     start_s = time.monotonic()
@@ -96,7 +96,7 @@ def reopen(folder: str) -> None:
 
 
 def _peak_bytes() -> int:
-    """Return the most memory that this process has had; `getrusage` counts that of the process that started it, too."""
+    """Return the peak memory of this process; `getrusage` would include that of the parent."""
     status = Path("/proc/self/status").read_text()
     return 1024 * int(re.search(r"VmHWM:\s*(\d+) kB", status)[1])  # type: ignore[index]
 
@@ -115,7 +115,7 @@ def _made_up(rows: int) -> Manifest:
         labels=labels,
         classes=tuple(f"n{number:04d}" for number in range(_CLASSES)),
         locations=pa.table({"etag": etag.cast(pa.large_string()).cast(pa.large_binary())}),
-        sources=sources_of([Object("made-up/", -1, "", 0)]),
+        sources=sources_of([Object("synthetic/", -1, "", 0)]),
     )
 
 

@@ -1,4 +1,4 @@
-"""How others read objects: bare obstore, boto3, and a torch data set on fsspec. What is not installed is left out."""
+"""Other ways to read objects: bare obstore, boto3, and a torch data set on fsspec. Missing packages are left out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Round: TypeAlias = Callable[[], tuple[float, float]]
 
 
 def timed(run: Callable[[], None]) -> tuple[float, float]:
-    """Return the seconds and CPU seconds that something takes."""
+    """Return the seconds and CPU seconds of a call."""
     wall_s, cpu_s = time.monotonic(), time.process_time()
     run()
     return time.monotonic() - wall_s, time.process_time() - cpu_s

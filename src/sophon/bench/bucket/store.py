@@ -1,7 +1,7 @@
-"""`sophon bench store`: objects read through the reading stage, beside others, and bytes that leave a bucket.
+"""`sophon bench store`: objects read through the reading stage or by other clients, and bytes read from a bucket.
 
-All read the same objects of 100 KB from SeaweedFS on this machine, with as many requests at once, in turns. CPU seconds
-are those of the reading process alone. What is not installed is left out.
+All read the same objects of 100 KB from SeaweedFS on this machine, with the same number of concurrent requests, in
+turns. CPU seconds are those of the reading process alone. Clients that are not installed are left out.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ def bench_store(
     with_plan: bool = False,
     on_step: OnStep | None = None,
 ) -> dict[str, Any]:
-    """Measure requests per second and CPU of each, and bytes out of a bucket.
+    """Measure requests per second and CPU of each client, and bytes read from a bucket.
 
     Args:
         photos: Folder of pictures of which bytes are counted; None to leave that out.
         objects: How many objects of 100 KB are read in each round.
-        at_once: Requests at once.
+        at_once: Concurrent requests.
         rounds: How often each is measured.
         with_plan: Whether to compare a node beside the bucket with one beside the folder, too; measures all cuts.
-        on_step: Called with the name of what runs next, its number and how many there are.
+        on_step: Called with the name, number and count of the next step.
 
     Returns:
         ``{"sophon_per_s", "obstore_per_s", "boto3_per_s", "fsspec_per_s", "sophon_cpu_ms", "obstore_cpu_ms",
@@ -71,7 +71,7 @@ def bench_store(
 
 @contextmanager
 def used(server: ObjectServer) -> Iterator[None]:
-    """Have addresses lead to a server."""
+    """Make addresses point to a server."""
     names = (*server.environment, "XDG_CACHE_HOME")
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(server.environment)

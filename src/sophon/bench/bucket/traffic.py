@@ -1,4 +1,4 @@
-"""Bytes out of a bucket and over a link: of whole objects, of bands without a node, and of a node beside the bucket."""
+"""Bytes read from a bucket and sent over a link: whole objects, bands without a node, and a node next to the bucket."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _sizes(store: Store) -> int:
 
 
 def _epochs(data: str, policy: str | Plan) -> dict[str, Any]:
-    """Return what the second of two epochs took, and a digest of its tensors."""
+    """Return the cost of the second of two epochs, and a digest of its tensors."""
     digest = hashlib.sha256()
     loader = DataLoader(data, _RECIPE, batch_size=32, seed=_SEED, shuffle=True, num_workers=0, policy=policy)
     with loader:

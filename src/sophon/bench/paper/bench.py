@@ -28,7 +28,7 @@ def bench_paper(scenario: Scenario, on_step: OnStep | None = None) -> dict[str, 
 
     Args:
         scenario: What to run.
-        on_step: Told the name of what runs next, its number and how many there are.
+        on_step: Called with the name, number and count of the next step.
 
     Raises:
         BitsError: Two policies fed the model different tensors.

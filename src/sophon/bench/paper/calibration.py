@@ -1,4 +1,4 @@
-"""From a profile that was measured while nothing else ran to what samples cost on the rig.
+"""Adapts a profile that was measured on an idle machine to the costs on the rig.
 
 On the rig a core has more to do than ops: TCP, Flight and the interpreter take part of it, caches are cold where
 samples come one at a time, and under a quota a process is stopped and started. So a few samples are fetched there at
@@ -30,7 +30,7 @@ _SAMPLES = 40
 
 @dataclass(frozen=True)
 class Cost:
-    """What fetching some samples at one cut took.
+    """The cost of fetching some samples at one cut.
 
     Args:
         cut: The cut.
@@ -57,9 +57,9 @@ def calibrated(
     """Return the profile with what samples cost on the rig, and the storage CPU seconds that sending a byte takes.
 
     Args:
-        profile: Measured in peace.
-        trainer: Asks and finishes.
-        server: Answers.
+        profile: Profile measured on an idle machine.
+        trainer: The trainer's process.
+        server: The server's process.
         url: Address of the data set.
         seed: Seed of the boxes.
         epoch: Likewise.

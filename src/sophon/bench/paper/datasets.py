@@ -1,7 +1,6 @@
-"""The files that a run is about: those of a folder, or made-up ones, as many as are wanted.
+"""The files of a run: those of a folder, or synthetic ones, in the number wanted.
 
-Where more samples are wanted than there are files, files come more than once under other names; every sample has boxes
-of its own.
+If more samples are wanted than there are files, files are repeated under other names; every sample has its own boxes.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from sophon.bench.pictures.samples import IMAGE_ENDINGS
 from sophon.errors import ConfigError
 
 _ENOUGH = 0.8  # of the samples wanted: then every file comes once
-_LOOKED_AT = 16  # made-up photos whose mean size stands for all
+_LOOKED_AT = 16  # synthetic photos whose mean size stands for all
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class PaperData:
         folder: Where its files are.
         samples: Number of samples.
         mean_file_bytes: Mean size.
-        made_up: Photos made from nothing.
+        made_up: Whether the photos are synthetic.
     """
 
     words: str
@@ -49,7 +48,7 @@ def prepare(scenario: Scenario, like: str, work: Path, on_photo: Callable[[int, 
         scenario: Where they come from and how many are wanted.
         like: The data set of the paper that they stand for.
         work: Where to put them.
-        on_photo: Told how many photos are made up, of how many.
+        on_photo: Called with the number of photos made so far and the total.
     """
     folder = work / f"{like}-files"
     source = source_of(scenario, like)
@@ -59,7 +58,7 @@ def prepare(scenario: Scenario, like: str, work: Path, on_photo: Callable[[int, 
         count = scenario.count or scenario.default_count(mean_bytes)
         written = write_photos(folder, like, count, seed=scenario.seed, on_progress=on_photo)
         mean_bytes = sum(written.sizes_bytes) / count
-        return PaperData(f"{count} made-up photos like {like}", like, folder, count, mean_bytes, True)
+        return PaperData(f"{count} synthetic photos like {like}", like, folder, count, mean_bytes, True)
     paths = sorted(path for path in source.rglob("*") if path.suffix.lower() in IMAGE_ENDINGS)
     if not paths:
         raise ConfigError(f"no images in {source}; looked for {', '.join(sorted(IMAGE_ENDINGS))}")
@@ -79,7 +78,7 @@ def prepare(scenario: Scenario, like: str, work: Path, on_photo: Callable[[int, 
 
 
 def source_of(scenario: Scenario, like: str) -> Path | None:
-    """Return the folder that holds the images of a data set; None for made-up ones."""
+    """Return the folder that holds the images of a data set; None for synthetic ones."""
     data = scenario.data
     if data is None:
         return None

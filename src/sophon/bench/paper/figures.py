@@ -28,7 +28,7 @@ _ALMOST_NOTHING_S = 1e-6  # what a clock cannot tell from nothing; no ratio is l
 
 
 def figure_1a(data: PaperData, seed: int, epoch: int) -> dict[str, Any]:
-    """Bytes after each op of two samples: one that shrinks on the way, one that is smallest as it is."""
+    """Bytes after each op of two samples: one that shrinks on the way, and one that is smallest raw."""
     store = open_store(data.folder)
     sizes = [int(size) for size in store.manifest.sizes]
     order = np.argsort(sizes)
@@ -71,7 +71,7 @@ def _shares(names: list[str]) -> dict[str, float]:
 
 
 def figure_1c(profiles: Mapping[str, Profile]) -> dict[str, Any]:
-    """Bytes saved per CPU second near storage by each sample's cut of least bytes, as quantiles."""
+    """Bytes saved per CPU second near storage by each sample's smallest cut, as quantiles."""
     datasets = {}
     for like, profile in profiles.items():
         papers = _efficiency(profile, np.array(profile.raw_columns()))

@@ -63,7 +63,7 @@ class Race:
         repeats: int | None = None,
         automatic: bool = False,
     ) -> dict[str, Any]:
-        """Return the policies' results, and what goes with all of them.
+        """Return the policies' results, and what they have in common.
 
         Args:
             storage_cores: Number of cores near storage.

@@ -1,4 +1,4 @@
-"""What is run, as data."""
+"""The parameters of an evaluation, as data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Scenario:
     """One evaluation.
 
     Args:
-        data: Folder of images, or one with folders `openimages` and `imagenet`; None for made-up photos.
+        data: Folder of images, or one with folders `openimages` and `imagenet`; None for synthetic photos.
         like: Which data set of the paper to compare with and to make up.
         count: Samples in an epoch; None for as many as make epochs long enough to measure.
         link_bytes_per_s: Rate of the link.
@@ -31,13 +31,13 @@ class Scenario:
         repeats: Timed epochs of each policy.
         figures: Which of the paper's figures to make, too.
         policies: Which policies to run; `none` must be among them.
-        shape: Who shapes the link: auto, tbf or server.
+        shape: What shapes the link: auto, tbf or server.
         batch_size: Samples in a batch.
         workers: Threads of the loader that finish samples.
         seed: Seed of order and boxes.
         epoch: Epoch that is run, always the same one, so that boxes are equal.
         automatic: Whether to also run a loader that measures and plans for itself.
-        keep: Folder to leave profiles and plans in; None to throw them away.
+        keep: Folder for profiles and plans; None to discard them.
     """
 
     data: Path | None = None
@@ -80,7 +80,7 @@ class Scenario:
         return "cnn" if self.consumer_samples_per_s is None else "stand-in"
 
     def default_count(self, mean_bytes: float) -> int:
-        """Return how many samples make epochs that last: over 5 s when raw files bind, about 2 s for small payloads."""
+        """Return how many samples make epochs long enough: over 5 s with raw files, about 2 s with small payloads."""
         return max(64, math.ceil(self.link_bytes_per_s * max(5.3 / mean_bytes, 2.0 / 62e3)))
 
 

@@ -1,4 +1,4 @@
-"""A canvas for made-up photos: regions first, then texture and light over all of them.
+"""A canvas for synthetic photos: regions first, then texture and light over all of them.
 
 Regions are numbers on a map, drawn by Pillow; the number is the region's luma, and tables say what else each number
 looks like (chroma, amount of detail). To finish, the map is looked up plane by plane, and light and the textures of the

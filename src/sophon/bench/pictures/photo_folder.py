@@ -1,4 +1,4 @@
-"""A folder of made-up photos on disk, in class folders as torchvision's ImageFolder expects them.
+"""A folder of synthetic photos on disk, in class folders as torchvision's ImageFolder expects them.
 
 A hidden file in the folder records what was written, so that a later run may replace its own photos and nothing else.
 """
@@ -82,7 +82,7 @@ def write_photos(
         ConfigError: An argument that cannot work.
     """
     if count < 1:
-        raise ConfigError(f"found a count of {count} photos; expected 1 or more; try 256")
+        raise ConfigError(f"{count} photos were requested; expected 1 or more; try 256")
     if classes < 0:
         raise ConfigError(f"found {classes} classes; expected 1 or more, or 0 for photos without class folders")
     earlier = _earlier_run(folder, force)

@@ -1,4 +1,4 @@
-"""Made-up photos that are as large, and compress as well, as those of ImageNet and OpenImages.
+"""Synthetic photos that are as large, and compress as well, as those of ImageNet and OpenImages.
 
 A photo is a pure function of (kind, seed, index): its file size is drawn from the real distribution, dimensions and
 chroma sampling are drawn to go with it, a scene is painted, and the JPEG quality that gives this size is predicted from
@@ -45,7 +45,7 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 
 @dataclass(frozen=True)
 class PhotoKind:
-    """The figures of a data set that its made-up photos must share.
+    """The figures of a data set that its synthetic photos must share.
 
     Args:
         size_quantiles: (share of the files, bytes): that share of the files has at most so many bytes.

@@ -1,4 +1,4 @@
-"""The files a benchmark runs on: those of a folder, or made-up photos if no folder is given."""
+"""The files a benchmark runs on: those of a folder, or synthetic photos if no folder is given."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def load_samples(folder: Path | None, count: int, like: str = "imagenet") -> Sam
     """Return files spread evenly over a folder, or photos made like those of a data set."""
     if folder is None:
         source = PhotoSource(like, seed=0)
-        return Samples(f"{count} made-up photos like {like}", tuple(source.photo(i) for i in range(count)))
+        return Samples(f"{count} synthetic photos like {like}", tuple(source.photo(i) for i in range(count)))
     if not folder.is_dir():
         raise ConfigError(f"expected a folder of images, got {folder}; give an existing folder or leave --data out")
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_ENDINGS)

@@ -1,4 +1,4 @@
-"""Made-up scenes: what lies where, and what it is made of."""
+"""Synthetic scenes: what lies where, and what it is made of."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Scenarios about planning: what it takes, and what several ranks make of it."""
+"""Scenarios about planning: its cost, and its effect with several ranks."""

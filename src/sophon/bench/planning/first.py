@@ -1,7 +1,7 @@
-"""`sophon bench first`: the first epoch of a job that nobody has run before, beside its second and one without cuts.
+"""`sophon bench first`: the first epoch of a new job, compared with its second and with one without cuts.
 
-Nothing is kept between jobs: each loader begins with what the release knows. Loaders take turns, so that what else
-happens on the machine happens to all of them.
+Nothing is kept between jobs: each loader starts with only built-in knowledge. Loaders take turns, so that other
+activity on the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ def bench_first(
     repeats: int = 3,
     on_step: OnStep = nothing,
 ) -> dict[str, Any]:
-    """Return what the first and second epoch take, and one without cuts.
+    """Return the cost of the first and second epoch, and of one without cuts.
 
     Args:
-        folders: Of photos, by name.
+        folders: Folders of photos, by name.
         link_bytes_per_s: Rate of the link.
-        storage_cores: Near storage.
+        storage_cores: Number of cores near storage.
         consumer_per_s: Samples that the consumer takes in a second.
-        repeats: New jobs for each.
-        on_step: Told what runs next.
+        repeats: Number of new jobs for each.
+        on_step: Called with what runs next.
 
     Returns:
         ``{NAME: {"first_s", "second_s", "none_s", "samples", "first_of_second", "first_of_none", "first_bytes",

@@ -1,7 +1,7 @@
-"""`sophon bench parts`: two nodes with half of a data set each, beside one that holds all of it.
+"""`sophon bench parts`: two nodes with half of a data set each, compared with one that holds all of it.
 
-Every node has a link of its own to the trainer, all of the same rate. Epochs of both take turns, with raw files, so
-that the links are what holds them up; the digest of all batches must be the same.
+Every node has its own link to the trainer, all of the same rate. Epochs of both take turns, with raw files, so
+that the links are the bottleneck; the digest of all batches must be the same.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def bench_parts(
     shape: str = "auto",
     on_step: OnStep = nothing,
 ) -> dict[str, Any]:
-    """Return samples per second of one node with everything and of several with a part each.
+    """Return samples per second of one node with all samples and of several nodes with a part each.
 
     Args:
         data: Folder of photos.
-        nodes: How many it is divided among.
+        nodes: Number of nodes to divide it among.
         link_bytes_per_s: Rate of each link.
-        rounds: Number of timed epochs of each.
-        shape: Who holds the rate; see `open_testbed`.
-        on_step: Told what runs next.
+        rounds: Number of timed epochs for each.
+        shape: What limits the rate; see `open_testbed`.
+        on_step: Called with what runs next.
 
     Returns:
         ``{"samples", "nodes", "rig", "per_s": {"whole", "parts"}, "epoch_s": {"whole": […], "parts": […]}, "times",
@@ -88,7 +88,7 @@ def bench_parts(
 
 @contextmanager
 def _served(testbed: Testbed, data: Path, folders: list[Path]) -> Iterator[dict[str, Any]]:
-    """Run a node with everything, and one for each part; yield the addresses of both."""
+    """Run a node with all samples, and one for each part; yield the addresses of both."""
     with (
         testbed.server({_NAME: data}, 0) as whole,
         testbed.servers([{_NAME: folder} for folder in folders], 0) as parts,
@@ -98,7 +98,7 @@ def _served(testbed: Testbed, data: Path, folders: list[Path]) -> Iterator[dict[
 
 @contextmanager
 def divided(data: Path, nodes: int) -> Iterator[list[Path]]:
-    """Yield folders with every so-many-th sample of a folder each, as links to its files."""
+    """Yield folders that each contain every n-th sample of a folder, as links to its files."""
     ids = open_store(data).manifest.ids.to_pylist()
     with scratch_folder("parts") as name:
         folders = [Path(name, str(node)) for node in range(nodes)]

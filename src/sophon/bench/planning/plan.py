@@ -1,6 +1,6 @@
 """The scenario ``plan``: seconds and bytes of memory that planning takes, up to ten million samples.
 
-Every measurement runs in a process of its own, on one core, so that its peak is its own. The peak is that of
+Every measurement runs in a separate process, on one core, so that its peak is its own. The peak is that of
 the whole process (interpreter, libraries, the profile itself and the plan); the profile is generated block by
 block straight into its tables, so generating adds one block to it. Seconds are those of the policy alone.
 
@@ -131,8 +131,7 @@ def run(
         resources: How many resources, a key of `PROBLEMS`.
 
     Returns:
-        Per policy one row per size: samples, seconds, peak_bytes, and beside them cpu_seconds, profile_bytes,
-        epoch_s, bound_s.
+        Per policy one row per size: samples, seconds, peak_bytes, cpu_seconds, profile_bytes, epoch_s and bound_s.
     """
     if resources not in PROBLEMS:
         raise ConfigError(f"no problem has {resources} resources; choose one of {', '.join(map(str, PROBLEMS))}.")

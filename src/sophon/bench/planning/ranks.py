@@ -1,8 +1,8 @@
-"""`sophon bench ranks`: several training processes behind one link, beside one that has it for itself.
+"""`sophon bench ranks`: several training processes on one link, compared with one that has the link to itself.
 
-All ranks are processes of their own that know of each other only what torchrun's environment says. Each measures its
-first epoch and plans those that follow; what its plan predicts is compared with what the epoch took it, and the time
-until the last rank was done with what one rank alone took for all samples.
+Ranks are separate processes that know about each other only from torchrun's environment. Each measures its first epoch
+and plans the following ones. The prediction of its plan is compared with its measured epoch, and the time until the
+last rank is done with the time of a single rank for all samples.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ def bench_ranks(
     storage_cores: float = 1.0,
     on_step: OnStep = nothing,
 ) -> dict[str, Any]:
-    """Return what several ranks predict and take, for each number of them.
+    """Return predicted and measured epochs for each number of ranks.
 
     Args:
         data: Folder of photos.
-        counts: How many ranks; what comes first is what the others are compared with.
+        counts: Numbers of ranks; the others are compared with the first.
         link_bytes_per_s: Rate of the link.
         epochs: Planned epochs, after the one that measures.
         storage_cores: Number of cores near storage.
-        on_step: Told what runs next.
+        on_step: Called with what runs next.
 
     Returns:
         ``{"rig": …, "ranks": {"2": {"samples", "first_epoch_s", "epoch_s", "of_first", "worst_error", "epochs": [{
@@ -68,7 +68,7 @@ def bench_ranks(
 
 
 def _epoch(testbed: Testbed, trainers: Sequence[Trainer], epoch: int) -> list[dict[str, Any]]:
-    """Have all ranks run an epoch at the same time."""
+    """Run an epoch on all ranks at the same time."""
     with ThreadPoolExecutor(len(trainers)) as pool:
         told: dict[str, Any] = {"name": _LOADER, "epoch": epoch, "interface": testbed.interface, **_CONSUMER}
         return list(pool.map(lambda trainer: trainer.do("epoch", **told), trainers))

@@ -2,8 +2,8 @@
 
 The file is read, the recorder takes it over, the costs of an epoch are predicted from the boxes of its crops, and a
 plan is made: what happens when a loader begins its first epoch, and, but for the first two steps, whenever it plans
-anew. Each number of samples runs in a process of its own, on one core. The profile is made up: sizes like those of
-ImageNet, rules from some made-up records of every cut.
+again. Each number of samples runs in a separate process, on one core. The profile is made up: sizes like those of
+ImageNet, rules from some synthetic records of every cut.
 
 Concurrency: one child process at a time, pinned to one core where the system can.
 """
@@ -46,7 +46,7 @@ _SEED = 4
 
 
 def kept_profile(samples: int, seed: int = _SEED) -> Profile:
-    """Return a made-up profile as a loader keeps it.
+    """Return a synthetic profile in the form that a loader keeps.
 
     Args:
         samples: Number of samples.
@@ -65,7 +65,7 @@ def kept_profile(samples: int, seed: int = _SEED) -> Profile:
 
 
 def _tell(recorder: Recorder, rng: np.random.Generator) -> None:
-    """Tell a recorder of a few samples of every cut."""
+    """Record a few samples of every cut."""
     ops = len(RECIPE)
     for sample in range(min(_RECORDS * len(CUTS), len(recorder))):
         cut = CUTS[sample % len(CUTS)]

@@ -1,1 +1,1 @@
-"""Recipes as people write them, with and without offloading."""
+"""Recipes as users write them, with and without offloading."""

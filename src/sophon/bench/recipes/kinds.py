@@ -1,7 +1,7 @@
-"""`sophon bench kinds`: what each kind of training gains over a slow link, beside sending whole files.
+"""`sophon bench kinds`: what each kind of training gains over a slow link, compared with sending whole files.
 
 One row of `KINDS` for each. A loader with policy "optimal" measures its first epoch and plans for itself; the epochs
-after it are counted, and their bits are compared with those of a loader that reads the files where they lie.
+after it are counted, and their bits are compared with those of a loader that reads the files directly.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from sophon.bench.harness import OnStep, nothing
 from sophon.bench.presets import recipe_named
+from sophon.bench.recipes.sounds import with_sounds
 from sophon.bench.recipes.targets import with_targets
 from sophon.bench.rig.testbed import open_testbed
 from sophon.errors import ConfigError, Error
@@ -32,12 +33,14 @@ class Kind:
         about: What it is, in words.
         folder: Which folder of the data it is for, if there is one of this name.
         options: What follows the path of photos with targets (`targets`); "" for photos alone.
+        sounds: How files of sounds end (`sounds`); "" where there are none.
     """
 
     recipe: str
     about: str
     folder: str = "openimages"
     options: str = ""
+    sounds: str = ""
 
 
 KINDS = {
@@ -49,13 +52,15 @@ KINDS = {
     "detection": Kind("detection", "640 × 640 pixels at many scales, with boxes", "coco", "images=images&boxes=labels"),
     "ssd": Kind("ssd", "zoomed out, then crops that keep objects", "coco", "images=images&boxes=labels"),
     "ssdlite": Kind("ssdlite", "crops that keep objects", "coco", "images=images&boxes=labels"),
+    "wav": Kind("audio", "a second of each clip, WAV", "audio", sounds="wav"),
+    "flac": Kind("audio", "a second of each clip, FLAC", "audio", sounds="flac"),
 }
 USUAL = ("simclr", "dino", "segmentation", "detection")
 """Those that are run where nobody says which."""
 
 
 class KindsError(Error):
-    """A run gave other tensors than the files themselves."""
+    """A run gave different tensors than the files themselves."""
 
 
 def bench_kinds(
@@ -69,13 +74,13 @@ def bench_kinds(
     """Return for each kind the bytes of an epoch, raw and as sent, and CPU milliseconds per sample on either side.
 
     Args:
-        data: Folder of photos, or one that holds ``openimages/`` and ``coco/``.
+        data: Folder of photos or sounds, or one that holds ``openimages/``, ``coco/`` and ``audio/``.
         names: Some of KINDS.
         link_bytes_per_s: Rate of the link, slow enough for it to be what an epoch waits for; else a plan saves CPU, and
             may send more bytes for that.
         repeats: Epochs that are counted, after the one that measures.
         storage_cores: Number of cores near storage.
-        on_step: Told what runs next.
+        on_step: Called with what runs next.
 
     Raises:
         KindsError: Tensors differ from those of the files.
@@ -114,6 +119,8 @@ def _path(data: Path, kind: Kind, work: Path) -> Path:
     """Return the path of the data that a kind is for, which may have options after it."""
     own = data / kind.folder
     folder = own if own.is_dir() else data
+    if kind.sounds:
+        return with_sounds(folder, work, kind.sounds)
     return Path(f"{with_targets(folder, work)}?{kind.options}") if kind.options else folder
 
 

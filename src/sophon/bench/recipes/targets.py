@@ -1,7 +1,7 @@
-"""Photos with masks and boxes beside them, for recipes of segmentation and detection.
+"""Photos with masks and boxes, for recipes of segmentation and detection.
 
-A folder with ``images/``, ``masks/`` and ``samples.jsonl`` (a line for each: image, labels, relative boxes) is taken as
-it is. Beside any other photos, targets are made up: a mask of regions of about one brightness, and a few boxes.
+A folder with ``images/``, ``masks/`` and ``samples.jsonl`` (a line for each: image, labels, relative boxes) is used as
+it is. For any other photos, targets are synthetic: a mask of regions of about one brightness, and a few boxes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who consumes the batches: a stand-in for an accelerator, or a small network trained on the CPU."""
+"""Consumers of batches: a stand-in for an accelerator, or a small network trained on the CPU."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Consumer(ABC):
 
 
 class StandIn(Consumer):
-    """An accelerator that is not there: it sleeps as long as one would compute, and leaves the CPU alone.
+    """A simulated accelerator: it sleeps for as long as a real one would compute, and uses no CPU.
 
     Args:
         samples_per_s: Its speed.
@@ -65,7 +65,7 @@ class Cnn(Consumer):
         self._loss = nn.CrossEntropyLoss()
 
     def _step(self, pictures: torch.Tensor) -> None:
-        # Made-up labels: what is trained does not matter here, what it costs does.
+        # Synthetic labels: what is trained does not matter here, what it costs does.
         loss = self._loss(self._model(pictures), torch.zeros(len(pictures), dtype=torch.int64))
         self._optimizer.zero_grad()
         loss.backward()

@@ -13,12 +13,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import subprocess
 import sys
 from collections import deque
 from typing import Any
 
 _PIECE_BYTES = 1 << 16
+_SOCKET_BYTES = 1 << 17
 _QUEUE_S = 0.1
 _FRAME_BYTES = 1448  # the least that is passed on at once: what fits into a frame
 
@@ -118,18 +120,25 @@ async def _serve(port: int, bytes_per_s: float, rtt_s: float) -> None:
     link = _Link(bytes_per_s, rtt_s / 2)
 
     async def connected(near_in: asyncio.StreamReader, near_out: asyncio.StreamWriter) -> None:
+        # The kernel's own buffers would hold megabytes before the node feels anything.
+        near_out.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
+        far = socket.socket()
+        far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BYTES)
+        far.setblocking(False)
         try:
-            far_in, far_out = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
+            await asyncio.get_running_loop().sock_connect(far, ("127.0.0.1", port))
+            far_in, far_out = await asyncio.open_connection(sock=far, limit=_PIECE_BYTES)
         except OSError:
+            far.close()
             near_out.close()
             return
         ways = (_pump(near_in, far_out, link, False), _pump(far_in, near_out, link, True))
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, asyncio.CancelledError):  # one side is gone, or the line is closed
             await asyncio.gather(*ways)
         for end in (near_out, far_out):
             end.close()
 
-    server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=1 << 20)
+    server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=_PIECE_BYTES)
     sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)

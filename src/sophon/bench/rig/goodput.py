@@ -1,4 +1,4 @@
-"""What the link really carries: one bare TCP connection from the storage node to the trainer.
+"""Measures what the link actually carries: one bare TCP connection from the storage node to the trainer.
 
 The kernel is asked how many bytes have come and when the last of them came, and its buffers are large enough to go on
 for a while without either process. So it is the link that is measured, and not how busy the machine is.
@@ -28,7 +28,7 @@ _PAUSE_S = 1e-3  # between two looks at what has come: far less than the buffer 
 
 
 def send(host: str) -> None:
-    """Send nothing of interest to the first who connects."""
+    """Send arbitrary bytes to the first client."""
     with socket.create_server((host, 0)) as listener:
         _enlarge(listener, _SENDING, socket.SO_SNDBUF)
         sys.stdout.write(f"{listener.getsockname()[1]}\n")
@@ -76,7 +76,7 @@ def _drain(connection: socket.socket) -> None:
 
 
 def _received(connection: socket.socket) -> tuple[float, int]:
-    """Return when the last byte came, and how many have come, whoever has read them."""
+    """Return when the last byte arrived, and how many have arrived, read or not."""
     while True:
         now_s = time.monotonic()
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
@@ -86,7 +86,7 @@ def _received(connection: socket.socket) -> tuple[float, int]:
 
 
 def _enlarge(endpoint: socket.socket, by_force: int, otherwise: int) -> None:
-    """Have the kernel buffer much; connections have it from their listener."""
+    """Enlarge the kernel's buffers; connections inherit them from their listener."""
     try:
         endpoint.setsockopt(socket.SOL_SOCKET, by_force, _BUFFER_BYTES)
     except PermissionError:

@@ -24,6 +24,7 @@ import itertools
 import os
 import re
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,12 +55,12 @@ class Node:
 
     @property
     def enter(self) -> tuple[str, ...]:
-        """What to put before a command so that it runs there."""
+        """Command prefix that runs a command there."""
         return (str(tool("ip")), "netns", "exec", self.namespace)
 
     @property
     def enter_network(self) -> tuple[str, ...]:
-        """The same without another /sys, which hides the cgroups: for a process that looks whether it has a quota."""
+        """The same without a separate /sys, which would hide the cgroups from a process that checks for a quota."""
         path = tool("nsenter")
         return self.enter if path is None else (path, f"--net=/run/netns/{self.namespace}")
 
@@ -69,13 +70,14 @@ class ShapedLink:
 
     Args:
         bytes_per_s: Rate from each storage node to the trainer, counted on whole frames.
-        nodes: How many storage nodes there are, each with a link of its own.
+        nodes: How many storage nodes there are, each with its own link.
+        shares: Share of the rate that each link has, if they differ.
     """
 
-    def __init__(self, bytes_per_s: float, nodes: int = 1) -> None:
+    def __init__(self, bytes_per_s: float, nodes: int = 1, shares: Sequence[float] = ()) -> None:
         if not 1 <= nodes <= _MOST_NODES:
             raise ConfigError(f"nodes: expected 1 … {_MOST_NODES}, got {nodes}")
-        self._bytes_per_s = bytes_per_s
+        self._rates = [bytes_per_s * share for share in shares or (1.0,) * nodes]
         pid = os.getpid()  # up to seven digits; the name of an interface may have fifteen characters
         numbers = [next(_numbers) for _ in range(nodes)]
         self.storages = [
@@ -98,10 +100,10 @@ class ShapedLink:
         for node in (*self.storages, self.trainer):
             call("ip", "netns", "add", node.namespace)
             call("ip", "-n", node.namespace, "link", "set", "lo", "up")
-        for storage, trainer in zip(self.storages, self._ends, strict=True):
-            self._join(storage, trainer)
+        for storage, trainer, bytes_per_s in zip(self.storages, self._ends, self._rates, strict=True):
+            self._join(storage, trainer, bytes_per_s)
 
-    def _join(self, storage: Node, trainer: Node) -> None:
+    def _join(self, storage: Node, trainer: Node, bytes_per_s: float) -> None:
         ends = (storage.interface, "netns", storage.namespace, trainer.interface, "netns", trainer.namespace)
         call("ip", "link", "add", *ends[:3], "type", "veth", "peer", "name", *ends[3:])
         for node in (storage, trainer):
@@ -109,10 +111,10 @@ class ShapedLink:
             call(*inside, "addr", "add", f"{node.address}/30", "dev", node.interface)
             call(*inside, "link", "set", node.interface, "gso_max_size", str(_FRAME_BYTES), "gso_max_segs", "1")
             call(*inside, "link", "set", node.interface, "up")
-        bucket_bytes = max(_SMALLEST_BUCKET_BYTES, int(self._bytes_per_s * _BUCKET_S))
+        bucket_bytes = max(_SMALLEST_BUCKET_BYTES, int(bytes_per_s * _BUCKET_S))
         rate = (
             "rate",
-            f"{self._bytes_per_s:.0f}bps",
+            f"{bytes_per_s:.0f}bps",
             "burst",
             f"{bucket_bytes}b",
             "latency",
@@ -122,11 +124,11 @@ class ShapedLink:
 
     @property
     def congestion_control(self) -> str:
-        """That of TCP at the storage node."""
+        """TCP's congestion control at the storage node."""
         return call("ip", "netns", "exec", self.storage.namespace, "cat", _CONTROL).strip()
 
     def close(self) -> None:
-        """Remove the namespaces, and with them the interfaces; nothing to remove is fine."""
+        """Remove the namespaces, and with them the interfaces; it is fine if there are none."""
         for node in (*self.storages, self.trainer):
             with contextlib.suppress(ToolError):
                 call("ip", "netns", "delete", node.namespace)
@@ -145,7 +147,7 @@ def loopback_congestion_control() -> str | None:
 
 
 def can_shape() -> bool:
-    """Whether this process may make namespaces and the tools are there."""
+    """Whether this process may create namespaces and the tools are installed."""
     return hasattr(os, "geteuid") and os.geteuid() == 0 and all(map(tool, ("ip", "tc")))
 
 

@@ -39,7 +39,7 @@ def program_of(kind: str) -> str | None:
 
 @dataclass
 class ObjectServer:
-    """An S3 server that runs.
+    """A running S3 server.
 
     Args:
         kind: "seaweedfs" or "rclone".
@@ -60,7 +60,7 @@ class ObjectServer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a client's environment has to say."""
+        """The environment variables that a client needs."""
         return environment_of(self.endpoint)
 
     def start(self) -> None:
@@ -142,7 +142,7 @@ def raw_store(endpoint: str) -> Any:
 
 @contextmanager
 def object_server(kind: str, folder: Path) -> Iterator[ObjectServer]:
-    """Start a server in a folder of its own, and end it."""
+    """Run a server in its own folder while the block lasts."""
     server = ObjectServer(kind, folder, free_ports(8))
     server.start()
     try:
@@ -152,7 +152,7 @@ def object_server(kind: str, folder: Path) -> Iterator[ObjectServer]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on now."""
+    """Return ports that are free now."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:
@@ -184,7 +184,7 @@ def _seaweedfs(folder: Path, ports: list[int]) -> list[str]:
 
 
 def _make_bucket(filer_port: int) -> None:
-    """Make a bucket by SeaweedFS's own interface: to make a folder is to post nothing to it."""
+    """Create a bucket with SeaweedFS's own interface: posting nothing to a path creates a folder."""
     connection = http.client.HTTPConnection("127.0.0.1", filer_port, timeout=5)
     try:
         connection.request("POST", f"/buckets/{BUCKET}/")

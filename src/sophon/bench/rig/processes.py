@@ -1,7 +1,7 @@
 """The two processes of a run: ``sophon serve`` and the trainer, each in its node and on its CPU.
 
 Concurrency: the trainer reads one JSON object per line on its standard input and answers with lines: any number of
-``{"progress": [done, count]}`` and one ``{"result": …}`` or ``{"error": …}``. When its input ends it ends.
+``{"progress": [done, count]}`` and one ``{"result": …}`` or ``{"error": …}``. It ends when its input ends.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class RigError(Error):
 
 
 class _Process:
-    """A child process with a log, ended in any event when the ``with`` block ends."""
+    """A child process with a log, which always ends with the ``with`` block."""
 
     def __init__(self, enter: Sequence[str], cpus: Sequence[int] | None) -> None:
         self._before = [*enter, *_pinned(cpus)]
@@ -59,15 +59,15 @@ class _Process:
         return self._process.pid
 
     def cpu_s(self) -> float:
-        """CPU seconds that the process and its children have used so far, those that have ended included."""
+        """CPU seconds that the process and its children have used so far, including those that have ended."""
         return tree_cpu_s(self.pid)
 
     def words(self) -> str:
-        """Return the end of what the process has said."""
+        """Return the end of the process's log."""
         return self._log.read_text(errors="replace").strip()[-2000:]
 
     def close(self) -> None:
-        """End the process: politely, then not."""
+        """End the process: with SIGTERM, then with SIGKILL."""
         process, self._process = self._process, None
         if process is not None:
             for pipe in (process.stdin, process.stdout):
@@ -100,6 +100,7 @@ class Server(_Process):
         limit_bytes_per_s: The server's own limit, where no kernel shapes the link.
         enter: What to put before the command so that it runs in its node.
         cpus: CPUs to run on; None for any.
+        options: Further options of `sophon serve`.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class Server(_Process):
         limit_bytes_per_s: float | None = None,
         enter: Sequence[str] = (),
         cpus: Sequence[int] | None = None,
+        options: Sequence[str] = (),
     ) -> None:
         super().__init__(enter, cpus)
         self._host = host
@@ -122,6 +124,7 @@ class Server(_Process):
         if limit_bytes_per_s is not None:
             self._command += ["--limit", f"{limit_bytes_per_s:.0f}B/s"]
         self._command += [f"{name}={path}" for name, path in datasets.items()]
+        self._command += options
         self._port = 0
 
     def __enter__(self) -> Server:
@@ -162,7 +165,7 @@ class Relay(Server):
 
 
 class Trainer(_Process):
-    """A process that runs epochs when it is told to; see `sophon.bench.rig.trainer`.
+    """A process that runs epochs on command; see `sophon.bench.rig.trainer`.
 
     Args:
         enter: What to put before the command so that it runs in its node.

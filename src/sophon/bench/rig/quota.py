@@ -20,7 +20,7 @@ _numbers = itertools.count()
 
 
 def mechanism() -> str | None:
-    """What can hold a process to a share of a core here, if anything can."""
+    """The mechanism that can limit a process to a share of a core here, if any."""
     if not (hasattr(os, "geteuid") and os.geteuid() == 0):
         return None
     if (_V1 / "cpu.cfs_quota_us").exists():
@@ -60,7 +60,7 @@ class Quota:
         return self
 
     def close(self) -> None:
-        """Let the process go and remove the cgroup."""
+        """Release the process and remove the cgroup."""
         with contextlib.suppress(OSError):  # it may have ended
             (self._root / "cgroup.procs").write_text(str(self._pid))
         _remove(self._folder)

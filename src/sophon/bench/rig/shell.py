@@ -13,11 +13,11 @@ _TIMEOUT_S = 30.0
 
 
 class ToolError(Error):
-    """A tool of the system failed or is not there."""
+    """A system tool failed or is missing."""
 
 
 def tool(name: str) -> str | None:
-    """Return where a tool lies, if it is there."""
+    """Return the path of a tool, if it is installed."""
     return shutil.which(name, path=_PATH)
 
 
@@ -25,7 +25,7 @@ def call(*command: str) -> str:
     """Run a tool and return what it prints.
 
     Raises:
-        ToolError: It is not there or has failed.
+        ToolError: It is missing or has failed.
     """
     path = tool(command[0])
     if path is None:

@@ -17,7 +17,7 @@ READ_S = 0.05
 
 
 class SlowFolderStore(FolderStore):
-    """An image folder of which each sample takes `READ_S` longer to read."""
+    """An image folder in which each sample takes `READ_S` longer to read."""
 
     def _read(self, index: int) -> bytes:
         time.sleep(READ_S)

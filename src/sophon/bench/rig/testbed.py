@@ -27,7 +27,7 @@ SHAPES = ("auto", "tbf", "server")
 
 @dataclass(frozen=True)
 class RigFacts:
-    """How a rig is made, for the record.
+    """A description of a rig, for the record.
 
     Args:
         shaped_by: "tbf": the kernel, on a veth pair; "server": `sophon serve --limit`, on loopback.
@@ -57,10 +57,14 @@ class Testbed:
         link: The namespaces, or None on loopback.
         link_bytes_per_s: The rate.
         trainer: The trainer's process, already running.
+        shares: What part of the rate each link has, where they differ.
     """
 
-    def __init__(self, link: ShapedLink | None, link_bytes_per_s: float, trainer: Trainer) -> None:
+    def __init__(
+        self, link: ShapedLink | None, link_bytes_per_s: float, trainer: Trainer, shares: Sequence[float] = ()
+    ) -> None:
         self._link = link
+        self._shares = tuple(shares)
         self._cpus = cpus_for_two()
         self._limit_bytes_per_s = None if link is not None else link_bytes_per_s
         self.trainer = trainer
@@ -79,14 +83,19 @@ class Testbed:
         return "lo" if self._link is None else self._link.trainer.interface
 
     @contextmanager
-    def server(self, datasets: Mapping[str, Path], cores: float, node: int = 0) -> Iterator[Server]:
+    def server(
+        self, datasets: Mapping[str, Path], cores: float, node: int = 0, options: Sequence[str] = ()
+    ) -> Iterator[Server]:
         """Run a server near storage with so many cores; 0 for one that only sends.
 
         Args:
             datasets: Paths by name.
             cores: Number of cores for ops.
             node: Which storage node it runs on.
+            options: Further options of `sophon serve`.
         """
+        share = self._shares[node] if self._shares else 1.0
+        limit = None if self._limit_bytes_per_s is None else self._limit_bytes_per_s * share
         storage = None if self._link is None else self._link.storages[node]
         with ExitStack() as stack:
             server = stack.enter_context(
@@ -94,9 +103,10 @@ class Testbed:
                     datasets,
                     cores,
                     host="127.0.0.1" if storage is None else storage.address,
-                    limit_bytes_per_s=self._limit_bytes_per_s,
+                    limit_bytes_per_s=limit,
                     enter=() if storage is None else storage.enter_network,
                     cpus=None if self._cpus is None else self._cpus[0],
+                    options=options,
                 )
             )
             if 0 < cores < 1 and self.facts.quota is not None:  # from now on: starting at a tenth of a core takes long
@@ -114,7 +124,7 @@ class Testbed:
 
     @contextmanager
     def ranks(self, count: int) -> Iterator[list[Trainer]]:
-        """Run so many trainers beside the first, on its CPU, each told which rank it is as torchrun does."""
+        """Run further trainers on the CPU of the first, each told its rank as torchrun does."""
         with ExitStack() as stack:
             trainers = []
             for rank in range(count):
@@ -143,13 +153,16 @@ class Testbed:
 
 
 @contextmanager
-def open_testbed(link_bytes_per_s: float, shape: str = "auto", nodes: int = 1) -> Iterator[Testbed]:
+def open_testbed(
+    link_bytes_per_s: float, shape: str = "auto", nodes: int = 1, shares: Sequence[float] = ()
+) -> Iterator[Testbed]:
     """Set up a trainer, and one or more storage nodes.
 
     Args:
         link_bytes_per_s: Rate of the link from each storage node to the trainer.
-        shape: Who holds it: "tbf", "server", or "auto" for the kernel where this process may ask it.
-        nodes: How many storage nodes there are, each with a link of its own.
+        shape: What limits it: "tbf", "server", or "auto" for the kernel if this process is allowed to.
+        nodes: How many storage nodes there are, each with its own link.
+        shares: Share of the rate that each link has, if they differ.
     """
     if shape not in SHAPES:
         raise ConfigError(f"shape: expected one of {', '.join(SHAPES)}, got {shape!r}")
@@ -157,16 +170,20 @@ def open_testbed(link_bytes_per_s: float, shape: str = "auto", nodes: int = 1) -
         raise ConfigError("shaping by the kernel needs root and iproute2 (ip, tc); become root or use --shape server")
     with ExitStack() as stack:
         stack.enter_context(_ended_in_order())
-        link = stack.enter_context(ShapedLink(link_bytes_per_s, nodes)) if shape != "server" and can_shape() else None
+        link = (
+            stack.enter_context(ShapedLink(link_bytes_per_s, nodes, shares))
+            if shape != "server" and can_shape()
+            else None
+        )
         cpus = cpus_for_two()
         trainer = Trainer(() if link is None else link.trainer.enter, None if cpus is None else cpus[1])
         stack.enter_context(trainer)
-        yield Testbed(link, link_bytes_per_s, trainer)
+        yield Testbed(link, link_bytes_per_s, trainer, shares)
 
 
 @contextmanager
 def _ended_in_order() -> Iterator[None]:
-    """Have SIGTERM unwind the stack as Ctrl-C does, so that nothing is left behind."""
+    """Make SIGTERM unwind the stack as Ctrl-C does, so that nothing is left behind."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""The trainer's process: told by lines of JSON what to do, it runs epochs with the real loader and counts.
+"""The trainer's process: it reads commands as lines of JSON, runs epochs with the real loader and counts.
 
 See `sophon.bench.rig.processes.Trainer` for the other side and the form of the lines.
 """
@@ -42,14 +42,14 @@ _COUNTS = ("samples", "link_bytes", "smaller_cuts", "retries", "finish_cpu_s", "
 
 
 class Trainer:
-    """What the process can do: every public method is something that can be asked for."""
+    """The commands of the process: every public method is one."""
 
     def __init__(self) -> None:
         self._loaders: dict[str, DataLoader] = {}
         self._datasets: dict[tuple[str, str], RemoteDataset] = {}
 
     def hello(self) -> str:
-        """Say that the process is up."""
+        """Report that the process is up."""
         torch.set_num_threads(1)
         return "hello"
 
@@ -70,7 +70,7 @@ class Trainer:
     def open_recipe(
         self, name: str, url: str | list[str], recipe: str, policy: str, batch_size: int, workers: int, seed: int
     ) -> int:
-        """Make a loader of a recipe as people write it; return how many samples there are."""
+        """Make a loader of a recipe as users write it; return how many samples there are."""
         self._loaders[name] = DataLoader(
             url,
             recipe_named(recipe),
@@ -82,15 +82,21 @@ class Trainer:
         )
         return len(self._loaders[name].dataset)
 
+    def join_ray(self, address: str) -> None:
+        """Connect this process to a Ray cluster."""
+        import ray
+
+        ray.init(address=address, log_to_driver=False, logging_level="error")
+
     def save_plan(self, name: str, path: str) -> None:
-        """Write down the plan that a loader has made for itself."""
+        """Save the plan that a loader has made itself."""
         plan = self._loaders[name].plan
         if plan is None:
             raise RuntimeError("the loader has made no plan")
         plan.save(path)
 
     def forget(self) -> None:
-        """Let all loaders, data sets and their connections go."""
+        """Drop all loaders, data sets and their connections."""
         for dataset in [*self._datasets.values(), *(loader.dataset for loader in self._loaders.values())]:
             for source in dataset.sources:
                 source.close()
@@ -117,6 +123,7 @@ class Trainer:
         cpu_s, start_s = time.process_time(), time.monotonic()
         loader.set_epoch(epoch)
         predicted_s = _consume(loader, consumer)
+        bound_s = None if loader.plan is None else loader.plan.prediction.bound_s
         epoch_s, cpu_s = time.monotonic() - start_s, time.process_time() - cpu_s
         after, after_bytes = loader.stats.to_dict(), _received_bytes(interface)
         counts = {count: after[count] - before[count] for count in _COUNTS}
@@ -124,6 +131,7 @@ class Trainer:
             **counts,
             "epoch_s": epoch_s,
             "predicted_s": predicted_s,
+            "bound_s": bound_s,
             "trainer_cpu_s": cpu_s,
             "idle_share": max(0.0, 1.0 - consumer.busy_s / epoch_s),
             "interface_bytes": None if before_bytes is None or after_bytes is None else after_bytes - before_bytes,

@@ -7,6 +7,7 @@ import click
 from sophon.cli.bench.bucket.manifest import bench_manifest_command
 from sophon.cli.bench.bucket.store import bench_store_command
 from sophon.cli.bench.calls import bench_calls_command
+from sophon.cli.bench.cluster import bench_cluster_command
 from sophon.cli.bench.cuts import bench_cuts
 from sophon.cli.bench.device import bench_device_command
 from sophon.cli.bench.isolation import bench_isolation_command
@@ -37,6 +38,7 @@ def bench() -> None:
 
 
 bench.add_command(bench_calls_command)
+bench.add_command(bench_cluster_command)
 bench.add_command(bench_cuts)
 bench.add_command(bench_device_command)
 bench.add_command(bench_first_command)

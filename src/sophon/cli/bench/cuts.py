@@ -7,13 +7,13 @@ from pathlib import Path
 
 import click
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from sophon.bench.cuts import CutsResult, measure_cuts
 from sophon.bench.ops import RECIPE
 from sophon.bench.pictures.samples import load_samples
 from sophon.cli.options import data_option
+from sophon.cli.output import console_for
 from sophon.cli.progress import steps_bar
 
 _LIKE = {"imagenet": "ImageNet", "openimages": "OpenImages"}
@@ -30,7 +30,7 @@ _LIKE = {"imagenet": "ImageNet", "openimages": "OpenImages"}
 )
 def bench_cuts(data: Path | None, count: int) -> None:
     """Compare bytes, CPU time and bits of all cuts of the ImageNet recipe."""
-    console = Console()
+    console = console_for()
     results: dict[str, CutsResult] = {}
     with steps_bar("making photos") as report:
         for like in _LIKE if data is None else ("your images",):
@@ -53,7 +53,8 @@ def bench_cuts(data: Path | None, count: int) -> None:
             highlight=False,
         )
     if mismatches:
-        console.print(f"[bold red]{mismatches} of {tensors} tensors differ from the uncut run. Please report this.")
+        text = f"{mismatches} of {tensors} tensors differ from the uncut run. Please report this."
+        console.print(text, style="bold red")
         sys.exit(1)
     console.print(f"All {tensors:,} tensors are bit-equal to those of the uncut pipeline.")
 

@@ -16,7 +16,7 @@ from sophon.units import format_bytes, format_seconds, parse_bandwidth
 
 # Named here, since a server's command line loads no torch.
 _USUAL = ("simclr", "dino", "segmentation", "detection")
-_KINDS = (*_USUAL, "ssd", "ssdlite")
+_KINDS = (*_USUAL, "ssd", "ssdlite", "wav", "flac")
 
 
 @click.command("kinds")

@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 from rich import box
-from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from sophon.cli.options import data_option, parsed
+from sophon.cli.output import console_for
 from sophon.cli.progress import bars, count_bar
 from sophon.errors import ConfigError
 from sophon.process.scratch import scratch_folder
@@ -54,7 +54,7 @@ def demo(*, data: Path | None, like: str, count: int, link: float, epochs: int, 
 
     A real server, a small network, a table of bytes and seconds, and a report; takes a minute or two.
     """
-    console = Console()
+    console = console_for()
     try:
         out.mkdir(parents=True, exist_ok=True)  # before a minute is spent on something that could not be written
     except OSError as error:
@@ -75,7 +75,7 @@ def demo(*, data: Path | None, like: str, count: int, link: float, epochs: int, 
     console.print(_table(result))
     page = _written(result, out)
     if not result["identical"]:
-        console.print("[bold red]The policies did not feed the model the same bits. Please report this.")
+        console.print("The policies did not feed the model the same bits. Please report this.", style="bold red")
         sys.exit(1)
     console.print(_sentence(result), highlight=False, soft_wrap=True)
     console.print(page, highlight=False, markup=False, soft_wrap=True)

@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from sophon.cli.output import STDOUT, json_option, write_json
+from sophon.cli.output import STDOUT, console_for, json_option, write_json
 from sophon.doctor.finding import ADVICE, FAULT, FINE, NOTE, Finding
 from sophon.doctor.visit import Visit
 from sophon.units import counted
@@ -56,7 +56,7 @@ def doctor(
     or the path of a data set, also whether it can be reached and read, how fast samples arrive, whether the bits are
     the same on both sides, and what could be offloaded. Exits with 1 if something must be fixed.
     """
-    console = Console(quiet=json_target == STDOUT)
+    console = console_for(quiet=json_target == STDOUT)
     findings: list[Finding] = []
     for finding in Visit(places, recipe, samples, seconds, patience).examine():
         if not findings or findings[-1].about != finding.about:

@@ -1,4 +1,4 @@
-"""window: the part of a JPEG file that the next crop needs, as a JPEG file.
+"""The window of a picture: the part of a JPEG file that the next crop needs, as a JPEG file.
 
 Projection pushdown in the compressed domain: no pixel is decoded near storage, and the trainer decodes only the part.
 """
@@ -36,8 +36,8 @@ _WORTHWHILE_SHARE_INDEXED = 0.8
 _WORTHWHILE_SHARE_PROGRESSIVE = 0.65
 
 
-class WindowCodec(AheadCodec):
-    """A baseline JPEG of only the MCUs that the next ops need.
+class JpegWindow(AheadCodec):
+    """A baseline JPEG made of just those MCUs that the next ops need.
 
     Byte layout: four uint32, little-endian: row and column in the whole picture at which the window starts, height and
     width of the whole; then a JPEG file.
@@ -95,6 +95,12 @@ class WindowCodec(AheadCodec):
             raise PayloadError(f"a window of {piece.width}×{piece.height} beyond the border of {width}×{height} pixels")
         return Part(piece, top, left, height, width)
 
+    def cut_down(
+        self, data: Payload, pipeline: Pipeline, key: Key, stop: int | None = None, trace: Trace | None = None
+    ) -> Part | None:
+        """Decode only the part of a file that ops[:stop] need in one pass."""
+        return cut_down(data, pipeline, key, stop, trace)
+
 
 def cut_down(
     data: Payload, pipeline: Pipeline, key: Key, stop: int | None = None, trace: Trace | None = None
@@ -109,7 +115,9 @@ def cut_down(
     try:
         if trace is not None:
             trace.windowable = False
-        check_jpeg(data)
+        index = INDEXES.find(data)
+        if index is None:  # a file with these very bytes was checked before it was indexed
+            check_jpeg(data)
         header = parse(data)
         if trace is not None:
             trace.windowable = True
@@ -117,7 +125,6 @@ def cut_down(
         box = box_of(pipeline, key, header, stop)
         if box is None:
             return None
-        index = None if header.scans else INDEXES.find(data)
         if box[2] * box[3] > _worthwhile_share(header, index) * header.width * header.height:
             return _whole(data, header, decode)
         window = _cut(data, header, box, INDEXES, index)

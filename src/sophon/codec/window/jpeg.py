@@ -256,7 +256,7 @@ def check_metadata(data: Data, header: Header) -> None:
     except Exception as error:  # whatever Pillow raises, the whole file has to be sent
         raise NotWindowable(f"metadata that Pillow cannot read ({type(error).__name__})") from error
     if size != (header.width, header.height):
-        raise NotWindowable("metadata with another size than the frame")
+        raise NotWindowable("metadata with a different size than the frame")
 
 
 @lru_cache(maxsize=256)  # most files of a data set share a few of them

@@ -13,9 +13,10 @@ from sophon.plan.plan import Plan
 from sophon.plan.policies import DEFAULT_POLICY
 from sophon.plan.resources import kind_named
 
-_LITTLE = 0.05  # share of an epoch's time that is not worth a change
-_BUSY = 0.7  # share of the workers' time spent computing, above which the loop waits for their CPU
-_WAITS = 0.6  # share of the fetching threads' time spent waiting, above which the loop waits for reading
+_LITTLE = 0.05  # of an epoch's time is not worth a change
+_BUSY = 0.7  # of the workers' time spent computing, and the loop waits for their CPU
+_NEARLY = 0.9  # of an epoch that a resource is busy: there is no headroom
+_WAITS = 0.6  # of the fetching threads' time spent waiting, and the loop waits for reading
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def advice(spent: Spent, setup: Setup, plan: Plan | None) -> str:
         (
             setup.workers == 0,
             "workers. With num_workers=0 samples are fetched and finished while the training loop waits; "
-            "num_workers={max(setup.cores - 1, 1)} would do it in parallel.",
+            f"num_workers={max(setup.cores - 1, 1)} would do it in parallel.",
         ),
         (stats.fetch_cpu_s > stats.finish_cpu_s and all_cpu_s > busy_s, _cheaper_reading(setup, plan)),
         (stats.finish_cpu_s > busy_s, _fewer_ops(setup, plan)),
@@ -185,6 +186,16 @@ def _faster_link(plan: Plan, better: str) -> str:
     if better:
         return f"another policy, or a faster link: {wait}. {better} weighs all cuts of all samples at once."
     binds = kind_named(plan.prediction.bottleneck).name
+    told = plan.prediction
+    near = {kind_named(label).name for label, s in told.busy_s.items() if s >= _NEARLY * told.epoch_s} - {binds}
+    if binds == "consumer" and near & {"link", "storage"}:
+        # Then neither has time to spare, and what one of them loses by chance is never made up for.
+        with_it = {"link": "the link takes", "storage": "ops on the storage node take"}
+        both = " and ".join(text for name, text in with_it.items() if name in near)
+        return (
+            f"a faster link, or more cores on the storage node: {both} as long as the training step, so that whatever "
+            "delays either is waited for. That is little, if the rest of the epoch runs as predicted."
+        )
     remedies = {
         "link": "a faster link",
         "storage": "more cores on the storage node",

@@ -91,7 +91,7 @@ class Device:
         floats = torch.empty(values.shape, dtype=torch.float32, device=self._device)
         for channel, row in enumerate(self._table):
             plane = values[..., channel, :, :]
-            floats[..., channel, :, :] = row.index_select(0, plane.reshape(-1).int()).view(plane.shape)
+            floats[..., channel, :, :] = row.index_select(0, plane.reshape(-1).long()).view(plane.shape)
         return floats
 
     def send(self, batch: Any) -> Sent:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sophon.errors import BatchTimeoutError, Error, WorkerError
+from sophon.errors import BatchTimeoutError, Error, OpError, WorkerError
 from sophon.link.wire import Reply
 from sophon.loader.account.stats import Stats
 from sophon.loader.epoch import leaving
@@ -142,6 +142,11 @@ class Engine:
         self._layout: Layout | None = self._finishing.layout if self._may_place else None
         self._batches: dict[int, Batch] = {}
         self._crash: BaseException | None = None
+        # Code of the user's own, which runs in processes, may take as long as it likes; so may files of one's own.
+        is_bound = any(node.is_remote for node in self._samples.sources) and not self._finishers.writes_alone
+        self._finish_within_s = config.deadline_s if is_bound else math.inf
+        self._is_stuck = False
+        self._begun: dict[int, float] = {}  # position and time of what is being finished
         self._gauge = Gauge(now_s)
         self._tuner = hands.tuner if stretch.workers else None
         self._setting = Setting(stretch.workers, config.max_requests, config.buffer_bytes)
@@ -231,7 +236,7 @@ class Engine:
         # A request whose node has not said its first word cannot be cancelled (see `link.flight`). Its thread is left
         # behind: it holds nothing that others wait for, and ends by itself when the silence is noticed.
         self._fetchers.join(now_s + _LEAVE_S)
-        self._workers.join(now_s + finish_s)
+        self._workers.join(now_s + (_LEAVE_S if self._is_stuck else finish_s))
 
     # --- threads, and how many; called with the lock held -------------------------------------------------------------
 
@@ -272,6 +277,7 @@ class Engine:
                 now_s = time.monotonic()
                 self._machine.check(now_s)
                 self._raise_if_over()
+                self._raise_if_stuck(now_s)
                 self._deepen()
                 left_s = start_s + self._stretch.timeout_s - now_s
                 if left_s <= 0:
@@ -323,6 +329,19 @@ class Engine:
         if self._is_stopped and not leaving.without_a_word():
             raise Error("the epoch was closed by another thread")
 
+    def _raise_if_stuck(self, now_s: float) -> None:
+        """Raise if a thread works on a sample from a node for longer than the deadline.
+
+        A file can be made so that a decoder is busy with it for hours. The thread cannot be stopped; it is left behind.
+        """
+        position, begun_s = min(self._begun.items(), key=lambda item: item[1], default=(0, math.inf))
+        if self._finish_within_s < now_s - begun_s:
+            sample = int(self._order[position])
+            problem = f"decoding and transforming took more than the deadline of {self._finish_within_s:g} s"
+            remedy = "Look at the file, leave it out, or raise Faults(deadline_s=…)."
+            self._is_stuck = True
+            raise OpError(f"{problem}.", sample=sample, remedy=remedy)
+
     # --- in the fetching threads --------------------------------------------------------------------------------------
 
     def _fetch_loop(self) -> None:
@@ -366,9 +385,13 @@ class Engine:
         key = Key(self._finishing.seed, self._stretch.epoch, known_by)
         with self._lock:
             self._gauge.began(start_s)
+            self._begun[position] = start_s
             # In strict order the place is known beforehand, and the sample can be written straight into it.
             batch = self._batch(position) if self._strict else None
-        made = self._run(finisher, reply, key, batch, position)
+        try:
+            made = self._run(finisher, reply, key, batch, position)
+        finally:
+            self._begun.pop(position, None)
         now_s = time.monotonic()
         self._stats.add(finish_cpu_s=made.cpu_s)
         with self._lock:

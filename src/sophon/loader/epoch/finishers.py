@@ -20,25 +20,25 @@ class Finisher(ABC):
         """Finish a sample; see `Finishing.make`.
 
         Args:
-            reply: What came for it.
+            reply: The reply for it.
             key: Identifies the sample and the epoch.
             place: Its place in the batch, if it is known.
-            wants_trace: Whether to note what each op takes.
+            wants_trace: Whether to record the cost of each op.
 
         Raises:
-            WorkerError: The process that was at it died.
+            WorkerError: The process that worked on it died.
         """
 
     @abstractmethod
     def batch(self, batch: Batch, key: Key) -> Any:
-        """Return a batch as users see it, made of the samples in it; or EMPTY.
+        """Return a batch in the form that users get, made from its samples; or EMPTY.
 
         Args:
-            batch: What is in it.
-            key: What the user's own collating is seeded with: see `collate_seeded`.
+            batch: Its samples.
+            key: Seed of the user's own collating; see `collate_seeded`.
 
         Raises:
-            WorkerError: The process that was at it died.
+            WorkerError: The process that worked on it died.
             Exception: Whatever the user's own function raises.
         """
 
@@ -48,19 +48,19 @@ class Finishers(ABC):
 
     memory: Memory
     writes_alone: bool
-    """Whether samples that the user's own function will be given one by one may lie in one array."""
+    """Whether samples that are passed one by one to the user's own function may share one array."""
 
     @abstractmethod
     def __getitem__(self, number: int) -> Finisher: ...
 
     def stop(self) -> None:  # noqa: B027 - nothing runs elsewhere
-        """Make threads return that wait for what runs elsewhere, unless that is kept for the next epoch."""
+        """Make threads that wait for a worker process return, unless processes are kept for the next epoch."""
 
     def close(self, wait: bool = True) -> None:  # noqa: B027
-        """End what runs elsewhere.
+        """End the worker processes.
 
         Args:
-            wait: Whether to wait until it has ended.
+            wait: Whether to wait until they have ended.
         """
 
 
@@ -68,9 +68,9 @@ class Here(Finisher, Finishers):
     """This process, in whichever thread asks.
 
     Args:
-        finishing: What is done to samples.
+        finishing: How samples are finished.
         collate: The user's own function that makes batches, if any.
-        memory: Where batches lie.
+        memory: Memory of the batches.
     """
 
     writes_alone = False
@@ -84,11 +84,11 @@ class Here(Finisher, Finishers):
         return self
 
     def make(self, reply: Reply, key: Key, place: Place | None, wants_trace: bool) -> Made:
-        """Finish a sample right here."""
+        """Finish a sample in this process."""
         return self._finishing.make(reply, key, None if place is None else place.array, wants_trace)
 
     def batch(self, batch: Batch, key: Key) -> Any:
-        """Make a batch right here."""
+        """Make a batch in this process."""
         if self._collate is None or not batch.kept:
             return batch.assembled()
         return collate_seeded(self._collate, [self._finishing.item(made) for made, _ in batch.rows()], key)

@@ -24,9 +24,10 @@ from sophon.loader.torch_import import torch
 from sophon.pipeline import Key, Kind, Op, Pipeline, Tensor, Trace, Value
 from sophon.pipeline.call import Call
 from sophon.pipeline.ops import Views
+from sophon.pipeline.part import Signal
 from sophon.pipeline.rng import Rng
 from sophon.pipeline.seeding import seeded
-from sophon.pipeline.spec import ViewSet, arranged
+from sophon.pipeline.spec import SIGNALS, ViewSet, arranged
 from sophon.store.bundle import unpack
 
 _TARGET_POSITION = (1 << 32) + 1  # neither a pipeline's op nor collating draws the same random words
@@ -107,7 +108,7 @@ class Finishing:
     def layout(self) -> Layout | None:
         """Shape and dtype of a finished sample, if it is a tensor of known size."""
         spec = self.pipeline.specs[-1]
-        if spec.kind is not Kind.TENSOR or None in spec.shape or self.targets is not None:
+        if spec.kind not in (Kind.TENSOR, *SIGNALS) or None in spec.shape or self.targets is not None:
             return None
         return tuple(d or 0 for d in spec.shape), spec.dtype
 
@@ -115,7 +116,7 @@ class Finishing:
     def result_bytes(self) -> int:
         """Size of a finished sample, or a guess."""
         spec = self.pipeline.specs[-1]
-        is_known = spec.kind in (Kind.TENSOR, Kind.VIEWS) and spec.is_sized
+        is_known = spec.kind in (Kind.TENSOR, Kind.VIEWS, *SIGNALS) and spec.is_sized
         return spec.size_bytes if is_known else _DEFAULT_SAMPLE_BYTES
 
     def make(self, reply: Reply, key: Key, out: Tensor | None = None, wants_trace: bool = False) -> Made:
@@ -167,6 +168,9 @@ class Finishing:
         start_s = time.monotonic()
         if own < len(pipeline):
             value = pipeline.run(value, key, own, out=out)
+        if isinstance(value, Signal):  # users see its numbers
+            value.require_whole()
+            value = value.array
         target = self._target(reply.label, key)
         if trace is not None:
             trace.own_s = time.monotonic() - start_s
@@ -183,7 +187,9 @@ class Finishing:
         if pipeline.looks:
             key = with_sight(pipeline, key, payload, size, targets.boxes(values))
         value = finish_payload(pipeline, payload, key, reply.cut, own, None, noted)
-        size = size if 0 not in size else noted.size
+        if 0 in size:
+            height, width = noted.size
+            size = height, width
         sample = targets.put_together(pipeline, value, values, key, size, is_raw)
         start_s = time.monotonic()
         if own < len(pipeline):

@@ -69,10 +69,10 @@ class Collate:
     """Make a batch of samples with the user's own function; the body is what belongs to the parcel.
 
     Args:
-        key: What tells the batch from all others.
-        spots: Places of the samples that lie in shared memory; None for those in the parcel.
+        key: Key that identifies the batch.
+        spots: Places of the samples in shared memory; None for those in the parcel.
         rest: Parcel of a list: for each sample its value, if it has no spot, its target and its columns.
-        gone: Segments that are not needed any more.
+        gone: Segments that are no longer needed.
     """
 
     key: Key

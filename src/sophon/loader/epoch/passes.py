@@ -1,6 +1,6 @@
 """Makes the batches of successive passes.
 
-Concurrency: a pass is a generator of its consumer; what runs beside it is its engine's.
+Concurrency: a pass is a generator that runs in its consumer; all threads belong to its engine.
 """
 
 from __future__ import annotations

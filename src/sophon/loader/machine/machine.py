@@ -38,6 +38,7 @@ If the implementation is inconsistent with the following, it is a bug:
 - A failure is followed by the next try after a pause that grows as long as nothing is received, and by `fatal` once
   `deadline_s` has passed since something of a part was asked for or received, while something of it is still owed;
   whatever the holders of other parts answer meanwhile. The error names the holders of that part.
+- Who holds what may change at any time (`divide`). What was wanted, asked for or received before stays so.
 - Requests under way are bounded by `max_requests`, which lanes share in proportion to their nodes; but every lane may
   have one, so that nothing waits for holders that it does not have.
 - A driver that is woken by what happens and after `wait_s` asks nobody later than it could have.
@@ -199,14 +200,8 @@ class Machine:
             config.nodes, config.has_fallback, config.first_pause_s, config.longest_pause_s, now_s, seed
         )
         self._standings.begin(seed)
-        silent_s = min(_SILENT_S, config.deadline_s / _SOURCES_TRIED)
-        self._parts = parts or Parts.copies(config.nodes)
-        self._lanes = self._parts.lanes(config.nodes if config.has_fallback else None)
-        self._holding_nodes = len({node for holders in self._parts.holders for node in holders}) or 1
-        self._has_others = [
-            self._standings.has_others(self._parts.everybody(part)) for part in range(len(self._parts.holders))
-        ]
-        self._patience = Patience(config.hedge, silent_s if any(self._has_others) else math.inf)
+        self._patience = Patience(config.hedge, math.inf)
+        self._know(parts or Parts.copies(config.nodes))
         self._state = np.zeros(count, np.uint8)
         self._held: dict[int, int] = {}
         self._expected_bytes = float(expected_bytes)
@@ -223,6 +218,39 @@ class Machine:
             self._placement = Placement(count, batch_size, config.max_delay, latest)
         self._next_ready = 0
         self._taken = 0
+
+    def _know(self, parts: Parts) -> None:
+        """Take note of who holds what."""
+        self._parts = parts
+        self._lanes = parts.lanes(self._config.nodes if self._config.has_fallback else None)
+        self._holding_nodes = len({node for holders in parts.holders for node in holders}) or 1
+        self._has_others = [self._standings.has_others(parts.everybody(part)) for part in range(len(parts.holders))]
+        silent_s = min(_SILENT_S, self._config.deadline_s / _SOURCES_TRIED)
+        self._patience.most_s = silent_s if any(self._has_others) else math.inf
+
+    def divide(self, parts: Parts, now_s: float) -> None:
+        """Go on with other holders: parts were added, moved or lost.
+
+        Requests under way stay under way, whoever holds their samples now. Where a holder has been added, the deadline
+        of what is owed begins anew; where it only lost some, it does not.
+
+        Args:
+            parts: Who holds what from now on, of the same sources.
+            now_s: The time.
+        """
+        before, waits, queues = self._parts, self._waits, self._queues
+        self._know(parts)
+        self._queues = [[] for _ in parts.holders]
+        self._queued = set()
+        self._waits = [Wait() for _ in parts.holders]
+        for position in (position for queue in queues for position in queue):
+            self._queue(position, parts.at(position))
+        for position in np.flatnonzero((self._state == _ASKED) | (self._state == _AGAIN)).tolist():
+            part, was = parts.at(position), before.at(position)
+            has_more = not set(parts.everybody(part)) <= set(before.everybody(was))
+            self._waits[part].inherit(waits[was], self._state[position] == _ASKED, now_s if has_more else None)
+        for request in self._requests.values():
+            request.can_be_lost = any(self._has_others[parts.at(position)] for position in request.positions)
 
     @property
     def tries(self) -> int:
@@ -357,13 +385,15 @@ class Machine:
         return late_s, request.heard_s + (self._patience.most_s if request.can_be_lost else math.inf)
 
     def _repeat(self, request: _Request, now_s: float) -> Ask | None:
-        """Ask for what is late a second time."""
+        """Request late samples a second time."""
         owed = [] if request.is_second else self._owed_alone(request)
         if not owed or not self._is_needed(owed[0]):
             return None
         found = self._by_source(owed, lambda holders: self._standings.pick_other({request.source}, now_s, holders))
         source, positions = next(iter(found.items()))
         if source is None if request.is_trial else not self._patience.may_ask_twice(len(positions)):
+            return None
+        if source is None and not self._is_held(positions, request.source):
             return None
         request.hedged.update(positions)
         return self._send(positions, request.source if source is None else source, now_s, is_second=True)
@@ -386,7 +416,7 @@ class Machine:
         """Ask for what is lost, or for what two requests have lost in place of the first."""
         asked = {request.source} if rival is None else {request.source, rival.source}
         found = self._by_source(owed, lambda holders: self._standings.pick_instead(asked, now_s, holders))
-        source = next((source for source in found if source is not None), None)
+        source = next((one for one in found if one is not None and self._is_held(found[one], one)), None)
         if source is None:
             return None
         positions = found[source]
@@ -406,6 +436,12 @@ class Machine:
         for position in positions:
             found.setdefault(picked[self._parts.at(position)], []).append(position)
         return found
+
+    def _is_held(self, positions: list[int], source: int) -> bool:
+        """Return whether a source still holds all these samples; the fallback holds everything."""
+        if source >= self._config.nodes:
+            return True
+        return all(source in self._parts.holders[self._parts.at(position)] for position in positions)
 
     @staticmethod
     def _is_rival(request: _Request, other: _Request) -> bool:

@@ -30,7 +30,7 @@ class Parts:
     Args:
         holders: For each part the numbers of the nodes that hold it, ascending; none where only the fallback has it.
         of: For each position the number of its part; None where there is only one.
-        names: What to call the nodes in messages; by default "node 0" and so on.
+        names: Names of the nodes for messages; by default "node 0" and so on.
         stand_ins: For each part the numbers of its stand-ins; empty where there are none at all.
         ways: For each part the number of the one with the same samples that nodes are asked for, and of the one that
             relays are.
@@ -120,10 +120,10 @@ class Parts:
 
 @dataclass
 class Wait:
-    """How long something of one part is owed.
+    """How long samples of one part have been owed.
 
-    Time in which a holder could have been asked, and the driver did not come to it, does not count: a driver with one
-    thread may be reading the samples of another part.
+    Time in which a holder could have been asked but the driver was busy does not count: a driver with one thread may be
+    reading the samples of another part.
     """
 
     owed: int = 0  # positions that were asked for and not received
@@ -134,12 +134,12 @@ class Wait:
     failure: Error | None = None  # the last of them
 
     def asks(self, is_new: bool, now_s: float, ready_s: float) -> None:
-        """Record that a position is asked for.
+        """Record that a position is requested.
 
         Args:
             is_new: Whether it is for the first time.
             now_s: The time.
-            ready_s: Since when it could have been asked for, as far as the holders go.
+            ready_s: Since when a holder could have been asked for it.
         """
         if self.since_s is None:
             self.since_s = now_s
@@ -157,12 +157,32 @@ class Wait:
         self.tries = 0
 
     def failed(self, positions: int, now_s: float) -> None:
-        """Record that so many positions have to be asked for again."""
+        """Record that a number of positions have to be requested again."""
         self.asked -= positions
         self.left_s = now_s
 
+    def inherit(self, other: Wait, is_asked: bool, since_s: float | None) -> None:
+        """Take over a position that is owed, with how long it has been waited for, as samples were divided before.
+
+        Args:
+            other: The wait that the position was part of.
+            is_asked: Whether a request under way owes it.
+            since_s: When the wait begins anew; None if it goes on.
+        """
+        is_anew = since_s is not None and other.since_s is not None
+        began_s, tries = (since_s, 0) if is_anew else (other.since_s, other.tries)
+        if self.owed == 0:
+            self.since_s, self.left_s = began_s, other.left_s
+        elif began_s is not None:
+            self.since_s = began_s if self.since_s is None else min(self.since_s, began_s)
+            self.left_s = max(self.left_s, other.left_s)
+        self.owed += 1
+        self.asked += is_asked
+        if tries > self.tries:
+            self.tries, self.failure = tries, other.failure
+
     def waited_s(self, now_s: float, ready_s: float) -> float:
-        """Return for how long it has been waited for.
+        """Return how long the wait has lasted.
 
         Args:
             now_s: The time.

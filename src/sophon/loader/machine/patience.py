@@ -1,4 +1,4 @@
-"""How long a request may be silent before another source is asked too: a part of the machine.
+"""Determines how long a request may be silent before another source is asked too; part of the machine.
 
 Given in seconds, or learned: a request is late when it is silent for several times longer than nineteen of twenty
 others were lately, as Dean and Barroso propose in "The Tail at Scale" (2013). Second requests are bounded to a tenth
@@ -23,12 +23,13 @@ class Patience:
 
     Args:
         hedge: Seconds of silence; True to learn them; False for never.
-        most_s: Bound on these seconds where there is another source; infinite where there is none.
+        most_s: Bound on these seconds where there is another source; infinite where there is none. After that time
+            samples may be asked for twice however often that has happened.
     """
 
     def __init__(self, hedge: bool | float, most_s: float) -> None:
         self._hedge = hedge
-        self._most_s = most_s
+        self.most_s = most_s
         self._waits: deque[float] = deque(maxlen=_KEPT)
         self._asked = self._twice = 0
         self._limit_s: float | None = None
@@ -45,7 +46,7 @@ class Patience:
         self._twice += samples if twice else 0
 
     def may_ask_twice(self, samples: int) -> bool:
-        """Return whether so many more samples may be asked for a second time."""
+        """Return whether this many more samples may be requested a second time."""
         return self._twice <= _SHARE * (self._asked + samples)
 
     @property
@@ -54,11 +55,6 @@ class Patience:
         if self._limit_s is None:
             self._limit_s = self._learned_s()
         return self._limit_s
-
-    @property
-    def most_s(self) -> float:
-        """After this time samples may be asked for twice however often that has happened."""
-        return self._most_s
 
     def _learned_s(self) -> float:
         if not isinstance(self._hedge, bool):

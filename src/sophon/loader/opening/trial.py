@@ -30,6 +30,8 @@ from sophon.loader.opening.same_bits import same_bits
 from sophon.loader.sources.assignment import SeedWarning
 from sophon.pipeline import Call, Key, Pipeline, Value
 from sophon.pipeline.code import LIBRARIES
+from sophon.pipeline.op import Decoder
+from sophon.pipeline.ops.decode import Decode
 from sophon.pipeline.pipeline import title
 from sophon.pipeline.probe import picture
 
@@ -69,8 +71,8 @@ def try_calls(pipeline: Pipeline, seed: int, first_file: Callable[[], bytes | No
     end_s = time.monotonic() + TRIAL_S
     trial = None if data is None else Trial(pipeline, seed, data, end_s)
     if trial is None or not trial.reached:
-        # Nothing is known about the data set: no reason to reject anything.
-        trial = Trial(pipeline, seed, picture(), end_s)
+        # Nothing is known of the data set: no reason to refuse anything.
+        trial = Trial(pipeline, seed, _specimens(pipeline)[0], end_s)
     elif (position := trial.always_fails()) is not None:
         _refuse(pipeline, seed, position, trial.errors[position], end_s)
     if trial.differing:
@@ -186,7 +188,7 @@ class Trial:
 
 def _refuse(pipeline: Pipeline, seed: int, position: int, error: OpError, end_s: float) -> None:
     """Raise if a step that fails on a sample also fails on other pictures."""
-    for data in (picture(), _large_picture()):
+    for data in _specimens(pipeline):
         if Trial(pipeline, seed, data, end_s).always_fails() != position:
             return
     remedy = error.remedy or (_FAILS if position > 0 else _NO_PICTURE)
@@ -232,6 +234,14 @@ def _is_of_user(error: OpError) -> bool:
         return False
     modules = (str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(cause.__traceback__))
     return any(module.partition(".")[0] not in _NOT_THE_USERS for module in modules)
+
+
+def _specimens(pipeline: Pipeline) -> tuple[bytes, ...]:
+    """Return files from nowhere, of the kind that a pipeline is for."""
+    first = pipeline.ops[0]
+    if isinstance(first, Decoder) and first.data != Decode.data:
+        return (first.specimen(),)
+    return picture(), _large_picture()
 
 
 @cache

@@ -1,7 +1,7 @@
 """What torch's own worker processes, in which a `RemoteDataset` runs, report to the process that plans.
 
 Each of them appends lines of JSON to one anonymous file, which the process that made it reads when an epoch begins or
-somebody asks for the counts. So nobody waits for anybody, and there is one record and one plan for all of them.
+the counts are requested. So no process waits for another, and there is one record and one plan for all of them.
 
 Limits: Linux, where a spawned process finds the file through /proc; elsewhere workers keep to themselves what they see.
 """
@@ -80,7 +80,7 @@ class Reporter:
         """Return a number for a request that no other process has."""
         return (os.getpid() << 32) + request
 
-    def began(self, request: int, relay: int | None = None) -> None:  # noqa: ARG002 - relays are not planned with here
+    def began(self, request: int, source: int = 0) -> None:  # noqa: ARG002 - one clock for all
         """Note that a request was sent."""
         self._rows.append(["began", self._name(request), time.monotonic()])
 

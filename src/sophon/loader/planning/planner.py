@@ -40,6 +40,7 @@ from sophon.loader.planning.background import Background, Job
 from sophon.loader.planning.clocks import LinkClock
 from sophon.loader.planning.early import Early
 from sophon.loader.planning.kept import KeptProfile, cache_path
+from sophon.loader.planning.node_clocks import NodeClocks
 from sophon.loader.planning.relaying import Relaying
 from sophon.loader.planning.replanning import Replanning, moved
 from sophon.loader.sources.assignment import Assignment, agreed_cut, assigned
@@ -48,7 +49,7 @@ from sophon.pipeline import Key, Trace
 from sophon.pipeline.pipeline import in_words
 from sophon.plan.plan import Plan, make_plan
 from sophon.plan.policies import Options, reserve_for
-from sophon.plan.resources import Resources
+from sophon.plan.resources import Node, Resources
 from sophon.process.cores import cores_here, quota_here
 from sophon.process.renewal import renew_after_fork
 from sophon.profile.columns import cuts_to_profile
@@ -128,6 +129,7 @@ class Planner:
         self.cuts = cuts_to_profile(pipeline, codecs, max_k=samples.agreed_cut, allow_lossy=lossy)
         self._recorder = Recorder(pipeline, self.cuts, len(samples), samples.seed)
         self._clock = LinkClock(samples.sources.cores(opened))
+        self._node_clocks = NodeClocks()
         self._relaying: Relaying | None = None
         if may_relay and settings.policy == "optimal" and samples.sources.relays:
             self._relaying = Relaying(pipeline, self.cuts)
@@ -191,6 +193,7 @@ class Planner:
             self._ask_for_sizes()
             with self._lock:
                 self._clock.hope()
+                self._node_clocks.hope()
                 if self._relaying is not None:
                     self._relaying.hope()
             self._replan(self._resources if self.plan is None and self._resources else self.resources())
@@ -200,6 +203,7 @@ class Planner:
             )
         with self._lock:
             self._clock.turn()
+            self._node_clocks.turn()
         self._start = (time.monotonic(), self._cpu_s())
         self._replanning.settle(time.monotonic())
 
@@ -278,7 +282,12 @@ class Planner:
                 bytes_per_s *= _BEYOND_BUSY
         # What sending takes is not counted on top: the cores that the clock has seen are those left over for ops.
         reads_per_s = math.inf if store is None else ranks * store
-        found = Resources(bytes_per_s, ranks * cores, ranks * here, rate, store_reads_per_s=reads_per_s)
+        nodes = self._nodes(lately)
+        if nodes:  # each has its own; together they have the sum
+            bytes_per_s, cores = (sum(n.rates[name] for n in nodes) for name in ("link_bytes_per_s", "storage_cores"))
+            found = Resources(bytes_per_s, cores, ranks * here, rate, nodes=nodes)
+        else:
+            found = Resources(bytes_per_s, ranks * cores, ranks * here, rate, store_reads_per_s=reads_per_s)
         if self._relaying is None:
             return found
         with self._lock:
@@ -292,6 +301,22 @@ class Planner:
     def _cpu_s(self) -> float:
         """Return the CPU seconds that fetching and finishing samples took here so far."""
         return self._stats.finish_cpu_s + self._stats.fetch_cpu_s
+
+    def _nodes(self, lately: bool) -> tuple[Node, ...]:
+        """Return what each part of the data set has to spend; nothing where all samples are held by the same nodes."""
+        sources, samples = self._samples.sources, len(self._samples)
+        if not sources.has_parts:
+            return ()
+        parts = sources.parts(np.arange(samples))
+        with self._lock:
+            return self._node_clocks.nodes(parts, samples, sources.cores_of_nodes, self._ranks, lately)
+
+    def _in_parts(self, profile: Profile, resources: Resources) -> tuple[Profile, Resources]:
+        """Return a profile that knows the part of each sample, if the resources know as many parts."""
+        parts = self._samples.sources.parts(np.arange(len(self._samples))) if resources.nodes else None
+        if parts is not None and parts.of is not None and len(parts.holders) == len(resources.nodes):
+            return replace(profile, parts=parts.of), resources
+        return profile, resources.without_nodes()
 
     def _loop_s(self) -> float:
         """Return the seconds that the iterating thread was busy, independent of the cuts."""
@@ -331,7 +356,7 @@ class Planner:
         profile = self._estimate(self._epoch, with_relays=resources.relay_cores > 0)
         if job is not None and not job.is_wanted:
             return
-        profile = self._with_own_steps(profile)
+        profile, resources = self._in_parts(self._with_own_steps(profile), resources)
         options = replace(self._settings.options, reserve=reserve_for(resources.storage_cores))
         plan = make_plan(profile, resources, self._settings.policy, options, self._row)
         with self._lock:
@@ -372,13 +397,15 @@ class Planner:
 
     # --- told by the engine -------------------------------------------------------------------------------------------
 
-    def began(self, request: int, relay: int | None = None) -> None:
-        """Record that a request was sent."""
+    def began(self, request: int, source: int = 0) -> None:
+        """Record that a request was sent to a node or a relay."""
         with self._lock:
-            if relay is not None and self._relaying is not None:
-                self._relaying.began(request, relay, time.monotonic())
-            else:
-                self._clock.began(request, time.monotonic())
+            now_s = time.monotonic()
+            if self._relaying is not None and source in self._samples.sources.relays:
+                self._relaying.began(request, source, now_s)
+                return
+            self._clock.began(request, now_s)
+            self._node_clocks.began(request, source, now_s)
 
     def received(self, request: int, sample: int, reply: Reply, asked: Cut, fetch: Fetch) -> None:
         """Record that a reply has arrived."""
@@ -390,7 +417,9 @@ class Planner:
                 known = None if self.plan is None or self.profile is None else (self.plan, self.profile)
                 self._relaying.received(request, sample, reply, fetch, known, now_s)
             else:
-                self._clock.got(request, len(reply.payload), reply.cpu_s, clock.computing_s, now_s, clock.reading_s)
+                told = (request, len(reply.payload), reply.cpu_s, clock.computing_s, now_s, clock.reading_s)
+                self._clock.got(*told)
+                self._node_clocks.got(*told)
         if reply.cut != asked and reply.reason in _CANNOT:
             self._recorder.refused(sample, asked)
         if self._replanning.is_due(now_s):
@@ -399,10 +428,12 @@ class Planner:
     def ended(self, request: int) -> None:
         """Record that a stream has ended."""
         with self._lock:
+            now_s = time.monotonic()
             if self._relaying is not None and self._relaying.is_of(request):
-                self._relaying.ended(request, time.monotonic())
-            else:
-                self._clock.ended(request, time.monotonic())
+                self._relaying.ended(request, now_s)
+                return
+            self._clock.ended(request, now_s)
+            self._node_clocks.ended(request, now_s)
 
     def finished(self, key: Key, reply: Reply, trace: Trace) -> None:
         """Record that a sample was finished here."""

@@ -31,9 +31,16 @@ class Replanning:
 
 
 def moved(seen: Resources, planned: Resources) -> bool:
-    """Return whether link, storage node or relays have changed since the plan."""
-    rates = ("link_bytes_per_s", "storage_cores", "relay_cores", "relay_link_bytes_per_s")
-    return any(differ(getattr(seen, rate), getattr(planned, rate)) for rate in rates)
+    """Return whether link, storage node or relays, or those of any part, have changed since the plan."""
+    if any(differ(getattr(seen, rate), getattr(planned, rate)) for rate in ("relay_cores", "relay_link_bytes_per_s")):
+        return True
+    if len(seen.nodes) == len(planned.nodes) > 0:
+        return any(
+            differ(now.rates.get(name, 0.0), then.rates.get(name, 0.0))
+            for now, then in zip(seen.nodes, planned.nodes, strict=True)
+            for name in ("link_bytes_per_s", "storage_cores")
+        )
+    return differ(seen.link_bytes_per_s, planned.link_bytes_per_s) or differ(seen.storage_cores, planned.storage_cores)
 
 
 def differ(now: float, then: float) -> bool:

@@ -41,8 +41,8 @@ class Watch:
         """Replace the lock in a forked child."""
         self._lock = threading.RLock()  # as in `stats`
 
-    def began(self, request: int, relay: int | None = None) -> None:  # noqa: ARG002
-        """Record that a request was sent."""
+    def began(self, request: int, source: int = 0) -> None:  # noqa: ARG002 - one clock for all
+        """A request was sent."""
         with self._lock:
             self._clock.began(request, time.monotonic())
 

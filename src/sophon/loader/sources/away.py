@@ -55,12 +55,12 @@ class Absences:
 
     Args:
         names: Name of each source for messages.
-        deadline_s: How long nothing may come before an error is raised.
+        deadline_s: Seconds without any answer before an error is raised.
         clock: Monotonic seconds.
     """
 
     def __init__(self, names: Sequence[str], deadline_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._names = names
+        self._names = list(names)
         self._deadline_s = deadline_s
         self._clock = clock
         self._away: dict[int, _Absence] = {}
@@ -73,6 +73,12 @@ class Absences:
 
     def __reduce__(self) -> tuple[object, ...]:
         return Absences, (self._names, self._deadline_s)  # another process has its own connections
+
+    def replaced(self, source: int, name: str) -> None:
+        """Note that another node has the number of a source."""
+        with self._lock:
+            self._names[source] = name
+            self._away.pop(source, None)
 
     def failed(self, source: int, error: Error, since_s: float) -> None:
         """Record that a request has failed.
@@ -126,7 +132,7 @@ class Absences:
             said.tries = sum(absence.tries for absence in self._away.values())
             last = [absence.last for absence in self._away.values()]
         said.last = last[-1] if last else ""
-        return said.line(", ".join(self._names), self._clock(), self._deadline_s)
+        return said.line(", ".join(filter(None, self._names)), self._clock(), self._deadline_s)
 
     def now_s(self) -> float:
         """Return the time."""

@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import zip_longest
 
 from sophon.errors import ConfigError, Error, RetryableError, UnavailableError
 from sophon.link.listing import Listing
@@ -48,15 +49,29 @@ class Census:
         nodes: All nodes; those that have been opened know what they have.
         fallback: The path to fall back on, if there is one.
         pipeline: The pipeline to divide.
-        deadline_s: How long nothing may come before an error is raised.
+        deadline_s: Seconds without any answer before an error is raised.
+        expected: Fingerprints of the nodes' data sets, by number, if discovery has provided them. The census does not
+            wait for a silent node if another one holds the same.
+        keep_ids: Whether to keep ids, for nodes that are found later.
     """
 
-    def __init__(self, nodes: Sequence[Source], fallback: Source | None, pipeline: Pipeline, deadline_s: float) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[Source],
+        fallback: Source | None,
+        pipeline: Pipeline,
+        deadline_s: float,
+        expected: Sequence[str] = (),
+        *,
+        keep_ids: bool = False,
+    ) -> None:
         self._nodes = nodes
         self._fallback = fallback
         self._pipeline = pipeline
         self._deadline_s = deadline_s
         self._problems: dict[int, Error] = {}
+        self._expected = tuple(expected) or ("",) * len(nodes)
+        self._keep_ids = keep_ids
 
     def take(self, opened: Opened) -> tuple[Opened, Union | None, tuple[tuple[int, ...], ...]]:
         """Return what the data set is, how it is divided, and the nodes that hold each part.
@@ -72,23 +87,36 @@ class Census:
             UnavailableError: A node that may hold unique samples does not answer.
         """
         self._open_all()
-        absent = [node.address for node in self._nodes if node.opened is None]
+        absent = [node.address for number, node in enumerate(self._nodes) if self._is_unknown(number)]
         found = list(dict.fromkeys(node.opened.fingerprint for node in self._nodes if node.opened is not None))
-        if len(found) == 1:
+        check_numbers([node.opened for node in self._nodes if node.opened is not None])
+        if len(found) == 1 and not opened.part:
             self._check_copies(opened, absent)
-            return opened, None, (tuple(range(len(self._nodes))),)
-        union = unite([self._told(fingerprint) for fingerprint in found])
+            return replace(opened, state=self._state()), None, (tuple(range(len(self._nodes))),)
+        union = unite([self._told(fingerprint) for fingerprint in found], keep_ids=self._keep_ids)
         whole = self._whole(opened, union)
         self._check_parts(union, absent)
+        its_own = [self._fingerprint(number) for number in range(len(self._nodes))]
         holders = tuple(
-            tuple(n for n, node in enumerate(self._nodes) if node.opened is not None and node.opened.fingerprint in its)
+            tuple(n for n, fingerprint in enumerate(its_own) if fingerprint in its)
             for its in ({found[number] for number in numbers} for numbers in union.holders)
         )
         self._tell_of_parts(union, holders)
-        for node in self._nodes:
-            if node.opened is not None:
-                node.hold(union.holdings[found.index(node.opened.fingerprint)], union.labels)
+        for node, fingerprint in zip(self._nodes, its_own, strict=True):
+            if fingerprint in found:
+                node.hold(union.holdings[found.index(fingerprint)], union.labels)
+                node.expected = fingerprint
         return whole, union, holders
+
+    def _fingerprint(self, number: int) -> str:
+        """Return the fingerprint of what a node holds, as it says itself or was said of it; "" if it is not known."""
+        opened = self._nodes[number].opened
+        return self._expected[number] if opened is None else opened.fingerprint
+
+    def _is_unknown(self, number: int) -> bool:
+        """Return whether a node may hold samples that none of those that answer holds."""
+        answered = {node.opened.fingerprint for node in self._nodes if node.opened is not None}
+        return self._nodes[number].opened is None and self._fingerprint(number) not in answered
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
@@ -101,7 +129,8 @@ class Census:
                 list(pool.map(self._try, left))
                 found = {node.opened.fingerprint for node in self._nodes if node.opened is not None}
                 patience_s = self._deadline_s if len(found) > 1 else min(_LATE_S, self._deadline_s)
-                if all(node.opened is not None for node in self._nodes) or time.monotonic() - start_s >= patience_s:
+                is_known = not any(self._is_unknown(number) for number in range(len(self._nodes)))
+                if is_known or time.monotonic() - start_s >= patience_s:
                     return
                 time.sleep(_PAUSE_S)
 
@@ -143,16 +172,12 @@ class Census:
 
     def _whole(self, opened: Opened, union: Union) -> Opened:
         told = [node.opened for node in self._nodes if node.opened is not None]
+        self._check_fields(opened)
         for node in self._nodes:
             if node.opened is not None and set(node.opened.columns) != set(opened.columns):
                 raise ConfigError(
                     f"{node.address} has the columns {', '.join(node.opened.columns)}, but another node "
                     f"{', '.join(opened.columns)}; parts of one data set must have the same columns"
-                )
-            if node.opened is not None and node.opened.fields != opened.fields:
-                raise ConfigError(
-                    f"samples at {node.address} consist of {_names(node.opened)}, but at another node of "
-                    f"{_names(opened)}; parts of one data set must have the same fields"
                 )
         return replace(
             opened,
@@ -162,9 +187,30 @@ class Census:
             has_labels=union.labels is not None,
             max_samples=min(one.max_samples for one in told),
             columns_digest=" ".join(sorted({f"{one.fingerprint}:{one.columns_digest}" for one in told})),
+            state=self._state(),
         )
 
+    def _check_fields(self, opened: Opened) -> None:
+        for node in self._nodes:
+            if node.opened is not None and node.opened.fields != opened.fields:
+                raise ConfigError(
+                    f"samples at {node.address} consist of {_names(node.opened)}, and at another node of "
+                    f"{_names(opened)}; copies and parts of one data set have the same fields"
+                )
+
+    def _state(self) -> str:
+        """Return what stands for the files of all nodes that have answered."""
+        return " ".join(sorted({node.opened.state for node in self._nodes if node.opened is not None})).strip()
+
     def _check_copies(self, opened: Opened, absent: list[str]) -> None:
+        self._check_fields(opened)
+        named = {node.opened.classes: node.address for node in self._nodes if node.opened and node.opened.classes}
+        if len(named) > 1:
+            (some, here), (others, other) = list(named.items())[:2]
+            raise ConfigError(
+                f"{here} and {other} hold the same files and numbers of classes, with other names of classes: "
+                f"{_first_other(some, others)}; serve the same data set at both, or leave one out"
+            )
         if self._fallback is not None:
             there = self._fallback.open(self._pipeline)
             if absent and there.fingerprint != opened.fingerprint:
@@ -224,5 +270,40 @@ class Census:
         )
 
 
+def check_numbers(told: Sequence[Opened]) -> None:
+    """Raise unless nodes that say which part they hold, such as 3/8, hold all parts of one data set together.
+
+    Raises:
+        ConfigError: They are parts of different data sets, or of one that was divided in several ways.
+        UnavailableError: Nobody holds some part.
+    """
+    parts = [one for one in told if one.part]
+    wholes = {one.whole for one in parts}
+    counts = {one.part.partition("/")[2] for one in parts}
+    if len(wholes) > 1 or len(counts) > 1:
+        shown = ", ".join(sorted({f"{one.part} of {one.whole[:12]}" for one in parts}))
+        raise ConfigError(f"the nodes serve parts of different data sets, or divide one differently: {shown}")
+    if not parts or not all(one.whole != one.fingerprint for one in parts):
+        return
+    if any(not one.part for one in told):
+        return  # somebody holds what was not numbered: maybe the whole
+    of = int(counts.pop())
+    seen = {int(one.part.partition("/")[0]) for one in parts}
+    missing = [f"{number}/{of}" for number in range(1, of + 1) if number not in seen]
+    if missing:
+        raise UnavailableError(
+            f"no node that answers holds part {', '.join(missing[:8])}{' …' if len(missing) > 8 else ''} of the data "
+            "set; start `sophon serve --part` for it, or give its address too"
+        )
+
+
+def _first_other(some: Sequence[str], others: Sequence[str]) -> str:
+    """Return the first name that differs between two lists."""
+    for number, (one, other) in enumerate(zip_longest(some, others, fillvalue="")):
+        if one != other:
+            return f"class {number} is {one!r:.40} and {other!r:.40}"
+    return "no difference"
+
+
 def _names(opened: Opened) -> str:
-    return ", ".join(field.name for field in opened.fields) or "one file"
+    return ", ".join(f"{field.name} ({field.kind})" for field in opened.fields) or "one file"

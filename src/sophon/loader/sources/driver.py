@@ -17,6 +17,7 @@ from sophon.errors import Error, RetryableError
 from sophon.link.transport import Fetch
 from sophon.link.wire import Reply
 from sophon.loader.machine.machine import Ask, Machine
+from sophon.loader.machine.parts import Parts
 
 _LONGEST_SLEEP_S = 0.05  # in a thread that cannot be woken: what it waits for may come earlier than expected
 
@@ -42,6 +43,10 @@ class Errand(ABC):
 
     def ended(self, ask: Ask, failed: bool) -> None:  # noqa: B027
         """Called when a request ends; one that failed was incomplete."""
+
+    def moved(self) -> Parts | None:
+        """Return who holds what, if that has changed since the last call; asked before every request."""
+        return None
 
 
 class Driver:
@@ -80,6 +85,7 @@ class Driver:
     def inline(self, is_done: Callable[[], bool]) -> Iterator[tuple[int, Reply]]:
         """Yield the replies for all positions in the iterating thread, until it is done or stopped."""
         while not is_done() and not self.is_stopped:
+            self._follow()
             self._errand.look(self.machine)
             ask = self.machine.ask(time.monotonic())
             self.raise_if_over()
@@ -111,6 +117,7 @@ class Driver:
             while not is_done():
                 for request, fetch in self._fetches.items():
                     self.machine.heard(request, fetch.heard_s)
+                self._follow()
                 self._errand.look(self.machine)
                 ask = self.machine.ask(time.monotonic())
                 if ask is not None:
@@ -120,6 +127,12 @@ class Driver:
                     return None
                 self.changed.wait(self.machine.wait_s(time.monotonic()))
         return None
+
+    def _follow(self) -> None:
+        """Tell the machine if parts were added, moved or lost."""
+        parts = self._errand.moved()
+        if parts is not None:
+            self.machine.divide(parts, time.monotonic())
 
     def stop(self) -> None:
         """End all requests."""

@@ -30,7 +30,7 @@ class JoinedSources(Sources):
         joined: The sources of each data set, and its description.
         pipeline: The pipeline to divide, the same for all.
         url: Name of all of them for messages.
-        deadline_s: How long nothing may come before an error is raised.
+        deadline_s: Seconds without any answer before an error is raised.
     """
 
     def __init__(
@@ -74,6 +74,8 @@ class JoinedSources(Sources):
             fingerprint=fingerprint,
             classes=classes,
             max_cut=min(one.max_cut for one in told),
+            columns_digest=" ".join(one.columns_digest for one in told).strip(),
+            state=" ".join(one.state for one in told).strip(),
             max_samples=min(one.max_samples for one in told),
         )
 

@@ -25,6 +25,7 @@ from sophon.errors import (
     ConfigError,
     Error,
     OpError,
+    StoreError,
 )
 from sophon.link.listing import Listing
 from sophon.link.transport import Fetch, Opened, Transport
@@ -100,6 +101,7 @@ class LocalTransport(Transport):
             fields=manifest.fields,
             has_bands=bands is not None and bands.suits(pipeline),
             columns_digest=manifest.columns_digest,
+            state=manifest.state,
         )
 
     def fetch(self, request: Request, timeout_s: float) -> Fetch:  # noqa: ARG002 - reading files is not timed
@@ -118,6 +120,13 @@ class LocalTransport(Transport):
     def listing(self, opened: Opened) -> Listing:  # noqa: ARG002 - others need it
         """Return the samples of the store."""
         return Listing.of(self.store.manifest)
+
+    def stamp(self, sample: int) -> str:
+        """Return the times of a sample's files."""
+        try:
+            return self.store.stamp(sample)
+        except StoreError:
+            return ""
 
     def close(self) -> None:
         """Close the store."""

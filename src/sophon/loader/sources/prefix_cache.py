@@ -6,7 +6,11 @@ so the tensors stay the same to the last bit.
 
 A cache is a separate folder for each (data set, first ops, codec, software versions), with one file per sample::
 
-    4 bytes "SPC1" | CRC-32 of what follows | length of the header | header: JSON with label and columns | payload
+    4 bytes "SPC1" | CRC-32 of what follows | length of the header | header: JSON | payload
+
+The header has label, columns and, where the files can be looked at, their times ("stamp"): a sample whose file was
+written anew is not taken from the cache. Of what a node holds only folders, shards and listings are looked at, when it
+opens the data set (`Manifest.state`, part of the key).
 
 It takes samples until it is full and then keeps what it has: every epoch asks for every sample once, so replacing some
 with others would not help.
@@ -107,8 +111,14 @@ class PrefixCache:
         text = (self.folder / "bytes").read_bytes()
         return int(_COUNT.unpack(text)[0]) if len(text) == _COUNT.size else 0
 
-    def get(self, sample: int, columns: tuple[str, ...]) -> Reply | None:
-        """Return the reply of a sample, or None if it is missing, damaged or lacks a column."""
+    def get(self, sample: int, columns: tuple[str, ...], stamp: str = "") -> Reply | None:
+        """Return the reply of a sample, or None if it is not here, not whole, lacks a column or is out of date.
+
+        Args:
+            sample: Its index.
+            columns: Names of the columns that are wanted.
+            stamp: What tells its file from an earlier one of the same name; "" if that is not known.
+        """
         try:
             data = self._path(sample).read_bytes()
             magic, crc, length = _HEAD.unpack_from(data)
@@ -116,14 +126,16 @@ class PrefixCache:
                 return None
             end = _HEAD.size + length
             header = json.loads(data[_HEAD.size : end])
+            if stamp and header.get("stamp", "") != stamp:
+                return None
             found, label = {name: header["columns"][name] for name in columns}, header["label"]
         except (OSError, struct.error, ValueError, KeyError, TypeError, RecursionError):
             return None
         return Reply(0, self.cut, memoryview(data)[end:], label, columns=found, is_cached=True)
 
-    def put(self, sample: int, reply: Reply) -> None:
-        """Keep the reply of a sample if there is space; a failing disk is no reason to stop training."""
-        header = json.dumps({"label": reply.label, "columns": reply.columns}).encode()
+    def put(self, sample: int, reply: Reply, stamp: str = "") -> None:
+        """Keep the reply of a sample if there is room; a failing disk is no reason to stop training."""
+        header = json.dumps({"label": reply.label, "columns": reply.columns, "stamp": stamp}).encode()
         body = struct.pack("<I", len(header)) + header + bytes(reply.payload)
         data = _MAGIC + struct.pack("<I", zlib.crc32(body)) + body
         path = self._path(sample)
@@ -205,6 +217,7 @@ def cache_for(
     job += fields
     job += [f"checked: {checked}"] if checked else []
     job += [f"columns: {opened.columns_digest}"] if set(columns) - {"id"} else []
+    job += [f"state: {opened.state}"] if opened.state else []
     name = hashlib.sha256("\n".join(job).encode()).hexdigest()[:32]
     folder = base / "prefixes"
     try:
@@ -257,15 +270,18 @@ class _CachedFetch(Fetch):
         self._timeout_s = timeout_s
         self._fetch: Fetch | None = None
         self._cancelled = False
+        self._stamps: dict[int, str] = {}
 
     def __iter__(self) -> Iterator[Reply]:
         transport, request, cut = self._transport, self._request, self._transport.cache.cut
         missing = []
         for position, sample in enumerate(request.samples):
-            wanted = request.cuts[position] == cut  # not so when only the name of a file is needed
-            reply = transport.cache.get(sample, request.columns) if wanted else None
+            wanted = request.cuts[position] == cut  # not so when somebody looks for the name of a file
+            stamp = transport.inner.stamp(sample) if wanted else ""  # before the file is read: stale, never wrong
+            reply = transport.cache.get(sample, request.columns, stamp) if wanted else None
             if reply is None:
                 missing.append(position)
+                self._stamps[position] = stamp
                 continue
             reply.position = position
             yield reply
@@ -303,7 +319,7 @@ class _CachedFetch(Fetch):
                 return
             reply.cut = cut
         if reply.cut == cut:
-            self._transport.cache.put(sample, reply)
+            self._transport.cache.put(sample, reply, self._stamps[reply.position])
 
     def cancel(self) -> None:
         self._cancelled = True

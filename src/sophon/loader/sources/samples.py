@@ -21,6 +21,7 @@ from sophon.link.transport import Fetch, Opened
 from sophon.link.wire import Reply, Request
 from sophon.loader.account.stats import Stats
 from sophon.loader.machine.machine import Ask, Machine
+from sophon.loader.machine.parts import Parts
 from sophon.loader.sources.assignment import Assignment, versions_for, within
 from sophon.loader.sources.driver import Driver, Errand
 from sophon.loader.sources.sources import Row, Sources, explain
@@ -34,8 +35,8 @@ _LEAVE_S = 1.0  # how long a fetching thread may take to end; one that can be ca
 class Watcher(Protocol):
     """Observes requests: see `Planner`."""
 
-    def began(self, request: int, relay: int | None = None) -> None:
-        """Called when a request is sent, to a node or to the relay of that number."""
+    def began(self, request: int, source: int = 0) -> None:
+        """A request was sent to a source."""
 
     def received(self, request: int, sample: int, reply: Reply, asked: Cut, fetch: Fetch) -> None:
         """Called when a reply arrives."""
@@ -60,7 +61,7 @@ class Samples:
         seed: Seed of all randomness.
         brought: Names of the further columns and fields to fetch.
         url: Name of the sources for messages.
-        deadline_s: How long nothing may come before an error is raised.
+        deadline_s: Seconds without any answer before an error is raised.
 
     Attributes:
         assignment: Which cut each sample gets; may be replaced at any time.
@@ -213,6 +214,7 @@ class _Samples(Errand):
         self._row = row
         self._stats = stats
         self._watcher = watcher
+        self._version = 0  # the machine may have been made before the latest change: it is told once more
         self._sent: dict[int, Request] = {}
         self._fetches: dict[int, Fetch] = {}
         self._assignment = samples.assignment
@@ -232,7 +234,7 @@ class _Samples(Errand):
         request = samples.request(self._epoch, [int(self._row[position]) for position in ask.positions], keys)
         self._sent[ask.request] = request
         if (watcher := self._watching(ask)) is not None:
-            watcher.began(ask.request, ask.source if ask.source in samples.sources.relays else None)
+            watcher.began(ask.request, ask.source)
         if ask.is_second:
             self._stats.add(hedges=1)
         fetch = self._fetches[ask.request] = samples.sources[ask.source].fetch(request, samples.deadline_s)
@@ -254,6 +256,11 @@ class _Samples(Errand):
 
     def failed(self, ask: Ask, error: Error, since_s: float) -> None:
         self._samples.sources.absences.failed(ask.source, error, since_s)
+        self._samples.sources.failed(ask.source)
+
+    def moved(self) -> Parts | None:
+        self._version, parts = self._samples.sources.follow(self._row, self._version)
+        return parts
 
     def ended(self, ask: Ask, failed: bool) -> None:
         self._sent.pop(ask.request, None)

@@ -42,11 +42,19 @@ class Source(Transport):
         self._inner = inner
         self._pipeline = pipeline
         self._opened: Opened | None = None
-        self._most: int | None = None  # ops that give the same bits there; None until a cut is requested
+        self._most: int | None = None  # ops that give the same bits there; None until somebody asks for a cut
         self._most_behind: int | None = None  # the same for the node behind a relay
-        self.may_hold_a_part = False  # fingerprint from the fallback, opened while no node answered
-        self._holding: Holding | None = None  # None if it holds everything, in the same order
+        self.may_hold_a_part = False  # of what was opened at the fallback, while no node answered
+        self.expected = ""  # the fingerprint of what it holds, where somebody else has said that
+        self.may_move = False  # whether it may hold something else when it is started again
+        self.is_stale = False  # whether it does
+        self._holding: Holding | None = None  # None where it holds everything, in the same order
         self._labels: NDArray[np.int64] | None = None
+
+    @property
+    def inner(self) -> Transport:
+        """The way to the node itself."""
+        return self._inner
 
     @property
     def opened(self) -> Opened | None:
@@ -60,14 +68,50 @@ class Source(Transport):
 
     def fetch(self, request: Request, timeout_s: float) -> Fetch:
         """Ask the node for samples, once it is known to hold the same data set."""
-        opened = self._opened or self._checked(request.dataset_fingerprint)
+        opened = self._opened or self._checked(self.expected or request.dataset_fingerprint)
         fitted = replace(request, dataset=opened.name)
         fitted = self._through(fitted, opened) if opened.behind is not None else self._straight(fitted, opened)
         if self._holding is not None:
             own, its = self._holding.own_of(request.samples), opened.fingerprint
             fitted = replace(fitted, dataset_fingerprint=its, samples=own, keys=request.keys or request.samples)
             fitted = replace(fitted, columns_digest=opened.columns_digest if request.columns_digest else "")
-        return _PiecesFetch(self._inner, fitted, opened.max_samples, timeout_s, self._labels)
+        return _PiecesFetch(self, self._inner, fitted, opened.max_samples, timeout_s)
+
+    def moved(self, error: Error, asked: str) -> Error:
+        """Return the error of a request: one that may be tried elsewhere, if the node was started with other files.
+
+        Args:
+            error: What the node said.
+            asked: Fingerprint of what the request was for; others may have found out meanwhile what the node has.
+        """
+        if not self.may_move or not isinstance(error, ConfigError):
+            return error
+        try:
+            found = self._inner.open(self._pipeline).fingerprint
+        except RetryableError as problem:
+            return problem
+        except Error:
+            return error
+        if found == asked:
+            return error
+        self.is_stale = self._opened is not None and found != self._opened.fingerprint
+        return RetryableError(f"{self.address} holds other samples now than before ({found}); asking who holds them")
+
+    def settle(self, inner: Transport) -> None:
+        """Have another node in the place of this one, of which nothing is known yet."""
+        self._inner.close()
+        self._inner, self.address, self.is_remote = inner, inner.address, inner.is_remote
+        self.leave()
+
+    def leave(self) -> None:
+        """Forget what the node holds, and whether it gives the same bits."""
+        self._opened, self._most, self._holding, self._labels = None, None, None, None
+        self.expected, self.is_stale = "", False
+
+    @property
+    def labels(self) -> NDArray[np.int64] | None:
+        """Label of every sample of the whole data set, where the node numbers its classes itself."""
+        return self._labels
 
     def _straight(self, request: Request, opened: Opened) -> Request:
         """Return a request as a node is to have it: of what goes through a relay, the node's own part of the work."""
@@ -128,8 +172,15 @@ class Source(Transport):
         """Return the sizes from the node, once it is known to hold the same data set."""
         return None if self._opened is None else self._inner.file_sizes(samples, fields)
 
+    def stamp(self, sample: int) -> str:
+        """Return what is known of a sample's file where it lies."""
+        return self._inner.stamp(sample if self._holding is None else self._holding.own_of((sample,))[0])
+
     def _checked(self, fingerprint: str) -> Opened:
         opened = self._inner.open(self._pipeline)
+        if self.may_move and opened.fingerprint != fingerprint:
+            self.is_stale = True
+            raise RetryableError(f"{self.address} holds other samples now than before; asking who holds them")
         if self.may_hold_a_part and opened.fingerprint != fingerprint:
             raise RetryableError(f"{self.address} holds a part, which was not known when the data set was opened")
         check_same(opened, fingerprint, self.address)
@@ -149,15 +200,9 @@ class Source(Transport):
 class _PiecesFetch(Fetch):
     """A request split into pieces that the node accepts; errors name the node."""
 
-    def __init__(
-        self,
-        inner: Transport,
-        request: Request,
-        max_samples: int,
-        timeout_s: float,
-        labels: NDArray[np.int64] | None,
-    ) -> None:
-        self._labels = labels
+    def __init__(self, source: Source, inner: Transport, request: Request, max_samples: int, timeout_s: float) -> None:
+        self._source = source
+        self._labels = source.labels
         self._inner = inner
         self._request = request
         self._max_samples = max_samples
@@ -186,7 +231,7 @@ class _PiecesFetch(Fetch):
                     self.clock = before + fetch.clock if start else fetch.clock
                     yield reply
             except Error as error:
-                raise explained(error, self._inner.address) from error
+                raise explained(self._source.moved(error, request.dataset_fingerprint), self._inner.address) from error
             self.clock = self._before = before + fetch.clock
 
     @property

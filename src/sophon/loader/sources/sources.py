@@ -12,7 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from os import PathLike, fspath
 from typing import Any
 
@@ -28,7 +28,7 @@ from sophon.loader.machine.machine import Ask, Machine, MachineConfig
 from sophon.loader.machine.parts import Parts
 from sophon.loader.machine.standing import Standings
 from sophon.loader.sources.away import Absences
-from sophon.loader.sources.census import Census
+from sophon.loader.sources.census import Census, PartsWarning
 from sophon.loader.sources.driver import Driver, Errand
 from sophon.loader.sources.local import open_path
 from sophon.loader.sources.source import Fallback, Source, explained
@@ -82,7 +82,7 @@ class Sources:
         fallback: Path of the same files.
         pipeline: The pipeline to divide.
         url: Name of all of them for messages.
-        deadline_s: How long nothing may come before an error is raised.
+        deadline_s: Seconds without any answer before an error is raised.
         has_parts: Whether nodes are known to hold different samples.
     """
 
@@ -148,7 +148,7 @@ class Sources:
         relays = self.relays
         told = [c for number, c in enumerate(self.cores_of_nodes) if c is not None and number not in relays]
         told = told or [first.cores if first.behind is None or not relays else first.behind.cores]
-        return max(self.nodes - len(relays), 1) * sum(told) / len(told)
+        return max(self.known_nodes - len(relays), 1) * sum(told) / len(told)
 
     @property
     def relays(self) -> frozenset[int]:
@@ -249,22 +249,26 @@ class Sources:
 
         Args:
             row: Samples in the order they are wanted.
-            batch_size: As for `Machine`, as are the others.
+            batch_size: Samples in a batch.
             config: Bounds and times.
             size_bytes: First guess at the bytes held for one sample.
             latest: In relaxed order the last batch that each sample may come in.
             sizes: Samples in each batch, where they differ.
             is_relayed: Which of the samples go through relays; None if none do, or there are none.
         """
-        of = None if self._union is None else self._union.part_of[np.asarray(row, np.int64)]
-        parts = Parts(self._holders, of, self._names)
+        parts = self.parts(row)
         if is_relayed is not None and (relays := self.relays):
-            of = np.zeros(len(row), np.uint16) if of is None else of.astype(np.uint16)
-            parts = Parts.among(self._holders, relays, of, is_relayed, self._names)
+            of = np.zeros(len(row), np.uint16) if parts.of is None else parts.of.astype(np.uint16)
+            parts = Parts.among(parts.holders, relays, of, is_relayed, parts.names)
         standings, self._kept = self._kept, None  # whoever asks meanwhile begins anew
         seed = int.from_bytes(os.urandom(8))  # of pauses: trainers that lose a node together do not come back in step
         now_s = time.monotonic()
         return Machine(len(row), batch_size, config, size_bytes, now_s, seed, standings, sizes, latest, parts)
+
+    def parts(self, row: Row) -> Parts:
+        """Return who holds the samples of a row."""
+        of = None if self._union is None else self._union.part_of[np.asarray(row, np.int64)]
+        return Parts(self._holders, of, self._names)
 
     def keep(self, machine: Machine) -> None:
         """Keep what a machine has learned about the sources for the next one."""
@@ -282,7 +286,8 @@ class Sources:
         opening = _Opening(self._all, pipeline, self.absences)
         machine = self.machine([0], 1, self.config(), 0)
         driver = Driver(machine, opening, self._raise_fatal)
-        with self.absences.opening():
+        is_away = any(source.is_remote for source in self._all)  # a path that takes long to list is not away
+        with self.absences.opening() if is_away else nullcontext():
             for _ in driver.inline(lambda: opening.opened is not None):
                 pass
         assert opening.opened is not None
@@ -293,12 +298,58 @@ class Sources:
                 node.may_hold_a_part = self.nodes > 1
             self.warn_of_fallback("nothing is offloaded in this run", stacklevel=5)
         elif self._sources:
-            census = Census(self._sources, self._fallback, pipeline, self._deadline_s)
-            opened, self._union, self._holders = census.take(opened)
+            opened, self._union, self._holders = self._census(pipeline).take(opened)
             if opened.is_relay and self._union is None:  # a node says the same, and what itself can do
                 told = [source.opened for source in self._sources if source.opened is not None]
                 opened = next((one for one in told if not one.is_relay), opened)
+        elif opened.part:
+            warnings.warn(
+                f"{self.url} holds part {opened.part} of a data set, {opened.samples:,} samples, and it is opened "
+                "alone; give the addresses of all parts, or the registry's, to have the whole",
+                PartsWarning,
+                stacklevel=5,
+            )
         return opened
+
+    def _census(self, pipeline: Pipeline) -> Census:
+        """Return what asks all nodes what they hold."""
+        return Census(self._sources, self._fallback, pipeline, self._deadline_s)
+
+    # --- where nodes may come and go ----------------------------------------------------------------------------------
+
+    @property
+    def known_nodes(self) -> int:
+        """How many nodes there are now."""
+        return self.nodes
+
+    def follow(self, row: Row, version: int) -> tuple[int, Parts | None]:  # noqa: ARG002 - these nodes stay
+        """Return who holds the samples of a row, if that is not what it was in a version."""
+        return version, None
+
+    def failed(self, number: int) -> None:
+        """Take note that a request has failed."""
+
+    def compare_columns(self, columns: Sequence[str]) -> None:
+        """Raise unless copies of a data set have the same values in their columns, if any of these are asked for.
+
+        Parts are not compared: each has its own rows.
+
+        Raises:
+            ConfigError: They differ; names two of them.
+        """
+        asked = [name for name in columns if name != "id"]
+        if not asked or self._union is not None:
+            return
+        told: dict[str, str] = {}
+        for source in (*self._sources, *(() if self._fallback is None else (self._fallback,))):
+            if source.opened is not None:
+                told.setdefault(source.opened.columns_digest, source.address)
+        if len(told) > 1:
+            here, there = list(told.values())[:2]
+            raise ConfigError(
+                f"{here} and {there} hold the same files with other values in their columns (asked for: "
+                f"{', '.join(map(repr, asked[:5]))}); serve the same listing at both, or leave one out"
+            )
 
     def _raise_fatal(self, error: Error) -> None:
         raise explain(error, self.url)

@@ -10,7 +10,7 @@ Class folders may exist on some nodes only; labels are numbered over all of them
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -64,6 +64,8 @@ class Union:
         part_of: The part of every sample.
         holders: The sources that hold each part, by their position among the listings.
         holdings: What each source holds.
+        ids: Id of every sample, where somebody may hold them who has not said so yet; None where they are not kept.
+        kept: Digests of what manifests keep of samples, if they do.
     """
 
     fingerprint: str
@@ -73,9 +75,46 @@ class Union:
     part_of: NDArray[np.uint16]
     holders: tuple[tuple[int, ...], ...]
     holdings: tuple[Holding, ...]
+    ids: pa.LargeStringArray | None = None
+    kept: Indexes | None = None
 
     def __len__(self) -> int:
         return len(self.sizes)
+
+    def fitted(self, told: Told) -> Holding:
+        """Return what another source holds of this data set; what it has beyond that is left out.
+
+        Raises:
+            ConfigError: It has something else under an id of this data set.
+        """
+        assert self.ids is not None
+        rows = pc.index_in(told.listing.ids, value_set=self.ids)
+        own = np.flatnonzero(pc.is_valid(rows).to_numpy(zero_copy_only=False))
+        indexes = rows.take(pa.array(own)).to_numpy().astype(np.int64)
+        labels = _labels_among(told, self.classes)
+        columns = {
+            "bytes": (self.sizes, told.listing.sizes),
+            "label": (self.labels, labels),
+            "targets": (self.kept, told.listing.kept),
+        }
+        for what, (here, there) in columns.items():
+            if (here is None) != (there is None):
+                raise ConfigError(f"{told.name} has samples {'without' if there is None else 'with'} {what}")
+            other: Any = [] if here is None or there is None else np.flatnonzero(here[indexes] != there[own])
+            if len(other):
+                name = told.listing.ids[int(own[other[0]])].as_py()
+                raise ConfigError(f"{name!r} is not the same at {told.name} as at others: {what}")
+        order = np.argsort(indexes, kind="stable")
+        indexes, own = indexes[order], own[order]
+        if len(indexes) > 1 and (np.diff(indexes) == 0).any():
+            raise ConfigError(f"{told.name} has several samples of one name")
+        return _holding(indexes, own)
+
+    def divided_among(self, holdings: Sequence[Holding | None]) -> Union:
+        """Return the same data set with other holders; None for a source that holds nothing."""
+        nothing = Holding(np.zeros(0, np.int64))
+        part_of, holders = _parts(len(self), [one or nothing for one in holdings])
+        return replace(self, part_of=part_of, holders=holders)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,8 +132,21 @@ class Told:
     classes: tuple[str, ...]
 
 
-def unite(told: Sequence[Told]) -> Union:
+def whole_of(told: Told) -> Union:
+    """Return the data set that one source holds, in its own order."""
+    listing, everything = told.listing, Holding(np.arange(len(told.listing)))
+    fingerprint = fingerprint_of(listing.ids, listing.sizes, listing.labels, listing.kept)
+    nowhere = np.zeros(len(listing), np.uint16)
+    columns = (listing.sizes, listing.labels, nowhere, ((0,),), (everything,), listing.ids, listing.kept)
+    return Union(fingerprint, told.classes, *columns)
+
+
+def unite(told: Sequence[Told], *, keep_ids: bool = False) -> Union:
     """Return the data set that some sources hold together.
+
+    Args:
+        told: What they have told of themselves.
+        keep_ids: Whether ids are kept, for sources that are found later.
 
     Raises:
         ConfigError: They contradict each other.
@@ -130,7 +182,8 @@ def unite(told: Sequence[Told]) -> Union:
     part_of, holders = _parts(len(first), holdings)
     digests = None if digests is None else np.ascontiguousarray(digests[first])
     fingerprint = fingerprint_of(pa.concat_arrays([ids]), sizes, labels, digests)
-    return Union(fingerprint, classes, sizes, labels, part_of, holders, tuple(holdings))
+    whole = Union(fingerprint, classes, sizes, labels, part_of, holders, tuple(holdings))
+    return replace(whole, ids=pa.concat_arrays([ids]), kept=digests) if keep_ids else whole
 
 
 def _order(ids: pa.LargeStringArray, kind: str) -> Any:
@@ -168,6 +221,22 @@ def _labels(told: Sequence[Told]) -> tuple[tuple[str, ...], Indexes | None]:
             raise ConfigError(f"{one.name} has labels outside its {len(one.classes):,} classes")
         renumbered.append(table[labels])
     return classes, np.concatenate(renumbered)
+
+
+def _labels_among(told: Told, classes: tuple[str, ...]) -> Indexes | None:
+    """Return the labels of a source as they are numbered over the classes of a whole data set.
+
+    Raises:
+        ConfigError: It has classes that the data set does not have.
+    """
+    labels = told.listing.labels
+    if labels is None or told.classes == classes:
+        return labels
+    number = {name: label for label, name in enumerate(classes)}
+    table = np.array([*(number.get(name, NO_LABEL - 1) for name in told.classes), NO_LABEL], np.int64)
+    if len(labels) and not (labels.min() >= NO_LABEL and labels.max() < len(told.classes)):
+        raise ConfigError(f"{told.name} has labels that are none of its {len(told.classes):,} classes")
+    return np.asarray(table[labels], np.int64)
 
 
 def _check(

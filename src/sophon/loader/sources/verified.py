@@ -76,6 +76,10 @@ class VerifiedTransport(Transport):
         """Ask the other transport."""
         return self.inner.listing(opened)
 
+    def stamp(self, sample: int) -> str:
+        """Return what is known of a sample's file where it lies."""
+        return self.inner.stamp(sample)
+
     def fetch(self, request: Request, timeout_s: float) -> Fetch:
         """Ask the other transport, and check its replies."""
         if request.fields:

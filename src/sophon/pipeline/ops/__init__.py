@@ -1,6 +1,12 @@
 """The built-in ops, one file per family. `registry.OPS` is built from this list."""
 
 from sophon.pipeline.ops.affine import RandomAffine, RandomRotation
+from sophon.pipeline.ops.audio.crop import CenterTimeCrop, RandomTimeCrop, TimePad
+from sophon.pipeline.ops.audio.decode import DecodeAudio
+from sophon.pipeline.ops.audio.level import Gain, Mono, RandomGain
+from sophon.pipeline.ops.audio.mask import FrequencyMask, TimeMask
+from sophon.pipeline.ops.audio.resample import Resample
+from sophon.pipeline.ops.audio.spectrum import MFCC, MelSpectrogram
 from sophon.pipeline.ops.augment import RandAugment, TrivialAugmentWide
 from sophon.pipeline.ops.autoaugment import AutoAugment
 from sophon.pipeline.ops.blur import GaussianBlur
@@ -29,14 +35,21 @@ from sophon.pipeline.ops.tone import (
 )
 
 __all__ = [
+    "MFCC",
     "RGB",
     "AutoAugment",
     "CenterCrop",
     "CenterCropOrPad",
+    "CenterTimeCrop",
     "ColorJitter",
     "Decode",
+    "DecodeAudio",
+    "FrequencyMask",
+    "Gain",
     "GaussianBlur",
     "Grayscale",
+    "MelSpectrogram",
+    "Mono",
     "Normalize",
     "OnTensor",
     "PILToTensor",
@@ -52,6 +65,7 @@ __all__ = [
     "RandomCropOrPad",
     "RandomEqualize",
     "RandomErasing",
+    "RandomGain",
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomInvert",
@@ -65,11 +79,15 @@ __all__ = [
     "RandomRotation",
     "RandomShortestSize",
     "RandomSolarize",
+    "RandomTimeCrop",
     "RandomVerticalFlip",
     "RandomZoomOut",
+    "Resample",
     "Resize",
     "ResizeKeepRatio",
     "ScaleJitter",
+    "TimeMask",
+    "TimePad",
     "ToFloat",
     "ToTensor",
     "TrivialAugmentWide",

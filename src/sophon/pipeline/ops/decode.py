@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 import re
 import struct
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,9 +16,9 @@ from PIL import Image, ImageOps, JpegImagePlugin, UnidentifiedImageError
 
 from sophon.errors import OpError
 from sophon.pipeline import checks
-from sophon.pipeline.op import Json, Op, Params
+from sophon.pipeline.op import Decoder, Json, Params
 from sophon.pipeline.ops.picture import MAX_PIXELS
-from sophon.pipeline.spec import MODES, Kind, Spec, image
+from sophon.pipeline.spec import MODES, Spec, image
 
 _ORIENTATION = 0x0112  # EXIF's tag
 AS_THEY_ARE = ("P", "I;16")
@@ -43,7 +46,7 @@ _REMEDY = "Check that the file is complete and opens in other programs, replace 
 
 
 @dataclass(frozen=True)
-class Decode(Op):
+class Decode(Decoder):
     """Decode an image file: ``Image.open(file).convert(mode)``; EXIF orientation and colour profiles are not applied.
 
     Args:
@@ -64,7 +67,7 @@ class Decode(Op):
     max_pixels: int = MAX_PIXELS
     metadata: bool = False
     upright: bool = False
-    takes: ClassVar[Kind] = Kind.ENCODED
+    data: ClassVar[str] = "picture"
 
     def __post_init__(self) -> None:
         self._set(
@@ -81,6 +84,24 @@ class Decode(Op):
             if not spec[flag]:
                 del spec[flag]
         return spec
+
+    @property
+    def gives_parts(self) -> bool:
+        """Whether a part of a file may be decoded on its own: there are windows of pictures in RGB and L."""
+        return self.mode in ("RGB", "L")
+
+    def sized(self, sizes: Sequence[int]) -> Spec:
+        """Return the spec of a picture of this height and width."""
+        height, width = sizes
+        return image(height, width, MODES[self.mode][0], self.mode)
+
+    def specimen(self) -> bytes:
+        """Return the built-in picture, or one made from nothing where files in another mode alone are taken."""
+        return _numbers(self.mode) if self.mode in AS_THEY_ARE else built_in()
+
+    def within(self, most: int) -> Decode:
+        """Return the op that refuses pictures of more pixels than this."""
+        return self if self.max_pixels <= most else replace(self, max_pixels=most)
 
     def output(self, spec: Spec) -> Spec:
         """Return an image of unknown size."""
@@ -210,6 +231,26 @@ def is_upright(info: dict[str | tuple[int, int], Any]) -> bool:
         return bool(asked.getexif().get(_ORIENTATION, 1) == 1)
     except _DAMAGE:
         return False  # the reader will report it
+
+
+@cache
+def built_in() -> bytes:
+    """Return the built-in picture: edges, gradients, noise and pure colours; 320×240, baseline JPEG, 4:2:0 chroma."""
+    return resources.files("sophon.pipeline").joinpath("probe.jpg").read_bytes()
+
+
+@cache
+def _numbers(mode: str) -> bytes:
+    """Return a PNG file of 320×240 numbers: class ids with a palette, or numbers of 16 bits."""
+    y, x = np.mgrid[:240, :320]
+    if mode == "P":
+        made = Image.fromarray(((x // 9 * 7 + y // 5 * 3) % 256).astype(np.uint8)).convert("P")
+        made.putpalette(bytes(number * 37 % 256 for number in range(768)))
+    else:
+        made = Image.fromarray(((x * 211 + y * 977) % 65536).astype(np.uint16))
+    out = io.BytesIO()
+    made.save(out, "PNG")
+    return out.getvalue()
 
 
 def _open(value: bytes) -> Image.Image:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from sophon.codec.codec import MAX_VALUE_BYTES, Payload
+from sophon.link.wire import two_of
 
 _HEAD = struct.Struct("<BIQ")
 MAKE = struct.Struct("<32s3Q")  # fingerprint of the pipeline, seed, epoch, sample; then the cut as text
@@ -52,17 +53,17 @@ class Costs:
 
     Args:
         cpu_s: CPU seconds, including those for receiving the file.
-        size: Height and width of the picture.
+        size: Of the decoded value by axis, of a picture height and width.
         op_s: CPU seconds of each op that ran.
     """
 
     cpu_s: float
-    size: tuple[int, int] = (0, 0)
+    size: tuple[int, ...] = (0, 0)
     op_s: tuple[float, ...] = ()
 
     def pack(self) -> bytes:
         """Return the costs as the note of a frame."""
-        return _COSTS.pack(self.cpu_s, *self.size) + struct.pack(f"<{len(self.op_s)}d", *self.op_s)
+        return _COSTS.pack(self.cpu_s, *two_of(self.size)) + struct.pack(f"<{len(self.op_s)}d", *self.op_s)
 
     @classmethod
     def parse(cls, note: bytes, most_ops: int, most_s: float = math.inf) -> Costs:

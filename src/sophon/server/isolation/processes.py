@@ -164,7 +164,7 @@ class _Spares:
         return process, ours
 
     def first(self) -> _Started:
-        """Start a process, and have one in reserve if that is wanted."""
+        """Start a process, and keep one in reserve if wanted."""
         started = self.new()
         with self._lock:
             if self._has_reserve and self._reserve is None and not self._is_closed:
@@ -220,7 +220,7 @@ class _Child:
     def make(
         self, slot: Slot, pipeline: Pipeline, data: bytes, key: Key, cut: Cut | Route, claim: Claim
     ) -> tuple[Kind, Payload | None, frames.Costs]:
-        """Return how it went, the payload unless it is too large, and what it cost."""
+        """Return the outcome, the payload unless it is too large, and the cost."""
         with self._lock, self._watched():
             line = self._ready_for(pipeline)
             since_s = time.monotonic()
@@ -235,7 +235,7 @@ class _Child:
             return kind, payload, frames.Costs.parse(note, len(pipeline), most_s)
 
     def probe(self, slot: Slot, pipeline: Pipeline) -> tuple[list[str], str]:
-        """Return the digests that the child finds before it crashes, if it does, and why there are not more."""
+        """Return the digests that the child computes until it crashes, if it does, and why there are not more."""
         found: list[str] = []
         try:
             with self._lock, self._watched():
@@ -248,14 +248,14 @@ class _Child:
                     raise frames.Broken(f"{frame[0]!r} where a digest was expected")
         except ChildLost as lost:
             name = pipeline.ops[min(len(found), len(pipeline) - 1)].name()
-            return found, f"{name} brought a child process down there ({lost.reason})"
+            return found, f"{name} crashed a child process there ({lost.reason})"
         return found, ""
 
     def _ready_for(self, pipeline: Pipeline) -> socket.socket:
         line = self.start()
         if not self._has_begun:
             if frames.receive(line)[0] is not Kind.READY:
-                raise frames.Broken("a child that does not begin as it should")
+                raise frames.Broken("a child that does not start correctly")
             self._has_begun = True
         if pipeline.fingerprint not in self._known:
             frames.send(line, Kind.PIPELINE, pipeline.fingerprint.encode(), json.dumps(pipeline.to_spec()).encode())
@@ -263,7 +263,7 @@ class _Child:
         return line
 
     def _hold(self, is_held: bool) -> None:
-        """Stop the process and all that it has started, or let it go on."""
+        """Suspend the process and everything it has started, or resume it."""
         process = self._process
         if process is not None:  # it is not reaped before `_end`, so that its number is still its own
             with contextlib.suppress(ProcessLookupError):

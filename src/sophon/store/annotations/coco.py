@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sophon.errors import StoreError
-from sophon.store.annotations.found import MOST_OBJECTS, Broken, Found, floats, integers
+from sophon.store.annotations.found import MOST_OBJECTS, Broken, Found, floats, integers, shown
 from sophon.store.fields import BOXES, KEYPOINTS, LABELS, VALUES, Field
 from sophon.store.store import describe
 
@@ -30,10 +30,10 @@ def read_coco(path: Path, names: list[str]) -> tuple[list[int], Found]:
     """
     said = _load(path)
     images = _by_name(said, path)
-    of_image: dict[Any, list[Any]] = {}
+    of_image: dict[int, list[Any]] = {}
     for one in said["annotations"]:
-        if isinstance(one, dict):
-            of_image.setdefault(one.get("image_id"), []).append(one)
+        if isinstance(one, dict) and isinstance(one.get("image_id"), int):  # all else is no picture's
+            of_image.setdefault(one["image_id"], []).append(one)
     points = _points(said["annotations"])
     fields = [
         Field("boxes", f"{BOXES}:xywh"),
@@ -56,8 +56,6 @@ def read_coco(path: Path, names: list[str]) -> tuple[list[int], Found]:
         found.notes.append(f"{len(names) - len(listed):,} pictures are not listed in {path} and are left out")
     if len(images) > len(listed):
         found.notes.append(f"{len(images) - len(listed):,} pictures listed in {path} do not exist")
-    stat = path.stat()
-    found.sources.append((path.name, stat.st_size, stat.st_mtime_ns))
     return listed, found
 
 
@@ -78,11 +76,16 @@ def _by_name(said: dict[str, Any], path: Path) -> dict[str, int]:
     found: dict[str, int] = {}
     for image in said["images"]:
         name, number = (image.get("file_name"), image.get("id")) if isinstance(image, dict) else (None, None)
-        if not isinstance(name, str) or not isinstance(number, int):
-            raise StoreError(f"{path}: expected images with file_name and id, got {image!r:.80}")
+        if not isinstance(name, str) or not isinstance(number, int) or number.bit_length() > 63:
+            what = "an id of more than 63 bits" if isinstance(number, int) else f"{image!r:.80}"
+            raise StoreError(f"{path}: expected images with file_name and id, got {what}")
         if found.setdefault(name, number) != number:
             raise StoreError(f"{path} lists {name!r:.80} twice; remove one of them")
     return found
+
+
+def _several(value: object) -> str:
+    return f"{len(value):,} values" if isinstance(value, list) else shown(value)
 
 
 def _points(annotations: list[Any]) -> int:
@@ -114,7 +117,7 @@ def _values(annotations: list[dict[str, Any]], points: int) -> dict[str, bytes]:
     for one in annotations:
         box = one.get("bbox")
         if not isinstance(box, list) or len(box) != 4:
-            raise Broken(f"bbox: expected x, y, width and height, got {box!r:.80}")
+            raise Broken(f"bbox: expected x, y, width and height, got {_several(box)}")
         boxes += box
     values = {
         "boxes": floats(boxes, "bbox"),
@@ -128,7 +131,7 @@ def _values(annotations: list[dict[str, Any]], points: int) -> dict[str, bytes]:
         for one in annotations:
             said = one.get("keypoints", [0] * (3 * points))
             if not isinstance(said, list) or len(said) != 3 * points:
-                raise Broken(f"keypoints: expected {points} times x, y and visibility, got {said!r:.80}")
+                raise Broken(f"keypoints: expected {points} times x, y and visibility, got {_several(said)}")
             for at in range(0, len(said), 3):
                 places += said[at : at + 2]
                 visibility.append(said[at + 2])

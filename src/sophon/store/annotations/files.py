@@ -23,7 +23,8 @@ VOC_SUFFIX: Final = ".xml"
 _MOST_BYTES = 1 << 24  # bytes of one file
 _BACKGROUND: Final = "__background__"
 _CORNERS: Final = ("xmin", "ymin", "xmax", "ymax")
-_NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
+_CLASS: Final = re.compile(r"[0-9]{1,18}")
+_NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 def read_yolo(stems: list[str], files: Mapping[str, Path]) -> Found:
@@ -49,7 +50,7 @@ def _yolo_values(text: str) -> dict[str, bytes]:
         parts = line.split()
         if not parts:
             continue
-        if len(parts) != 5 or not parts[0].isdecimal() or not all(map(_NUMBER.fullmatch, parts[1:])):
+        if len(parts) != 5 or not _CLASS.fullmatch(parts[0]) or not all(map(_NUMBER.fullmatch, parts[1:])):
             raise Broken(f"line {number}: expected class, x, y, width and height, got {line!r:.80}")
         labels.append(int(parts[0]))
         boxes += map(float, parts[1:])

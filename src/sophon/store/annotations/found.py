@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +10,8 @@ import numpy as np
 
 from sophon.store.fields import Field
 
-MOST_OBJECTS = 100_000  # objects in one picture; more means a damaged file
+_LARGEST = float(np.finfo(np.float32).max)
+MOST_OBJECTS = 100_000  # in one picture; more is a damaged file
 
 
 class Broken(Exception):  # noqa: N818 - becomes the problem of one sample
@@ -28,8 +28,8 @@ class Found:
         problems: Why a sample has no values; "" if it has some.
         classes: Names of the labels, if known.
         columns: Further columns.
-        sources: Files that were read, with their sizes and times.
-        notes: Messages for the user.
+        sources: Files and folders that were read: names, sizes (-1 for folders), mtimes and ctimes.
+        notes: What a user should know.
     """
 
     fields: tuple[Field, ...]
@@ -37,7 +37,7 @@ class Found:
     problems: list[str] = field(default_factory=list)
     classes: tuple[str, ...] = ()
     columns: dict[str, list[Any]] = field(default_factory=dict)
-    sources: list[tuple[str, int, int]] = field(default_factory=list)
+    sources: list[tuple[str, int, int, int]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def add(self, values: dict[str, bytes], problem: str = "") -> None:
@@ -45,6 +45,13 @@ class Found:
         for one in self.fields:
             self.values.setdefault(one.name, []).append(values.get(one.name, b""))
         self.problems.append(problem)
+
+
+def shown(value: object) -> str:
+    """Return a value for a message, however large it is."""
+    if isinstance(value, int) and value.bit_length() > 64:  # which Python may refuse to write down
+        return "a number of more than 64 bits"
+    return f"{value!r:.40}"
 
 
 def floats(numbers: Iterable[Any], what: str) -> bytes:
@@ -55,8 +62,8 @@ def floats(numbers: Iterable[Any], what: str) -> bytes:
     """
     found = list(numbers)
     for number in found:
-        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
-            raise Broken(f"{what}: expected finite numbers, got {number!r:.40}")
+        if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) <= _LARGEST:
+            raise Broken(f"{what}: expected finite numbers, got {shown(number)}")
     return np.array(found, "<f4").tobytes()
 
 
@@ -68,5 +75,5 @@ def integers(numbers: Sequence[Any], what: str) -> bytes:
     """
     for number in numbers:
         if isinstance(number, bool) or not isinstance(number, int) or not -(2**63) <= number < 2**63:
-            raise Broken(f"{what}: expected integers, got {number!r:.40}")
+            raise Broken(f"{what}: expected integers, got {shown(number)}")
     return np.array(numbers, "<i8").tobytes()

@@ -31,8 +31,9 @@ from sophon.store.annotations.found import Found
 from sophon.store.bundle import head_bytes, pack
 from sophon.store.fields import MASK, PICTURE, Field
 from sophon.store.folder import IMAGE_SUFFIXES, FolderStore, check_inside
-from sophon.store.manifest import KEPT, Manifest, decode_name, encode_name, sources_table
-from sophon.store.store import Progress, Store, describe, fill
+from sophon.store.identity import KEPT
+from sophon.store.manifest import Manifest, decode_name, encode_name, is_as_listed, sources_table
+from sophon.store.store import Progress, Store, describe, fill, stamp_of
 from sophon.units import counted
 
 IMAGE = "image"
@@ -76,16 +77,14 @@ class AnnotatedStore(Store):
     @classmethod
     def unchanged(cls, path: Path, manifest: Manifest) -> bool:
         """Return whether neither a folder nor an annotation file has changed since."""
-        rows = zip(*(manifest.sources[column] for column in ("name", "bytes", "mtime_ns")), strict=True)
+        sources = manifest.sources.to_pylist()
         try:
             check_inside(manifest)
-            for name, size, time in rows:
-                stat = (path / decode_name(name.as_py())).stat()
-                if stat.st_mtime_ns != time.as_py() or size.as_py() not in (-1, stat.st_size):
-                    return False
+            return len(sources) > 0 and all(
+                is_as_listed((path / decode_name(source["name"])).stat(), source) for source in sources
+            )
         except (OSError, StoreError):
             return False
-        return len(manifest.sources) > 0
 
     @property
     def _root(self) -> Path:
@@ -106,13 +105,20 @@ class AnnotatedStore(Store):
             self._kept[field.name] = of_field
 
     def changed_ns(self, index: int) -> int:
-        """Return the latest modification time of a sample's files."""
+        """Return the latest time of a sample's files."""
+        return max(stat.st_mtime_ns for stat in self._stats(index))
+
+    def stamp(self, index: int) -> str:
+        """Return the times of a sample's files."""
+        return " ".join(map(stamp_of, self._stats(index)))
+
+    def _stats(self, index: int) -> list[os.stat_result]:
         try:
-            return max(
-                os.stat(self._path(of_field, index)).st_mtime_ns  # noqa: PTH116 - a Path takes longer than the call
+            return [
+                os.stat(self._path(of_field, index))  # noqa: PTH116 - a Path takes longer than the call
                 for of_field in self._kept.values()
                 if "file" in of_field and of_field["file"][index].as_py()
-            )
+            ]
         except OSError as error:
             remedy = "Check that it exists and is readable."
             raise self._failure(index, f"its file cannot be examined: {describe(error)}", remedy) from error
@@ -190,17 +196,19 @@ def _masks(root: Path, folder: str, stems: list[str]) -> Found:
         path, size = files.get(stem, ("", 0))
         found.add({"mask": encode_name(path)}, "" if path else f"there is no mask named {stem} in {folder}")
         found.columns["bytes"].append(size)
-    found.sources += [(name, -1, (root / name).stat().st_mtime_ns) for name in folders]
+    found.sources += [_source(root, name) for name in folders]
     return found
 
 
 def _boxes(root: Path, said: str, names: list[str]) -> tuple[list[int], Found]:
     place = root / said
     if not place.is_dir():
+        source = _source(root, said)  # before it is read: a change in between makes the manifest stale, not wrong
         listed, found = read_coco(place, names)
-        found.sources = [(said, size, time) for _, size, time in found.sources]
+        found.sources.append(source)
         return listed, found
     found_files, folders = _by_stem(root, said, (YOLO_SUFFIX, VOC_SUFFIX))
+    sources = [_source(root, name) for name in (*folders, *(path for path, _ in found_files.values()))]
     kinds = {posixpath.splitext(path)[1].lower() for path, _ in found_files.values()}
     if len(kinds) != 1:
         there = "both" if kinds else "none"
@@ -213,9 +221,7 @@ def _boxes(root: Path, said: str, names: list[str]) -> tuple[list[int], Found]:
         raise StoreError(f"{place}: no file in it is named after a picture")
     if without and kinds == {YOLO_SUFFIX}:
         found.notes.append(f"{without:,} pictures have no file in {place}, and therefore no boxes")
-    found.sources += [(name, -1, (root / name).stat().st_mtime_ns) for name in folders]
-    for path, size in found_files.values():
-        found.sources.append((path, size, (root / path).stat().st_mtime_ns))
+    found.sources += sources
     return list(range(len(names))), found
 
 
@@ -242,8 +248,8 @@ def _manifest(root: Path, folder: str, base: Manifest, masks: Found | None, boxe
         locations |= _problems(field.name, boxes)
         total = total + sizes
     sources = [
-        (posixpath.normpath(posixpath.join(folder, decode_name(name))), -1, time)
-        for name, time in zip(base.sources["name"].to_pylist(), base.sources["mtime_ns"].to_pylist(), strict=True)
+        (posixpath.normpath(posixpath.join(folder, decode_name(one["name"]))), -1, one["mtime_ns"], one["ctime_ns"])
+        for one in base.sources.to_pylist()
     ]
     sources += (masks.sources if masks is not None else []) + boxes.sources
     bad = sum(map(bool, boxes.problems)) + (0 if masks is None else sum(map(bool, masks.problems)))
@@ -263,6 +269,12 @@ def _manifest(root: Path, folder: str, base: Manifest, masks: Found | None, boxe
         notes=tuple(notes),
         fields=tuple(fields),
     )
+
+
+def _source(root: Path, name: str) -> tuple[str, int, int, int]:
+    stat = (root / name).stat()
+    size = -1 if stat_flags.S_ISDIR(stat.st_mode) else stat.st_size
+    return name, size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 def _problems(name: str, found: Found) -> dict[str, Any]:

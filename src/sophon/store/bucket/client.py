@@ -15,12 +15,14 @@ child has its own (`library`).
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
@@ -40,10 +42,12 @@ PATIENCE_S: Final = 60.0  # a server restart or a minute of 503s should not stop
 FIRST_PATIENCE_S: Final = 5.0  # until the first answer: the address or the network may be wrong
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
 _CONNECT_S: Final = 5
-_ANSWER_S: Final = 60  # for a whole answer; pieces are small
-_PAGE: Final = 1000  # objects that a server lists per request
-_WHOLE_BYTES: Final = 64 << 20  # largest object that is read whole from a server without range requests
-_RENEWALS: Final = 3  # attempts with freshly looked-up credentials: a rotation may be a moment late
+_ANSWER_S: Final = 60  # for all of an answer; pieces are small
+_PAGE: Final = 1000  # objects that a server lists at once
+_MOST_OBJECTS: Final = 1 << 25  # below one prefix; three times as many as we plan for
+LEVEL_S: Final = 600.0  # for the folders and objects of one level: ten million at the pace of common servers
+_WHOLE_BYTES: Final = 64 << 20  # largest object that is read whole where a server gives no parts
+_RENEWALS: Final = 3  # tries with credentials looked up anew: whoever rotates them may be a moment late
 _RENEW_S: Final = 1.0
 
 
@@ -129,7 +133,7 @@ class Client:
                 raise ObjectError(Verdict.CHANGED)
             if not as_part and meta["size"] > max(_WHOLE_BYTES, length):
                 raise ObjectError(Verdict.WHOLE)
-            found = memoryview(answer.bytes())
+            found = _body(answer, meta["size"] if not as_part else length)
         except Exception as error:  # noqa: BLE001 - judged
             trouble = judged(error)
             if trouble.verdict is Verdict.WHOLE and as_part:
@@ -175,7 +179,8 @@ class Client:
             prefix: Prefix that ends at a slash; "" for the whole bucket.
             after: Name after which to start.
         """
-        last = after
+        last, begun = after, set()
+        count = 0
         while True:
             pages = self._patiently(
                 lambda last=last: iter(library().list(self._opened(), prefix or None, offset=last, chunk_size=_PAGE))
@@ -185,11 +190,14 @@ class Client:
                     ACCOUNT.add("lists")
                     found = [_object(entry) for entry in page]
                     if found:
-                        last = found[-1].key
+                        last, count = found[-1].key, count + len(found)
+                        if found[0].key in begun or count > _MOST_OBJECTS:
+                            raise ObjectError(Verdict.ENDLESS)
+                        begun.add(found[0].key)
                         yield found
                 return
             except Exception as error:  # noqa: BLE001 - judged
-                if judged(error).verdict in (Verdict.NEVER, Verdict.MISSING):
+                if judged(error).verdict in (Verdict.NEVER, Verdict.MISSING, Verdict.ENDLESS):
                     raise judged(error) from None
             # Retried from the current position, with the same patience as every request.
             self._patiently(lambda: self._probe(prefix))
@@ -200,8 +208,21 @@ class Client:
     def level(self, prefix: str) -> tuple[list[str], list[Object]]:
         """Return the folders and objects directly below a prefix."""
         ACCOUNT.add("lists")
-        found = self._patiently(lambda: library().list_with_delimiter(self._opened(), prefix or None))
+        found = self._patiently(lambda: self._level(prefix or None))
         return list(found["common_prefixes"]), [_object(entry) for entry in found["objects"]]
+
+    def _level(self, prefix: str | None) -> Any:
+        """Ask for all pages of a level, which obstore puts together; a server that never ends them is given up."""
+        asking = library().list_with_delimiter_async
+
+        async def within() -> Any:
+            return await asyncio.wait_for(asking(self._opened(), prefix), LEVEL_S)
+
+        with ThreadPoolExecutor(1, "sophon-level") as pool:  # the caller's thread may have a loop of its own
+            try:
+                return pool.submit(asyncio.run, within()).result()
+            except TimeoutError:
+                raise ObjectError(Verdict.ENDLESS) from None
 
     def _patiently(self, request: Callable[..., T], size_bytes: int = 0, *wanted: Any) -> T:
         """Make a request until it succeeds, or fails for good; `wanted` is passed to it."""
@@ -247,6 +268,22 @@ class Client:
         with self._lock:
             if time.monotonic() - self._made_s > _RENEW_S / 2:  # another thread may just have done so
                 self._store = None
+
+
+def _body(answer: Any, most: int) -> memoryview:
+    """Return the bytes of an answer.
+
+    Not by its `bytes`, which takes whatever a server sends: a gigabyte in the place of a photo. A stream of pieces of
+    at least that size gives all of an honest answer as the first of them.
+    """
+    found = b""
+    for piece in answer.stream(min_chunk_size=most):
+        found = piece if not found else found + bytes(piece)
+        if len(found) >= most:
+            break
+    if len(found) > most:
+        raise ObjectError(Verdict.ENDLESS)
+    return memoryview(found)
 
 
 def _object(entry: Any) -> Object:

@@ -32,6 +32,7 @@ class Verdict(Enum):
     RENEW = "the object store does not accept the credentials"
     WHOLE = "the object store does not support range requests"
     NEVER = "the object store refuses the request"
+    ENDLESS = "the object store sends more than was asked for, or the same again and again"
 
 
 class ObjectError(OSError):

@@ -2,10 +2,11 @@
 
 Handing a request to another thread costs about 50 µs, which does not pay off with a quick server. So requests are made
 by the thread that needs them until stragglers appear: one in a hundred takes four times the median, and long enough to
-matter. From then on each request runs in its own thread; if it is not answered within the time that 95 % of them take,
-a second one is made, and the first answer is used. Once there are no stragglers, requests are made directly again.
+matter. From then on each request runs in another thread, which is kept for the next one; if it is not answered within
+the time that 95 % of them take, a second one is made, and the first answer is used. Once there are no stragglers,
+requests are made directly again.
 
-Concurrency: one object is shared by all threads; a lost update does no harm.
+Concurrency: one object is shared by all threads; a lost update does no harm. Threads without work end after `_IDLE_S`.
 """
 
 from __future__ import annotations
@@ -13,17 +14,61 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final, TypeVar
+
+from sophon.process.renewal import renew_after_fork
 
 T = TypeVar("T")
 
 _LATEST: Final = 256
 _ENOUGH: Final = 100  # requests before anything is known about the slowest
+_IDLE_S: Final = 0.2  # that a thread waits for the next request
 _EVERY: Final = 32  # requests between two checks
 _TIMES: Final = 4.0
 _MATTERS_S: Final = 0.1
 _MOST_SHARE: Final = 0.05  # share of requests made twice: a struggling server must not get twice the load
+
+
+class _Threads:
+    """Daemon threads for requests, used again: to start one takes as long as a request's own work."""
+
+    def __init__(self) -> None:
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Begin without threads, in a forked child."""
+        self._lock = threading.Lock()
+        self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._idle = 0  # threads that wait and have no job promised to them
+
+    def start(self, job: Callable[[], None]) -> None:
+        """Have a job done by a thread that waits, or by a new one."""
+        with self._lock:
+            has_idle = self._idle > 0
+            self._idle -= has_idle
+        if has_idle:
+            self._jobs.put(job)
+        else:
+            # A daemon: an abandoned request must not keep the process alive.
+            threading.Thread(target=self._work, args=(job, self._jobs), name="sophon-get", daemon=True).start()
+
+    def _work(self, job: Callable[[], None], jobs: SimpleQueue[Callable[[], None]]) -> None:
+        while True:
+            job()
+            del job  # and with it what was read
+            with self._lock:
+                self._idle += 1
+            try:
+                job = jobs.get(timeout=_IDLE_S)
+            except Empty:
+                with self._lock:
+                    if self._idle > 0:
+                        self._idle -= 1
+                        return
+                job = jobs.get()  # promised to this thread just now
 
 
 class Hedge:
@@ -39,6 +84,7 @@ class Hedge:
         self._seen = 0
         self._seconds = 0
         self.late_s: float | None = None
+        self._threads = _Threads()
 
     def call(self, request: Callable[[], T], on_second: Callable[[], None]) -> T:
         """Make a request, and possibly a second one, for which `on_second` is called."""
@@ -69,8 +115,7 @@ class Hedge:
                 came.put((number, None, error))
 
         def start(number: int) -> None:
-            # A daemon: a request that nobody waits for must not keep the process alive.
-            threading.Thread(target=make, args=(number,), name="sophon-get", daemon=True).start()
+            self._threads.start(partial(make, number))
 
         start(1)
         try:

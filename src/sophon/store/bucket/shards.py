@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from sophon.errors import ConfigError
 from sophon.store.address import Address
 from sophon.store.bucket.client import Client, Object, client_of
-from sophon.store.bucket.objects import named, sources_of
+from sophon.store.bucket.objects import as_bytes, named, sources_of
 from sophon.store.fields import named_columns
 from sophon.store.manifest import Manifest, decode_name
 from sophon.store.parquet import CACHE_BYTES, ParquetStore, Shard, scan_shards
@@ -58,8 +58,8 @@ class BucketShards:
         return self.objects[shard].changed_ns
 
     def pread(self, shard: int, offset: int, size: int) -> bytes:
-        """Return bytes of a shard; fewer than asked for at its end."""
-        return bytes(self._read(shard, offset, size))
+        """Return bytes of a shard; fewer than asked for where it ends."""
+        return as_bytes(self._read(shard, offset, size))
 
     def pread_into(self, shard: int, offset: int, space: memoryview) -> int:
         """Read bytes of a shard into memory, and return how many."""

@@ -23,9 +23,10 @@ from sophon.store.bucket.objects import BucketStore, folder_manifest
 from sophon.store.bucket.shards import BucketParquetStore, BucketTarStore, ObjectFile, scan_shard_objects
 from sophon.store.bucket.tree import Known, walk
 from sophon.store.cache import ManifestCache
+from sophon.store.folder import leads_out
 from sophon.store.listing.beside import INSIDE
 from sophon.store.listing.rows import SUFFIXES
-from sophon.store.manifest import Manifest
+from sophon.store.manifest import Manifest, decode_name
 from sophon.store.options import NONE
 from sophon.store.store import Progress, Store
 
@@ -321,7 +322,26 @@ def _shards_in(address: Address, objects: list[Object]) -> tuple[str, list[Objec
     return None
 
 
+def _root_of(address: Address) -> str:
+    """Return what the keys of all objects of a data set begin with; its address may be a pattern, or a file of it."""
+    fixed = re.split(r"[{*?\[]", address.key, maxsplit=1)[0]
+    if fixed != address.key or address.suffix in (*_SHARDS, *SUFFIXES):
+        return fixed.rpartition("/")[0] + "/" if "/" in fixed else ""
+    return address.root
+
+
 def make_store(address: Address, name: str, manifest: Manifest) -> Store:
-    """Return the store of a manifest."""
+    """Return the store of a manifest.
+
+    Raises:
+        StoreError: The manifest names objects outside of the data set: somebody else may have written it.
+    """
+    root = _root_of(address)
+    for text in map(decode_name, manifest.sources["name"].to_pylist()):
+        if not text.startswith(root) or leads_out(text):
+            raise StoreError(f"{address}: a manifest that names {text!r:.80}, outside of the data set; make it anew")
+    needed = {"bucket": {"etag"}}.get(manifest.kind, {"shard"}) - set(manifest.locations.column_names)
+    if needed or not len(manifest.sources):
+        raise StoreError(f"{address}: a manifest without what its objects are known by; make it anew")
     store: Store = KINDS[manifest.kind](address, name, manifest)
     return store

@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 
 from sophon.errors import StoreError
-from sophon.store.folder import IMAGE_SUFFIXES
+from sophon.store.fields import SUFFIXES
+from sophon.store.identity import Int64Array
 from sophon.store.listing.rows import Listing
-from sophon.store.manifest import Int64Array
 from sophon.store.store import Progress, describe
 
 _SCHEME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
@@ -152,7 +152,7 @@ def _ending(name: str, root: Path) -> str:
     start = f"{root}/{name}"
     if os.path.lexists(start):  # Path.exists raises where a name is too long
         return ""
-    return next((suffix for suffix in IMAGE_SUFFIXES if os.path.lexists(start + suffix)), "")
+    return next((suffix for endings in SUFFIXES.values() for suffix in endings if os.path.lexists(start + suffix)), "")
 
 
 def _size(root: Path, path: str, listing: Listing, row: int) -> int:

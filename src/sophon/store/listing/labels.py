@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sophon.store.identity import Int64Array
 from sophon.store.listing.rows import Listing
-from sophon.store.manifest import NO_LABEL, Int64Array
+from sophon.store.manifest import NO_LABEL
 
 _SEPARATORS: Final = ("|", ";", ",")
 _PLURAL: Final = ("labels", "tags", "classes", "categories")  # several words in such a column mean several labels

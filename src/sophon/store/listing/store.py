@@ -21,12 +21,13 @@ import pyarrow as pa
 
 from sophon.errors import StoreError
 from sophon.store.folder import FolderStore, check_inside
+from sophon.store.identity import Int64Array
 from sophon.store.listing.beside import find_listing
 from sophon.store.listing.files import Files, find_files, find_files_of
 from sophon.store.listing.labels import Labels, labels_of
 from sophon.store.listing.rows import Listing, read_listing
 from sophon.store.listing.where import matches
-from sophon.store.manifest import NO_LABEL, Int64Array, Manifest, decode_name, is_as_listed, sources_table
+from sophon.store.manifest import NO_LABEL, Manifest, decode_name, is_as_listed, sources_table
 from sophon.store.store import Progress
 
 

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from sophon.errors import ConfigError, StoreError
 from sophon.store.folder import FolderStore
-from sophon.store.manifest import Int64Array, Manifest, encode_name
+from sophon.store.identity import Int64Array
+from sophon.store.manifest import Manifest, encode_name
 from sophon.store.store import Store, describe
 
 

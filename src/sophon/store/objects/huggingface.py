@@ -93,7 +93,7 @@ def _picture_column(data: Any, told: str | None, title: str) -> str:
     found = [str(name) for name, feature in data.features.items() if type(feature).__name__ == "Image"]
     if told is not None:
         if told not in found:
-            raise ConfigError(f"{title} has no column {told!r} of pictures; there is {', '.join(found) or 'none'}")
+            raise ConfigError(f"{title} has no picture column {told!r}; there is {', '.join(found) or 'none'}")
         return told
     named = [name for name in found if name.lower() in _PICTURES]
     if len(found) == 1 or len(named) == 1:

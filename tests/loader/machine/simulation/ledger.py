@@ -179,7 +179,7 @@ class Ledger:
 
     def _check_bounds(self, ask: Ask) -> None:
         alone = [r.node for r in self.requests.values() if any(len(self.owers[p]) == 1 for p in r.owes)]
-        lanes = Counter(self._lane_of[node] for node in alone)
+        lanes = Counter(self._lane_of.get(node, -1) for node in alone)  # who holds nothing any more is in none
         most, lane = self._machine.max_requests, self._lane_of[ask.source]
         hold(len(alone) <= most or lanes[lane] == 1, "requests under way are bounded, but for one of each lane", alone)
         if len(set(self._lane_of.values())) > 1:
@@ -304,6 +304,27 @@ class Ledger:
             for part in {self._parts.at(position) for position in request.owes}:
                 self.waits[part].tries += 1
                 self.waits[part].failure = error
+        self.balance()
+
+    def divide(self, parts: Parts, now_s: float) -> None:
+        """Who holds what has changed: where a holder was added the deadline begins anew, and nowhere else."""
+        self.look(now_s)
+        before, waits = self._parts, self.waits
+        self._parts, self.waits = parts, [_Wait() for _ in parts.holders]
+        self._lane_of = self._lanes()
+        for position in self.owers:
+            was, wait = waits[before.at(position)], self.waits[parts.at(position)]
+            is_anew = not set(parts.holders[parts.at(position)]) <= set(before.holders[before.at(position)])
+            since_s = now_s if is_anew and was.since_s is not None else was.since_s
+            known_s = [at_s for at_s in (since_s, wait.since_s) if at_s is not None]
+            wait.since_s = min(known_s) if known_s else None
+            wait.blocked_s = max(wait.blocked_s, 0.0 if is_anew else was.blocked_s)
+            tries = 0 if since_s == now_s and is_anew else was.tries
+            if tries > wait.tries:
+                wait.tries, wait.failure = tries, was.failure
+        for request in self.requests.values():
+            others = any(len(self._sources_of(position)) > 1 for position in request.owes)
+            request.silent_s = self._silent_s if others else math.inf
         self.balance()
 
     def resume(self) -> None:

@@ -310,6 +310,16 @@ class Trainer:
         else:
             self._check()
 
+    def divide(self, parts: Parts) -> None:
+        """Parts were added, moved or lost."""
+        if self.is_over or self.machine.fatal is not None:
+            return
+        now_s = self._clock.now_s
+        self.machine.divide(parts, now_s)
+        self.ledger.divide(parts, now_s)
+        self.parts = parts
+        self._notify()
+
     def _cancel(self) -> None:
         found = self.machine.surplus()
         self.ledger.surplus(found)

@@ -6,6 +6,7 @@ reordered, and a source may always do less than it was asked for. And these, bes
 - While some holder of every part answers, or the fallback does, and a thread is left to ask it, an epoch comes to its
   end, and never to the deadline.
 - Where nobody answers any more for a part, it comes to the deadline, half a second late at most (see `trainer`).
+- All of that also where parts are added, moved or lost in the middle of an epoch.
 - Whatever number of ranks goes on where others were interrupted, each sample comes once, but for padding; also if parts
   were divided otherwise, or moved to other nodes, meanwhile.
 """
@@ -358,6 +359,9 @@ class World:
             self._places[trainer.name] = place
             trainers.append(trainer)
         self.trainers += trainers
+        moves = self.random.choice((0, 0, 0, 1, 1, 3)) if self.fate != "orphan" else 0
+        for _ in range(moves):
+            self.clock.after(self.random.expovariate(1.0), self._redivide, trainers)
         last_s = self._last_s(start_s, trainers)
         while not all(trainer.is_over for trainer in trainers):
             hold(self.clock.steps < _MOST_STEPS, "something comes of what happens")
@@ -368,6 +372,14 @@ class World:
             if trainer.outcome is None and len(trainer.batches) == trainer.machine.batches:
                 place.end(self.epoch)
         return trainers
+
+    def _redivide(self, trainers: list[Trainer]) -> None:
+        """Have other nodes hold the samples from now on, while all ranks are at work."""
+        self.holders, self.part_of = self._divide(self.config.nodes, self.config.has_fallback)
+        self.tell(0, "divided", self.holders)
+        for trainer in trainers:
+            its = self._passes[trainer.name]
+            trainer.divide(Parts(self.holders, self.part_of[its.row[its.left]]))
 
     def moved(self, trainer: Trainer, positions: list[int]) -> None:
         """A trainer has handed out a batch: the loader's own reckoning of its place."""

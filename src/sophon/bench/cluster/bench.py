@@ -1,0 +1,50 @@
+"""`sophon bench cluster`: many nodes, relays, Ray, and what others do, in one result."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from sophon.bench.cluster.nodes import bench_nodes, bench_uneven
+from sophon.bench.cluster.peers import bench_peers
+from sophon.bench.cluster.ray_cost import bench_ray
+from sophon.bench.harness import OnStep, nothing
+from sophon.errors import ConfigError
+
+
+def bench_cluster(
+    data: Path,
+    link_bytes_per_s: float = 2.5e6,
+    rounds: int = 3,
+    shape: str = "auto",
+    *,
+    peers: bool = False,
+    on_step: OnStep = nothing,
+) -> dict[str, Any]:
+    """Return what one, two and four nodes give, nodes with unlike links, and what Ray costs.
+
+    Args:
+        data: Folder of photos.
+        link_bytes_per_s: Rate of each node's link.
+        rounds: Number of timed epochs of each.
+        shape: What holds the rate; see `open_testbed`.
+        peers: Whether to run others on the same files.
+        on_step: Told what runs next.
+
+    Returns:
+        ``{"nodes": {"1": {"per_s"}, "2": …, "4": …}, "uneven", "relays", "ray_overhead", "ray", "sha256"}``;
+        `ray_overhead` is None where Ray is not installed.
+    """
+    has_ray = importlib.util.find_spec("ray") is not None
+    if peers and not has_ray:
+        raise ConfigError('--peers needs Ray; pip install "sophon-loader[ray]"')
+    result = bench_nodes(data, link_bytes_per_s, rounds, shape, on_step=on_step)
+    result["times"] = result["nodes"]["4"]["per_s"] / result["nodes"]["1"]["per_s"]
+    result["uneven"] = bench_uneven(data, link_bytes_per_s, rounds, shape, on_step=on_step)
+    result["relays"] = {}
+    ray = bench_ray(data, rounds + 2, on_step) if has_ray else None
+    result["ray"], result["ray_overhead"] = ray, None if ray is None else ray["overhead"]
+    if peers:
+        result["peers"] = bench_peers(data, on_step=on_step)
+    return result

@@ -1,0 +1,43 @@
+"""A Ray cluster of several raylets on this machine.
+
+Ray gives a raylet 30 seconds to start, which a busy machine may not have for it, so it is tried several times.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+_TRIES = 5
+
+
+@contextmanager
+def raylets(labels: Sequence[Mapping[str, str]], head_cpus: int = 1) -> Iterator[tuple[Any, list[Any]]]:
+    """Run a head, and a raylet with each of these labels, and connect to it; yield the cluster and the raylets."""
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")
+    os.environ.setdefault("RAY_agent_register_timeout_ms", "300000")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster()
+    try:
+        _added(cluster, num_cpus=head_cpus, include_dashboard=False)
+        nodes = [_added(cluster, num_cpus=1, labels=dict(its)) for its in labels]
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
+        yield cluster, nodes
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def _added(cluster: Any, **options: Any) -> Any:
+    for left in reversed(range(_TRIES)):
+        try:
+            return cluster.add_node(**options)
+        except Exception:  # what Ray raises where a raylet takes too long
+            if not left:
+                raise
+    raise AssertionError

@@ -1,0 +1,67 @@
+"""``sophon bench cluster``: a data set in parts on many nodes, and what Ray costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from sophon.cli.options import data_option, parsed, photo_folder
+from sophon.cli.output import json_option, show
+from sophon.cli.progress import steps_bar
+from sophon.units import format_seconds, parse_bandwidth
+
+
+@click.command("cluster")
+@data_option
+@click.option("--count", default=300, show_default=True, type=click.IntRange(8), help="Number of photos to generate.")
+@click.option(
+    "--link", default="20mbit", show_default=True, callback=parsed(parse_bandwidth), help="Rate of each node's link."
+)
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Number of timed epochs of each.")
+@click.option(
+    "--shape",
+    default="auto",
+    show_default=True,
+    type=click.Choice(["auto", "tbf", "server"]),
+    help="What limits the rate: the kernel (tbf) or the servers.",
+)
+@click.option("--peers", is_flag=True, help="Run Ray Data on the same files, too.")
+@json_option
+def bench_cluster_command(
+    data: Path | None, count: int, link: float, rounds: int, shape: str, peers: bool, json_target: str | None
+) -> None:
+    """One, two and four nodes with a part each, nodes with unlike links, and what Ray costs."""
+    from sophon.bench.cluster.bench import bench_cluster
+
+    with steps_bar("cluster") as report, photo_folder(data, count, report) as folder:
+        result = bench_cluster(folder, link, rounds, shape, peers=peers, on_step=report)
+    show(result, json_target, _print)
+
+
+def _print(result: dict[str, Any], console: Console) -> None:
+    table = Table("nodes", "samples/s", "epochs")
+    for count, row in result["nodes"].items():
+        table.add_row(count, f"{row['per_s']:.1f}", ", ".join(map(format_seconds, row["epoch_s"])))
+    console.print(table)
+    uneven = result["uneven"]
+    console.print(
+        f"four parts: {result['times']:.2f}× the samples/s of one, the same bits. One node of four with a quarter of "
+        f"the link: epochs take {uneven['over_bound']:+.1%} of the plan's bound."
+    )
+    ray = result["ray"]
+    if ray is None:
+        console.print("Ray is not installed; what it costs was not measured.")
+    else:
+        console.print(
+            f"Ray: {ray['overhead']:+.2%} CPU per sample against a list of the same nodes; opening takes "
+            f"{format_seconds(ray['open_s']['ray'])} by Ray, {format_seconds(ray['open_s']['registry'])} by a "
+            f"registry, {format_seconds(ray['open_s']['list'])} by a list."
+        )
+    if "peers" in result:
+        console.print(f"Ray Data: {result['peers']['ray_data']['per_s']:.1f} samples/s on this host's loopback.")
+        for what, why in result["peers"]["not_compared"].items():
+            console.print(f"not compared: {what}: {why}")

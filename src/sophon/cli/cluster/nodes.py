@@ -1,0 +1,48 @@
+"""`sophon nodes`: which nodes a registry knows."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from sophon.cli.output import json_option, show
+
+
+@click.command()
+@click.argument("address", metavar="sophon://HOST:PORT")
+@click.option(
+    "--forget",
+    metavar="DATASET",
+    help="Forget the parts of this data set that no node holds: from then on it is smaller.",
+)
+@json_option
+def nodes(address: str, forget: str | None, json_target: str | None) -> None:
+    """Show the nodes that a registry knows, and parts that no node holds."""
+    if forget is not None:
+        count = _asked(address, "forget", {"dataset": forget})["forgotten"]
+        click.echo(f"{count} {'part' if count == 1 else 'parts'} of {forget} forgotten", err=True)
+    show(_asked(address, "status"), json_target, _print)
+
+
+def _asked(address: str, action: str, message: dict[str, Any] | None = None) -> dict[str, Any]:
+    from sophon.link.registry import RegistryClient
+    from sophon.link.wire import parse_json
+
+    return parse_json(RegistryClient(address).action(action, json.dumps(message or {}).encode()), 64 << 20)
+
+
+def _print(result: dict[str, Any], console: Console) -> None:
+    table = Table("node", "role", "state", "cores", "data set", "part", "samples")
+    for node in result["nodes"]:
+        for name, held in sorted(node["datasets"].items()):
+            part = held["part"] or held["fingerprint"][:12]
+            table.add_row(
+                node["url"], node["role"], node["state"], f"{node['cores']:g}", name, part, f"{held['samples']:,}"
+            )
+    console.print(table)
+    for name in result["missing"]:
+        console.print(f"no node holds {name}; start one, or forget it: --forget")

@@ -1,0 +1,144 @@
+"""Bringing nodes up on a Ray cluster, taking them down, and looking at them.
+
+`serve` may be called again: what runs already is left as it is, and what is missing is started. To have something run
+with other arguments, take it `down` first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+from sophon.cluster.on_ray.actors import RegistryKeeper, StorageKeeper, remote
+from sophon.cluster.on_ray.layout import NAMESPACE, REGISTRY, Layout
+from sophon.errors import ConfigError, UnavailableError
+
+_POLL_S = 0.1
+_ASK_S = 10.0
+_DRAIN_S = 60.0
+_PREFIX = "sophon:"
+
+
+def serve(layout: Layout | dict[str, Any], wait_s: float = 120.0) -> str:
+    """Have a registry and storage nodes run on the Ray cluster, and go on running when this program ends.
+
+    Args:
+        layout: What is to run; see `sophon.cluster.on_ray.layout`.
+        wait_s: How long to wait until all of them are ready; 0 not to wait.
+
+    Returns:
+        The address of the registry; trainers may open ``sophon+ray://DATASET`` too.
+
+    Raises:
+        ConfigError: The layout is wrong, or Ray is not connected.
+        UnavailableError: Something is not ready in time; says what, and why.
+    """
+    layout = layout if isinstance(layout, Layout) else Layout.parse(layout)
+    need_ray()
+    actors = {REGISTRY: _actor(RegistryKeeper, REGISTRY, layout.registry.label, layout)}
+    for node in layout.nodes:
+        actors[node.actor] = _actor(StorageKeeper, node.actor, node.label, layout, node)
+    return _wait(actors, wait_s) if wait_s else ""
+
+
+def down(wait_s: float = _DRAIN_S) -> list[str]:
+    """Drain and stop all nodes, then the registry; return the names of their actors."""
+    import ray
+    from ray.exceptions import RayError
+
+    need_ray()
+    names = sorted(running(), key=lambda name: name == REGISTRY)
+    draining = {}
+    for name in names:
+        if name != REGISTRY:
+            draining[name] = ray.get_actor(name, namespace=NAMESPACE).drain.remote()
+    end_s = time.monotonic() + wait_s
+    for name in names:
+        actor = ray.get_actor(name, namespace=NAMESPACE)
+        with contextlib.suppress(RayError):  # away, with its node: nothing can be drained there
+            ray.get(draining.get(name) or actor.drain.remote(), timeout=max(0.1, end_s - time.monotonic()))
+        ray.kill(actor, no_restart=True)
+    return names
+
+
+def status() -> list[dict[str, Any]]:
+    """Return one row per actor: its name, and what it says of its process."""
+    import ray
+    from ray.exceptions import RayError
+
+    need_ray()
+    rows = []
+    for name in running():
+        row: dict[str, Any] = {"name": name}
+        try:
+            row |= ray.get(ray.get_actor(name, namespace=NAMESPACE).status.remote(), timeout=_ASK_S)
+        except (RayError, ValueError) as error:
+            row |= {"is_ready": False, "url": "", "problem": str(error).split("\n", 1)[0]}
+        rows.append(row)
+    return rows
+
+
+def running() -> list[str]:
+    """Return the names of our actors that there are."""
+    import ray
+
+    found = ray.util.list_named_actors(all_namespaces=True)
+    names = [one["name"] for one in found if one["namespace"] == NAMESPACE]
+    return sorted(name for name in names if name.startswith(_PREFIX))
+
+
+def need_ray() -> None:
+    """Raise unless this process is connected to a Ray cluster."""
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigError('Ray is not installed; pip install "sophon-loader[ray]"') from error
+    if not ray.is_initialized():
+        raise ConfigError("this process is not connected to Ray; call ray.init(address='auto') first")
+
+
+def _actor(kind: type[Any], name: str, label: Any, *arguments: Any) -> Any:
+    options: dict[str, Any] = {"label_selector": dict(label)} if label else {}
+    return (
+        remote(kind)
+        .options(
+            name=name,
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            max_restarts=-1,
+            max_task_retries=-1,
+            num_cpus=0,
+            max_concurrency=8,
+            **options,
+        )
+        .remote(*arguments)
+    )
+
+
+def _wait(actors: dict[str, Any], wait_s: float) -> str:
+    import ray
+    from ray.exceptions import RayError
+
+    end_s = time.monotonic() + wait_s
+    address, left, problem = "", dict(actors), {}
+    while left:
+        for name, actor in list(left.items()):
+            try:
+                told = ray.get(actor.status.remote(), timeout=min(_ASK_S, max(0.1, end_s - time.monotonic())))
+            except RayError as error:
+                told = {"is_ready": False, "problem": str(error).split("\n", 1)[0]}
+            if told["is_ready"]:
+                del left[name]
+                address = told["url"] if name == REGISTRY else address
+            else:
+                problem[name] = told["problem"]
+        if left and time.monotonic() > end_s:
+            name = next(iter(left))
+            raise UnavailableError(
+                f"{name} is not ready after {wait_s:g} s: {problem.get(name) or 'it says nothing'}. Has a Ray node the "
+                "labels that it asks for, and the paths of its data?"
+            )
+        time.sleep(_POLL_S)
+    return address

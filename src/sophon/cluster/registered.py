@@ -1,0 +1,64 @@
+"""Discovery by a registry: ``sophon://host:port/dataset``, or ``sophon+tls://``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sophon.errors import ProtocolError
+from sophon.link.credentials import Credentials
+from sophon.link.discovery import MOST_NODES, Discovery, Found, FoundNode, split_address
+from sophon.link.membership import MAX_RECORD_BYTES, Held, held_from
+from sophon.link.registry import CALL_S, SCHEMES, RegistryClient
+from sophon.link.wire import parse_json
+
+_MOST_PARTS = 65_535
+_MOST_URL = 512
+
+
+class Registered(Discovery):
+    """Nodes that have announced themselves to a registry.
+
+    Args:
+        address: Address of the registry, and the name of a data set.
+        credentials: What to show to it, the same as to the nodes.
+        deadline_s: Deadline of the caller.
+    """
+
+    def __init__(self, address: str, credentials: Credentials, deadline_s: float) -> None:
+        self.url = address
+        _, self._dataset = split_address(address, "sophon://host:7070/dataset")
+        self._client = RegistryClient(address.rpartition("/")[0], credentials, min(CALL_S, deadline_s))
+
+    def find(self) -> Found:
+        """Ask the registry."""
+        info = self._client.info(self._dataset)
+        endpoints = info.endpoints
+        if len(endpoints) > _MOST_PARTS:
+            raise ProtocolError(f"{self.url} names {len(endpoints):,} parts; at most {_MOST_PARTS:,} are taken")
+        nodes: dict[str, FoundNode] = {}
+        missing = []
+        for endpoint in endpoints:
+            held = _held(endpoint)
+            urls = [location.uri.decode() for location in endpoint.locations]
+            if not urls:
+                missing.append(held.name)
+            for url in urls:
+                if len(url) > _MOST_URL or url.partition("://")[0] not in SCHEMES.values():
+                    raise ProtocolError(f"{self.url} names a node {url[:80]!r}; expected grpc:// or grpc+tls://")
+                address = f"{url}/{self._dataset}"
+                nodes[address] = FoundNode(address, held.fingerprint, held.name)
+            if len(nodes) > MOST_NODES:
+                raise ProtocolError(f"{self.url} names more than {MOST_NODES:,} nodes")
+        about = bytes(info.app_metadata or b"{}")
+        said = parse_json(about, 16 * MAX_RECORD_BYTES).get("relays", [])
+        relays = [f"{url}/{self._dataset}" for url in said if isinstance(url, str) and len(url) <= _MOST_URL]
+        return Found(tuple(nodes.values()), tuple(relays), tuple(missing))
+
+
+def _held(endpoint: Any) -> Held:
+    return held_from(parse_json(endpoint.ticket.ticket, MAX_RECORD_BYTES))
+
+
+def open_registered(address: str, credentials: Credentials, deadline_s: float) -> Registered:
+    """Return the way to the nodes that a registry knows."""
+    return Registered(address, credentials, deadline_s)

@@ -1,0 +1,275 @@
+"""`sophon registry`: the roll behind Arrow Flight.
+
+- ``GetFlightInfo(path=[dataset])``: one endpoint per part, with the addresses of its holders. The ticket of an endpoint
+  says what the part is; its metadata how many of the holders are silent; the metadata of the whole which relays there
+  are.
+- ``DoAction("announce")``: a `NodeRecord`; ``DoAction("leave")``: the same, from a node that stops.
+- ``DoAction("status")``: all nodes that hold something that the caller may read.
+- ``DoAction("forget")``: forget parts of a data set that nobody holds.
+- ``DoAction("list")``: names of the data sets.
+
+Readers and nodes have tokens of their own: who may read a data set is told where it is, and who may announce one adds
+holders of it.
+
+Concurrency: Flight runs each call on a thread of its own; all share one lock, which nobody holds while waiting.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from sophon.artifact import replacing
+from sophon.cluster.registry_gate import NAME, RegistryGate, RegistryPass, pass_of
+from sophon.cluster.roll import Roll, known_from
+from sophon.errors import AccessError, ArtifactError, ConfigError, ProtocolError
+from sophon.link.membership import NodeRecord
+from sophon.link.wire import parse_json
+from sophon.process.stop import StopSignals
+from sophon.server.access import Access, Rights, Tokens
+from sophon.server.bouncer import Bouncer
+from sophon.server.journal import LOG
+from sophon.server.metrics import Metrics
+from sophon.server.refusing import Refusing, typed_errors
+
+FORMAT = "sophon-registry-1"
+_MAX_STATE_BYTES = 64 << 20
+_ANNOUNCING = (
+    "this token may not announce data set {!r}; give the node one that a line of --node-token-file names it in"
+)
+
+
+@dataclass(frozen=True)
+class RegistryConfig:
+    """How a registry runs.
+
+    Args:
+        host: Address to listen on.
+        port: 0 for any free one.
+        access: Who may read, and how connections are protected.
+        nodes: Tokens of the nodes, with the data sets that each may announce; None if anybody may.
+        state: File that keeps the parts that were announced; None for none.
+        settle_s: How long to wait for nodes before the first answer; None for three announcements.
+        ready_file: File to write once calls are answered: JSON with url, port and pid.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 7070
+    access: Access = field(default_factory=Access)
+    nodes: Tokens | None = None
+    state: Path | None = None
+    settle_s: float | None = None
+    ready_file: Path | None = None
+
+
+class RegistryService(Refusing):
+    """Answers Flight calls.
+
+    Args:
+        config: How it runs.
+    """
+
+    def __init__(self, config: RegistryConfig) -> None:
+        self._config = config
+        self._metrics = Metrics()
+        self._lock = threading.Lock()
+        known = _load(config.state)
+        now_s = time.monotonic()
+        self._roll = Roll(now_s, known) if config.settle_s is None else Roll(now_s, known, config.settle_s)
+        self._bouncer: Bouncer | None = None
+        host = f"[{config.host}]" if ":" in config.host else config.host
+        super().__init__(
+            f"{config.access.scheme}://{host}:{config.port}",
+            middleware={NAME: RegistryGate(config.access.tokens, config.nodes)},
+            **config.access.tls_options(),
+        )
+        self.url = f"{'sophon+tls' if config.access.tls_cert else 'sophon'}://{host}:{self.port}"
+        self._bouncer = Bouncer(self.port)
+
+    def shutdown(self) -> None:
+        """Stop, after the calls under way."""
+        if self._bouncer is not None:
+            self._bouncer.close()
+        super().shutdown()
+
+    def _pass(self, context: flight.ServerCallContext) -> RegistryPass:
+        """Return what a caller may do, or refuse the call: what every method begins with."""
+        found = pass_of(context)
+        if self._bouncer is not None:
+            self._bouncer.knows(context.peer())
+        return found
+
+    def _rights(self, context: flight.ServerCallContext) -> Rights:
+        return self._pass(context).reading
+
+    def _typed_errors(self) -> typed_errors:
+        return typed_errors(self._metrics, lambda error: LOG.warning("%s", error, extra={"event": "refused"}))
+
+    # --- what is asked ------------------------------------------------------------------------------------------------
+
+    def get_flight_info(
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
+    ) -> flight.FlightInfo:
+        """Return one endpoint per part of a data set, with the addresses of its holders."""
+        reading = self._pass(context).reading
+        with self._typed_errors():
+            path = descriptor.path or []
+            if len(path) != 1:
+                raise ProtocolError(f"expected the name of one data set, got {len(path)} names")
+            dataset = path[0].decode("utf-8", "replace")
+            if not reading.readable([dataset]):
+                raise AccessError(f"this token does not open the data set {dataset[:80]!r}")
+            now_s = time.monotonic()
+            with self._lock:
+                parts = self._roll.parts(dataset, now_s)
+                relays = [record.url for record in self._roll.relays(dataset, now_s)]
+            endpoints = [
+                flight.FlightEndpoint(
+                    json.dumps({"dataset": dataset, **vars(one.held)}).encode(),
+                    list(one.urls),
+                    app_metadata=json.dumps({"silent": one.silent, "missing": not one.urls}).encode(),
+                )
+                for one in parts
+            ]
+            samples = sum(one.held.samples for one in parts)
+            about = json.dumps({"relays": relays}).encode()
+            return flight.FlightInfo(pa.schema([]), descriptor, endpoints, samples, -1, app_metadata=about)
+
+    def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
+        """Tell generic clients which actions there are."""
+        self._rights(context)
+        return [
+            ("announce", "a node says what it holds (JSON)"),
+            ("leave", "a node says that it stops (JSON)"),
+            ("status", "all nodes (JSON)"),
+            ("forget", "forget parts of a data set that nobody holds (JSON)"),
+            ("list", "names of the data sets"),
+        ]
+
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterable[bytes]:
+        """Answer with one JSON message."""
+        caller = self._pass(context)
+        with self._typed_errors():
+            body = action.body.to_pybytes()
+            if action.type in ("announce", "leave"):
+                return [self._announced(NodeRecord.from_json(body), caller.announcing, action.type == "leave")]
+            if action.type == "status":
+                return [self._status(caller.reading, caller.announcing)]
+            if action.type == "list":
+                with self._lock:
+                    return [_json({"datasets": caller.reading.readable(self._roll.datasets())})]
+            if action.type == "forget":
+                return [self._forgotten(str(parse_json(body).get("dataset", "")), caller.announcing)]
+        raise flight.FlightServerError(f"no action {action.type!r:.80}; there is announce, leave, status, forget, list")
+
+    def _announced(self, record: NodeRecord, allowed: Rights, is_leaving: bool) -> bytes:
+        for name in record.datasets:
+            if not allowed.readable([name]):
+                raise AccessError(_ANNOUNCING.format(name[:80]))
+        with self._lock:
+            if is_leaving:
+                self._roll.leave(record.node)
+                is_new = False
+            else:
+                is_new = self._roll.announce(record, time.monotonic())
+            known = self._roll.known() if is_new else None
+        if known is not None and self._config.state is not None:
+            _save(self._config.state, known)
+        return _json({"known": True})
+
+    def _status(self, reading: Rights, announcing: Rights) -> bytes:
+        now_s = time.monotonic()
+        with self._lock:
+            rows = self._roll.status(now_s)
+            missing = []
+            for name in self._roll.datasets():
+                with suppress(Exception):
+                    missing += [f"{name} {one.held.name}" for one in self._roll.parts(name, now_s) if not one.urls]
+        for row in rows:
+            names = {*reading.readable(row["datasets"]), *announcing.readable(row["datasets"])}
+            row["datasets"] = {name: held for name, held in row["datasets"].items() if name in names}
+        missing = [one for one in missing if reading.readable([one.partition(" ")[0]])]
+        return _json({"nodes": [row for row in rows if row["datasets"]], "missing": missing})
+
+    def _forgotten(self, dataset: str, allowed: Rights) -> bytes:
+        if not allowed.readable([dataset]):
+            raise AccessError(_ANNOUNCING.format(dataset[:80]))
+        with self._lock:
+            count = self._roll.forget(dataset)
+            known = self._roll.known()
+        if self._config.state is not None:
+            _save(self._config.state, known)
+        return _json({"forgotten": count})
+
+
+def run_registry(config: RegistryConfig, on_ready: Callable[[RegistryService], None]) -> bool:
+    """Answer until SIGTERM or SIGINT; return whether it was SIGINT.
+
+    Args:
+        config: How it runs.
+        on_ready: Called once calls are answered.
+
+    Raises:
+        ConfigError: It cannot listen there.
+    """
+    check_access(config)
+    try:
+        family = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0][0]
+        with socket.create_server((config.host, config.port), family=family):
+            pass  # gRPC would only say in its log that the port is taken
+        service = RegistryService(config)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise ConfigError(
+            f"cannot listen on {config.host}:{config.port}: {error}; choose another --host or --port"
+        ) from error
+    with StopSignals() as signals:
+        if config.ready_file is not None:
+            with replacing(config.ready_file) as file:
+                file.write(_json({"url": service.url, "port": service.port, "pid": os.getpid()}) + b"\n")
+        on_ready(service)
+        signals.wait()
+        service.shutdown()
+    return signals.is_interrupt
+
+
+def check_access(config: RegistryConfig) -> str | None:
+    """Raise unless a registry with this protection may listen; return a warning, if there is one."""
+    if (config.access.tokens is None) != (config.nodes is None):
+        given, other = ("--token-file", "--node-token-file")[:: 1 if config.nodes is None else -1]
+        raise ConfigError(
+            f"{given} was given without {other}: one says who may read, the other who may announce nodes; give both"
+        )
+    return config.access.check_place(config.host)
+
+
+def _load(path: Path | None) -> dict[str, Any]:
+    if path is None or not path.exists():
+        return {}
+    try:
+        data = path.read_bytes()
+        said = parse_json(data, _MAX_STATE_BYTES)
+        if said.get("format") != FORMAT or not isinstance(said.get("known"), dict):
+            raise ProtocolError(f"expected {FORMAT}, got {said.get('format')!r:.40}")
+        return known_from(said["known"])
+    except (OSError, ProtocolError) as error:
+        raise ArtifactError(f"--state {path} cannot be read: {error}; remove it, and start all nodes") from error
+
+
+def _save(path: Path, known: dict[str, Any]) -> None:
+    with replacing(path) as file:
+        file.write(_json({"format": FORMAT, "known": known}) + b"\n")
+
+
+def _json(message: dict[str, Any]) -> bytes:
+    return json.dumps(message).encode()

@@ -1,0 +1,78 @@
+"""The gate of a registry: what a caller may read, and what it may announce.
+
+Concurrency: Flight asks the gate on the thread of each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyarrow import flight
+
+from sophon.errors import AccessError
+from sophon.link.wire import error_to_json
+from sophon.server.access import EVERYTHING, Rights, Tokens
+from sophon.server.gate import authorization_of
+
+NAME = "sophon-registry-gate"
+_NOTHING = Rights(frozenset())
+
+
+class RegistryPass(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no types
+    """Attached to a call.
+
+    Args:
+        reading: Data sets that the caller may be told about.
+        announcing: Data sets that the caller may announce.
+        refusal: Why the caller may do neither; None if it may.
+    """
+
+    def __init__(self, reading: Rights, announcing: Rights, refusal: AccessError | None = None) -> None:
+        self.reading = reading
+        self.announcing = announcing
+        self.refusal = refusal
+
+
+class RegistryGate(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
+    """Finds out what a caller may do by its token.
+
+    Args:
+        readers: Tokens that open data sets; None if no token is asked for.
+        nodes: Tokens that may announce data sets; None if no token is asked for.
+    """
+
+    def __init__(self, readers: Tokens | None, nodes: Tokens | None) -> None:
+        self._readers = readers
+        self._nodes = nodes
+
+    def start_call(self, info: Any, headers: Mapping[str, list[str]]) -> RegistryPass:  # noqa: ARG002 - Flight's
+        """Return the caller's pass, which may be a refusal."""
+        shown = authorization_of(headers)
+        reading, refusal = _rights(self._readers, shown)
+        announcing, _ = _rights(self._nodes, shown)
+        may_do_nothing = reading == _NOTHING and announcing == _NOTHING
+        return RegistryPass(reading, announcing, refusal if may_do_nothing else None)
+
+
+def pass_of(context: flight.ServerCallContext) -> RegistryPass:
+    """Return the pass of a call.
+
+    Raises:
+        flight.FlightUnauthenticatedError: The caller may do nothing.
+    """
+    found = context.get_middleware(NAME)
+    if not isinstance(found, RegistryPass):
+        return RegistryPass(_NOTHING, _NOTHING)
+    if found.refusal is not None:
+        raise flight.FlightUnauthenticatedError(str(found.refusal), error_to_json(found.refusal).encode())
+    return found
+
+
+def _rights(tokens: Tokens | None, shown: str | None) -> tuple[Rights, AccessError | None]:
+    if tokens is None:
+        return EVERYTHING, None
+    try:
+        return tokens.rights_of(shown), None
+    except AccessError as error:
+        return _NOTHING, AccessError(str(error))  # without a traceback, which would hold what was sent

@@ -1,0 +1,242 @@
+"""The roll: which nodes there are and what they hold, from what they announce; without threads, sockets or clocks.
+
+Nodes announce themselves every second. One that has not for `LEASE_S` is *silent*: trainers are told of it only where
+nobody else holds its part, since they may reach it all the same. A part that was announced once is known from then on,
+until a node at the same address says that it holds something else: if all its holders are gone it is *missing*, which
+trainers are told by name, and never a smaller data set. What is known outlives the process that keeps the roll, if it
+is given a file.
+
+A roll that has just begun knows nobody yet. It answers once everybody has had time to announce itself, so that nobody
+takes the first node for the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sophon.errors import ConfigError, RetryableError
+from sophon.link.membership import BEAT_S, LEASE_S, Held, NodeRecord, held_from
+
+SETTLE_S = 3 * BEAT_S  # two announcements of everybody, and a little for the way
+MOST_NODES = 4096
+MOST_PARTS = 65_535
+
+
+@dataclass
+class _Member:
+    record: NodeRecord
+    heard_s: float
+
+
+@dataclass(frozen=True)
+class PartHolders:
+    """A part of a data set and who holds it.
+
+    Args:
+        held: What the part is.
+        urls: Where its holders are; none for a part that is missing.
+        silent: How many of these have not announced themselves lately.
+    """
+
+    held: Held
+    urls: tuple[str, ...]
+    silent: int = 0
+
+
+class Roll:
+    """Which nodes there are.
+
+    Args:
+        now_s: The time at the start.
+        known: Parts that were announced to an earlier roll, by data set: what `known` returned.
+        settle_s: How long to wait before the first answer.
+    """
+
+    def __init__(
+        self, now_s: float, known: Mapping[str, Iterable[Held]] | None = None, settle_s: float = SETTLE_S
+    ) -> None:
+        self._start_s = now_s
+        self._settle_s = settle_s
+        self._members: dict[str, _Member] = {}
+        self._known: dict[str, dict[str, Held]] = {
+            name: {held.fingerprint: held for held in parts} for name, parts in (known or {}).items()
+        }
+
+    # --- what nodes tell ----------------------------------------------------------------------------------------------
+
+    def announce(self, record: NodeRecord, now_s: float) -> bool:
+        """Take note of a node; return whether a part was announced for the first time.
+
+        Raises:
+            ConfigError: It says something that does not fit what others say, or there are too many nodes.
+        """
+        for name, held in record.datasets.items():
+            self._check(record, name, held, now_s)
+        before = [one for one in self._members.values() if one.record.url == record.url]
+        for member in before:
+            if member.record.node != record.node:
+                del self._members[member.record.node]  # this one was started in its place
+        if record.node not in self._members and len(self._members) >= MOST_NODES:
+            raise ConfigError(f"there are {MOST_NODES:,} nodes already; start another registry")
+        self._members[record.node] = _Member(record, now_s)
+        is_new = False
+        for name, held in record.datasets.items():
+            parts = self._known.setdefault(name, {})
+            if held.fingerprint and held.fingerprint not in parts and len(parts) < MOST_PARTS:
+                self._supersede(name, held)
+                parts[held.fingerprint] = held
+                is_new = True
+        self._replace(before)
+        return is_new
+
+    def _replace(self, before: Iterable[_Member]) -> None:
+        """Forget what a node held before it said that it holds something else, unless others hold it."""
+        for member in before:
+            for name, held in member.record.datasets.items():
+                if not held.part and not self._holders(name, held.fingerprint):
+                    self._known.get(name, {}).pop(held.fingerprint, None)
+
+    def leave(self, node: str) -> None:
+        """Take note that a node has stopped; its parts stay known."""
+        self._members.pop(node, None)
+
+    def forget(self, dataset: str) -> int:
+        """Forget the parts of a data set that nobody holds; return how many there were."""
+        parts = self._known.get(dataset, {})
+        gone = [fingerprint for fingerprint in parts if not self._holders(dataset, fingerprint)]
+        for fingerprint in gone:
+            del parts[fingerprint]
+        return len(gone)
+
+    def _check(self, record: NodeRecord, name: str, held: Held, now_s: float) -> None:
+        """Raise if a node divides a data set in another way than others that announce themselves."""
+        if not held.part:
+            return
+        for member in self._members.values():
+            other = member.record.datasets.get(name)
+            is_current = member.record.url != record.url and now_s - member.heard_s <= LEASE_S
+            if other is None or not other.part or not is_current or member.record.is_leaving:
+                continue
+            if other.whole != held.whole:
+                raise ConfigError(
+                    f"{record.url} serves part {held.part} of {name} with the fingerprint {held.whole}, and "
+                    f"{member.record.url} part {other.part} of one with {other.whole}: they list different files; copy "
+                    "the same files to both, or serve under another name"
+                )
+            if other.part.partition("/")[2] != held.part.partition("/")[2]:
+                raise ConfigError(
+                    f"{record.url} serves part {held.part} of {name}, and {member.record.url} part {other.part}: a "
+                    "data set is divided in one way at a time; stop one of them"
+                )
+
+    def _supersede(self, name: str, held: Held) -> None:
+        """Forget parts that a data set was divided into before, once it is divided in another way."""
+        parts = self._known[name]
+        for fingerprint, other in list(parts.items()):
+            is_other = bool(held.part or other.part) and (held.whole, held.part.partition("/")[2]) != (
+                other.whole,
+                other.part.partition("/")[2],
+            )
+            if (is_other or (held.part and held.part == other.part)) and not self._holders(name, fingerprint):
+                del parts[fingerprint]
+
+    # --- what trainers are told ---------------------------------------------------------------------------------------
+
+    def datasets(self) -> list[str]:
+        """Return the names of all data sets."""
+        return sorted({name for name, parts in self._known.items() if parts})
+
+    def parts(self, dataset: str, now_s: float) -> list[PartHolders]:
+        """Return the parts of a data set and who holds each, those that announce themselves first.
+
+        Raises:
+            RetryableError: It has just begun, and not everybody may have announced itself.
+            ConfigError: There is no such data set.
+        """
+        left_s = self._start_s + self._settle_s - now_s
+        if left_s > 0:
+            raise RetryableError(
+                f"this registry has just started, and waits {left_s:.1f} s for nodes to say who they are"
+            )
+        known = self._known.get(dataset)
+        if not known:
+            there = ", ".join(self.datasets()) or "none"
+            raise RetryableError(f"no node has announced a data set {dataset[:80]!r} here; there is {there}")
+        found = [self._part(dataset, held, now_s) for held in known.values()]
+        found += [PartHolders(Held(part=name), ()) for name in _unseen(known.values())]
+        return sorted(found, key=lambda one: _order(one.held))
+
+    def relays(self, dataset: str, now_s: float) -> list[NodeRecord]:
+        """Return the relays of a data set that announce themselves."""
+        return [
+            member.record
+            for member in self._members.values()
+            if member.record.role == "relay"
+            and dataset in member.record.datasets
+            and not member.record.is_leaving
+            and now_s - member.heard_s <= LEASE_S
+        ]
+
+    def _part(self, dataset: str, held: Held, now_s: float) -> PartHolders:
+        holders = self._holders(dataset, held.fingerprint)
+        well = [m for m in holders if now_s - m.heard_s <= LEASE_S and not m.record.is_leaving]
+        chosen = well or holders
+        urls = tuple(sorted(member.record.url for member in chosen))
+        return PartHolders(held, urls, 0 if well else len(urls))
+
+    def _holders(self, dataset: str, fingerprint: str) -> list[_Member]:
+        return [
+            member
+            for member in self._members.values()
+            if (held := member.record.datasets.get(dataset)) is not None and held.fingerprint == fingerprint
+        ]
+
+    # --- for people, and for the next roll ----------------------------------------------------------------------------
+
+    def status(self, now_s: float) -> list[dict[str, Any]]:
+        """Return one row per node, for people."""
+        return [
+            {
+                "node": member.record.node,
+                "role": member.record.role,
+                "url": member.record.url,
+                "cores": member.record.cores,
+                "release": member.record.release,
+                "heard_s": round(now_s - member.heard_s, 3),
+                "state": _state(member, now_s),
+                "datasets": {name: dict(vars(held)) for name, held in member.record.datasets.items()},
+            }
+            for member in sorted(self._members.values(), key=lambda one: one.record.url)
+        ]
+
+    def known(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the parts that were announced so far, by data set, as JSON."""
+        return {name: [dict(vars(held)) for held in parts.values()] for name, parts in self._known.items() if parts}
+
+
+def known_from(said: Mapping[str, Any]) -> dict[str, list[Held]]:
+    """Return the parts that `Roll.known` described, or raise `ProtocolError`."""
+    return {name: [held_from(one) for one in parts] for name, parts in said.items()}
+
+
+def _unseen(known: Iterable[Held]) -> list[str]:
+    """Return the parts that must exist, since others say how many there are, and that nobody has ever announced."""
+    numbers: dict[int, set[int]] = {}
+    for held in known:
+        number, _, of = held.part.partition("/")
+        if number.isdigit() and of.isdigit() and 0 < int(of) <= MOST_PARTS:
+            numbers.setdefault(int(of), set()).add(int(number))
+    return [f"{n}/{of}" for of, seen in numbers.items() for n in range(1, of + 1) if n not in seen]
+
+
+def _order(held: Held) -> tuple[int, int, str]:
+    number, _, of = held.part.partition("/")
+    return (int(of), int(number), "") if number.isdigit() and of.isdigit() else (0, 0, held.fingerprint)
+
+
+def _state(member: _Member, now_s: float) -> str:
+    if member.record.is_leaving:
+        return "leaving"
+    return "well" if now_s - member.heard_s <= LEASE_S else "silent"

@@ -1,0 +1,1 @@
+"""Codecs for sound: windows of WAV and FLAC files, and crops as FLAC."""

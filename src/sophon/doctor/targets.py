@@ -1,0 +1,152 @@
+"""The further fields of samples: do masks fit their pictures, do boxes lie in them, is anything missing?"""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+from PIL import Image
+
+from sophon.codec.cut import RAW
+from sophon.doctor.finding import ADVICE, FAULT, FINE, Finding
+from sophon.doctor.samples import request_for
+from sophon.errors import Error, PayloadError
+from sophon.link.transport import Opened, Transport
+from sophon.pipeline import Pipeline
+from sophon.store.bundle import unpack
+from sophon.store.fields import BOXES, LABELS, MASK, PICTURE, Field
+
+_PATIENCE_S: Final = 30.0
+_NAMED: Final = 3  # samples that are named
+_REQUEST: Final = 8
+_SLACK: Final = 1.0  # pixels that a box may stand out, as many annotations do by rounding
+
+_REMEDIES: Final = {
+    "missing": "Add what is missing, or train with on_error='substitute' or 'skip'.",
+    "damaged": "Replace those files, or train with on_error='substitute' or 'skip'.",
+    "size": "A mask belongs to a picture of the same size: make it anew, or check that names fit.",
+    "outside": "Clip them, or put ClampBoundingBoxes and SanitizeBoundingBoxes into the recipe.",
+    "flat": "Remove them, or put SanitizeBoundingBoxes into the recipe.",
+    "count": "Each box needs a label: mend the annotations.",
+}
+_WORDS: Final = {
+    "missing": "lack a field",
+    "damaged": "have a field that cannot be read",
+    "size": "have a mask of another size than the picture",
+    "outside": "have boxes that stand out of the picture",
+    "flat": "have boxes without an area",
+    "count": "have more or fewer labels than boxes",
+}
+_FAULTS: Final = ("missing", "damaged", "size", "count")
+
+
+@dataclass
+class _Seen:
+    """What is wrong with which samples, by kind of trouble."""
+
+    looked: int = 0
+    wrong: dict[str, dict[int, str]] = field(default_factory=dict)
+    kinds: Counter[str] = field(default_factory=Counter)
+
+    def note(self, what: str, sample: int, text: str) -> None:
+        """Take note of the first thing of a kind that is wrong with a sample."""
+        self.wrong.setdefault(what, {}).setdefault(sample, text)
+
+
+def examine_fields(
+    about: str, transport: Transport, opened: Opened, pipeline: Pipeline, chosen: Sequence[int]
+) -> Iterator[Finding]:
+    """Look at all fields of some samples, where they have several.
+
+    Args:
+        about: The place.
+        transport: The way to it.
+        opened: What is known of the data set.
+        pipeline: Only for the form of requests.
+        chosen: Indexes of the samples.
+    """
+    if len(opened.fields) < 2:
+        return
+    seen = _Seen()
+    others = tuple(one.name for one in opened.fields[1:])
+    for start in range(0, len(chosen), _REQUEST):
+        group = list(chosen[start : start + _REQUEST])
+        request = replace(request_for(opened, pipeline, group, RAW), fields=others)
+        try:
+            for reply in transport.fetch(request, _PATIENCE_S):
+                sample = group[reply.position]
+                seen.looked += 1
+                if reply.error is not None:
+                    seen.note("missing", sample, str(reply.error))
+                else:
+                    _look(seen, sample, opened.fields, bytes(reply.payload))
+        except Error as error:
+            yield Finding(about, "fields", FAULT, f"samples cannot be read with their fields: {error}")
+            return
+    names = ", ".join(one.name for one in opened.fields)
+    if not seen.wrong:
+        text = f"{seen.looked} of {opened.samples:,} samples looked at: {names} fit together"
+        yield Finding(about, "fields", FINE, text)
+    for what, samples in seen.wrong.items():
+        named = "; ".join(f"sample {sample}: {text}" for sample, text in sorted(samples.items())[:_NAMED])
+        level = FAULT if what in _FAULTS else ADVICE
+        text = f"{len(samples)} of {seen.looked} samples {_WORDS[what]}: {named}"
+        yield Finding(about, "fields", level, text, _REMEDIES[what])
+
+
+def _look(seen: _Seen, sample: int, fields: Sequence[Field], data: bytes) -> None:
+    """Look at one sample."""
+    try:
+        parts = dict(zip(fields, map(bytes, unpack(data, len(fields))), strict=True))
+    except PayloadError as error:
+        seen.note("damaged", sample, str(error))
+        return
+    sizes: dict[str, tuple[int, int]] = {}
+    for one, part in parts.items():
+        if one.kind in (PICTURE, MASK):
+            try:
+                with Image.open(io.BytesIO(part)) as picture:
+                    sizes[one.name] = picture.size
+                    if one.kind == MASK:
+                        picture.load()
+            except Exception as error:  # noqa: BLE001 - Pillow raises whatever a damaged file makes it raise
+                seen.note("damaged", sample, f"{one.name}: {type(error).__name__}: {error}")
+    size = sizes.get(fields[0].name)
+    if size is None:
+        return  # its picture cannot be read, which is said elsewhere
+    for one in fields:
+        if one.kind == MASK and one.name in sizes and sizes[one.name] != size:
+            there = "{} x {}".format(*sizes[one.name])
+            seen.note("size", sample, f"{one.name} has {there} pixels, the picture {size[0]} x {size[1]}")
+    _look_at_boxes(seen, sample, parts, size)
+
+
+def _look_at_boxes(seen: _Seen, sample: int, parts: dict[Field, bytes], size: tuple[int, int]) -> None:
+    count: int | None = None
+    for one, part in parts.items():
+        kind, _, form = one.kind.partition(":")
+        if kind == BOXES and len(part) % 16 == 0:
+            boxes = _corners(np.frombuffer(part, "<f4").reshape(-1, 4).astype(float), form, size)
+            count = len(boxes)
+            for number, (left, top, right, bottom) in enumerate(boxes.tolist()):
+                if left < -_SLACK or top < -_SLACK or right > size[0] + _SLACK or bottom > size[1] + _SLACK:
+                    text = f"{one.name} {number}: {left:g}, {top:g} to {right:g}, {bottom:g} in {size[0]} x {size[1]}"
+                    seen.note("outside", sample, text)
+                if right <= left or bottom <= top:
+                    seen.note("flat", sample, f"{one.name} {number}: {left:g}, {top:g} to {right:g}, {bottom:g}")
+        elif kind == LABELS and not form and one.name == "labels" and count is not None and len(part) // 8 != count:
+            seen.note("count", sample, f"{len(part) // 8} labels and {count} boxes")
+
+
+def _corners(boxes: np.ndarray, form: str, size: tuple[int, int]) -> np.ndarray:
+    """Return boxes as left, top, right and bottom, in pixels."""
+    if form == "relative":
+        boxes = boxes * np.array([*size, *size], float)
+    if form in ("relative", "cxcywh"):
+        half = boxes[:, 2:] / 2
+        return np.hstack([boxes[:, :2] - half, boxes[:, :2] + half])
+    return np.hstack([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]]) if form == "xywh" else boxes

@@ -1,0 +1,131 @@
+"""What a node tells a registry of itself, as JSON of bounded size.
+
+::
+
+    {"node": "7f3a…", "role": "storage", "url": "grpc://10.0.0.4:7077", "cores": 4.0, "release": "0.3.0",
+     "datasets": {"train": {"fingerprint": "9c1e…", "samples": 320292, "part": "1/4", "whole": "51b7…"}}}
+
+A relay has the role "relay", and no fingerprints: it holds nothing. A node that is about to stop says so with
+``"leaving": true``, so that nobody new is sent to it. Neither side is trusted: every text and number is bounded.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sophon.errors import ProtocolError
+from sophon.link.wire import parse_json
+
+MAX_RECORD_BYTES = 64 << 10
+ROLES = ("storage", "relay")
+BEAT_S = 1.0  # between two announcements of a node
+LEASE_S = 5.0  # without one before a node counts as silent
+_MOST_DATASETS = 256
+_MOST_TEXT = 256
+_MOST_SAMPLES = 1 << 40
+_MOST_CORES = 1 << 16
+_URL = re.compile(r"grpc(\+tls)?://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):\d{1,5}")
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a node holds of one data set.
+
+    Args:
+        fingerprint: Fingerprint of its samples; "" for a relay, which holds nothing.
+        samples: How many there are.
+        part: Which part that is, such as 3/8; "" if it was not said.
+        whole: Fingerprint of what it is a part of.
+    """
+
+    fingerprint: str = ""
+    samples: int = 0
+    part: str = ""
+    whole: str = ""
+
+    @property
+    def name(self) -> str:
+        """What to call the part in messages."""
+        return self.part or self.fingerprint[:12]
+
+
+@dataclass(frozen=True)
+class NodeRecord:
+    """What a node tells of itself.
+
+    Args:
+        node: Name of the process, which no other has.
+        url: Where trainers reach it, without the name of a data set.
+        role: "storage" or "relay".
+        cores: Number of cores for ops.
+        release: Its release.
+        datasets: What it holds of each data set, by name.
+        is_leaving: Whether it is about to stop.
+    """
+
+    node: str
+    url: str
+    role: str = "storage"
+    cores: float = 0.0
+    release: str = ""
+    datasets: Mapping[str, Held] = field(default_factory=dict)
+    is_leaving: bool = False
+
+    def to_json(self) -> bytes:
+        """Return the record as it is sent."""
+        said: dict[str, Any] = {"node": self.node, "role": self.role, "url": self.url, "cores": self.cores}
+        said |= {"release": self.release, "leaving": self.is_leaving}
+        said["datasets"] = {name: dict(vars(held)) for name, held in self.datasets.items()}
+        return json.dumps(said).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> NodeRecord:
+        """Return the record that was sent, or raise `ProtocolError`."""
+        said = parse_json(data, MAX_RECORD_BYTES)
+        url, role, cores, datasets = said.get("url"), said.get("role"), said.get("cores", 0), said.get("datasets")
+        if not isinstance(url, str) or len(url) > _MOST_TEXT or _URL.fullmatch(url) is None:
+            raise ProtocolError(f"url: expected grpc://host:port or grpc+tls://host:port, got {url!r:.80}")
+        if role not in ROLES:
+            raise ProtocolError(f"role: expected one of {', '.join(ROLES)}, got {role!r:.80}")
+        is_number = isinstance(cores, int | float) and not isinstance(cores, bool) and math.isfinite(cores)
+        if not is_number or not 0 <= cores <= _MOST_CORES:
+            raise ProtocolError(f"cores: expected a number in 0 … {_MOST_CORES:,}, got {cores!r:.80}")
+        if not isinstance(datasets, dict) or len(datasets) > _MOST_DATASETS:
+            raise ProtocolError(f"datasets: expected at most {_MOST_DATASETS} by name")
+        return cls(
+            node=_text(said, "node"),
+            url=url,
+            role=role,
+            cores=float(cores),
+            release=_text(said, "release"),
+            datasets={_name(name): held_from(one) for name, one in datasets.items()},
+            is_leaving=said.get("leaving") is True,
+        )
+
+
+def held_from(said: object) -> Held:
+    """Return what is held of a data set, as JSON says it, or raise `ProtocolError`."""
+    if not isinstance(said, dict):
+        raise ProtocolError(f"expected what is held of a data set, got {said!r:.80}")
+    samples = said.get("samples", 0)
+    if isinstance(samples, bool) or not isinstance(samples, int) or not 0 <= samples <= _MOST_SAMPLES:
+        raise ProtocolError(f"samples: expected an integer in 0 … {_MOST_SAMPLES:,}, got {samples!r:.80}")
+    return Held(_text(said, "fingerprint"), samples, _text(said, "part"), _text(said, "whole"))
+
+
+def _text(said: dict[str, Any], name: str) -> str:
+    value = said.get(name, "")
+    if not isinstance(value, str) or len(value) > _MOST_TEXT or not value.isprintable():
+        raise ProtocolError(f"{name}: expected a text of at most {_MOST_TEXT} characters, got {value!r:.80}")
+    return value
+
+
+def _name(name: str) -> str:
+    if not name or len(name) > _MOST_TEXT or "/" in name or not name.isprintable():
+        raise ProtocolError(f"expected the name of a data set, got {name!r:.80}")
+    return name

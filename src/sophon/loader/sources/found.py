@@ -1,0 +1,330 @@
+"""Sources behind one address: nodes that a way of discovery finds, and that may come, go and move at any time.
+
+The data set itself is fixed when it is opened: its samples, their order and their indexes. Who holds what is not. After
+a failure, and every few seconds meanwhile, the way of discovery is asked again. A node that was not known is asked what
+it holds; what it has of the data set it is a holder of from then on, and samples that the data set did not have are
+left out. A node that is not named any more is asked only for what nobody else holds, and one that was started again
+with other files for what it holds now. The machine goes on with the new division (`Machine.divide`): nothing that was
+asked for or received is lost.
+
+Nodes have numbers, which machines and counts know them by. So there are more *slots* than nodes; one that comes later
+takes a free one, or that of a node that is gone.
+
+Concurrency: one thread at a time looks who there is; it changes slots first, and who holds what last, in one step.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from os import PathLike
+from typing import Any, NoReturn
+
+from sophon.errors import AccessError, ConfigError, Error, RetryableError, UnavailableError
+from sophon.link.discovery import REFRESH_S, Discovery, Found, FoundNode
+from sophon.link.transport import Fetch, Opened, Transport
+from sophon.link.wire import Request
+from sophon.loader.machine.parts import Parts
+from sophon.loader.sources.away import LOG
+from sophon.loader.sources.census import Census
+from sophon.loader.sources.source import Source
+from sophon.loader.sources.sources import Row, Sources
+from sophon.loader.sources.union import Holding, Told, whole_of
+from sophon.pipeline import Pipeline
+from sophon.process.renewal import renew_after_fork
+
+_PAUSE_S = 0.1  # between two questions while a data set is opened
+_AGAIN_S = 0.5  # between two looks after failures
+_SPARE = 16  # slots for nodes that come later, or as many as there are nodes
+_NOWHERE = ""  # the address of a slot without a node
+
+
+class Vacant(Transport):
+    """A slot without a node."""
+
+    address = _NOWHERE
+    is_remote = True
+
+    def open(self, pipeline: Pipeline) -> Opened:  # noqa: ARG002 - nobody is there
+        """Raise."""
+        _nobody()
+
+    def fetch(self, request: Request, timeout_s: float) -> Fetch:  # noqa: ARG002 - nobody is there
+        """Raise."""
+        _nobody()
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def _nobody() -> NoReturn:
+    raise RetryableError("no node is there any more")
+
+
+class FoundSources(Sources):
+    """Nodes that a way of discovery finds.
+
+    Args:
+        discovery: Who is asked for them.
+        connect: Returns the way to a node, by its address.
+        fallback: Path of the same files.
+        pipeline: What is divided.
+        deadline_s: How long nothing may come before an error is raised.
+    """
+
+    def __init__(
+        self,
+        discovery: Discovery,
+        connect: Callable[[str], Transport],
+        fallback: str | PathLike[str] | None,
+        pipeline: Pipeline,
+        deadline_s: float,
+    ) -> None:
+        self._discovery, self._connect = discovery, connect
+        found = _first(discovery, deadline_s)
+        nodes = [connect(node.address) for node in found.nodes]
+        spare = [Vacant() for _ in range(max(_SPARE, len(nodes)))]
+        super().__init__([*nodes, *spare], fallback, pipeline, discovery.url, deadline_s, has_parts=True)
+        for source in self._sources:
+            source.may_move = True
+        self._found = found
+        self._pipeline = pipeline
+        self._holders = (tuple(range(len(nodes))),)
+        self._opened_as: Opened | None = None
+        self._version = 0  # of who holds what
+        self._looks_at_s = time.monotonic() + REFRESH_S
+        self._looked_s = 0.0
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Replace the lock, in a forked child; a look that was under way stayed with the parent."""
+        self._looking = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_looking"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.renew()
+        renew_after_fork(self)
+
+    # --- as if they had been listed -----------------------------------------------------------------------------------
+
+    @property
+    def _used(self) -> list[Source]:
+        return [source for source in self._sources if source.address != _NOWHERE]
+
+    @property
+    def plain_nodes(self) -> tuple[Transport, ...]:
+        """The ways to the nodes that there are now."""
+        return tuple(source.inner for source in self._used)
+
+    @plain_nodes.setter
+    def plain_nodes(self, nodes: tuple[Transport, ...]) -> None:
+        pass  # they are asked for again when they are needed
+
+    @property
+    def known_nodes(self) -> int:
+        """How many nodes there are now."""
+        return len(self._used)
+
+    def holdings(self, opened: Opened) -> list[tuple[Holding, Opened]]:
+        """Return what each node holds of a data set, and has said that it has."""
+        held = super().holdings(opened)
+        return [one for one, source in zip(held, self._sources, strict=True) if source.address != _NOWHERE]
+
+    def divided(self, samples: int) -> Any:
+        """Return the part of each of so many samples, and the numbers of the nodes that hold each part."""
+        part_of, holders = super().divided(samples)
+        place = {self._sources.index(source): number for number, source in enumerate(self._used)}
+        return part_of, tuple(tuple(place[n] for n in numbers if n in place) for numbers in holders)
+
+    def open(self, pipeline: Pipeline) -> Opened:
+        """Open the data set at the nodes that were found; see `Sources.open`."""
+        opened = super().open(pipeline)
+        if self._union is None:
+            for source in self._used:  # one that did not answer holds the same as the others, or nothing
+                source.expected = "" if source.opened is not None else opened.fingerprint
+        self._opened_as = opened
+        return opened
+
+    def _census(self, pipeline: Pipeline) -> Census:
+        known = len(self._found.nodes)
+        expected = [node.fingerprint for node in self._found.nodes]
+        given = (self._sources[:known], self._fallback, pipeline, self._deadline_s, expected)
+        return Census(*given, keep_ids=True)
+
+    # --- who there is now ---------------------------------------------------------------------------------------------
+
+    def follow(self, row: Row, version: int) -> tuple[int, Parts | None]:
+        """Return who holds the samples of a row, if that is not what it was in a version; look again if it is time.
+
+        Args:
+            row: Samples in the order they are wanted.
+            version: What was returned before.
+
+        Returns:
+            The version, and who holds what; None if nothing has changed.
+        """
+        if time.monotonic() >= self._looks_at_s and self._opened_as is not None:
+            self._look_soon()
+        return (version, None) if version == self._version else (self._version, self.parts(row))
+
+    def failed(self, number: int) -> None:
+        """Look who there is, since a request has failed."""
+        if not self.is_fallback(number):
+            self._looks_at_s = min(self._looks_at_s, self._looked_s + _AGAIN_S)
+
+    def _look_soon(self) -> None:
+        if self._looking.acquire(blocking=False):
+            self._looks_at_s = time.monotonic() + REFRESH_S
+            threading.Thread(target=self._look, name="sophon-discovery", daemon=True).start()
+
+    def _look(self) -> None:
+        try:
+            self._change(self._discovery.find())
+        except (RetryableError, ConfigError, AccessError) as error:
+            LOG.info("%s cannot be asked who there is: %s", self.url, error, extra={"event": "discovery"})
+        except Error as error:
+            LOG.warning("%s: %s", self.url, error, extra={"event": "discovery"})
+        finally:
+            self._looked_s = time.monotonic()
+            self._looking.release()
+
+    def _change(self, found: Found) -> None:
+        """Have those hold samples who do; from now on."""
+        named = {node.address for node in found.nodes}
+        slots = {source.address: number for number, source in enumerate(self._sources)}
+        is_new = [node for node in found.nodes if node.address not in slots]
+        stale = [source for source in self._used if source.is_stale]
+        if named == {source.address for source in self._used} and not is_new and not stale:
+            return
+        for source in stale:
+            source.leave()
+        for node in found.nodes:
+            number = slots.get(node.address)
+            number = self._seat(node, named) if number is None else number
+            if number is not None and self._sources[number].opened is None and not self._sources[number].expected:
+                self._learn(number, node)
+        self._divide(named)
+
+    def _seat(self, node: FoundNode, named: set[str]) -> int | None:
+        """Give a node a slot: a free one, or that of a node that is not named any more and holds nothing alone."""
+        free = [n for n, source in enumerate(self._sources) if source.address == _NOWHERE]
+        holding = {number for holders in self._holders for number in holders}
+        free += [n for n, source in enumerate(self._sources) if source.address not in named and n not in holding]
+        if not free:
+            LOG.warning(
+                "%s: %s is one node too many for this run", self.url, node.address, extra={"event": "discovery"}
+            )
+            return None
+        self._sources[free[0]].settle(self._connect(node.address))
+        self._name(free[0], node.address)
+        return free[0]
+
+    def _learn(self, number: int, node: FoundNode) -> None:
+        """Ask a node what it holds; one that does not answer, or holds something else, holds nothing yet."""
+        source = self._sources[number]
+        try:
+            opened = source.open(self._pipeline)
+            source.hold(*self._fitted(source, opened))
+        except Error as error:
+            source.leave()
+            LOG.warning("%s is not asked for samples: %s", node.address, error, extra={"event": "discovery"})
+            return
+        LOG.info("%s holds %s samples", node.address, f"{opened.samples:,}", extra={"event": "discovery"})
+
+    def _fitted(self, source: Source, opened: Opened) -> tuple[Holding, Any]:
+        """Return what a node holds of the data set, and the labels of all samples, where nodes number theirs."""
+        for other in self._used:
+            known, held = other.opened, other.holding
+            is_same = known is not None and known.fingerprint == opened.fingerprint
+            if other is not source and held is not None and is_same:
+                return held, other.labels
+        if self._union is None or self._union.ids is None:
+            self._list()
+        assert self._union is not None
+        listing = source.listing(opened)
+        if listing is None:
+            raise ConfigError(f"{source.address} does not say which samples it holds")
+        return self._union.fitted(Told(source.address, listing, opened.classes)), self._union.labels
+
+    def _list(self) -> None:
+        """Ask what the samples are called, where all nodes have held the same so far and nobody had to know."""
+        assert self._opened_as is not None
+        for source in self._used:
+            if source.opened is not None and source.opened.fingerprint == self._opened_as.fingerprint:
+                listing = source.listing(source.opened)
+                if listing is not None:
+                    self._union = whole_of(Told(source.address, listing, source.opened.classes))
+                    everything = self._union.holdings[0]
+                    for other in self._used:
+                        if other.holding is None:
+                            other.hold(everything, None)
+                    return
+        raise RetryableError(f"nobody says what the samples of {self.url} are called")
+
+    def _divide(self, named: set[str]) -> None:
+        """Find out who holds what; nodes that are not named any more only what nobody else does."""
+        if self._union is None:
+            well = [n for n, source in enumerate(self._sources) if source.address in named and self._holds_all(source)]
+            self._holders = (tuple(well or self._holders[0]),)
+        else:
+            its = [source.holding for source in self._sources]
+            both = self._union.divided_among(its)
+            listed = {n for n, source in enumerate(self._sources) if source.address in named}
+            holders = [tuple(n for n in numbers if n in listed) or numbers for numbers in both.holders]
+            before = self._union.holders
+            if not all(holders):  # somebody who held it has left: it is asked until the deadline
+                holders = [now or self._held_before(both.part_of, part, before) for part, now in enumerate(holders)]
+            self._union = both
+            self._holders = tuple(holders)
+        self._version += 1
+        held = sorted({self._sources[n].address for numbers in self._holders for n in numbers})
+        LOG.info("%s: samples are held by %s", self.url, ", ".join(held), extra={"event": "discovery"})
+
+    def _held_before(self, part_of: Any, part: int, before: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+        """Return who held a part that nobody holds any more, so that somebody is asked, and named in the error."""
+        assert self._union is not None
+        was = int(self._union.part_of[(part_of == part).argmax()])
+        return before[was]
+
+    def _holds_all(self, source: Source) -> bool:
+        assert self._opened_as is not None
+        its = source.expected if source.opened is None else source.opened.fingerprint
+        return its == self._opened_as.fingerprint
+
+    def _name(self, number: int, address: str) -> None:
+        names = list(self._names)
+        names[number] = address
+        self._names = tuple(names)
+        self.absences.replaced(number, address)
+
+    def __iter__(self) -> Iterator[Transport]:
+        return iter(self._all)
+
+
+def _first(discovery: Discovery, deadline_s: float) -> Found:
+    """Ask for the nodes until there is a holder of every part that is known to exist.
+
+    Raises:
+        UnavailableError: Nobody answers, or some part has no holder, until the deadline.
+    """
+    end_s = time.monotonic() + deadline_s
+    while True:
+        try:
+            found = discovery.find()
+            if found.nodes and not found.missing:
+                return found
+            missing = ", ".join(found.missing[:8])
+            problem = f"no node holds part {missing}" if missing else "there is no node"
+        except RetryableError as error:
+            problem = str(error).removeprefix(f"{discovery.url}: ")
+        if time.monotonic() >= end_s:
+            raise UnavailableError(
+                f"{discovery.url}: {problem}, for {deadline_s:g} s. Is `sophon serve` running for every part? "
+                "`sophon nodes` shows who there is; raise Faults(deadline_s=…) to wait longer."
+            )
+        time.sleep(_PAUSE_S)

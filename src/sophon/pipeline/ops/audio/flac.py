@@ -1,0 +1,125 @@
+"""FLAC files: what they declare. libsndfile decodes them, with the package soundfile (extra `audio`)."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from sophon.errors import OpError
+from sophon.pipeline.ops.audio.sound import MOST_RATE, Waveform
+from sophon.pipeline.ops.audio.wav import REMEDY
+
+_MAGIC: Final = b"fLaC"
+_STREAMINFO_BYTES: Final = 34
+_MOST_BLOCKS: Final = 1024
+_LARGEST_BLOCK: Final = 65_535  # samples of a frame
+_LEAST_FRAME: Final = 9  # bytes
+
+
+@dataclass(frozen=True)
+class Flac:
+    """What the first block of a FLAC file declares.
+
+    Args:
+        info: The block, as it is.
+        channels: How many there are.
+        rate: Samples per second.
+        bits: Of a sample.
+        samples: How many there are of each channel.
+        start: Where the frames begin in the file.
+    """
+
+    info: bytes
+    channels: int
+    rate: int
+    bits: int
+    samples: int
+    start: int
+
+
+def available() -> bool:
+    """Return whether FLAC files can be decoded here."""
+    return _soundfile() is not None
+
+
+def is_flac(data: bytes | memoryview) -> bool:
+    """Return whether a file begins as FLAC files do."""
+    return bytes(data[:4]) == _MAGIC
+
+
+def parse(data: bytes | memoryview) -> Flac:
+    """Return what a FLAC file declares.
+
+    Raises:
+        OpError: It is damaged, or does not say how many samples it has.
+    """
+    at, info = 4, b""
+    for number in range(_MOST_BLOCKS):
+        if at + 4 > len(data):
+            break
+        kind, length = data[at] & 0x7F, int.from_bytes(data[at + 1 : at + 4], "big")
+        is_last = bool(data[at] & 0x80)
+        at += 4
+        if at + length > len(data):
+            break
+        if (number == 0) != (kind == 0) or (kind == 0 and length != _STREAMINFO_BYTES):
+            raise OpError("a FLAC file that does not begin with what it declares.", remedy=REMEDY)
+        if kind == 0:
+            info = bytes(data[at : at + length])
+        at += length
+        if is_last:
+            return _declared(info, at, len(data))
+    raise OpError("a FLAC file whose header was cut off.", remedy=REMEDY)
+
+
+def _declared(info: bytes, start: int, file_bytes: int) -> Flac:
+    packed = int.from_bytes(info[10:18], "big")
+    rate, channels, bits, samples = (
+        packed >> 44,
+        (packed >> 41 & 7) + 1,
+        (packed >> 36 & 31) + 1,
+        packed & (1 << 36) - 1,
+    )
+    if not 1 <= rate <= MOST_RATE or not 4 <= bits <= 24:
+        raise OpError(f"a FLAC file of {bits} bits at {rate:,} samples per second.", remedy=REMEDY)
+    if samples == 0:
+        raise OpError(
+            "a FLAC file that does not say how many samples it has.",
+            remedy="It was written to a pipe; encode it again to a file.",
+        )
+    if samples > (file_bytes - start) // _LEAST_FRAME * _LARGEST_BLOCK:
+        raise OpError(f"a FLAC file of {file_bytes:,} bytes that declares {samples:,} samples.", remedy=REMEDY)
+    return Flac(info, channels, rate, bits, samples, start)
+
+
+def decoded(data: bytes | memoryview, flac: Flac) -> Waveform:
+    """Return all samples, (channels, samples); float32 between -1 and 1, exact.
+
+    Raises:
+        OpError: The file is damaged, or nothing here can decode it.
+    """
+    soundfile = _soundfile()
+    if soundfile is None:
+        raise OpError("a FLAC file, and the package soundfile is missing.", remedy="pip install 'sophon-loader[audio]'")
+    try:
+        with soundfile.SoundFile(io.BytesIO(data)) as file:
+            if file.format != "FLAC" or file.channels != flac.channels:
+                raise OpError("a FLAC file that is not what it declares.", remedy=REMEDY)
+            found = file.read(flac.samples, "float32", always_2d=True)
+    except (soundfile.SoundFileError, RuntimeError, ValueError, TypeError) as error:
+        raise OpError(f"a damaged FLAC file: {error}", remedy=REMEDY) from error
+    if len(found) != flac.samples:
+        raise OpError(f"a FLAC file of {len(found):,} samples that declares {flac.samples:,}.", remedy=REMEDY)
+    return np.ascontiguousarray(found.T)
+
+
+def _soundfile() -> Any:
+    # Imported here since it loads a library of its own, which those without sound need not have.
+    try:
+        import soundfile
+    except (ImportError, OSError):
+        return None
+    return soundfile

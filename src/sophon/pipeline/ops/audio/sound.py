@@ -1,0 +1,71 @@
+"""What ops for sound have in common: they take a `Signal` of one axis, time, and many do the same to every sample."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+
+from sophon.pipeline.op import Op, Params
+from sophon.pipeline.part import Box, Signal
+from sophon.pipeline.spec import Kind, Shape, Spec
+from sophon.pipeline.streams import Boxes, Sizes, Streams
+
+Waveform: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
+MOST_CHANNELS = 64
+MOST_RATE = 1 << 20  # samples per second
+MOST_SAMPLES = 1 << 27  # of all channels: 50 minutes at 44.1 kHz, half a gigabyte
+
+
+def audio(shape: Shape, scale: Sequence[float] = ()) -> Spec:
+    """Return the spec of sound: channels and samples; its rate where that is known."""
+    return Spec(Kind.AUDIO, shape, "float32", scale=tuple(scale))
+
+
+def sound(array: Waveform, rate: float) -> Signal:
+    """Return sound of this rate."""
+    return Signal(array, Kind.AUDIO.value, (float(rate),))
+
+
+def expected(spec: Spec) -> Spec:
+    """Return the spec of sound that an op is given: of what a step of the user's own gives, nothing is known."""
+    return audio((None, None)) if spec.kind is Kind.OBJECT else spec
+
+
+@dataclass(frozen=True)
+class AudioOp(Op):
+    """An op that takes sound and gives sound."""
+
+    takes: ClassVar[Kind] = Kind.AUDIO
+
+    def output(self, spec: Spec) -> Spec:
+        """Return sound of the same shape, unless an op says otherwise."""
+        self._check_kind(spec)
+        return expected(spec)
+
+
+@dataclass(frozen=True)
+class EachSample(AudioOp):
+    """An op that makes each sample of the output from that sample of the input alone."""
+
+    def box_before(self, box: Box, spec: Spec, params: Params) -> Box | None:  # noqa: ARG002 - part of the contract
+        """Return the box itself."""
+        return box
+
+    def boxes_before(self, boxes: Boxes, streams: Streams, sizes: Sizes) -> Boxes | None:  # noqa: ARG002
+        """Return the boxes themselves."""
+        return boxes
+
+    def sizes_made(self, sizes: Sizes) -> Sizes | None:
+        """Return the sizes themselves."""
+        return sizes
+
+    def apply(self, value: Signal, params: Params) -> Signal:
+        """Return a signal of the same place."""
+        return replace(value, array=self.changed(value.array, params))
+
+    def changed(self, array: Waveform, params: Params) -> Waveform:
+        """Return new samples for all samples given."""
+        raise NotImplementedError

@@ -1,0 +1,93 @@
+"""Sines, Bessel's I₀ and Fourier transforms from additions, multiplications and divisions alone.
+
+The C library's sine and every FFT library may round otherwise on another machine. Here each number comes from IEEE
+basic operations on arrays of float64, in an order that is written down, so that spectrograms and filters are the same
+bits everywhere. Real and imaginary parts are arrays of their own: NumPy multiplies complex numbers with fused
+multiply-adds where the processor has them.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Reals: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+Pair: TypeAlias = tuple[Reals, Reals]
+
+_PI = 3.141592653589793
+
+
+def sines(numerators: Any, denominator: int) -> Pair:
+    """Return cos and sin of 2π times fractions, whose angles are brought into the first eighth of a turn exactly."""
+    turn = np.asarray(numerators, np.int64) % denominator * 8
+    eighth, rest = turn // denominator, turn % denominator
+    # From the nearer end of the eighth: odd ones are run through backwards.
+    is_odd = eighth % 2 == 1
+    angle = np.where(is_odd, denominator - rest, rest) / (8.0 * denominator) * (2.0 * _PI)
+    square = angle * angle
+    cos, sin = np.ones_like(angle), np.ones_like(angle)
+    for k in range(20, 0, -2):  # up to π / 4: the 20th term is below 1e-20
+        cos = 1.0 - cos * square / (k * (k - 1))
+        sin = 1.0 - sin * square / (k * (k + 1))
+    sin = sin * angle
+    swap = (eighth + 1) // 2 % 2 == 1
+    cos, sin = np.where(swap, sin, cos), np.where(swap, cos, sin)
+    cos = np.where((eighth >= 2) & (eighth < 6), -cos, cos)
+    return cos, np.where(eighth >= 4, -sin, sin)
+
+
+def bessel_i0(x: Reals) -> Reals:
+    """Return the modified Bessel function of order 0, for |x| ≤ 20."""
+    quarter = x * x / 4.0
+    total = np.ones_like(quarter)
+    for k in range(60, 0, -1):
+        total = 1.0 + total * quarter / (k * k)
+    return total
+
+
+def fft(real: Reals) -> Pair:
+    """Return the discrete Fourier transform of real rows: real and imaginary parts, numbers 0 … n // 2."""
+    length = real.shape[-1]
+    re, im = _fft(real, None)
+    return re[..., : length // 2 + 1], im[..., : length // 2 + 1]
+
+
+def _fft(re: Reals, im: Reals | None) -> Pair:
+    """Transform rows by dividing their length by its smallest factor, again and again (Cooley and Tukey)."""
+    length = re.shape[-1]
+    if length == 1:
+        return re, np.zeros_like(re) if im is None else im
+    radix = _smallest_factor(length)
+    # Row r of each holds every radix-th number, from the r-th on.
+    parts_re = np.ascontiguousarray(np.moveaxis(re.reshape(*re.shape[:-1], length // radix, radix), -1, 0))
+    parts_im = (
+        None
+        if im is None
+        else np.ascontiguousarray(np.moveaxis(im.reshape(*re.shape[:-1], length // radix, radix), -1, 0))
+    )
+    re, im = _fft(parts_re, parts_im)
+    if radix == 2:
+        cos, sin = _turns(length, 1, length // 2)
+        odd_re, odd_im = re[1] * cos + im[1] * sin, im[1] * cos - re[1] * sin
+        return (
+            np.concatenate((re[0] + odd_re, re[0] - odd_re), axis=-1),
+            np.concatenate((im[0] + odd_im, im[0] - odd_im), axis=-1),
+        )
+    out_re, out_im = np.concatenate((re[0],) * radix, axis=-1), np.concatenate((im[0],) * radix, axis=-1)
+    for part in range(1, radix):
+        cos, sin = _turns(length, part, length)
+        part_re, part_im = np.concatenate((re[part],) * radix, axis=-1), np.concatenate((im[part],) * radix, axis=-1)
+        out_re += part_re * cos + part_im * sin
+        out_im += part_im * cos - part_re * sin
+    return out_re, out_im
+
+
+@lru_cache(maxsize=256)
+def _turns(length: int, step: int, count: int) -> Pair:
+    return sines(np.arange(count) * step, length)
+
+
+def _smallest_factor(length: int) -> int:
+    return next((factor for factor in range(2, int(length**0.5) + 1) if length % factor == 0), length)

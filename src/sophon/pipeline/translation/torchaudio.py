@@ -1,0 +1,54 @@
+"""torchaudio's transforms, known by class and attributes, that are ops to the last bit; all others run as they are.
+
+Spectrograms and resampling of torchaudio are not among them: their bits depend on the processor. For those there are
+ops of our own, which differ from torchaudio's by rounding (`ops.MelSpectrogram`, `ops.MFCC`) or by their filter
+(`ops.Resample`), and are the same everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sophon.errors import ConfigError
+from sophon.pipeline import ops
+from sophon.pipeline.code import is_altered
+from sophon.pipeline.op import Op
+from sophon.pipeline.spec import Kind, Spec
+
+_MODULE = "torchaudio.transforms"
+_AXES = 3  # channels, bands, frames
+
+
+def _volume(transform: Any, spec: Spec) -> Op | None:
+    is_plain = spec.kind is Kind.AUDIO and transform.gain_type == "amplitude"
+    return ops.Gain(float(transform.gain), clip=True) if is_plain else None
+
+
+def _mask(op: type[ops.TimeMask]) -> Callable[[Any, Spec], Op | None]:
+    def build(transform: Any, spec: Spec) -> Op | None:
+        if spec.kind is not Kind.TENSOR or len(spec.shape) != _AXES or transform.iid_masks:
+            return None
+        return op(int(transform.mask_param), p=float(transform.p))
+
+    return build
+
+
+_ROWS: dict[str, Callable[[Any, Spec], Op | None]] = {
+    "Vol": _volume,
+    "TimeMasking": _mask(ops.TimeMask),
+    "FrequencyMasking": _mask(ops.FrequencyMask),
+}
+
+
+def op_for(function: Any, spec: Spec) -> Op | None:
+    """Return the op that a transform is for a value of this spec, if it is torchaudio's own and there is one."""
+    cls = type(function)
+    build = _ROWS.get(cls.__name__)
+    is_its_own = cls.__module__ == _MODULE or cls.__module__.startswith(f"{_MODULE}.")
+    if build is None or not is_its_own or is_altered(function):
+        return None
+    try:
+        return build(function, spec)
+    except (AttributeError, TypeError, ValueError, ConfigError):
+        return None  # another release of torchaudio: it runs as it is

@@ -1,0 +1,139 @@
+"""A node tells a registry every second that it is there and what it holds.
+
+A registry that does not answer is no trouble for the node: trainers that are connected go on, and the next beat finds
+the registry again, or the one that was started in its place. Where the registry's address stands in a file, the file is
+read at every beat.
+
+Concurrency: a thread of its own, which alone uses the connection.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sophon.errors import ConfigError, Error, RetryableError
+from sophon.link.credentials import Credentials
+from sophon.link.membership import BEAT_S, Held, NodeRecord
+from sophon.link.registry import RegistryClient
+from sophon.process.wall_clock import date_s
+from sophon.server.journal import LOG
+from sophon.store import Store
+
+_SAID_S = 60.0  # between two lines in the log about the same trouble
+_JOIN_S = 5.0
+
+
+@dataclass(frozen=True)
+class Announcing:
+    """Whom to tell, and as whom.
+
+    Args:
+        registry: Address of the registry, or ``@`` and the path of a file with it.
+        advertise: Host, or host and port, that trainers reach this node by; "" for where it listens.
+        credentials: What to show to the registry; by default what the environment holds.
+        role: "storage" or "relay".
+    """
+
+    registry: str
+    advertise: str = ""
+    credentials: Credentials | None = None
+    role: str = "storage"
+
+    def __post_init__(self) -> None:
+        if not self.registry.startswith("@"):
+            RegistryClient(self.registry, self.credentials)  # raises if it is no such address
+
+    def url(self, scheme: str, host: str, port: int) -> str:
+        """Return the address to announce.
+
+        Raises:
+            ConfigError: The node listens on all addresses, and was not told which one to announce.
+        """
+        if not self.advertise:
+            if host in ("0.0.0.0", "::", ""):
+                raise ConfigError(
+                    f"--registry: {host} is every address of this host; say which to announce: --advertise"
+                )
+            host = f"[{host}]" if ":" in host else host
+            return f"{scheme}://{host}:{port}"
+        has_port = self.advertise.rpartition(":")[2].isdigit() and not self.advertise.endswith("]")
+        return f"{scheme}://{self.advertise}" if has_port else f"{scheme}://{self.advertise}:{port}"
+
+
+def held_by(stores: Mapping[str, Store]) -> dict[str, Held]:
+    """Return what a node holds, as it is announced."""
+    return {
+        name: Held(store.manifest.fingerprint, len(store), store.part, store.whole) for name, store in stores.items()
+    }
+
+
+class Announcer:
+    """Announces a node until it is closed.
+
+    Args:
+        announcing: Whom to tell.
+        record: What to tell.
+    """
+
+    def __init__(self, announcing: Announcing, record: NodeRecord) -> None:
+        self._announcing = announcing
+        self._record = record
+        self._client: RegistryClient | None = None
+        self._ended = threading.Event()
+        self._beat = threading.Event()
+        self._said: tuple[str, float] = ("", 0.0)
+        self._thread = threading.Thread(target=self._run, name="sophon-announce", daemon=True)
+        self._thread.start()
+
+    def leave(self) -> None:
+        """Tell the registry that the node is about to stop: nobody new is sent to it."""
+        self._record = replace(self._record, is_leaving=True)
+        self._beat.set()
+
+    def close(self) -> None:
+        """Tell the registry that the node has stopped, and end."""
+        self._ended.set()
+        self._beat.set()
+        self._thread.join(_JOIN_S)
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            self._tell("announce")
+            self._beat.wait(BEAT_S)
+            self._beat.clear()
+        self._tell("leave")
+        if self._client is not None:
+            self._client.close()
+
+    def _tell(self, action: str) -> None:
+        try:
+            self._registry().action(action, self._record.to_json())
+            self._said = ("", 0.0)
+        except (Error, OSError) as error:
+            text = f"the registry does not know this node: {error}"
+            before, at_s = self._said
+            if text != before or date_s() - at_s > _SAID_S:
+                self._said = (text, date_s())
+                LOG.warning("%s", text, extra={"event": "registry"})
+            if isinstance(error, RetryableError) and self._announcing.registry.startswith("@"):
+                self._client = None
+
+    def _registry(self) -> RegistryClient:
+        told = self._announcing.registry
+        address = told
+        if told.startswith("@"):
+            address = Path(told[1:]).read_text().strip()
+        if self._client is None or self._client.address != address:
+            if self._client is not None:
+                self._client.close()
+            self._client = RegistryClient(address, self._announcing.credentials, keeps=True)
+        return self._client
+
+
+def node_name(pid: int) -> str:
+    """Return a name for a process that no other has: its host, number and start."""
+    return f"{socket.gethostname()}-{pid}-{int(date_s() * 1000):x}"

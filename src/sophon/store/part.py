@@ -1,0 +1,86 @@
+"""A part of a data set: every so-many-th of its samples, in the order of their ids.
+
+Sample number i of all ids, sorted, is in part 1 + i mod n of n. So parts have the same number of samples within one,
+and in any order of an epoch, also one that is not shuffled, all nodes have work at the same time. The division depends
+on the ids alone: nodes that list the same files divide them in the same way, and each tells trainers the fingerprint of
+the whole, so that a node with other files is noticed.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sophon.errors import ConfigError
+from sophon.store.pages.columns import whole
+from sophon.store.store import Store
+
+MOST_PARTS = 4096  # of one data set; a loader tells 65,535 combinations of holders apart
+_TEXT = re.compile(r"(\d{1,6}|ordinal)/(\d{1,6})")
+_ORDINAL = re.compile(r"-(\d{1,6})$")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of several, such as 3/8.
+
+    Args:
+        number: Which one, from 1.
+        of: How many there are.
+    """
+
+    number: int
+    of: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.of <= MOST_PARTS or not 1 <= self.number <= self.of:
+            raise ConfigError(
+                f"part {self.number}/{self.of}: expected a number from 1, and at most {MOST_PARTS:,} parts, such as 3/8"
+            )
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    @classmethod
+    def parse(cls, text: str) -> Part:
+        """Return the part that a text such as ``3/8`` names.
+
+        ``ordinal/8`` takes the number at the end of this host's name, which counts from 0, as the pods of a Kubernetes
+        StatefulSet are named.
+
+        Raises:
+            ConfigError: The text is no part.
+        """
+        found = _TEXT.fullmatch(text.strip())
+        if found is None:
+            raise ConfigError(f"part {text[:40]!r}: expected a number and how many there are, such as 3/8")
+        if found[1] != "ordinal":
+            return cls(int(found[1]), int(found[2]))
+        host = socket.gethostname()
+        ordinal = _ORDINAL.search(host)
+        if ordinal is None:
+            raise ConfigError(f"part {text}: the name of this host, {host!r}, does not end in a number, such as node-2")
+        return cls(int(ordinal[1]) + 1, int(found[2]))
+
+
+def part_of(store: Store, part: Part) -> Store:
+    """Return a store of one part of a data set, which knows what it is a part of.
+
+    Raises:
+        ConfigError: There are fewer samples than parts.
+    """
+    if len(store) < part.of:
+        raise ConfigError(f"part {part}: {store.path} has {len(store):,} samples, fewer than that many parts")
+    ids = whole(store.manifest.ids).cast(pa.large_binary())
+    rank = np.empty(len(store), np.int64)
+    rank[pc.sort_indices(ids).to_numpy()] = np.arange(len(store))
+    mine = np.flatnonzero(rank % part.of == part.number - 1)
+    held = store.holding(store.manifest.select(mine))
+    held.part, held.whole = str(part), store.manifest.fingerprint
+    held.index_at = store.index_at
+    return held

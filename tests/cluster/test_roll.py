@@ -1,0 +1,100 @@
+"""Which nodes there are, in virtual time."""
+
+import pytest
+
+from sophon.cluster.roll import MOST_NODES, Roll, known_from
+from sophon.errors import ConfigError, RetryableError
+from sophon.link.membership import LEASE_S, Held, NodeRecord
+
+
+def record(name, fingerprint, part="", whole="", dataset="train", **more):
+    held = {dataset: Held(fingerprint, 10, part, whole)}
+    return NodeRecord(name, f"grpc://{name}:7077", "storage", 1.0, "1", held, **more)
+
+
+def told(roll, now_s, dataset="train"):
+    return {one.held.name: one.urls for one in roll.parts(dataset, now_s)}
+
+
+def test_copies_are_one_part_with_several_holders():
+    roll = Roll(0.0)
+    for name in ("a", "b"):
+        roll.announce(record(name, "f1"), 1.0)
+    assert told(roll, 5.0) == {"f1": ("grpc://a:7077", "grpc://b:7077")}
+
+
+def test_nobody_is_told_of_a_data_set_before_all_nodes_had_time_to_announce_themselves():
+    roll = Roll(0.0)
+    roll.announce(record("a", "f1"), 0.1)
+    with pytest.raises(RetryableError, match="just started"):
+        roll.parts("train", 0.2)
+    assert told(roll, 5.0)
+
+
+def test_a_silent_node_is_named_only_where_nobody_else_holds_its_part():
+    roll = Roll(0.0)
+    roll.announce(record("a", "f1"), 0.0)
+    roll.announce(record("b", "f1"), LEASE_S)
+    roll.announce(record("c", "f2"), 0.0)
+    assert told(roll, LEASE_S + 1) == {"f1": ("grpc://b:7077",), "f2": ("grpc://c:7077",)}
+
+
+def test_a_part_that_was_known_and_has_no_holder_is_named_as_missing_and_never_left_out():
+    roll = Roll(0.0)
+    roll.announce(record("a", "f1"), 0.0)
+    roll.announce(record("b", "f2"), 0.0)
+    roll.leave("b")
+    assert told(roll, 4.0) == {"f1": ("grpc://a:7077",), "f2": ()}
+    again = Roll(0.0, known_from(roll.known()))  # a registry that was started anew knows it too
+    again.announce(record("a", "f1"), 1.0)
+    assert told(again, 4.0) == {"f1": ("grpc://a:7077",), "f2": ()}
+    assert again.forget("train") == 1
+    assert told(again, 4.0) == {"f1": ("grpc://a:7077",)}
+
+
+def test_parts_with_numbers_that_nobody_announced_are_missing():
+    roll = Roll(0.0)
+    roll.announce(record("a", "f1", "1/3", "w"), 0.0)
+    roll.announce(record("c", "f3", "3/3", "w"), 0.0)
+    assert told(roll, 4.0) == {"1/3": ("grpc://a:7077",), "2/3": (), "3/3": ("grpc://c:7077",)}
+
+
+def test_nodes_that_list_different_files_or_divide_them_differently_are_refused():
+    roll = Roll(0.0)
+    roll.announce(record("a", "f1", "1/2", "w"), 0.0)
+    with pytest.raises(ConfigError, match="different files"):
+        roll.announce(record("b", "f2", "2/2", "other"), 1.0)
+    with pytest.raises(ConfigError, match="divided in one way"):
+        roll.announce(record("b", "f2", "2/3", "w"), 1.0)
+
+
+def test_a_node_that_is_started_again_with_other_files_holds_those_and_no_others():
+    roll = Roll(0.0)
+    roll.announce(record("a", "f1"), 0.0)
+    again = NodeRecord("a2", "grpc://a:7077", datasets={"train": Held("f9", 11)})
+    roll.announce(again, 1.0)
+    assert told(roll, 4.0) == {"f9": ("grpc://a:7077",)}
+
+
+def test_who_is_leaving_is_not_named_while_others_hold_the_same():
+    roll = Roll(0.0)
+    roll.announce(record("a", "f1"), 0.0)
+    roll.announce(record("b", "f1", is_leaving=True), 0.0)
+    assert told(roll, 4.0) == {"f1": ("grpc://a:7077",)}
+
+
+def test_relays_are_listed_beside_the_parts_and_hold_nothing():
+    roll = Roll(0.0)
+    roll.announce(record("a", "f1"), 3.0)
+    roll.announce(NodeRecord("r", "grpc://r:7078", "relay", 4.0, "1", {"train": Held()}), 3.0)
+    assert told(roll, 4.0) == {"f1": ("grpc://a:7077",)}
+    assert [one.url for one in roll.relays("train", 4.0)] == ["grpc://r:7078"]
+    assert roll.relays("train", 4.0 + 2 * LEASE_S) == []
+
+
+def test_the_number_of_nodes_is_bounded():
+    roll = Roll(0.0)
+    for number in range(MOST_NODES):
+        roll.announce(record(f"n{number}", "f1"), 0.0)
+    with pytest.raises(ConfigError, match="nodes already"):
+        roll.announce(record("one-more", "f1"), 0.0)
