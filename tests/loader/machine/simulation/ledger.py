@@ -314,7 +314,7 @@ class Ledger:
         self._lane_of = self._lanes()
         for position in self.owers:
             was, wait = waits[before.at(position)], self.waits[parts.at(position)]
-            is_anew = not set(parts.holders[parts.at(position)]) <= set(before.holders[before.at(position)])
+            is_anew = not set(parts.everybody(parts.at(position))) <= set(before.everybody(before.at(position)))
             since_s = now_s if is_anew and was.since_s is not None else was.since_s
             known_s = [at_s for at_s in (since_s, wait.since_s) if at_s is not None]
             wait.since_s = min(known_s) if known_s else None

@@ -375,11 +375,11 @@ class World:
 
     def _redivide(self, trainers: list[Trainer]) -> None:
         """Have other nodes hold the samples from now on, while all ranks are at work."""
-        self.holders, self.part_of = self._divide(self.config.nodes, self.config.has_fallback)
+        self.holders, self.part_of = self._divide(self.storage, self.config.has_fallback)
         self.tell(0, "divided", self.holders)
         for trainer in trainers:
             its = self._passes[trainer.name]
-            trainer.divide(Parts(self.holders, self.part_of[its.row[its.left]]))
+            trainer.divide(self.parts_of(its.row[its.left]))
 
     def moved(self, trainer: Trainer, positions: list[int]) -> None:
         """A trainer has handed out a batch: the loader's own reckoning of its place."""
