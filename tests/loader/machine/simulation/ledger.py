@@ -323,6 +323,8 @@ class Ledger:
             if tries > wait.tries:
                 wait.tries, wait.failure = tries, was.failure
         for request in self.requests.values():
+            if now_s - request.heard_s >= request.silent_s - _EPS_S:
+                continue  # who is lost already stays lost
             others = any(len(self._sources_of(position)) > 1 for position in request.owes)
             request.silent_s = self._silent_s if others else math.inf
         self.balance()
