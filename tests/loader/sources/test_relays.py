@@ -20,6 +20,8 @@ from tests.support.settings import grouped
 
 COUNT, BATCH, SEED = 40, 4, 5
 SETTINGS = {"batch_size": BATCH, "shuffle": True, "seed": SEED, "num_workers": 2, "profile": False}
+QUICK = ("--isolation", "thread")  # a child takes long to start on a busy machine
+pytestmark = pytest.mark.filterwarnings("ignore::sophon.loader.sources.away.AwayWarning")
 FIXED = SETTINGS | {"policy": "none"}  # nobody plans: the test says which way samples go
 
 
@@ -36,7 +38,7 @@ def expected(images):
 
 @pytest.fixture(scope="module")
 def node(images):
-    with serve(images) as server:
+    with serve(images, options=QUICK) as server:
         yield server
 
 
@@ -68,7 +70,7 @@ def some_routes(count, seed=0):
 
 
 def test_a_relay_says_what_it_is_and_what_its_node_is(node, relay):
-    told, behind = (open_address(url).open(RECIPE) for url in (relay.url, node.url))
+    told, behind = (sophon.RemoteDataset(url, RECIPE).opened for url in (relay.url, node.url))
     assert told.is_relay
     assert not behind.is_relay
     assert (told.fingerprint, told.samples, told.classes) == (behind.fingerprint, behind.samples, behind.classes)
@@ -111,7 +113,7 @@ def test_samples_by_index_come_through_relays_too(node, relay, images):
 
 
 def test_a_relay_that_is_killed_in_mid_epoch_changes_nothing(node, expected):
-    with LocalRelay(node.url) as first, LocalRelay(node.url) as second:
+    with LocalRelay(node.url, options=QUICK) as first, LocalRelay(node.url, options=QUICK) as second:
         loader = sophon.DataLoader([node.url, first.url, second.url], RECIPE, **grouped(**FIXED))
         through(loader, [Route.parse("0:raw/2:raw"), Route.parse("0:raw/2:webp"), Route.parse("0:raw/5:raw")])
 
@@ -131,7 +133,7 @@ def test_a_relay_that_is_killed_in_mid_epoch_changes_nothing(node, expected):
 
 
 def test_a_relay_whose_node_dies_says_so_and_is_not_blamed(images):
-    with serve(images) as node, LocalRelay(node.url) as relay:
+    with serve(images, options=QUICK) as node, LocalRelay(node.url, options=QUICK) as relay:
         loader = sophon.DataLoader(relay.url, RECIPE, **grouped(**SETTINGS | {"deadline_s": 15.0}))
         node.kill()
         with pytest.raises(TransportError, match=r"this relay is well, but its node is not.*127\.0\.0\.1"):
@@ -139,7 +141,11 @@ def test_a_relay_whose_node_dies_says_so_and_is_not_blamed(images):
 
 
 def test_a_relay_asks_another_copy_when_its_node_dies(images, expected):
-    with serve(images) as node, serve(images) as copy, LocalRelay(node.url, copy.url) as relay:
+    with (
+        serve(images, options=QUICK) as node,
+        serve(images, options=QUICK) as copy,
+        LocalRelay(node.url, copy.url, options=QUICK) as relay,
+    ):
         loader = sophon.DataLoader(relay.url, RECIPE, **grouped(**SETTINGS | {"policy": "2:raw"}))
         found = [digest(loader)]
         node.kill()
@@ -158,11 +164,11 @@ TOKEN, OTHER = "right-" + "a" * 20, "wrong-" + "b" * 20
 
 
 def test_a_relay_shows_the_trainers_right_and_has_none_itself(images, tmp_path, monkeypatch):
-    options = ("--token-file", str(tmp_path / "tokens"))
+    options = ("--token-file", str(tmp_path / "tokens"), *QUICK)
     (tmp_path / "tokens").write_text(f"{TOKEN} data\n")
     with serve(images, options=options) as node:
         monkeypatch.setenv("SOPHON_TOKEN", TOKEN)  # of whoever starts the relay: not for those who ask it
-        relay = LocalRelay(node.url)
+        relay = LocalRelay(node.url, options=QUICK)
         with relay:
             monkeypatch.delenv("SOPHON_TOKEN")
             with pytest.raises(AccessError, match="needs a token"):
@@ -177,7 +183,7 @@ def test_a_relay_shows_the_trainers_right_and_has_none_itself(images, tmp_path, 
 
 
 def test_a_relay_before_an_open_node_does_not_listen_to_everybody(node):
-    with pytest.raises(TransportError, match="anybody there could read"):
+    with pytest.raises(TransportError, match="any(body|one) there could read"):
         LocalRelay(node.url, options=("--host", "0.0.0.0")).start()
 
 
