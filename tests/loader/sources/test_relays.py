@@ -183,7 +183,7 @@ def test_a_relay_shows_the_trainers_right_and_has_none_itself(images, tmp_path, 
 
 
 def test_a_relay_before_an_open_node_does_not_listen_to_everybody(node):
-    with pytest.raises(TransportError, match="any(body|one) there could read"):
+    with pytest.raises(TransportError, match=r"any(body|one) there could read"):
         LocalRelay(node.url, options=("--host", "0.0.0.0")).start()
 
 
