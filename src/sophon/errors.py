@@ -14,6 +14,7 @@
     └── TransportError         trouble between trainer and storage
         ├── UnavailableError   no storage node answered within the deadline; also a ConnectionError
         ├── RetryableError     one request failed, and may succeed later or elsewhere; loaders try again by themselves
+        │   └── UpstreamError  a relay is well, but its node is not, or cannot be reached from there
         ├── AccessError        a token, certificate or right that is missing or wrong
         └── ProtocolError      the other side sent something it must never send
             └── PayloadError   a payload that its codec cannot decode
@@ -126,6 +127,10 @@ class RetryableError(TransportError):
 
     Loaders try again by themselves, and raise `UnavailableError` when they give up.
     """
+
+
+class UpstreamError(RetryableError):
+    """A relay answers, but the node behind it does not, or not as it must: others may reach it."""
 
 
 class AccessError(TransportError):

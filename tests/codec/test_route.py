@@ -3,8 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sophon.codec.cut import RAW, Cut
-from sophon.codec.route import UNTOUCHED, Route
+from sophon.codec.route import UNTOUCHED, Route, legal_routes, pass_on
 from sophon.errors import ConfigError
+from sophon.pipeline import Key, Pipeline, ops
 
 CODECS = st.sampled_from(["raw", "window", "webp", "zstd", "jpeg:95", "not-made-yet"])
 CUTS = st.builds(Cut, st.integers(0, 99), CODECS)
@@ -50,3 +51,24 @@ def test_a_relay_makes_the_second_cut():
 def test_what_is_no_route_is_refused(text):
     with pytest.raises(ConfigError, match="is not a route"):
         Route.parse(text)
+
+
+RECIPE = Pipeline([ops.Decode(), ops.RandomResizedCrop(16), ops.RandomHorizontalFlip(), ops.ToTensor()])
+
+
+def test_a_window_is_followed_by_what_comes_after_the_crop_and_by_nothing_else():
+    after = {
+        str(route.arrival) for route in legal_routes(RECIPE, ("raw", "window")) if str(route.cuts[0]) == "0:window"
+    }
+    assert after == {"0:window", "2:raw", "3:raw", "4:raw"}
+
+
+def test_a_relay_refuses_a_route_that_would_need_the_file():
+    with pytest.raises(ConfigError, match="needs the file: 0:raw/1:raw"):
+        pass_on(RECIPE, b"", Key(0, 0, 0), Route.parse("0:window/1:raw"))
+
+
+def test_fields_that_belong_together_are_relayed_from_their_files():
+    joint = Pipeline(RECIPE.ops, (("mask", "mask"),))
+    firsts = {route.cuts[0] for route in legal_routes(joint, ("raw",)) if len(set(route.cuts)) > 1}
+    assert firsts == {Cut(0, "raw")}

@@ -338,3 +338,41 @@ def test_offsets_may_have_a_piece_of_something_behind_them():
     odd = pa.Array.from_buffers(pa.binary(), 2, [None, offsets, column.buffers()[2]])
     replies = [Reply(0, payload=b"ab"), Reply(1, payload=b"c")]
     assert list(replies_of(_replaced(batch, "payload", odd), _asking_for(replies))) == replies
+
+
+# --- routes through relays --------------------------------------------------------------------------------------------
+
+ROUTED = replace(REQUEST, firsts=(Cut(0), Cut(0, "window"), Cut(0)), columns=(), node_versions="v")
+
+
+def test_a_request_to_a_relay_names_routes():
+    assert Request.from_bytes(ROUTED.to_bytes()) == ROUTED
+    assert json.loads(ROUTED.to_bytes())["cuts"] == ["0:raw/0:raw", "0:window/2:webp"]
+
+
+@pytest.mark.parametrize("route", ["2:webp/0:raw", "0:raw/1:raw/2:raw", "0:raw/", "0:raw/2:nothing"])
+def test_what_is_no_route_is_refused(route):
+    message = json.loads(ROUTED.to_bytes()) | {"cuts": ["0:raw/0:raw", route]}
+    with pytest.raises(ProtocolError):
+        Request.from_bytes(json.dumps(message).encode())
+
+
+@pytest.mark.parametrize(
+    ("first", "cut"), [("0:window", "2:webp"), ("0:raw", "2:webp"), ("0:window", "0:window"), ("0:raw", "0:raw")]
+)
+def test_a_relay_may_do_less_and_says_which_route_was_made(first, cut):
+    made = Reply(1, Cut.parse(cut), b"payload", 4, 0.25, first=Cut.parse(first), relay_s=0.5, first_bytes=99)
+    (reply,) = replies_of(batch_of([made], schema=ROUTED.schema), ROUTED)
+    assert (reply.first, reply.cut, reply.relay_s, reply.first_bytes) == (made.first, made.cut, 0.5, 99)
+
+
+@pytest.mark.parametrize(("first", "cut"), [("0:raw", "0:window"), ("2:webp", "2:webp"), ("0:window", "0:raw")])
+def test_a_relay_that_makes_another_route_is_refused(first, cut):
+    made = Reply(1, Cut.parse(cut), b"", first=Cut.parse(first))
+    with pytest.raises(ProtocolError, match="asked for 2:webp or less"):
+        list(replies_of(batch_of([made], schema=ROUTED.schema), ROUTED))
+
+
+def test_who_asks_a_node_is_answered_by_a_node():
+    with pytest.raises(ProtocolError, match="expected replies with columns"):
+        list(replies_of(batch_of([Reply(0)]), ROUTED))

@@ -48,6 +48,7 @@ class Commands(click.Group):
         "registry": "sophon.cli.cluster.registry:registry",
         "report": "sophon.cli.report:report",
         "serve": "sophon.cli.serve:serve",
+        "relay": "sophon.cli.relay:relay",
         "synth": "sophon.cli.synth:synth",
     }
 

@@ -3,16 +3,26 @@
 Between two places, storage node and trainer, there is one cut, and the route is written as that cut: ``2:webp``. With a
 relay between them there are two: ``0:window/2:raw`` sends a window to the relay, which runs the ops up to the second
 cut and sends the result on uncompressed.
+
+A window is enough for whatever comes after the crop, and for nothing else: a relay that was sent one can restore
+neither the file nor the whole picture. A sample whose fields belong together (`sophon.codec.targets`) is relayed from
+its file, since what a node makes of it is taken apart only at the trainer.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from sophon.codec.cut import RAW, Cut, is_exact
+from sophon.codec import views
+from sophon.codec.codec import Payload
+from sophon.codec.cut import RAW, Cut, check_cut, finish_payload, is_exact, legal_cuts, looks_ahead, make_payload
+from sophon.codec.table import CODECS
 from sophon.errors import ConfigError
+from sophon.pipeline import Key, Pipeline, Trace
+from sophon.pipeline.region import can_crop_early
 
 _CUT = re.compile(r"(\d{1,4}):([A-Za-z0-9_.:+-]{1,32})")
 _MOST_CUTS = 2
@@ -81,3 +91,57 @@ class Route:
 
 
 UNTOUCHED = Route((RAW,))
+
+
+def can_follow(pipeline: Pipeline, first: Cut, cut: Cut) -> bool:
+    """Return whether a relay can make the second of two legal cuts from what crosses the link at the first."""
+    if first == cut:
+        return True
+    if pipeline.fields and first != RAW:
+        return False
+    if looks_ahead(first):
+        return can_crop_early(pipeline, cut.k)
+    return first.k <= cut.k if not looks_ahead(cut) else first.k == 0
+
+
+def legal_routes(
+    pipeline: Pipeline, codecs: Iterable[str] = tuple(CODECS), *, allow_lossy: bool = False
+) -> list[Route]:
+    """Return every route through one relay that a pipeline can take.
+
+    Args:
+        pipeline: What is to be divided.
+        codecs: Which codecs to consider, by name.
+        allow_lossy: Also consider codecs that change the value.
+    """
+    cuts = legal_cuts(pipeline, codecs, allow_lossy=allow_lossy)
+    return [Route((first, cut)) for first in cuts for cut in cuts if can_follow(pipeline, first, cut)]
+
+
+def pass_on(pipeline: Pipeline, payload: Payload, key: Key, route: Route, trace: Trace | None = None) -> bytes:
+    """Do a relay's part: decode what came at the first cut, run the ops up to the second, and encode the result.
+
+    Args:
+        pipeline: What is divided.
+        payload: What came.
+        key: What random ops depend on.
+        route: Both cuts.
+        trace: Told of every op that runs.
+
+    Raises:
+        ConfigError: The route is not one of `legal_routes`.
+    """
+    first, cut = route.cuts[0], route.arrival
+    source, codec = check_cut(pipeline, first), check_cut(pipeline, cut)
+    if not can_follow(pipeline, first, cut):
+        raise ConfigError(f"a relay that is sent {first} cannot make {cut} of it; it needs the file: {RAW}/{cut}")
+    if first == cut:
+        return bytes(payload)
+    if first.k == 0 and not looks_ahead(first):
+        file = views.decode(source, payload, pipeline.specs[0])
+        assert isinstance(file, bytes | memoryview)
+        return make_payload(pipeline, bytes(file), key, cut, trace)
+    made = views.encode(codec, finish_payload(pipeline, payload, key, first, cut.k, trace=trace))
+    if trace is not None:
+        trace.coded()
+    return made

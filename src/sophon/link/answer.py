@@ -11,7 +11,7 @@ from typing import Any
 
 from sophon.codec.table import CODECS
 from sophon.errors import ArtifactError, ConfigError, ProtocolError, printable
-from sophon.link.transport import Opened
+from sophon.link.transport import Behind, Opened
 from sophon.link.wire import MAX_SAMPLES, parse_json
 from sophon.store.fields import Field, fields_from_json
 
@@ -52,7 +52,6 @@ def opened_from(message: dict[str, Any], address: str, trusted: bool = False) ->
     """
     read = _Reader(message, address)
     remedy = "" if trusted else ", or more from your own node with Credentials(trusted=True)"
-    codecs = read.texts("codecs", _MOST_NAMES)
     return Opened(
         name=read.name("dataset"),
         samples=read.integer("samples", 0, MOST_TRUSTED if trusted else MOST_SAMPLES, remedy=remedy),
@@ -66,14 +65,30 @@ def opened_from(message: dict[str, Any], address: str, trusted: bool = False) ->
         reason=printable(read.text("reason", default="")),
         max_samples=min(max(1, read.integer("max_samples", 0, 1 << 62, default=MAX_SAMPLES)), MAX_SAMPLES),
         cores=read.number("cores", 0.0, _MOST_CORES),
-        # A node of a later release may have codecs that are unknown here; they are never requested.
-        codecs=tuple(name for name in codecs if name.partition(":")[0] in _FAMILIES),
+        codecs=read.codecs("codecs"),
         fields=read.fields("fields"),
         columns_digest=read.text("columns_digest", default=""),
         state=read.text("state", default=""),
         time_s=read.number("time_s", 0.0, _MOST_TIME, default=0.0),
         part=read.text("part", default=""),
         whole=read.text("whole", default=""),
+        behind=_behind(message.get("relay"), address),
+    )
+
+
+def _behind(message: object, address: str) -> Behind | None:
+    """Return what a relay says of its node; None if the answer is a node's."""
+    if message is None:
+        return None
+    if not isinstance(message, dict):
+        raise ProtocolError(f"{address} gave a wrong answer: relay: expected what its node says, got {message!r:.60}")
+    read = _Reader(message, f"the node behind {address}")
+    return Behind(
+        max_cut=read.integer("max_cut", 0, _MOST_OPS, default=0),
+        digests=read.texts("digests", _MOST_OPS, default=()),
+        versions=read.versions("versions"),
+        cores=read.number("cores", 0.0, _MOST_CORES),
+        codecs=read.codecs("codecs"),
     )
 
 
@@ -135,6 +150,10 @@ class _Reader:
         if not all(isinstance(value, str) and len(value) <= _MOST_TEXT for value in values):
             raise self._wrong(name, values, f"texts of at most {_MOST_TEXT:,} characters")
         return tuple(values)
+
+    def codecs(self, name: str) -> tuple[str, ...]:
+        # A node of a later release may have codecs that nobody here knows; nothing is asked for in those.
+        return tuple(text for text in self.texts(name, _MOST_NAMES) if text.partition(":")[0] in _FAMILIES)
 
     def fields(self, name: str) -> tuple[Field, ...]:
         try:

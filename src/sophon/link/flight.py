@@ -38,7 +38,6 @@ from sophon.link.wire import (
     OLDEST_PROTOCOL,
     PROTOCOL,
     PROTOCOLS,
-    REPLY_SCHEMA,
     Reply,
     Request,
     StreamClock,
@@ -120,9 +119,14 @@ class FlightTransport(Transport):
 
     def open(self, pipeline: Pipeline) -> Opened:
         """Ask the node what the data set is and what the node can do with the pipeline."""
+        message = self.describe(pipeline.prefix(pipeline.reach).to_spec() if pipeline.max_cut else None)
+        opened = opened_from(message, self.address, self._credentials.trusted)
+        return replace(opened, protocol=self._protocol)
+
+    def describe(self, spec: dict[str, Any] | None) -> dict[str, Any]:
+        """Return what the node says of the data set, and of a pipeline's spec, as it says it."""
         from pyarrow import flight
 
-        spec = pipeline.prefix(pipeline.reach).to_spec() if pipeline.max_cut else None
         body = _json({"dataset": self.dataset, "pipeline": spec, "protocols": PROTOCOLS})
         options = self.call_options(self._timeout_s)
         with self._connection() as client, typed_errors(self.address):
@@ -138,8 +142,7 @@ class FlightTransport(Transport):
                 f"{self.address} runs an earlier release, whose replies cannot be checked before they are unpacked; "
                 "upgrade it, or declare it your own node with Credentials(trusted=True)"
             )
-        opened = opened_from(message, self.address, self._credentials.trusted)
-        return replace(opened, protocol=self._protocol)
+        return message
 
     def file_sizes(self, samples: int, fields: tuple[str, ...] = ()) -> NDArray[np.int64]:
         """Ask the node for the size of every file; a node of an earlier release refuses."""
@@ -152,15 +155,16 @@ class FlightTransport(Transport):
 
     def listing(self, opened: Opened) -> Listing:
         """Ask the node which samples it has, piece by piece; a node of an earlier release refuses."""
+        return received(lambda start: self.piece(opened.fingerprint, start), opened.samples, opened.fingerprint)
+
+    def piece(self, fingerprint: str, start: int) -> list[bytes]:
+        """Ask the node for one piece of its listing."""
         from pyarrow import flight
 
-        def ask(start: int) -> list[bytes]:
-            body = _json({"dataset": self.dataset, "fingerprint": opened.fingerprint, "start": start})
+        body = _json({"dataset": self.dataset, "fingerprint": fingerprint, "start": start})
+        with self._connection() as client, typed_errors(self.address):
             answer = client.do_action(flight.Action("listing", body), self.call_options(self._timeout_s))
             return [part.body.to_pybytes() for part in islice(answer, _MOST_PARTS)]
-
-        with self._connection() as client, typed_errors(self.address):
-            return received(ask, opened.samples, opened.fingerprint)
 
     def fetch(self, request: Request, timeout_s: float) -> Fetch:
         """Send a request; replies come as the node finishes them."""
@@ -323,7 +327,7 @@ class _FlightFetch(Fetch):
             if note is not None and (not is_closed or is_clock(note)):
                 self.clock = StreamClock.from_bytes(note.to_pybytes())
             elif note is not None:
-                batch = opened_batch(note, REPLY_SCHEMA)
+                batch = opened_batch(note, self._request.schema)
             if batch is not None:
                 yield from replies_of(batch, self._request)  # possibly none: the node only reports that it is working
             self.waiting_since_s = time.monotonic()

@@ -19,6 +19,25 @@ from sophon.store.fields import Field
 
 
 @dataclass(frozen=True)
+class Behind:
+    """What a relay says of the node behind it.
+
+    Args:
+        max_cut: Number of ops, from the first, that can run there.
+        digests: Digests of what each of these ops makes of the built-in picture there.
+        versions: Versions of the software there.
+        cores: Number of cores that may work on ops there.
+        codecs: Names of the codecs that work there.
+    """
+
+    max_cut: int = 0
+    digests: tuple[str, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
+    cores: float = 0.0
+    codecs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Opened:
     """What is known about a data set once it has been opened.
 
@@ -46,6 +65,7 @@ class Opened:
         time_s: What the clock showed there when it answered, in seconds since 1970; 0 if it is not known.
         part: Which part of a larger data set this is, such as 3/8; "" if it is not known to be one.
         whole: Fingerprint of that larger data set.
+        behind: What stands behind a relay; None for a node.
     """
 
     name: str
@@ -70,6 +90,12 @@ class Opened:
     time_s: float = 0.0
     part: str = ""
     whole: str = ""
+    behind: Behind | None = None
+
+    @property
+    def is_relay(self) -> bool:
+        """Whether it holds nothing itself and passes samples on."""
+        return self.behind is not None
 
 
 class Fetch(ABC):

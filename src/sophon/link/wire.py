@@ -21,6 +21,12 @@ version and the one before. Version 2 brought `fields` and `closed`, which says 
 If a node holds a part of a data set, a sample is a pair ``[17, 1003]``: its index on that node, and its index in the
 whole data set, on which random ops depend. A node of a release without pairs rejects them.
 
+A relay announces at opening that it is one (``relay`` in its answer). A request to it names routes instead of cuts:
+``"cuts": ["0:window/2:raw"]``, what its node is asked for and what the relay makes of it. Its replies then have three
+more columns: ``first``, the cut that the node actually made, ``relay_s``, the CPU seconds that the relay spent, and
+``first_bytes``, the bytes that came from the node; ``cut`` is that of the arrival, which may also be the first one, if
+the relay did nothing. ``node_versions`` are to the node what ``versions`` are to the relay.
+
 Reply columns: ``position`` in the request, ``cut`` actually made, ``payload``, ``label`` (null if the data set has
 none), ``cpu_s`` spent on ops and codec near storage, ``error`` (null, or JSON with type, message and traceback),
 ``columns`` (null, or JSON of the requested columns), ``reason`` for a smaller cut than requested (null if there is
@@ -53,6 +59,7 @@ from sophon import errors
 from sophon.bundle import MOST_PARTS
 from sophon.codec.codec import Payload
 from sophon.codec.cut import RAW, Cut
+from sophon.codec.route import Route
 from sophon.errors import ConfigError, Error, ProtocolError
 from sophon.link.closed import Room
 from sophon.link.telling import told_text, told_traceback
@@ -75,6 +82,8 @@ _MAX_TRACEBACK = 8000  # characters of a traceback that are sent: its end matter
 
 _NEVER_NULL = ("position", "cut", "payload", "cpu_s", "op_s", "raw_bytes", "height", "width")
 
+_OF_RELAYS = ("first", "relay_s", "first_bytes")
+
 REPLY_SCHEMA = pa.schema(
     [
         ("position", pa.int32()),
@@ -94,6 +103,11 @@ REPLY_SCHEMA = pa.schema(
 _POSITION, _PAYLOAD, _LABEL = (REPLY_SCHEMA.names.index(name) for name in ("position", "payload", "label"))
 _BARE = [number for number in range(len(REPLY_SCHEMA)) if number not in (_POSITION, _PAYLOAD, _LABEL)]
 _COUNTS_KEPT = 128  # numbers of samples whose bare columns are kept; a request of a loader has at most 64
+
+RELAYED_SCHEMA = pa.schema(
+    [*REPLY_SCHEMA, ("first", pa.string()), ("relay_s", pa.float32()), ("first_bytes", pa.int64())]
+)
+"""Of replies to a request that names routes through a relay."""
 
 
 def agreed(said: object) -> int:
@@ -134,6 +148,8 @@ class Request:
         is_closed: Whether record batches come in envelopes, which the trainer checks first (`closed`).
         columns_digest: Digest of the further columns that the trainer expects; empty to accept any values.
         versions: Digest of the node's versions when its bits were compared; empty to accept any.
+        firsts: What a relay asks its node for, one cut per sample; empty if the request does not go to a relay.
+        node_versions: As `versions`, of the node behind the relay.
     """
 
     dataset: str
@@ -152,6 +168,13 @@ class Request:
     is_closed: bool = False
     columns_digest: str = ""
     versions: str = ""
+    firsts: tuple[Cut, ...] = ()
+    node_versions: str = ""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of its replies."""
+        return RELAYED_SCHEMA if self.firsts else REPLY_SCHEMA
 
     def key(self, position: int) -> Key:
         """Return what the random ops of a sample depend on."""
@@ -159,8 +182,9 @@ class Request:
 
     def to_bytes(self) -> bytes:
         """Return the request in the form in which it is sent."""
-        table = list(dict.fromkeys(self.cuts))
-        number = {cut: i for i, cut in enumerate(table)}
+        ways = list(zip(self.firsts, self.cuts, strict=True)) if self.firsts else [(cut,) for cut in self.cuts]
+        table = list(dict.fromkeys(ways))
+        number = {way: i for i, way in enumerate(table)}
         message = {
             "protocol": self.protocol,
             "dataset": self.dataset,
@@ -169,8 +193,8 @@ class Request:
             "seed": self.seed,
             "epoch": self.epoch,
             "samples": list(zip(self.samples, self.keys, strict=True)) if self.keys else self.samples,
-            "cuts": [str(cut) for cut in table],
-            "cut_of": [number[cut] for cut in self.cuts],
+            "cuts": ["/".join(map(str, way)) for way in table],
+            "cut_of": [number[way] for way in ways],
             "in_order": self.in_order,
             "patience_s": self.patience_s,
             "columns": self.columns,
@@ -180,6 +204,8 @@ class Request:
             message |= {"columns_digest": self.columns_digest, "versions": self.versions}
         elif self.fields:
             raise ConfigError(f"fields: {self.fields[0]!r} cannot be asked for: {_OLD_NODE}")
+        if self.node_versions:
+            message["node_versions"] = self.node_versions
         return json.dumps(message, separators=(",", ":")).encode()
 
     @classmethod
@@ -200,7 +226,7 @@ class Request:
         if not isinstance(message.get("pipeline"), dict):
             raise ProtocolError("expected a pipeline spec")
         try:
-            cuts = [Cut.parse(text) for text in table]
+            ways = [_way(text) for text in table]
         except ConfigError as error:
             raise ProtocolError(str(error)) from error
         return cls(
@@ -210,7 +236,7 @@ class Request:
             seed=_integer(message, "seed"),
             epoch=_integer(message, "epoch"),
             samples=samples,
-            cuts=tuple(cuts[number] for number in cut_of),
+            cuts=tuple(ways[number][-1] for number in cut_of),
             in_order=message.get("in_order") is True,
             patience_s=_seconds(message, "patience_s"),
             columns=_strings(message, "columns", 64),
@@ -220,7 +246,15 @@ class Request:
             is_closed=protocol >= _WITH_FIELDS and message.get("closed") is True,
             columns_digest=_string(message, "columns_digest") if "columns_digest" in message else "",
             versions=_string(message, "versions") if "versions" in message else "",
+            firsts=tuple(ways[number][0] for number in cut_of) if any(len(way) > 1 for way in ways) else (),
+            node_versions=_string(message, "node_versions") if "node_versions" in message else "",
         )
+
+
+def _way(text: str) -> tuple[Cut, ...]:
+    """Return the cut, or the two cuts, of a request's table."""
+    found = tuple(Cut.parse(part) for part in text.split("/"))
+    return found if len(found) == 1 else Route(found).cuts
 
 
 @dataclass(slots=True)
@@ -238,6 +272,9 @@ class Reply:
     op_s: tuple[float, ...] = ()
     raw_bytes: int = 0
     size: tuple[int, ...] = (0, 0)  # by axis; a value with more than two is told of by whoever decodes it
+    first: Cut | None = None  # of a relay's: what its node really made
+    relay_s: float = 0.0
+    first_bytes: int = 0
     is_cached: bool = False  # not on the wire: whether the trainer had it already
 
 
@@ -283,8 +320,15 @@ def _values(clock: StreamClock) -> tuple[Any, ...]:
     return tuple(vars(clock).values())
 
 
-def batch_of(replies: Sequence[Reply], room: Room | None = None) -> pa.RecordBatch:
+def batch_of(replies: Sequence[Reply], room: Room | None = None, schema: pa.Schema = REPLY_SCHEMA) -> pa.RecordBatch:
     """Return replies as one record batch; their payloads are put into `room`, if it is given."""
+    more = []
+    if schema is RELAYED_SCHEMA:
+        more = [
+            pa.array([str(RAW if r.first is None else r.first) for r in replies], pa.string()),
+            pa.array([r.relay_s for r in replies], pa.float32()),
+            pa.array([r.first_bytes for r in replies], pa.int64()),
+        ]
     return pa.record_batch(
         [
             pa.array([r.position for r in replies], pa.int32()),
@@ -299,8 +343,9 @@ def batch_of(replies: Sequence[Reply], room: Room | None = None) -> pa.RecordBat
             pa.array([r.raw_bytes for r in replies], pa.int64()),
             pa.array([two_of(r.size)[0] for r in replies], pa.int32()),
             pa.array([two_of(r.size)[1] for r in replies], pa.int32()),
+            *more,
         ],
-        schema=REPLY_SCHEMA,
+        schema=schema,
     )
 
 
@@ -358,20 +403,21 @@ def replies_of(batch: pa.RecordBatch, request: Request) -> Iterator[Reply]:
     The other side is not trusted: offsets, texts and nulls are validated before anything is read, a position must be
     one that was requested, and a cut must be the requested one or raw.
     """
-    if batch.schema != REPLY_SCHEMA:
-        raise ProtocolError(f"expected replies with columns {REPLY_SCHEMA.names}, got {batch.schema.names}")
+    if batch.schema != request.schema:
+        raise ProtocolError(f"expected replies with columns {request.schema.names}, got {batch.schema.names}")
     try:
         batch.validate(full=True)
     except pa.ArrowInvalid as error:
         raise ProtocolError(f"a damaged record batch: {error}") from error
-    if any(batch.column(name).null_count for name in _NEVER_NULL):
-        raise ProtocolError(f"expected {', '.join(_NEVER_NULL)} in every reply")
+    never_null = (*_NEVER_NULL, *_OF_RELAYS) if request.firsts else _NEVER_NULL
+    if any(batch.column(name).null_count for name in never_null):
+        raise ProtocolError(f"expected {', '.join(never_null)} in every reply")
     positions = batch.column("position").to_numpy()
     if len(positions) and not (positions.min() >= 0 and positions.max() < len(request.samples)):
         wrong = positions[(positions < 0) | (positions >= len(request.samples))][0]
         raise ProtocolError(f"a reply to position {wrong} of {len(request.samples)}")
     views = _views(batch.column("payload"))
-    is_bare = not request.columns and _is_bare(batch)
+    is_bare = not request.columns and not request.firsts and _is_bare(batch)
     yield from _bare_replies(batch, views) if is_bare else _full_replies(batch, views, request)
 
 
@@ -391,12 +437,13 @@ def _bare_replies(batch: pa.RecordBatch, views: Iterator[memoryview]) -> Iterato
 
 
 def _full_replies(batch: pa.RecordBatch, views: Iterator[memoryview], request: Request) -> Iterator[Reply]:
-    found = {name: batch.column(name).to_pylist() for name in REPLY_SCHEMA.names if name != "payload"}
+    found = {name: batch.column(name).to_pylist() for name in request.schema.names if name != "payload"}
     positions, cuts, problems, columns = (found[name] for name in ("position", "cut", "error", "columns"))
     for row, payload in enumerate(views):
         position, problem = positions[row], problems[row]
         cut = _parse_cut(cuts[row])
-        if problem is None and cut not in (request.cuts[position], RAW):
+        first = _parse_cut(found["first"][row]) if request.firsts else None
+        if problem is None and not _is_answer(request, position, first, cut):
             raise ProtocolError(f"asked for {request.cuts[position]} or less, got {cut}")
         op_s = found["op_s"][row]
         if len(op_s) > len(request.pipeline.get("ops", ())):
@@ -413,7 +460,17 @@ def _full_replies(batch: pa.RecordBatch, views: Iterator[memoryview], request: R
             op_s=tuple(map(_number, op_s)),
             raw_bytes=max(found["raw_bytes"][row], 0),
             size=(max(found["height"][row], 0), max(found["width"][row], 0)),
+            first=first,
+            relay_s=0.0 if first is None else _number(found["relay_s"][row]),
+            first_bytes=0 if first is None else max(found["first_bytes"][row], 0),
         )
+
+
+def _is_answer(request: Request, position: int, first: Cut | None, cut: Cut) -> bool:
+    """Return whether a cut is what was asked for, or less: of a relay, what its node made, and that likewise."""
+    if first is None:
+        return cut in (request.cuts[position], RAW)
+    return first in (request.firsts[position], RAW) and cut in (request.cuts[position], first)
 
 
 def _columns(text: str | None, request: Request, is_whole: bool) -> dict[str, Any]:

@@ -244,7 +244,8 @@ def _used(totals: Totals, resources: Resources) -> dict[str, float]:
         if kind.is_required or kind.name in known:
             has_any = getattr(resources, kind.rate) > 0
             spent = _spent_by(kind, resources, has_any).items()
-            used[kind.amount] = float(sum(coefficient * totals.sums[measure].sum() for measure, coefficient in spent))
+            known_sums = [(totals.sums[measure], each) for measure, each in spent if measure in totals.sums]
+            used[kind.amount] = float(sum(each * sums.sum() for sums, each in known_sums))
     return used
 
 

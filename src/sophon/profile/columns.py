@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import prod
 
-from sophon.codec.cut import RAW, Cut, legal_cuts
+from sophon.codec.cut import RAW, WINDOW, Cut, legal_cuts
+from sophon.codec.route import Route, can_follow
 from sophon.codec.table import CODECS
 from sophon.errors import ConfigError
 from sophon.pipeline import Kind, Op, Pipeline, Spec, first_crop
@@ -47,6 +48,23 @@ def cuts_to_profile(
         if cut.k <= most and (cut.codec == "raw" or cut.k == 0 or suits_codecs(pipeline, cut.k))
     ]
     return (RAW, *(cut for cut in wanted if cut != RAW))
+
+
+def routes_to_profile(pipeline: Pipeline, cuts: Iterable[Cut]) -> tuple[Route, ...]:
+    """Return the routes through a relay that a plan may want, of cuts that are worth a column themselves.
+
+    A relay is for work that neither the node nor the trainer has cores for. So what it is sent is a file, or the window
+    of one, which costs the node next to nothing, and what it sends on lies after the crop, if there is one.
+
+    Args:
+        pipeline: What is to be divided.
+        cuts: The cuts that have a column.
+    """
+    table = tuple(cuts)
+    crop = first_crop(pipeline.ops)
+    after = [cut for cut in table if cut.k > (0 if crop is None else crop)]
+    firsts = [cut for cut in table if cut in (RAW, WINDOW)]
+    return tuple(Route((first, cut)) for first in firsts for cut in after if can_follow(pipeline, first, cut))
 
 
 def resize_k(pipeline: Pipeline) -> int | None:

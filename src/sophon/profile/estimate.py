@@ -17,6 +17,7 @@ scaled to the mean of the samples that have passed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,11 +31,13 @@ from sophon.pipeline.pipeline import in_words
 from sophon.profile import features
 from sophon.profile.columns import resize_k
 from sophon.profile.kinds import kind_of
+from sophon.profile.measures import REQUIRED
 from sophon.profile.model import BLOCK, Fit, Rows, fit
 from sophon.profile.recorder import Known, Record, Recorder
 from sophon.profile.table import FloatTable, Profile, Quality
 
 _FEW = 8  # records of this run before they replace those of an earlier one
+_OF_RELAYS = ("relay_s", "relay_bytes")
 _EXTREME = 10.0  # ratio of two CPUs beyond which the clock must be wrong
 
 
@@ -45,6 +48,7 @@ def estimate(
     dataset: str = "",
     provenance: Mapping[str, Any] | None = None,
     is_early: bool = False,
+    relayed: Relayed | None = None,
 ) -> Profile:
     """Return the predicted cost of every sample at every cut in an epoch.
 
@@ -54,13 +58,29 @@ def estimate(
         dataset: Fingerprint of the data set.
         provenance: Further notes on how the profile was made.
         is_early: Whether only a few records exist; cuts that were not tried are then left out.
+        relayed: Routes through relays that get a column, too; None if there are no relays.
 
     Raises:
         ConfigError: No sample was sent raw, so the times of ops are not known, or no op can run near storage.
     """
     if recorder.pipeline.max_cut == 0:
         raise ConfigError("no op of this pipeline can run near storage, so there is nothing to choose")
-    return _Estimate(recorder, epoch, is_early).profile(dataset, provenance or {})
+    made = _Estimate(recorder, epoch, is_early)
+    profile = made.profile(dataset, provenance or {})
+    return profile if relayed is None or not relayed.routes else made.with_relays(profile, relayed)
+
+
+@dataclass(frozen=True)
+class Relayed:
+    """Routes through relays.
+
+    Args:
+        routes: Both cuts of each have a column of their own.
+        to_trainer: How many times as long relays take for what they do as the trainer would.
+    """
+
+    routes: tuple[Route, ...]
+    to_trainer: float = 1.0
 
 
 class _Estimate:
@@ -78,6 +98,7 @@ class _Estimate:
         self._rows_by_cut: dict[Cut, Rows] = {}
         self._rules: dict[str, Fit] = {}
         self._sums: dict[str, tuple[int, FloatTable]] = {}  # the last on each side of a cut
+        self._op_s: FloatTable | None = None
         self._op_rules = [self._op_rule(position) for position in range(self._pipeline.first_call)]
         self._ratios = self._storage_to_trainer()
 
@@ -89,6 +110,7 @@ class _Estimate:
         for position, rule in enumerate(self._op_rules):
             rule.predict(self._rows, out=op_s[:, position])
         timed = self._timed(op_s)
+        self._op_s = op_s
         quality = []
         seen = self._told.raw_bytes > 0
         unseen = np.flatnonzero(~seen)
@@ -128,6 +150,48 @@ class _Estimate:
             sizes=self._told.sizes,
             resize_k=resize_k(self._pipeline),
         )
+
+    def with_relays(self, profile: Profile, relayed: Relayed) -> Profile:
+        """Return a profile with columns for routes through relays, put together from those of their cuts.
+
+        Near storage a route costs what its first cut does, and at the trainer what the second does. The relay decodes
+        the first, runs the ops between, and encodes the second.
+        """
+        routes = relayed.routes
+        columns = [(profile.column(route.cuts[0]), profile.column(route.arrival)) for route in routes]
+        shape = (len(profile), len(routes))
+        tables: dict[str, Any] = {name: np.empty(shape, np.float32, order="F") for name in (*REQUIRED, *_OF_RELAYS)}
+        for place, (route, (first, last)) in enumerate(zip(routes, columns, strict=True)):
+            tables["payload_bytes"][:, place] = profile.payload_bytes[:, first]
+            tables["storage_s"][:, place] = profile.storage_s[:, first]
+            tables["relay_bytes"][:, place] = profile.payload_bytes[:, last]
+            tables["trainer_s"][:, place] = profile.trainer_s[:, last]
+            self._relay_seconds(route, relayed.to_trainer, out=tables["relay_s"][:, place])
+            illegal = ~np.isfinite(tables["payload_bytes"][:, place] + tables["relay_bytes"][:, place])
+            for table in tables.values() if illegal.any() else ():
+                table[illegal, place] = np.inf
+        none = np.where(np.isinf(profile.payload_bytes), np.float32(np.inf), np.float32(0))
+        measured = profile.measured if profile.measured is not None else np.ones(profile.payload_bytes.shape, np.bool_)
+        required: dict[str, Any] = {name: _beside(getattr(profile, name), tables[name]) for name in REQUIRED}
+        return replace(
+            profile,
+            routes=(*profile.routes, *routes),
+            **required,
+            more={name: _beside(none, tables[name]) for name in _OF_RELAYS},
+            measured=_beside(measured, np.zeros(shape, np.bool_)),
+            quality=(*profile.quality, *(profile.quality[last] for _, last in columns)) if profile.quality else (),
+        )
+
+    def _relay_seconds(self, route: Route, to_trainer: float, out: FloatTable) -> None:
+        """Fill in the CPU seconds of a relay, all samples."""
+        first, cut = route.cuts[0], route.arrival
+        begin = 1 if looks_ahead(first) else first.k
+        assert self._op_s is not None
+        seconds(self._op_s[:, begin : cut.k], None, out=out)
+        for rule in (self._rules.get(f"{first} decode"), self._rules.get(f"{cut} encode")):
+            if rule is not None:
+                rule.predict(self._rows, out=out, add=True)
+        out *= np.float32(to_trainer)
 
     def _timed(self, op_s: FloatTable) -> NDArray[np.intp]:
         """Replace predictions with measurements of this epoch; return for which samples."""
@@ -259,6 +323,11 @@ def seconds(op_s: FloatTable, ratios: FloatTable | None, out: FloatTable) -> Non
         for column in range(op_s.shape[1]):
             one = op_s[low : low + BLOCK, column]
             block += one if ratios is None else ratios[column] * one
+
+
+def _beside(left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
+    """Return two tables as one, with contiguous columns."""
+    return np.asfortranarray(np.concatenate([left, right], axis=1))
 
 
 def _scaled(costs: FloatTable, others: FloatTable) -> FloatTable:

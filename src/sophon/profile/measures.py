@@ -42,6 +42,8 @@ MEASURES = (
     Measure("storage_s", "seconds", "near storage", "storage CPU"),
     Measure("trainer_s", "seconds", "at the trainer", "trainer CPU"),
     Measure("read_bytes", "bytes", "from the store", "bytes read", is_optional=True),
+    Measure("relay_s", "seconds", "at a relay", "relay CPU", is_optional=True),
+    Measure("relay_bytes", "bytes", "from a relay", "bytes from relays", is_optional=True),
 )
 REQUIRED = tuple(measure.name for measure in MEASURES if not measure.is_optional)
 OPTIONAL = tuple(measure.name for measure in MEASURES if measure.is_optional)

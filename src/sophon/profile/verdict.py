@@ -136,6 +136,6 @@ _ADVICE = {
     "files (tar shards), or a second node with a copy would help.",
     "storage-CPU": "Too much is offloaded: ops and codecs near storage take longer than anything else. Give the "
     "storage node more cores, or use policy 'optimal', which cuts only as many samples as its cores keep up with.",
-    "CPU": "Offloading helps if storage has cores to spare: policy 'optimal' moves ops there. While cores are idle "
-    "here, more workers help too.",
+    "CPU": "Offloading helps if storage has cores to spare: policy 'optimal' moves ops there. If it has none, relays "
+    "(`sophon relay`) bring theirs. While cores are idle here, more workers help too.",
 }

@@ -35,6 +35,8 @@ BOTTLENECK: dict[str, Tint] = {
     "consumer": ("#a8adb5", "#7d8592"),
     "reads": ("#66ccee", "#8ad8f2"),
     "store": ("#228833", "#4fae6e"),
+    "relay": ("#ee8866", "#f4a68c"),
+    "relay-link": ("#77aadd", "#95c0ea"),
 }
 CUT: dict[str, Tint] = {
     "cut-raw-0": ("#8b919b", "#8f98a5"),

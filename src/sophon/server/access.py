@@ -29,6 +29,7 @@ _MAX_FILE_BYTES = 1 << 20
 _DIGEST = re.compile(r"sha256:([0-9a-fA-F]{64})")
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")  # RFC 6750: what a bearer token is made of
 _SCHEME = "bearer "
+NEEDS_A_TOKEN = "this node needs a token; give credentials=Credentials(token=…), or set SOPHON_TOKEN on the trainer"
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,12 @@ class Rights:
     Args:
         datasets: Their names; None for all.
         tenant: Number of the caller's token; 0 if the server requires none.
+        token: The caller's token, at a relay, which shows it to its node; None elsewhere.
     """
 
     datasets: frozenset[str] | None = None
     tenant: int = field(default=0, compare=False)
+    token: str | None = field(default=None, compare=False, repr=False)
 
     def readable(self, names: Iterable[str]) -> list[str]:
         """Return the names of the data sets that may be read."""
@@ -111,11 +114,10 @@ class Tokens:
 
         The time taken depends neither on how much of a token is right nor on which token it is.
         """
-        if authorization is None or authorization[: len(_SCHEME)].lower() != _SCHEME:
-            raise AccessError(
-                "this node needs a token; give credentials=Credentials(token=…), or set SOPHON_TOKEN on the trainer"
-            )
-        digest = hashlib.sha256(authorization[len(_SCHEME) :].encode("utf-8", "surrogateescape")).digest()
+        token = bearer_of(authorization)
+        if token is None:
+            raise AccessError(NEEDS_A_TOKEN)
+        digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
         found = None
         for known, rights in self._entries:
             if hmac.compare_digest(known, digest):
@@ -123,6 +125,13 @@ class Tokens:
         if found is None:
             raise AccessError("this node does not know the token that was sent; compare it with its --token-file")
         return found
+
+
+def bearer_of(authorization: str | None) -> str | None:
+    """Return the token in a header; None if there is none."""
+    if authorization is None or authorization[: len(_SCHEME)].lower() != _SCHEME:
+        return None
+    return authorization[len(_SCHEME) :]
 
 
 def _digest_of(word: str, where: str) -> bytes:

@@ -124,12 +124,18 @@ class Executor:
         if store.part:
             answer |= {"part": store.part, "whole": store.whole}
         if isinstance(message.get("pipeline"), dict):
-            pipeline, reason = self._known_part(message["pipeline"], rights.tenant)
-            found, problem = ([], "") if pipeline is None else self._probe(pipeline, rights.tenant)
-            answer["max_cut"] = 0 if pipeline is None else pipeline.portable
-            answer["digests"] = found
-            answer["reason"] = problem or reason
+            answer |= self.tried(message["pipeline"], rights.tenant)
         return answer
+
+    def tried(self, spec: dict[str, Any], tenant: int) -> dict[str, Any]:
+        """Return what the ops of a pipeline give here, for the answer to a trainer."""
+        pipeline, reason = self.known_part(spec, tenant)
+        found, problem = ([], "") if pipeline is None else self._probe(pipeline, tenant)
+        return {
+            "max_cut": 0 if pipeline is None else pipeline.portable,
+            "digests": found,
+            "reason": problem or reason,
+        }
 
     def file_sizes(self, message: dict[str, Any], rights: Rights = EVERYTHING) -> NDArray[np.int64]:
         """Return the size of every file of a data set, for a rank that plans for all but sees only its share."""
@@ -194,18 +200,15 @@ class Executor:
         data is read.
         """
         store = self._store(request.dataset, rights)
+        if request.firsts:
+            raise RetryableError("this is a storage node and no relay; a relay was here when it was opened")
         found = store.manifest.fingerprint
         if request.dataset_fingerprint not in ("", found):
             raise ConfigError(
                 f"data set {request.dataset} is {found} here, but the trainer started with "
                 f"{request.dataset_fingerprint}; the files have changed: start the run again"
             )
-        if request.versions not in ("", self._versions):
-            here = ", ".join(map(" ".join, versions().items()))
-            raise ConfigError(
-                f"this node was restarted with other libraries ({here}), whose results were not compared with the "
-                "trainer's: start the run again"
-            )
+        self.check_versions(request)
         if request.columns_digest not in ("", store.manifest.columns_digest):
             raise ConfigError(
                 f"data set {request.dataset} has other values in its columns here than the trainer started with; the "
@@ -219,9 +222,18 @@ class Executor:
             raise ConfigError(f"data set {request.dataset} has {len(store):,} samples; there is no sample {sample}")
         store = self._narrowed(store, request.fields, rights.tenant)
         self._check_size(store, request)
-        pipeline, _ = self._known_part(request.pipeline, rights.tenant)
+        pipeline, _ = self.known_part(request.pipeline, rights.tenant)
         reading = self.readings[request.dataset]
         return Work(self, store, request, pipeline, seat or Seats(self.limits).enter(), reading)
+
+    def check_versions(self, request: Request) -> None:
+        """Raise if the libraries here are not those whose results the trainer has compared with its own."""
+        if request.versions not in ("", self._versions):
+            here = ", ".join(map(" ".join, versions().items()))
+            raise ConfigError(
+                f"this node was restarted with other libraries ({here}), whose results were not compared with the "
+                "trainer's: start the run again"
+            )
 
     def close(self) -> None:
         """Stop reading."""
@@ -293,7 +305,7 @@ class Executor:
                 self._narrow[tenant][key] = found
         return found
 
-    def _known_part(self, spec: dict[str, Any], tenant: int) -> _Known:
+    def known_part(self, spec: dict[str, Any], tenant: int) -> _Known:
         """Return the longest prefix of a pipeline that may run here, and why it is not longer.
 
         None if it does not reach beyond the first op. The result is remembered, even if it is None: a spec is examined

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from sophon.codec.codec import Payload
 from sophon.codec.cut import Cut, make_payload
+from sophon.codec.route import Route, pass_on
 from sophon.pipeline import Key, Pipeline, Trace
 from sophon.pipeline.probe import digests
 from sophon.server.tenants.slot import Slot
@@ -50,11 +51,13 @@ class Maker(ABC):
         pipeline: Pipeline,
         data: bytes,
         key: Key,
-        cut: Cut,
+        cut: Cut | Route,
         trace: Trace | None = None,
         claim: Claim = anything,
     ) -> Payload:
         """Return the payload of one sample; raise whatever decoders, codecs and ops raise, or `ChildLost`.
+
+        A route is for a relay: the data is what came at its first cut.
 
         If there is a trace, it receives the CPU seconds of each op and the size of the picture. A payload for
         which `claim` finds no space is dropped where it was made, and `NoSpace` is raised.
@@ -75,6 +78,13 @@ def claimed(payload: Payload, claim: Claim) -> Payload:
     return payload
 
 
+def made(pipeline: Pipeline, data: bytes, key: Key, cut: Cut | Route, trace: Trace | None = None) -> bytes:
+    """Return the payload of one sample, made from its file, or from what came at the first cut of a route."""
+    if isinstance(cut, Route):
+        return pass_on(pipeline, data, key, cut, trace)
+    return make_payload(pipeline, data, key, cut, trace)
+
+
 class Threads(Maker):
     """Runs everything in this process: no copies, but no protection from an op or decoder that crashes either."""
 
@@ -84,12 +94,12 @@ class Threads(Maker):
         pipeline: Pipeline,
         data: bytes,
         key: Key,
-        cut: Cut,
+        cut: Cut | Route,
         trace: Trace | None = None,
         claim: Claim = anything,
     ) -> Payload:
         """Run the op in this process."""
-        return claimed(make_payload(pipeline, data, key, cut, trace), claim)
+        return claimed(made(pipeline, data, key, cut, trace), claim)
 
     def probe(self, slot: Slot, pipeline: Pipeline) -> tuple[list[str], str]:  # noqa: ARG002 - part of the contract
         """Run the op in this process."""

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -31,7 +32,7 @@ from sophon.server.isolation.processes import Processes
 from sophon.server.journal import LOG
 from sophon.server.limit import RateLimit
 from sophon.server.limits import Limits
-from sophon.server.maker import Threads
+from sophon.server.maker import Maker, Threads
 from sophon.server.metrics import Metrics, serve_metrics
 from sophon.server.service import Service
 from sophon.store import Store
@@ -96,7 +97,31 @@ class Ready:
 
 
 def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Callable[[Ready], None]) -> bool:
-    """Serve until SIGTERM or SIGINT, then let running requests end; return whether it was SIGINT."""
+    """Serve until SIGTERM or SIGINT, then let requests under way end; return whether it was SIGINT."""
+
+    def executor(budget: CpuBudget, maker: Maker) -> Executor:
+        return Executor(stores, budget, config.patience_s, config.limits, maker)
+
+    is_interrupt = run_executor(executor, config, on_ready, stores)
+    for store in stores.values():
+        store.close()
+    return is_interrupt
+
+
+def run_executor(
+    make: Callable[[CpuBudget, Maker], Executor],
+    config: ServerConfig,
+    on_ready: Callable[[Ready], None],
+    stores: Mapping[str, Store] = MappingProxyType({}),
+) -> bool:
+    """Answer requests by an executor of any kind; see `run_server`.
+
+    Args:
+        make: Returns the executor, given CPU for ops and where ops run.
+        config: How the server runs.
+        on_ready: Called once requests are accepted.
+        stores: What it holds, for the registry and the prices of object stores; a relay holds nothing.
+    """
     _check_place(config)
     tell_all(config.debug)
     _allow_many_files()
@@ -113,7 +138,7 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
         if in_threads
         else Processes(budget.slots, config.limits, config.modules, config.indexes, has_reserve=is_shared)
     )
-    executor = Executor(stores, budget, config.patience_s, config.limits, maker)
+    executor = make(budget, maker)
     limit = None if config.limit_bytes_per_s is None else RateLimit(config.limit_bytes_per_s)
     try:
         service = Service(_url(config, config.port), executor, metrics, limit, config.access)
@@ -150,8 +175,6 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
         announcer.close()
     if http is not None:
         http.shutdown()
-    for store in stores.values():
-        store.close()
     return signals.is_interrupt
 
 

@@ -25,7 +25,6 @@ from pyarrow import flight
 from sophon.codec.cut import RAW
 from sophon.link.closed import CLOSED_SCHEMA, Room, enclosed, nothing
 from sophon.link.wire import (
-    REPLY_SCHEMA,
     Reply,
     Request,
     StreamClock,
@@ -170,7 +169,7 @@ class Service(Refusing):
         batches = self._batches(context, request, work, seat)
         if request.is_closed:
             return flight.GeneratorStream(CLOSED_SCHEMA, _enclosed(batches))
-        return flight.GeneratorStream(REPLY_SCHEMA, ((part.batch, clock) for part, clock in batches))
+        return flight.GeneratorStream(request.schema, ((part.batch, clock) for part, clock in batches))
 
     def _batches(
         self, context: flight.ServerCallContext, request: Request, work: Work, seat: Seat
@@ -209,9 +208,11 @@ class Service(Refusing):
 
     def _sent(self, request: Request, replies: list[Reply], size_bytes: int) -> Iterator[_Part]:
         """Yield replies as one record batch once the rate limit allows it, and empty batches until then."""
-        yield from self._passed(size_bytes)
+        yield from self._passed(size_bytes, request)
         self._metrics.payload_bytes.labels(request.dataset).inc(size_bytes)
-        self._metrics.op_cpu_s.labels(request.dataset).inc(sum(reply.cpu_s for reply in replies))
+        self._metrics.op_cpu_s.labels(request.dataset).inc(
+            sum(reply.relay_s if request.firsts else reply.cpu_s for reply in replies)
+        )
         for cut, count in Counter(reply.cut for reply in replies if reply.error is None).items():
             self._metrics.samples.labels(request.dataset, str(cut)).inc(count)
         for reply in replies:
@@ -219,16 +220,16 @@ class Service(Refusing):
                 self._metrics.errors.labels(type(reply.error).__name__).inc()
         self._journal.sent(request, replies)
         room = Room(len(replies), size_bytes) if request.is_closed and size_bytes else None
-        yield _Part(batch_of(replies, room), room)
+        yield _Part(batch_of(replies, room, request.schema), room)
 
     def _sent_run(self, request: Request, run: Run) -> Iterator[_Part]:
         """Yield raw samples as their record batch."""
-        yield from self._passed(run.size_bytes)
+        yield from self._passed(run.size_bytes, request)
         self._metrics.payload_bytes.labels(request.dataset).inc(run.size_bytes)
         self._metrics.samples.labels(request.dataset, str(RAW)).inc(run.batch.num_rows)
         yield _Part(run.batch, run.room)
 
-    def _passed(self, size_bytes: int) -> Iterator[_Part]:
+    def _passed(self, size_bytes: int, request: Request) -> Iterator[_Part]:
         """Wait until the rate limit allows a number of bytes; yield empty batches in the meantime."""
         if self._limit is None:
             return
@@ -236,7 +237,7 @@ class Service(Refusing):
         for start in range(0, size_bytes, _PIECE_BYTES):
             self._limit.take(min(_PIECE_BYTES, size_bytes - start))
             if time.monotonic() - since_s > HEARTBEAT_S:
-                yield _Part(batch_of([]), None)
+                yield _Part(batch_of([], schema=request.schema), None)
                 since_s = time.monotonic()
 
     def _count_reads(self, request: Request, clock: StreamClock, counted: StreamClock) -> StreamClock:

@@ -80,7 +80,7 @@ class _Came(NamedTuple):
     cut_samples: int = 0
 
 
-class _Space:
+class Space:
     """The space for a payload, which replaces that of the file it is made from.
 
     Args:
@@ -452,7 +452,7 @@ class Work:
         if isinstance(came.result, Exception):
             raise came.result
         if isinstance(came.result, Reply) and came.result.cut == RAW:
-            # What was made of a file is held in its place already (`_Space`).
+            # What was made of a file is held in its place already (`Space`).
             self._seat.hold(len(came.result.payload) - self._sizes[came.result.position])
         return came.result
 
@@ -469,7 +469,7 @@ class Work:
         # Fields that a pipeline knows of are its own business; others are sent along as they are.
         first, others = divided(data, 0 if self._pipeline.fields else len(request.fields))
         file_bytes = data.file_bytes if isinstance(data, Windowed) else len(data)
-        trace, space = Trace(len(self._pipeline)), _Space(self._seat, file_bytes, sum(map(len, others)))
+        trace, space = Trace(len(self._pipeline)), Space(self._seat, file_bytes, sum(map(len, others)))
         try:
             made = executor.maker.make(slot, self._pipeline, first, request.key(position), cut, trace, space.claim)
         except ChildLost as lost:

@@ -122,3 +122,54 @@ def test_only_what_has_another_source_can_be_lost():
 def test_a_part_that_only_the_fallback_has_is_read_there_at_once():
     machine = _machine([(0,), ()], [0, 1], batch_size=2, has_fallback=True)
     assert [machine.ask(0.0).source for _ in range(2)] == [0, 1]
+
+
+# --- relays -----------------------------------------------------------------------------------------------------------
+
+
+def _with_relay(is_relayed, **config):
+    count = len(is_relayed)
+    parts = Parts.among([(0, 1)], {1}, np.zeros(count, np.uint16), np.array(is_relayed, np.bool_), ("node", "relay"))
+    settings = MachineConfig(nodes=2, max_requests=4, **config)
+    return Machine(count, 4, settings, expected_bytes=100, now_s=0.0, parts=parts)
+
+
+def test_the_plan_says_who_is_asked_for_which_sample():
+    machine = _with_relay([False, True, True, False])
+    assert {(ask.source, ask.positions) for ask in (machine.ask(0.0), machine.ask(0.0))} == {(0, (0, 3)), (1, (1, 2))}
+
+
+def test_a_node_stands_in_for_a_relay_that_is_gone_and_a_relay_for_a_node():
+    for gone, other in ((0, 1), (1, 0)):
+        machine = _with_relay([gone == 1] * 4)
+        ask = machine.ask(0.0)
+        assert ask.source == gone
+        machine.failed(ask.request, DOWN, 0.1)
+        again = machine.ask(0.1)
+        assert (again.source, again.positions) == (other, (0, 1, 2, 3))
+
+
+def test_another_plan_changes_what_is_not_wanted_yet_and_nothing_else():
+    machine = _with_relay([True] * 8, buffer_bytes=400)
+    assert machine.ask(0.0).positions == (0, 1, 2, 3)
+    machine.reroute(np.zeros(8, np.bool_))
+    for position in range(4):
+        machine.reply(1, position, 50, 0.1)
+        machine.finished(position, 100)
+        machine.put(position)
+    machine.ended(1, 0.1)
+    machine.take()
+    ask = machine.ask(0.2)
+    assert (ask.source, ask.positions) == (0, (4, 5, 6, 7))
+
+
+def test_where_only_relays_reach_a_part_they_are_its_holders():
+    parts = Parts.among([(0, 1), (1,)], {1}, np.array([0, 1, 0, 1], np.uint16), np.array([True, True, False, False]))
+    assert parts.holders == ((0,), (1,), (1,))
+    assert parts.stand_ins == ((1,), (), (0,))
+    assert parts.of.tolist() == [2, 1, 0, 1]
+
+
+def test_who_is_given_up_is_named_with_its_stand_ins():
+    parts = Parts.among([(0, 1)], {1}, np.zeros(1, np.uint16), np.zeros(1, np.bool_), ("node", "relay"))
+    assert parts.called(0) == "node and relay"

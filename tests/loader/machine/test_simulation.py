@@ -87,9 +87,9 @@ def _division(world):
     return "parts" if sizes == {1} else "parts with copies"
 
 
-def _run(machine_type):
-    for seed in range(SEEDS):
-        World(seed, machine_type).run()
+def _run(machine_type, seeds=SEEDS, **more):
+    for seed in range(seeds):
+        World(seed, machine_type, **more).run()
 
 
 # --- whether it would notice ------------------------------------------------------------------------------------------
@@ -333,3 +333,84 @@ class AsksWhoeverHeldIt(Machine):
 def test_a_machine_that_breaks_a_promise_is_caught_by_it(broken, promise):
     with pytest.raises(BrokenPromiseError, match=promise):
         _run(broken)
+
+
+# --- relays -----------------------------------------------------------------------------------------------------------
+
+RELAY_SEEDS = 100
+
+
+@pytest.mark.parametrize("first", range(0, RELAY_SEEDS, AT_ONCE))
+def test_nor_where_relays_stand_between_and_come_and_go(first):
+    for seed in range(first, first + AT_ONCE):
+        World(seed, has_relays=True).run()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(RELAY_SEEDS, RELAY_SEEDS + MANY, MANY_AT_ONCE))
+def test_nor_in_many_more_worlds_with_relays(first):
+    for seed in range(first, first + MANY_AT_ONCE):
+        World(seed, has_relays=True).run()
+
+
+def test_real_pictures_through_relays_have_the_bits_of_the_uncut_run_too():
+    content = Pictures()
+    for seed in range(10):
+        World(seed, content=content, has_relays=True).run()
+
+
+def test_worlds_with_relays_ask_all_of_them_and_stand_in_for_each_other():
+    found = set()
+    for seed in range(RELAY_SEEDS):
+        world = World(seed, has_relays=True).run()
+        found |= {("relay" if event[4] in world.relays else "node") for event in world.events if event[2] == "ask"}
+        for trainer in world.trainers:
+            parts = trainer.parts
+            if parts.stand_ins:
+                order = {sample: place for place, sample in enumerate(trainer.order)}
+                assert len(order) == len(set(trainer.order))
+                found |= {"two ways" for holders in parts.holders if set(holders) & set(world.relays)}
+    assert found >= {"relay", "node", "two ways"}
+
+
+class AsksStandInsAnyTime(Machine):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._standings.is_any_well = lambda _: False
+
+
+class NeverAsksStandIns(Machine):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._standings.is_any_well = lambda _: True
+        pick = self._standings.pick_instead
+        self._standings.pick_instead = lambda than, now_s, holders: pick(than, now_s, holders[:1])
+
+
+class AsksNodesInTheLaneOfRelays(Machine):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._lanes = [tuple(range(self._config.nodes + 1))]
+
+
+class ReroutesWhatIsAskedFor(Machine):
+    def reroute(self, is_relayed):
+        self._parts = self._parts.rerouted(is_relayed)
+
+
+@pytest.mark.parametrize(
+    ("broken", "promise"),
+    [
+        (AsksStandInsAnyTime, "a stand-in is asked only while no holder is well"),
+        (NeverAsksStandIns, "nobody comes to the deadline|an epoch comes to its end|a deadline is kept"),
+        (
+            AsksNodesInTheLaneOfRelays,
+            "lanes share requests in proportion to their nodes|bounded, but for one of each lane",
+        ),
+        (ReroutesWhatIsAskedFor, "a request goes to a holder|a stand-in|a deadline|deadline|an epoch comes to its end"),
+        (TakesSecondReplies, "every position is received exactly once"),
+    ],
+)
+def test_a_machine_that_breaks_a_promise_about_relays_is_caught_by_it(broken, promise):
+    with pytest.raises(BrokenPromiseError, match=promise):
+        _run(broken, RELAY_SEEDS, has_relays=True)

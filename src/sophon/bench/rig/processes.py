@@ -150,6 +150,20 @@ class Server(_Process):
         return f"grpc://{self._host}:{self._port}/{dataset}"
 
 
+class Relay(Server):
+    """``sophon relay`` in front of a node, on loopback.
+
+    Args:
+        nodes: Addresses by the name of the data set.
+        cores: Number of cores for ops.
+    """
+
+    def __init__(self, nodes: Mapping[str, str], cores: float) -> None:
+        super().__init__({}, cores)
+        self._command = ["-m", "sophon", "relay", "--port", "0", "--cores", f"{cores:g}", "--trusted"]
+        self._command += ["--ready-file", str(self._ready), *(f"{name}={node}" for name, node in nodes.items())]
+
+
 class Trainer(_Process):
     """A process that runs epochs on command; see `sophon.bench.rig.trainer`.
 

@@ -19,6 +19,7 @@ from sophon.cli.bench.planning.first import bench_first_command
 from sophon.cli.bench.planning.parts import bench_parts_command
 from sophon.cli.bench.planning.plan import bench_plan
 from sophon.cli.bench.planning.ranks import bench_ranks_command
+from sophon.cli.bench.planning.relays import bench_relays_command
 from sophon.cli.bench.planning.replan import bench_replan_command
 from sophon.cli.bench.profile import bench_profile_command
 from sophon.cli.bench.reading import bench_reading_command
@@ -56,6 +57,7 @@ bench.add_command(bench_profile_command)
 bench.add_command(bench_ranks_command)
 bench.add_command(bench_reading_command)
 bench.add_command(bench_recipes_command)
+bench.add_command(bench_relays_command)
 bench.add_command(bench_replan_command)
 bench.add_command(bench_segmentation_command)
 bench.add_command(bench_slow_command)

@@ -150,8 +150,11 @@ def _fewer_ops(setup: Setup, plan: Plan | None) -> str:
             )
         if more := _optimal(setup, plan):
             return f"fewer ops here: {busy}. {more} moves ops to the storage node if it has capacity."
-    so_far = " The plan already moves what pays off." if setup.is_remote and plan is not None else ""
-    return f"more cores, or a cheaper pipeline: {busy} finishing samples.{so_far}"
+    if setup.is_remote and plan is not None:
+        relays = "more relays" if plan.prediction.relay_cpu_s else "relays (`sophon relay`)"
+        so_far = "The plan already moves what pays off."
+        return f"more cores, {relays}, or a cheaper pipeline: {busy} finishing samples. {so_far}"
+    return f"more cores, or a cheaper pipeline: {busy} finishing samples."
 
 
 def _cheaper_batches(setup: Setup) -> str:
@@ -198,6 +201,8 @@ def _faster_link(plan: Plan, better: str) -> str:
         "storage": "more cores on the storage node",
         "reads": "a store that reads more files at once",
         "store": "a faster store",
+        "relay": "more relays, or more cores for them",
+        "relay-link": "faster links from the relays",
     }
     remedy = remedies.get(binds, "a faster link, or more cores on the storage node")
     # A plan that expects neither to be the bottleneck was made for a faster link or node.

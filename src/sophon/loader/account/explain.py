@@ -64,6 +64,11 @@ def _where(spent: Spent, setup: Setup) -> list[str]:
             f"{format_bytes(stats.link_bytes)} crossed the link, {format_bytes(stats.link_bytes / wall_s)}/s; the "
             f"storage node spent {format_seconds(stats.storage_cpu_s)} of CPU; cuts: {_cuts(stats)}."
         )
+    if stats.relayed:
+        lines.append(
+            f"{stats.relayed:,} samples came through relays, which had {format_bytes(stats.first_bytes)} of them from "
+            f"the nodes and spent {format_seconds(stats.relay_cpu_s)} of CPU."
+        )
     if stats.cached:
         lines.append(f"The first steps of {stats.cached:,} samples came from the cache on disk.")
     if stats.smaller_cuts and setup.is_remote:  # otherwise whole objects were read, since parts would not pay off

@@ -32,6 +32,9 @@ class Stats:
         finish_cpu_s: CPU seconds spent on decoding payloads and running the rest of the ops.
         collate_s: Seconds spent on making batches.
         storage_cpu_s: CPU seconds that the storage node reports.
+        relayed: Samples that came through relays.
+        relay_cpu_s: CPU seconds that relays report.
+        first_bytes: Bytes of payload that nodes sent to relays.
         reads: Samples that were read from a store, by the node or here.
         read_bytes: Bytes of these samples.
         read_s: Seconds that the reads took, summed over concurrent ones.
@@ -55,6 +58,9 @@ class Stats:
     finish_cpu_s: float = 0.0
     collate_s: float = 0.0
     storage_cpu_s: float = 0.0
+    relayed: int = 0
+    relay_cpu_s: float = 0.0
+    first_bytes: int = 0
     reads: int = 0
     read_bytes: int = 0
     read_s: float = 0.0
@@ -81,6 +87,10 @@ class Stats:
             self.fallback += is_fallback
             self.smaller_cuts += reply.cut != asked and not is_fallback
             self.storage_cpu_s += reply.cpu_s
+            if reply.first is not None:
+                self.relayed += 1
+                self.relay_cpu_s += reply.relay_s
+                self.first_bytes += reply.first_bytes
             if source and not reply.is_cached:
                 self.sources[source] += 1
                 self.source_bytes[source] += len(reply.payload)

@@ -125,7 +125,13 @@ class Engine:
         self._strict = config.max_delay is None
         now_s = time.monotonic()
         machine = self._samples.sources.machine(
-            stretch.order, stretch.batch_size, config, self._finishing.result_bytes, stretch.latest, stretch.sizes
+            stretch.order,
+            stretch.batch_size,
+            config,
+            self._finishing.result_bytes,
+            stretch.latest,
+            stretch.sizes,
+            self._samples.are_relayed(stretch.order),
         )
         self._machine = machine
         watcher = self._planner or hands.watcher

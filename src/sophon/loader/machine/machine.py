@@ -26,7 +26,8 @@ If the implementation is inconsistent with the following, it is a bug:
 
 - Every position is received exactly once; a second reply for it is refused, whoever sends it.
 - A position is owed by at most two requests, and by at least one while it is asked for.
-- A request goes to a holder of all its positions, or to the fallback.
+- A request goes to a holder of all its positions, or to one that stands in for them, or to the fallback.
+- A stand-in is asked for what nobody is asked for yet only while no holder is well.
 - Every position gets exactly one place, and every place exactly one position.
 - Batches become ready in order.
 - In relaxed order no sample comes more than `max_delay` batches after the batch it would be in by strict order: where
@@ -142,7 +143,10 @@ class _Choices(dict[int, Choice | None]):
         self._standings, self._parts, self._full, self._now_s = standings, parts, full, now_s
 
     def __missing__(self, part: int) -> Choice | None:
-        choice = self[part] = self._standings.pick(self._now_s, self._parts.holders[part], self._full)
+        holders = self._parts.holders[part]
+        if self._parts.stand_ins and not self._standings.is_any_well(holders):
+            holders = self._parts.everybody(part)
+        choice = self[part] = self._standings.pick(self._now_s, holders, self._full)
         return choice
 
 
@@ -220,7 +224,7 @@ class Machine:
         self._parts = parts
         self._lanes = parts.lanes(self._config.nodes if self._config.has_fallback else None)
         self._holding_nodes = len({node for holders in parts.holders for node in holders}) or 1
-        self._has_others = [self._standings.has_others(holders) for holders in parts.holders]
+        self._has_others = [self._standings.has_others(parts.everybody(part)) for part in range(len(parts.holders))]
         silent_s = min(_SILENT_S, self._config.deadline_s / _SOURCES_TRIED)
         self._patience.most_s = silent_s if any(self._has_others) else math.inf
 
@@ -243,7 +247,7 @@ class Machine:
             self._queue(position, parts.at(position))
         for position in np.flatnonzero((self._state == _ASKED) | (self._state == _AGAIN)).tolist():
             part, was = parts.at(position), before.at(position)
-            has_more = not set(parts.holders[part]) <= set(before.holders[was])
+            has_more = not set(parts.everybody(part)) <= set(before.everybody(was))
             self._waits[part].inherit(waits[was], self._state[position] == _ASKED, now_s if has_more else None)
         for request in self._requests.values():
             request.can_be_lost = any(self._has_others[parts.at(position)] for position in request.positions)
@@ -306,7 +310,7 @@ class Machine:
 
     def _ready_s(self, part: int, now_s: float) -> float:
         """Return since when a part could have been asked for; a driver always comes to the only one."""
-        return now_s if len(self._waits) == 1 else self._standings.ready_s(self._parts.holders[part])
+        return now_s if len(self._waits) == 1 else self._standings.ready_s(self._parts.everybody(part))
 
     def _first(self, accepts: Callable[[int], bool]) -> int | None:
         """Return which part that is accepted has the sample that is wanted first; want more if none has any."""
@@ -427,7 +431,7 @@ class Machine:
         self, positions: list[int], pick: Callable[[tuple[int, ...]], int | None]
     ) -> dict[int | None, list[int]]:
         """Return which source is picked for which positions, the most urgent first."""
-        picked = {part: pick(self._parts.holders[part]) for part in {self._parts.at(p) for p in positions}}
+        picked = {part: pick(self._parts.everybody(part)) for part in {self._parts.at(p) for p in positions}}
         found: dict[int | None, list[int]] = {}
         for position in positions:
             found.setdefault(picked[self._parts.at(position)], []).append(position)
@@ -506,6 +510,19 @@ class Machine:
     def _hold(self, position: int, size_bytes: int) -> None:
         self.held_bytes += size_bytes - self._held.get(position, 0)
         self._held[position] = size_bytes
+
+    @property
+    def has_ways(self) -> bool:
+        """Whether samples may go through relays or not."""
+        return bool(self._parts.ways)
+
+    def reroute(self, is_relayed: NDArray[np.bool_]) -> None:
+        """Have samples that are not wanted yet asked of nodes or relays; those that are wanted stay where they are.
+
+        Args:
+            is_relayed: For each position whether a relay is to be asked.
+        """
+        self._parts = self._parts.rerouted(is_relayed, self.wanted)
 
     # --- what happens to requests -------------------------------------------------------------------------------------
 

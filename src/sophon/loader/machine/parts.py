@@ -4,13 +4,18 @@ A *part* is a share of an epoch's samples that the same nodes hold; these are it
 one part with several holders, a data set that is spread over nodes has several parts with one holder each, and anything
 in between is possible. The fallback, if there is one, holds everything and belongs to no part.
 
+A relay can answer for whatever the node behind it holds. The plan says which samples go through relays, and then two
+parts are made of one: the samples that nodes are asked for, with relays as *stand-ins*, and those that relays are asked
+for, with nodes as stand-ins. A stand-in is asked while no holder is well, and for what a holder owes for too long.
+
 Nodes that hold the same parts share a *lane*: so many requests may be under way at all of them together. Nodes of other
 lanes cannot take over that work, so none of them goes without a request because others have them all.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,16 +31,68 @@ class Parts:
         holders: For each part the numbers of the nodes that hold it, ascending; none where only the fallback has it.
         of: For each position the number of its part; None where there is only one.
         names: Names of the nodes for messages; by default "node 0" and so on.
+        stand_ins: For each part the numbers of its stand-ins; empty where there are none at all.
+        ways: For each part the number of the one with the same samples that nodes are asked for, and of the one that
+            relays are.
     """
 
     holders: tuple[tuple[int, ...], ...]
     of: NDArray[np.uint16] | None = None
     names: tuple[str, ...] = field(default=(), repr=False)
+    stand_ins: tuple[tuple[int, ...], ...] = ()
+    ways: tuple[tuple[int, int], ...] = field(default=(), repr=False)
 
     @classmethod
     def copies(cls, nodes: int) -> Parts:
         """Return the one part that all nodes hold."""
         return cls((tuple(range(nodes)),))
+
+    @classmethod
+    def among(
+        cls,
+        holders: Sequence[tuple[int, ...]],
+        relays: Collection[int],
+        of: NDArray[np.uint16],
+        is_relayed: NDArray[np.bool_],
+        names: tuple[str, ...] = (),
+    ) -> Parts:
+        """Return parts in which nodes and relays stand in for each other.
+
+        Args:
+            holders: For each part the nodes and relays that can answer for it.
+            relays: Which of them are relays.
+            of: For each position the number of its part.
+            is_relayed: For each position whether a relay is to be asked.
+            names: What to call all of them.
+        """
+        kept, ways = list(holders), [(part, part) for part in range(len(holders))]
+        stand_ins: list[tuple[int, ...]] = [()] * len(holders)
+        for part, its in enumerate(holders):
+            nodes = tuple(number for number in its if number not in relays)
+            passing = tuple(number for number in its if number in relays)
+            if nodes and passing:
+                kept[part], stand_ins[part], ways[part] = nodes, passing, (part, len(kept))
+                kept.append(passing)
+                stand_ins.append(nodes)
+                ways.append(ways[part])
+        made = cls(tuple(kept), of, names, tuple(stand_ins), tuple(ways))
+        return made.rerouted(is_relayed)
+
+    def rerouted(self, is_relayed: NDArray[np.bool_], since: int = 0) -> Parts:
+        """Return the same parts with other samples in them.
+
+        Args:
+            is_relayed: For each position whether a relay is to be asked.
+            since: The first position that may change its part.
+        """
+        assert self.of is not None
+        table = np.array(self.ways, np.uint16)
+        changed = table[self.of[since:], is_relayed[since:].astype(np.intp)]
+        return replace(self, of=np.concatenate([self.of[:since], changed]))
+
+    def everybody(self, part: int) -> tuple[int, ...]:
+        """Return all who can answer for a part, its stand-ins last."""
+        return self.holders[part] if not self.stand_ins else (*self.holders[part], *self.stand_ins[part])
 
     def at(self, position: int) -> int:
         """Return the part of the sample at a position."""
@@ -43,7 +100,7 @@ class Parts:
 
     def called(self, part: int) -> str:
         """Return the holders of a part in words."""
-        names = [self.names[n] if n < len(self.names) else f"node {n}" for n in self.holders[part]]
+        names = [self.names[n] if n < len(self.names) else f"node {n}" for n in self.everybody(part)]
         return " and ".join(names) or "any node"
 
     def lanes(self, fallback: int | None) -> list[tuple[int, ...]]:

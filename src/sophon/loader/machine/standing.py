@@ -131,6 +131,10 @@ class Standings:
             times_s.append(self._fallback.retry_at_s)
         return min(times_s, default=0.0)
 
+    def is_any_well(self, holders: Sequence[int]) -> bool:
+        """Return whether one of these nodes has not failed since it last answered."""
+        return any(self._nodes[number].tries == 0 for number in holders)
+
     def has_others(self, holders: Sequence[int]) -> bool:
         """Return whether there is more than one source for what these nodes hold."""
         return len(holders) + (self._fallback is not None) > 1

@@ -79,6 +79,11 @@ class LinkClock:
         return seen.size_bytes / seen.moving_s if seen.busy_s > 0 and seen.size_bytes else None
 
     @property
+    def full_link_bytes_per_s(self) -> float | None:
+        """The link's speed in the last seconds in which it was what held things up; None if it never was."""
+        return _rate(self._link) if self._link else None
+
+    @property
     def proven_bytes_per_s(self) -> float | None:
         """Bytes per second received so far; None if the link was the bottleneck, so that its speed is known."""
         busy_s = self._all.busy_s + self._now.busy_s

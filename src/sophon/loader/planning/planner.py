@@ -41,15 +41,16 @@ from sophon.loader.planning.clocks import LinkClock
 from sophon.loader.planning.early import Early
 from sophon.loader.planning.kept import KeptProfile, cache_path
 from sophon.loader.planning.node_clocks import NodeClocks
+from sophon.loader.planning.relaying import Relaying
 from sophon.loader.planning.replanning import Replanning, moved
-from sophon.loader.sources.assignment import Assignment, agreed_cut
+from sophon.loader.sources.assignment import Assignment, agreed_cut, assigned
 from sophon.loader.sources.samples import Samples
 from sophon.pipeline import Key, Trace
 from sophon.pipeline.pipeline import in_words
 from sophon.plan.plan import Plan, make_plan
 from sophon.plan.policies import HEADROOM, Options, reserve_for
 from sophon.plan.resources import Node, Resources
-from sophon.process.cores import cores_here
+from sophon.process.cores import cores_here, quota_here
 from sophon.process.renewal import renew_after_fork
 from sophon.profile.columns import cuts_to_profile
 from sophon.profile.estimate import estimate
@@ -63,6 +64,8 @@ _OWN_WEIGHT = 0.02  # of the newest sample in the mean of what own steps take: i
 _CAREFUL = 4  # times the samples that the first plan needs: so many are under way by the time that it is made
 _BEYOND_PROOF = 2.0  # times the most that was seen of a link which never was full, or a plan would fill it blindly
 _MOST_ASKED = 1 << 20  # samples whose sizes are asked for while an epoch begins: 8 MB that compete with the first ones
+_BUSY = 0.6  # of the trainer's cores spent on samples: then nobody knows how much more the link could bring
+_BEYOND_BUSY = 4.0  # times what such a link is believed to bring, where relays could make use of it
 _UNMEASURED_LINK = 1e9  # bytes per second, where not one stretch of a second was seen
 
 
@@ -98,10 +101,17 @@ class Planner:
         trainer_cores: How many cores finish samples here.
         stats: The loader's own counts.
         is_alone: Whether the thread that iterates does everything, also what is done to samples and batches here.
+        may_relay: Whether samples may go through relays, where there are any.
     """
 
     def __init__(
-        self, samples: Samples, settings: PlanSettings, trainer_cores: float, stats: Stats, is_alone: bool = False
+        self,
+        samples: Samples,
+        settings: PlanSettings,
+        trainer_cores: float,
+        stats: Stats,
+        is_alone: bool = False,
+        may_relay: bool = True,
     ) -> None:
         self.plan: Plan | None = None
         self.profile: Profile | None = None
@@ -120,6 +130,9 @@ class Planner:
         self._recorder = Recorder(pipeline, self.cuts, len(samples), samples.seed)
         self._clock = LinkClock(samples.sources.cores(opened))
         self._node_clocks = NodeClocks()
+        self._relaying: Relaying | None = None
+        if may_relay and settings.policy == "optimal" and samples.sources.relays:
+            self._relaying = Relaying(pipeline, self.cuts)
         self._background = Background()
         self.renew()
         renew_after_fork(self)
@@ -132,6 +145,7 @@ class Planner:
         self._has_asked = False
         self._saves = 0
         self._begin = (0, 0.0)
+        self._start = (time.monotonic(), 0.0)
         self._replanning = Replanning()
         self._kept = self._kept_at()
         self.profile = self._kept.load(self._recall)
@@ -174,11 +188,14 @@ class Planner:
         self._row = row
         self._early = self._tried = None
         self._begin = (self._stats.samples, self._loop_s())
+        self._samples.sources.revisit()
         if self._is_ready:
             self._ask_for_sizes()
             with self._lock:
                 self._clock.hope()
                 self._node_clocks.hope()
+                if self._relaying is not None:
+                    self._relaying.hope()
             self._replan(self._resources if self.plan is None and self._resources else self.resources())
         else:
             self._samples.assignment = Assignment(
@@ -187,6 +204,7 @@ class Planner:
         with self._lock:
             self._clock.turn()
             self._node_clocks.turn()
+        self._start = (time.monotonic(), self._cpu_s())
         self._replanning.settle(time.monotonic())
 
     def _first_cuts(self, row: NDArray[np.int64] | None) -> NDArray[np.uint8]:
@@ -249,6 +267,8 @@ class Planner:
         rate = math.inf if before is None else before.consumer_samples_per_s
         if taken:
             rate = ranks * taken / spent_s if spent_s > 0 else math.inf
+        quota = quota_here()  # of all ranks here together; containers often have one
+        here = min(self._trainer_cores, min(cores_here(), math.inf if quota is None else quota) / ranks_here(ranks))
         there = self._samples.sources.cores(self._samples.opened)
         with self._lock:
             self._clock.cores = there / ranks
@@ -258,14 +278,29 @@ class Planner:
         bytes_per_s = _UNMEASURED_LINK if before is None else before.link_bytes_per_s
         if link is not None:
             bytes_per_s = ranks * (link if proven is None else min(link, _BEYOND_PROOF * proven))
-        here = min(self._trainer_cores, cores_here() / ranks_here(ranks))
+            if self._relaying is not None and self._is_busy(here):
+                bytes_per_s *= _BEYOND_BUSY
         # What sending takes is not counted on top: the cores that the clock has seen are those left over for ops.
         reads_per_s = math.inf if store is None else ranks * store
         nodes = self._nodes(lately)
         if nodes:  # each has its own; together they have the sum
             bytes_per_s, cores = (sum(n.rates[name] for n in nodes) for name in ("link_bytes_per_s", "storage_cores"))
-            return Resources(bytes_per_s, cores, ranks * here, rate, nodes=nodes)
-        return Resources(bytes_per_s, ranks * cores, ranks * here, rate, store_reads_per_s=reads_per_s)
+            found = Resources(bytes_per_s, cores, ranks * here, rate, nodes=nodes)
+        else:
+            found = Resources(bytes_per_s, ranks * cores, ranks * here, rate, store_reads_per_s=reads_per_s)
+        if self._relaying is None:
+            return found
+        with self._lock:
+            return self._relaying.resources(found, self._samples.sources.relay_cores, ranks)
+
+    def _is_busy(self, cores: float) -> bool:
+        """Return whether the trainer's cores are what holds this epoch up, and not what comes to them."""
+        start_s, cpu_s = self._start
+        return self._cpu_s() - cpu_s > _BUSY * cores * (time.monotonic() - start_s)
+
+    def _cpu_s(self) -> float:
+        """Return the CPU seconds that fetching and finishing samples took here so far."""
+        return self._stats.finish_cpu_s + self._stats.fetch_cpu_s
 
     def _nodes(self, lately: bool) -> tuple[Node, ...]:
         """Return what each part of the data set has to spend; nothing where all samples are held by the same nodes."""
@@ -291,11 +326,13 @@ class Planner:
         """Return a profile in which finishing includes what the user's own steps, and batches, take of a worker."""
         batches_s = 0.0 if self._is_alone else self._stats.collate_s / max(self._stats.samples, 1)
         own_s = self._own_s + batches_s
+        if self._relaying is not None:  # which are there to relieve these cores: all that the cores do has to count
+            own_s += self._stats.fetch_cpu_s / max(self._stats.samples, 1)
         return replace(profile, trainer_s=profile.trainer_s + np.float32(own_s)) if own_s else profile
 
     def finish_s(self) -> NDArray[Any] | None:
         """Return the seconds that finishing each sample is predicted to take here under the plan, if there is one."""
-        if self.plan is None or self.profile is None or self.plan.cuts != self.profile.cuts:
+        if self.plan is None or self.profile is None or self.plan.routes != self.profile.routes:
             return None
         return self.profile.trainer_s[np.arange(len(self.profile)), self.plan.cut]
 
@@ -316,7 +353,7 @@ class Planner:
 
     def _replan(self, resources: Resources, job: Job | None = None) -> None:
         """Make a plan and put it in place, unless it is no longer wanted by then."""
-        profile = self._estimate(self._epoch)
+        profile = self._estimate(self._epoch, with_relays=resources.relay_cores > 0)
         if job is not None and not job.is_wanted:
             return
         profile, resources = self._in_parts(self._with_own_steps(profile), resources)
@@ -332,7 +369,7 @@ class Planner:
                 tried, columns = self._tried
                 column = column.copy()
                 column[tried] = columns
-            self._samples.assignment = Assignment(plan.cuts, column)
+            self._samples.assignment = assigned(plan, column)
             if job is not None:
                 self.revisions += 1
                 self._replanning.settle(time.monotonic())
@@ -347,19 +384,27 @@ class Planner:
         with self._lock:
             early.planned(now_s - start_s, now_s)
 
-    def _estimate(self, epoch: int) -> Profile:
+    def _estimate(self, epoch: int, *, with_relays: bool = False) -> Profile:
         told: dict[str, Any] = {"url": self._samples.url, "own_s": self._own_s}
         if self._resources is not None:
             told["resources"] = self._resources.to_json()
         dataset, is_early = self._samples.opened.fingerprint, self._early is not None
-        return estimate(self._recorder, epoch, dataset=dataset, provenance=told, is_early=is_early)
+        relayed = None
+        if self._relaying is not None and with_relays:
+            with self._lock:
+                self._relaying.turn()
+                relayed = self._relaying.relayed
+        return estimate(self._recorder, epoch, dataset=dataset, provenance=told, is_early=is_early, relayed=relayed)
 
     # --- told by the engine -------------------------------------------------------------------------------------------
 
     def began(self, request: int, source: int = 0) -> None:
-        """A request was sent to a node."""
+        """Record that a request was sent to a node or a relay."""
         with self._lock:
             now_s = time.monotonic()
+            if self._relaying is not None and source in self._samples.sources.relays:
+                self._relaying.began(request, source, now_s)
+                return
             self._clock.began(request, now_s)
             self._node_clocks.began(request, source, now_s)
 
@@ -369,9 +414,13 @@ class Planner:
         now_s = time.monotonic()
         with self._lock:
             clock = fetch.clock
-            told = (request, len(reply.payload), reply.cpu_s, clock.computing_s, now_s, clock.reading_s)
-            self._clock.got(*told)
-            self._node_clocks.got(*told)
+            if self._relaying is not None and self._relaying.is_of(request):
+                known = None if self.plan is None or self.profile is None else (self.plan, self.profile)
+                self._relaying.received(request, sample, reply, fetch, known, now_s)
+            else:
+                told = (request, len(reply.payload), reply.cpu_s, clock.computing_s, now_s, clock.reading_s)
+                self._clock.got(*told)
+                self._node_clocks.got(*told)
         if reply.cut != asked and reply.reason in _CANNOT:
             self._recorder.refused(sample, asked)
         if self._replanning.is_due(now_s):
@@ -381,11 +430,17 @@ class Planner:
         """Record that a stream has ended."""
         with self._lock:
             now_s = time.monotonic()
+            if self._relaying is not None and self._relaying.is_of(request):
+                self._relaying.ended(request, now_s)
+                return
             self._clock.ended(request, now_s)
             self._node_clocks.ended(request, now_s)
 
     def finished(self, key: Key, reply: Reply, trace: Trace) -> None:
         """Record that a sample was finished here."""
+        if reply.first is not None:  # what it took near storage and at the relay is not what a cut takes
+            self._count_own(trace)
+            return
         told = Storage(reply.cpu_s, reply.op_s, reply.raw_bytes, reply.size)
         self._saw(key, reply.cut, len(reply.payload), trace, told)
 
@@ -410,8 +465,7 @@ class Planner:
             self._saw(key, Cut.parse(cut), size_bytes, Trace.from_json(trace), storage)
 
     def _saw(self, key: Key, cut: Cut, size_bytes: int, trace: Trace, told: Storage) -> None:
-        with self._lock:
-            self._own_s += (_OWN_WEIGHT if self._own_s else 1.0) * (trace.own_s - self._own_s)
+        self._count_own(trace)
         if key.sample < len(self._samples):  # one that comes again in an epoch has another box than is predicted for it
             self._recorder.saw(key, cut, size_bytes, trace, told)
         early = self._early
@@ -422,9 +476,14 @@ class Planner:
             if is_due:
                 self._background.start(lambda job: self._plan_early(early, job))
 
+    def _count_own(self, trace: Trace) -> None:
+        with self._lock:
+            self._own_s += (_OWN_WEIGHT if self._own_s else 1.0) * (trace.own_s - self._own_s)
+
     def _look(self, now_s: float) -> None:
         """Start a new plan if the link or the storage node has changed since the plan was made."""
         self._replanning.looked(now_s)
+        self._samples.sources.revisit()
         planned = self.plan.resources if self.plan is not None else None
         if planned is None:
             return

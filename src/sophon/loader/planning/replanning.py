@@ -31,7 +31,9 @@ class Replanning:
 
 
 def moved(seen: Resources, planned: Resources) -> bool:
-    """Return whether link or storage node, or those of any part, are not what was planned with."""
+    """Return whether link, storage node or relays, or those of any part, have changed since the plan."""
+    if any(differ(getattr(seen, rate), getattr(planned, rate)) for rate in ("relay_cores", "relay_link_bytes_per_s")):
+        return True
     if len(seen.nodes) == len(planned.nodes) > 0:
         return any(
             differ(now.rates.get(name, 0.0), then.rates.get(name, 0.0))
@@ -43,6 +45,6 @@ def moved(seen: Resources, planned: Resources) -> bool:
 
 def differ(now: float, then: float) -> bool:
     """Return whether one number is more than a quarter above or below another."""
-    if now <= 0 or then <= 0:
+    if now <= 0 or then <= 0 or math.inf in (now, then):
         return now != then
     return abs(math.log(now / then)) > MOVED

@@ -59,7 +59,7 @@ class SharedPlanning:
         can_plan = samples.sources[0].is_remote and samples.pipeline.max_cut > 0
         if policy is not None and can_plan and self._ledger is not None:
             settings = PlanSettings(policy=policy, options=Options(allow_lossy=allow_lossy))
-            self._planner = Planner(samples, settings, float(cores_here()), self.own_stats)
+            self._planner = Planner(samples, settings, float(cores_here()), self.own_stats, may_relay=False)
             self._numbers = shared_array(len(samples), np.uint8)
             self._samples = samples
             self.begin(0)

@@ -9,6 +9,7 @@ from os import PathLike
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sophon.codec.cut import RAW, WINDOW, Cut, check_cut, is_exact
 from sophon.errors import ConfigError
@@ -41,16 +42,34 @@ class Assignment:
     Args:
         cuts: The cuts that occur, at most 256.
         number_of: For each sample the number of its cut; None if all have the first.
+        firsts: For each cut what the node sends to the relay that makes it, None where a node makes it; empty if no
+            sample goes through a relay.
     """
 
     cuts: tuple[Cut, ...] = (RAW,)
     number_of: Numbers | None = None
+    firsts: tuple[Cut | None, ...] = ()
 
     def of(self, samples: Sequence[int]) -> tuple[Cut, ...]:
         """Return the cuts of some samples."""
         if self.number_of is None:
             return (self.cuts[0],) * len(samples)
         return tuple(self.cuts[number] for number in self.number_of[list(samples)].tolist())
+
+    def firsts_of(self, samples: Sequence[int]) -> tuple[Cut | None, ...]:
+        """Return what nodes send to relays of some samples; None of each that goes straight to the trainer."""
+        if not self.firsts:
+            return (None,) * len(samples)
+        if self.number_of is None:
+            return (self.firsts[0],) * len(samples)
+        return tuple(self.firsts[number] for number in self.number_of[list(samples)].tolist())
+
+    def are_relayed(self, samples: Sequence[int] | NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which of some samples go through a relay."""
+        if not self.firsts or self.number_of is None:
+            return np.full(len(samples), bool(self.firsts) and self.firsts[0] is not None)
+        numbers = self.number_of[np.asarray(samples)]
+        return np.asarray(np.array([first is not None for first in self.firsts], np.bool_)[numbers])
 
     def used(self) -> tuple[Cut, ...]:
         """Return the cuts that at least one sample has."""
@@ -110,11 +129,23 @@ def _check_job(plan: Plan, pipeline: Pipeline, dataset: str | None) -> None:
     )
 
 
+def assigned(plan: Plan, column: Numbers | None = None) -> Assignment:
+    """Return the cuts of a plan, and what nodes send to relays for those that relays make.
+
+    Args:
+        plan: The plan.
+        column: The route of each sample; by default the plan's.
+    """
+    firsts = tuple(None if route.is_direct else route.cuts[0] for route in plan.routes)
+    arrivals = tuple(route.arrival for route in plan.routes)
+    return Assignment(arrivals, plan.cut if column is None else column, firsts if any(firsts) else ())
+
+
 def _from_plan(plan: Any) -> Assignment:
     if isinstance(plan, Assignment):
         return plan
     if isinstance(plan, Plan):
-        return Assignment(plan.cuts, plan.cut)
+        return assigned(plan)
     if not isinstance(plan, Iterable):
         raise ConfigError(f"plan: expected a Plan, the path of one, or one cut per sample, got {plan!r}")
     cuts = [cut if isinstance(cut, Cut) else Cut.parse(cut) for cut in plan]
@@ -196,4 +227,6 @@ def differences(opened: Opened) -> str:
 def within(assignment: Assignment, agreed: int) -> Assignment:
     """Return an assignment in which cuts beyond the agreed one are replaced by raw bytes."""
     cuts = tuple(cut if cut.k <= agreed else RAW for cut in assignment.cuts)
-    return Assignment(cuts, assignment.number_of)
+    kept = zip(assignment.firsts, assignment.cuts, strict=False)
+    firsts = tuple(first if cut.k <= agreed else None for first, cut in kept)
+    return Assignment(cuts, assignment.number_of, firsts)

@@ -96,6 +96,10 @@ class Absences:
         if line is not None:
             LOG.warning("%s", line, extra={"event": "away", "fields": {"node": self._names[source]}})
 
+    def is_away(self, source: int) -> bool:
+        """Return whether a source has failed since it last answered."""
+        return source in self._away
+
     def answered(self, source: int) -> None:
         """Record that a reply has arrived."""
         if source not in self._away:  # nearly always; a lock for every sample would cost more

@@ -29,6 +29,9 @@ class Errand(ABC):
     def send(self, ask: Ask) -> Fetch:
         """Send a request."""
 
+    def look(self, machine: Machine) -> None:  # noqa: B027
+        """Tell the machine, before it is asked, what has changed about what is to be fetched."""
+
     def received(self, ask: Ask, reply: Reply, fetch: Fetch) -> None:  # noqa: B027 - not everybody keeps books
         """Called when a wanted reply arrives."""
 
@@ -83,6 +86,7 @@ class Driver:
         """Yield the replies for all positions in the iterating thread, until it is done or stopped."""
         while not is_done() and not self.is_stopped:
             self._follow()
+            self._errand.look(self.machine)
             ask = self.machine.ask(time.monotonic())
             self.raise_if_over()
             if ask is None:
@@ -114,6 +118,7 @@ class Driver:
                 for request, fetch in self._fetches.items():
                     self.machine.heard(request, fetch.heard_s)
                 self._follow()
+                self._errand.look(self.machine)
                 ask = self.machine.ask(time.monotonic())
                 if ask is not None:
                     return ask

@@ -12,12 +12,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sophon.codec.cut import RAW, Cut
 from sophon.errors import Error, OpError
 from sophon.link.transport import Fetch, Opened
 from sophon.link.wire import Reply, Request
 from sophon.loader.account.stats import Stats
-from sophon.loader.machine.machine import Ask
+from sophon.loader.machine.machine import Ask, Machine
 from sophon.loader.machine.parts import Parts
 from sophon.loader.sources.assignment import Assignment, versions_for, within
 from sophon.loader.sources.driver import Driver, Errand
@@ -103,7 +106,8 @@ class Samples:
             samples: Their indexes.
             keys: The numbers by which random ops identify them, if not by their indexes.
         """
-        cuts = self.assignment.of(samples)
+        cuts, firsts = self.assignment.of(samples), self.assignment.firsts_of(samples)
+        relayed = any(first is not None for first in firsts) and bool(self.sources.relays)
         return Request(
             dataset=self.opened.name,
             dataset_fingerprint=self.opened.fingerprint,
@@ -117,7 +121,12 @@ class Samples:
             columns_digest=self.opened.columns_digest if set(self.columns) - {"id"} else "",
             fields=self.fields,
             keys=() if tuple(keys) == tuple(samples) else tuple(keys),
+            firsts=tuple(first or cut for first, cut in zip(firsts, cuts, strict=True)) if relayed else (),
         )
+
+    def are_relayed(self, row: Row) -> NDArray[np.bool_] | None:
+        """Return which samples go through relays; None if there are no relays."""
+        return self.assignment.are_relayed(np.asarray(row, np.int64)) if self.sources.relays else None
 
     def errand(
         self, epoch: int, row: Row, stats: Stats, watcher: Watcher | None = None, keys: Row | None = None
@@ -141,7 +150,7 @@ class Samples:
         config = self.sources.config(
             request_samples=min(len(samples), self.opened.max_samples) or 1, request_bytes=1 << 62, hedge=hedge
         )
-        machine = self.sources.machine(samples, len(samples) or 1, config, 0)
+        machine = self.sources.machine(samples, len(samples) or 1, config, 0, is_relayed=self.are_relayed(samples))
         driver = Driver(machine, self.errand(epoch, samples, stats, watcher), self.raise_fatal)
         got = 0
         # The holders of different parts are asked at the same time.
@@ -186,7 +195,7 @@ class Samples:
 
     def _glance(self, sample: int, columns: tuple[str, ...] = ("id",), fields: tuple[str, ...] = ()) -> Reply | None:
         """Return a sample raw, if a source gives it soon; nothing is counted or retried."""
-        request = replace(self.request(0, [sample]), cuts=(RAW,), columns=columns, fields=fields)
+        request = replace(self.request(0, [sample]), cuts=(RAW,), firsts=(), columns=columns, fields=fields)
         for number in self.sources.holders_of(sample):
             try:
                 (reply,) = self.sources[number].fetch(request, min(_GLANCE_S, self.deadline_s))
@@ -209,6 +218,12 @@ class _Samples(Errand):
         self._version = 0  # the machine may have been made before the latest change: it is told once more
         self._sent: dict[int, Request] = {}
         self._fetches: dict[int, Fetch] = {}
+        self._assignment = samples.assignment
+
+    def look(self, machine: Machine) -> None:
+        if machine.has_ways and self._samples.assignment is not self._assignment:
+            self._assignment = self._samples.assignment
+            machine.reroute(self._assignment.are_relayed(np.asarray(self._row, np.int64)))
 
     def _watching(self, ask: Ask) -> Watcher | None:
         """Return the watcher of a request; None for the fallback, which has neither link nor node."""
@@ -231,8 +246,10 @@ class _Samples(Errand):
 
     def received(self, ask: Ask, reply: Reply, fetch: Fetch) -> None:
         request = self._sent[ask.request]
-        asked = request.cuts[reply.position]
         sources = self._samples.sources
+        # A node that stands in for a relay is asked for its own part of the work.
+        wanted = request.firsts if request.firsts and reply.first is None else request.cuts
+        asked = wanted[reply.position]
         sources.absences.answered(ask.source)
         self._stats.received(reply, asked, sources.is_fallback(ask.source), sources[ask.source].address)
         if (watcher := self._watching(ask)) is not None:

@@ -16,14 +16,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sophon.codec.cut import RAW
+from sophon.codec.cut import RAW, Cut
+from sophon.codec.route import can_follow
 from sophon.errors import ConfigError, Error, RetryableError, StoreError, remote_traceback, with_remote_traceback
 from sophon.link.listing import Listing
-from sophon.link.transport import Fetch, Opened, Transport
+from sophon.link.transport import Behind, Fetch, Opened, Transport
 from sophon.link.wire import Reply, Request, StreamClock
 from sophon.loader.sources.assignment import count_agreed, versions_for
 from sophon.loader.sources.union import Holding
 from sophon.pipeline import Pipeline
+from sophon.pipeline.probe import digest_of
 
 
 class Source(Transport):
@@ -41,6 +43,7 @@ class Source(Transport):
         self._pipeline = pipeline
         self._opened: Opened | None = None
         self._most: int | None = None  # ops that give the same bits there; None until somebody asks for a cut
+        self._most_behind: int | None = None  # the same for the node behind a relay
         self.may_hold_a_part = False  # of what was opened at the fallback, while no node answered
         self.expected = ""  # the fingerprint of what it holds, where somebody else has said that
         self.may_move = False  # whether it may hold something else when it is started again
@@ -66,12 +69,8 @@ class Source(Transport):
     def fetch(self, request: Request, timeout_s: float) -> Fetch:
         """Ask the node for samples, once it is known to hold the same data set."""
         opened = self._opened or self._checked(self.expected or request.dataset_fingerprint)
-        cuts = request.cuts
-        if any(cut.k > 0 for cut in cuts):
-            most = self._agreed(opened)
-            cuts = tuple(cut if cut.k <= most else RAW for cut in cuts)
-        versions = versions_for(cuts, opened)
-        fitted = replace(request, dataset=opened.name, cuts=cuts, versions=versions)
+        fitted = replace(request, dataset=opened.name)
+        fitted = self._through(fitted, opened) if opened.behind is not None else self._straight(fitted, opened)
         if self._holding is not None:
             own, its = self._holding.own_of(request.samples), opened.fingerprint
             fitted = replace(fitted, dataset_fingerprint=its, samples=own, keys=request.keys or request.samples)
@@ -113,6 +112,40 @@ class Source(Transport):
     def labels(self) -> NDArray[np.int64] | None:
         """Label of every sample of the whole data set, where the node numbers its classes itself."""
         return self._labels
+
+    def _straight(self, request: Request, opened: Opened) -> Request:
+        """Return a request as a node is to have it: of what goes through a relay, the node's own part of the work."""
+        cuts = request.firsts or request.cuts
+        if any(cut.k > 0 for cut in cuts):
+            most = self._agreed(opened)
+            cuts = tuple(cut if cut.k <= most else RAW for cut in cuts)
+        return replace(request, cuts=cuts, firsts=(), versions=versions_for(cuts, opened))
+
+    def _through(self, request: Request, opened: Opened) -> Request:
+        """Return a request as a relay is to have it: of what goes to the trainer straight, all is left to its node."""
+        assert opened.behind is not None
+        firsts, cuts = request.firsts or request.cuts, request.cuts
+        if any(cut.k > 0 for cut in cuts):
+            here, there = self._agreed(opened), self._agreed_behind(opened.behind)
+            ways = [self._way(first, cut, there, here) for first, cut in zip(firsts, cuts, strict=True)]
+            firsts, cuts = tuple(first for first, _ in ways), tuple(cut for _, cut in ways)
+        behind = digest_of(opened.behind.versions) if any(first.k > 0 for first in firsts) else ""
+        versions = versions_for(cuts, opened)
+        return replace(request, cuts=cuts, firsts=firsts, versions=versions, node_versions=behind)
+
+    def _way(self, first: Cut, cut: Cut, there: int, here: int) -> tuple[Cut, Cut]:
+        """Return how much of a route gives the same bits at a node and at the relay in front of it as here."""
+        if first.k > there:
+            first = RAW
+        if cut.k > here and cut != first:
+            cut = first
+        return first if can_follow(self._pipeline, first, cut) else RAW, cut
+
+    def _agreed_behind(self, behind: Behind) -> int:
+        if self._most_behind is None:
+            told = Opened("", 0, "", max_cut=behind.max_cut, digests=behind.digests, versions=behind.versions)
+            self._most_behind = count_agreed(self._pipeline, told)
+        return self._most_behind
 
     @property
     def holding(self) -> Holding | None:
@@ -184,6 +217,7 @@ class _PiecesFetch(Fetch):
             piece = slice(start, start + size)
             keys = request.keys[piece]
             asked = replace(request, samples=request.samples[piece], cuts=request.cuts[piece], keys=keys)
+            asked = replace(asked, firsts=request.firsts[piece]) if request.firsts else asked
             fetch = self._piece = self._inner.fetch(asked, self._timeout_s)
             if self._is_cancelled:  # set last, since `cancel` looks for it
                 return
@@ -216,7 +250,7 @@ class Fallback(Source):
 
     def fetch(self, request: Request, timeout_s: float) -> Fetch:
         """Read samples."""
-        raw = replace(request, cuts=(RAW,) * len(request.cuts))
+        raw = replace(request, cuts=(RAW,) * len(request.cuts), firsts=())
         return _FallbackFetch(super().fetch(raw, timeout_s), Path(self.address))
 
 

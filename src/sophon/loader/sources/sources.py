@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -106,6 +107,8 @@ class Sources:
         self._holders: tuple[tuple[int, ...], ...] = (tuple(range(self.nodes)),)
         self._names = tuple(node.address for node in nodes)
         self._all = list(nodes)
+        self._pipeline = pipeline
+        self._visitor: threading.Thread | None = None
         self._sources: list[Source] = []  # the same nodes, without caches in front of them
         self._fallback: Fallback | None = None
         if self.nodes > 1 or fallback is not None or has_parts:
@@ -120,6 +123,9 @@ class Sources:
             self._fallback = Fallback(transport_to(path), pipeline)
             self._all.append(self._fallback)
         self.absences = Absences([source.address for source in self._all], deadline_s)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_visitor": None}
 
     def __getitem__(self, number: int) -> Transport:
         return self._all[number]
@@ -139,8 +145,38 @@ class Sources:
         Args:
             first: The answer of the source at which the data set was opened.
         """
-        told = [cores for cores in self.cores_of_nodes if cores is not None] or [first.cores]
-        return self.known_nodes * sum(told) / len(told)
+        relays = self.relays
+        told = [c for number, c in enumerate(self.cores_of_nodes) if c is not None and number not in relays]
+        told = told or [first.cores if first.behind is None or not relays else first.behind.cores]
+        return max(self.known_nodes - len(relays), 1) * sum(told) / len(told)
+
+    @property
+    def relays(self) -> frozenset[int]:
+        """The numbers of the sources that are relays, as far as they have said so."""
+        opened = ((number, source.opened) for number, source in enumerate(self._sources))
+        return frozenset(number for number, told in opened if told is not None and told.is_relay)
+
+    @property
+    def relay_cores(self) -> dict[int, float]:
+        """How many cores each relay has that answers, or was not asked yet, by its number."""
+        there = {number: self._sources[number].opened for number in self.relays if not self.absences.is_away(number)}
+        return {number: told.cores for number, told in there.items() if told is not None}
+
+    def revisit(self) -> None:
+        """Ask relays that have failed whether they are back; in a thread of its own, one at a time.
+
+        Nodes are asked again when they are needed. A relay that is not planned with is not needed.
+        """
+        away = [number for number in self.relays if self.absences.is_away(number)]
+        if away and (self._visitor is None or not self._visitor.is_alive()):
+            self._visitor = threading.Thread(target=self._revisit, args=(away,), name="sophon-revisit", daemon=True)
+            self._visitor.start()
+
+    def _revisit(self, away: Sequence[int]) -> None:
+        for number in away:
+            with suppress(Error):
+                self._sources[number].open(self._pipeline)
+                self.absences.answered(number)
 
     @property
     def cores_of_nodes(self) -> list[float | None]:
@@ -207,6 +243,7 @@ class Sources:
         size_bytes: int,
         latest: NDArray[np.int64] | None = None,
         sizes: Sequence[int] | None = None,
+        is_relayed: NDArray[np.bool_] | None = None,
     ) -> Machine:
         """Return a machine that knows who holds what, and what the previous one learned about the sources; see `keep`.
 
@@ -215,10 +252,14 @@ class Sources:
             batch_size: Samples in a batch.
             config: Bounds and times.
             size_bytes: First guess at the bytes held for one sample.
-            latest: In relaxed order, the last batch that each sample may come in.
-            sizes: Samples in each batch, if they differ.
+            latest: In relaxed order the last batch that each sample may come in.
+            sizes: Samples in each batch, where they differ.
+            is_relayed: Which of the samples go through relays; None if none do, or there are none.
         """
         parts = self.parts(row)
+        if is_relayed is not None and (relays := self.relays):
+            of = np.zeros(len(row), np.uint16) if parts.of is None else parts.of.astype(np.uint16)
+            parts = Parts.among(parts.holders, relays, of, is_relayed, parts.names)
         standings, self._kept = self._kept, None  # whoever asks meanwhile begins anew
         seed = int.from_bytes(os.urandom(8))  # of pauses: trainers that lose a node together do not come back in step
         now_s = time.monotonic()
@@ -258,6 +299,9 @@ class Sources:
             self.warn_of_fallback("nothing is offloaded in this run", stacklevel=5)
         elif self._sources:
             opened, self._union, self._holders = self._census(pipeline).take(opened)
+            if opened.is_relay and self._union is None:  # a node says the same, and what itself can do
+                told = [source.opened for source in self._sources if source.opened is not None]
+                opened = next((one for one in told if not one.is_relay), opened)
         elif opened.part:
             warnings.warn(
                 f"{self.url} holds part {opened.part} of a data set, {opened.samples:,} samples, and it is opened "

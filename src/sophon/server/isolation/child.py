@@ -22,7 +22,7 @@ import time
 
 from cachetools import FIFOCache
 
-from sophon.codec.cut import Cut, make_payload
+from sophon.codec.route import Route
 from sophon.codec.window.indexes import INDEXES
 from sophon.codec.window.sidecar import Sidecar
 from sophon.codec.window.windowed import Windowed
@@ -32,6 +32,7 @@ from sophon.pipeline.probe import each_digest
 from sophon.server.budget import NICE
 from sophon.server.isolation import frames
 from sophon.server.isolation.frames import Kind
+from sophon.server.maker import made
 
 LEFT = 75  # exit code of a child that was at work when the server hung up
 # Kept, the oldest goes first: the server keeps count of the same, and has to know for sure which are still here. What
@@ -73,13 +74,15 @@ class Child:
 
     def _make(self, note: bytes, data: bytes) -> None:
         fingerprint, seed, epoch, sample = frames.MAKE.unpack_from(note)
-        cut = Cut.parse(note[frames.MAKE.size :].decode())
+        route = Route.parse(note[frames.MAKE.size :].decode())
+        cut = route.arrival
         kind, payload = Kind.FAILED, b""
         trace = Trace(len(self._pipelines[fingerprint]))
         self._arm()
         # Decoders, codecs and plug-in ops may raise anything; the trainer meets the same problem and can say more.
         with contextlib.suppress(Exception):
-            payload = make_payload(self._pipelines[fingerprint], data, Key(seed, epoch, sample), cut, trace)
+            way = cut if route.is_direct else route
+            payload = made(self._pipelines[fingerprint], data, Key(seed, epoch, sample), way, trace)
             kind = Kind.PAYLOAD
         # This includes receiving the file and sending the payload before it.
         now_s = time.process_time()

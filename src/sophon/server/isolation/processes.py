@@ -28,6 +28,7 @@ from cachetools import FIFOCache
 
 from sophon.codec.codec import AheadCodec, Payload
 from sophon.codec.cut import Cut, make_payload
+from sophon.codec.route import Route
 from sophon.codec.table import codec_named
 from sophon.codec.window.indexes import DEFAULT_MAX_BYTES
 from sophon.codec.window.windowed import Windowed
@@ -91,12 +92,12 @@ class Processes(Maker):
         pipeline: Pipeline,
         data: bytes,
         key: Key,
-        cut: Cut,
+        cut: Cut | Route,
         trace: Trace | None = None,
         claim: Claim = anything,
     ) -> Payload:
         """Run in the slot's child, or in this process if that is just as safe."""
-        if _is_safe(pipeline, cut):
+        if isinstance(cut, Cut) and _is_safe(pipeline, cut):
             return claimed(make_payload(pipeline, data, key, cut, trace), claim)
         try:
             kind, payload, costs = self._children[slot.number].make(slot, pipeline, data, key, cut, claim)
@@ -219,7 +220,7 @@ class _Child:
         return self._line
 
     def make(
-        self, slot: Slot, pipeline: Pipeline, data: bytes, key: Key, cut: Cut, claim: Claim
+        self, slot: Slot, pipeline: Pipeline, data: bytes, key: Key, cut: Cut | Route, claim: Claim
     ) -> tuple[Kind, Payload | None, frames.Costs]:
         """Return the outcome, the payload unless it is too large, and the cost."""
         with self._lock, self._watched():

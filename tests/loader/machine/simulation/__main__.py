@@ -1,4 +1,4 @@
-"""Tell the story of a seed: ``python -m tests.loader.machine.simulation SEED [pictures]``."""
+"""Tell the story of a seed: ``python -m tests.loader.machine.simulation SEED [pictures] [relays]``."""
 
 import sys
 
@@ -7,7 +7,9 @@ from tests.loader.machine.simulation.world import World
 
 
 def main() -> None:
-    world = World(int(sys.argv[1]), content=Pictures() if "pictures" in sys.argv else Numbers())
+    world = World(
+        int(sys.argv[1]), content=Pictures() if "pictures" in sys.argv else Numbers(), has_relays="relays" in sys.argv
+    )
     try:
         world.run()
     finally:

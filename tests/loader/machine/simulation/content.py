@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from sophon.codec.cut import RAW, Cut, finish_payload, legal_cuts, make_payload
+from sophon.codec.route import Route, can_follow, pass_on
 from sophon.pipeline import Key, Pipeline, ops
 
 _MASK = (1 << 61) - 1
@@ -27,6 +28,12 @@ class Content(Protocol):
     def make(self, key: Key, cut: Cut) -> Any:
         """Do the storage node's part."""
 
+    def can_follow(self, first: Cut, cut: Cut) -> bool:
+        """Return whether a relay can make one cut from another."""
+
+    def pass_on(self, key: Key, route: Route, payload: Any) -> Any:
+        """Do a relay's part."""
+
     def finish(self, key: Key, cut: Cut, payload: Any) -> Any:
         """Do the trainer's part; the result can be compared."""
 
@@ -41,6 +48,13 @@ class Numbers:
 
     def make(self, key: Key, cut: Cut) -> int:
         return self._run(hash((key.sample, 77)) & _MASK, key, 0, cut.k) ^ _CODECS[cut.codec]
+
+    def can_follow(self, first: Cut, cut: Cut) -> bool:
+        return first.k <= cut.k
+
+    def pass_on(self, key: Key, route: Route, payload: int) -> int:
+        first, cut = route.cuts
+        return self._run(payload ^ _CODECS[first.codec], key, first.k, cut.k) ^ _CODECS[cut.codec]
 
     def finish(self, key: Key, cut: Cut, payload: int) -> int:
         return self._run(payload ^ _CODECS[cut.codec], key, cut.k, len(_FACTORS))
@@ -65,6 +79,12 @@ class Pictures:
 
     def make(self, key: Key, cut: Cut) -> bytes:
         return make_payload(self._pipeline, _file(int(key.sample)), key, cut)
+
+    def can_follow(self, first: Cut, cut: Cut) -> bool:
+        return can_follow(self._pipeline, first, cut)
+
+    def pass_on(self, key: Key, route: Route, payload: bytes) -> bytes:
+        return pass_on(self._pipeline, payload, key, route)
 
     def finish(self, key: Key, cut: Cut, payload: bytes) -> bytes:
         return np.asarray(finish_payload(self._pipeline, payload, key, cut)).tobytes()

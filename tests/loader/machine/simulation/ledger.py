@@ -6,6 +6,10 @@ Every check names the sentence of `machine`'s docstring, `parts`', `standing`'s 
 import math
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from sophon.errors import Error, RetryableError, UnavailableError
 from sophon.loader.machine.machine import Ask, Machine, MachineConfig
@@ -99,7 +103,7 @@ class Ledger:
 
     def _sources_of(self, position: int) -> set[int]:
         fallback = {self._config.nodes} if self._config.has_fallback else set()
-        return {*self._parts.holders[self._parts.at(position)], *fallback}
+        return {*self._parts.everybody(self._parts.at(position)), *fallback}
 
     def _silent_of(self, ask: Ask) -> float:
         """Return after what silence a request is lost: where others could be asked for some of it."""
@@ -119,7 +123,7 @@ class Ledger:
         busy = {request.node for request in self.requests.values() if request.owes or not self._has_threads}
         asked = {self._parts.at(p) for request in self.requests.values() for p in request.owes}
         for part, wait in enumerate(self.waits):
-            able = {*self._parts.holders[part], self._config.nodes}  # the fallback too
+            able = {*self._parts.everybody(part), self._config.nodes}  # the fallback too
             others = busy & able if self._has_threads else busy
             if wait.since_s is not None and part not in asked and others:
                 wait.blocked_s += passed_s
@@ -160,6 +164,7 @@ class Ledger:
             hold(reckoned < self._config.request_bytes, "a request is bounded in bytes", ask)
             hold(max(ask.positions) < self._wanted, "what is asked for is wanted", ask, self._wanted)
             self._check_fallback(ask)
+            self._check_stand_ins(ask)
         for part in {self._parts.at(position) for position in ask.positions}:
             if self.waits[part].since_s is None:
                 self.waits[part].begin(now_s)
@@ -187,8 +192,21 @@ class Ledger:
         if not self._config.has_fallback or ask.source != self._config.nodes:
             return
         for position in ask.positions:
-            well = set(self._parts.holders[self._parts.at(position)]) - self._struck
+            well = set(self._parts.everybody(self._parts.at(position))) - self._struck
             hold(not well, "the fallback is asked while every holder has failed", ask, position, well)
+
+    def _check_stand_ins(self, ask: Ask) -> None:
+        """Whoever is asked for the first time, or once more, is a stand-in only where every holder has failed."""
+        for position in ask.positions if self._parts.stand_ins else ():
+            part = self._parts.at(position)
+            if ask.source in self._parts.stand_ins[part]:
+                well = set(self._parts.holders[part]) - self._struck
+                hold(not well, "a stand-in is asked only while no holder is well", ask, position, well)
+
+    def reroute(self, of: NDArray[np.uint16]) -> None:
+        """Samples that are not wanted yet go another way."""
+        assert self._parts.of is not None
+        self._parts = replace(self._parts, of=np.concatenate([self._parts.of[: self._wanted], of[self._wanted :]]))
 
     def _second(self, ask: Ask, now_s: float) -> None:
         """A second request is for one that is late; beyond a tenth of all samples only for one that is lost."""
@@ -296,7 +314,7 @@ class Ledger:
         self._lane_of = self._lanes()
         for position in self.owers:
             was, wait = waits[before.at(position)], self.waits[parts.at(position)]
-            is_anew = not set(parts.holders[parts.at(position)]) <= set(before.holders[before.at(position)])
+            is_anew = not set(parts.everybody(parts.at(position))) <= set(before.everybody(before.at(position)))
             since_s = now_s if is_anew and was.since_s is not None else was.since_s
             known_s = [at_s for at_s in (since_s, wait.since_s) if at_s is not None]
             wait.since_s = min(known_s) if known_s else None
@@ -305,6 +323,8 @@ class Ledger:
             if tries > wait.tries:
                 wait.tries, wait.failure = tries, was.failure
         for request in self.requests.values():
+            if now_s - request.heard_s >= request.silent_s - _EPS_S:
+                continue  # who is lost already stays lost
             others = any(len(self._sources_of(position)) > 1 for position in request.owes)
             request.silent_s = self._silent_s if others else math.inf
         self.balance()
@@ -374,4 +394,4 @@ class Ledger:
         return not wait.tries or str(wait.failure or "ended") in str(fatal)
 
     def _called(self, part: int) -> str:
-        return " and ".join(f"node {number}" for number in self._parts.holders[part]) or "any node"
+        return " and ".join(f"node {number}" for number in self._parts.everybody(part)) or "any node"

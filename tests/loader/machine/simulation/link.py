@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sophon.codec.cut import Cut
+from sophon.codec.route import Route
 from sophon.errors import ConfigError, Error, RetryableError
 from sophon.pipeline import Key
 from tests.loader.machine.simulation.clock import Clock
@@ -61,7 +62,7 @@ class Stream:
         self,
         request: int,
         keys: Sequence[Key],
-        cuts: Sequence[Cut],
+        cuts: Sequence[Cut | Route],
         source: Source,
         wire: Wire,
         clock: Clock,

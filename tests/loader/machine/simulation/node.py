@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Any
 
 from sophon.codec.cut import RAW, Cut
+from sophon.codec.route import Route
 from sophon.pipeline import Key
 from tests.loader.machine.simulation.clock import Clock
 from tests.loader.machine.simulation.content import Content
@@ -60,7 +61,8 @@ class Source:
     def __init__(self, number: int, clock: Clock, content: Content, seed: int, spells: list[Spell], manners: Manners):
         self.number = number
         self.manners = manners
-        self.mode = Mode.WELL
+        self._mode = Mode.WELL
+        self._relays: list[Relay] = []
         self.random = random.Random(seed)
         self._content = content
         self._clock = clock
@@ -71,20 +73,58 @@ class Source:
             if spell.end_s < float("inf"):
                 clock.after(spell.end_s, self._turn, Mode.WELL)
 
+    @property
+    def mode(self) -> Mode:
+        return self._mode
+
     def _turn(self, mode: Mode) -> None:
-        before, self.mode = self.mode, mode
+        befores = [relay.mode for relay in self._relays]
+        before, self._mode = self.mode, mode
         for stream in list(self.streams.values()):
-            stream.weather(before, mode)
+            stream.weather(before, self.mode)
+        for relay, its in zip(self._relays, befores, strict=True):
+            relay.notice(its)
 
     def is_good_from(self, start_s: float) -> bool:
         """Return whether it answers soon whatever it is asked for, from some time on and for ever."""
         bad = (Mode.REFUSING, Mode.GONE, Mode.MUTE, Mode.FROZEN)
         return self.manners.is_calm and not any(s.end_s > start_s and s.mode in bad for s in self.spells)
 
-    def answer(self, key: Key, asked: Cut) -> tuple[Cut, Any]:
+    def answer(self, key: Key, asked: Cut | Route) -> tuple[Cut, Any]:
         """Return the cut that is really made, and its payload."""
-        cut = asked
+        asked = cut = asked.cuts[0] if isinstance(asked, Route) else asked
         if self.mode is Mode.SMALL or self.random.random() < self.manners.small:
             smaller = [c for c in self._content.cuts if c.k < asked.k]
             cut = RAW if self.mode is Mode.SMALL or not smaller else self.random.choice(smaller)
         return cut, self._content.make(key, cut)
+
+
+class Relay(Source):
+    """A source that gets from a node what it is asked for: the weather there is its own, too."""
+
+    def __init__(self, node: Source, *args: Any) -> None:
+        self.node = node
+        super().__init__(*args)
+        node._relays.append(self)
+
+    @property
+    def mode(self) -> Mode:
+        is_up = self.node.mode in (Mode.WELL, Mode.SMALL)
+        return self._mode if is_up or self._mode not in (Mode.WELL, Mode.SMALL) else Mode.REFUSING
+
+    def notice(self, before: Mode) -> None:
+        """The node has changed: it is the relay that says so."""
+        if self.mode is not before:
+            for stream in list(self.streams.values()):
+                stream.weather(before, self.mode)
+
+    def is_good_from(self, start_s: float) -> bool:
+        return super().is_good_from(start_s) and self.node.is_good_from(start_s)
+
+    def answer(self, key: Key, asked: Cut | Route) -> tuple[Cut, Any]:
+        route = asked if isinstance(asked, Route) else Route((asked, asked))
+        made, payload = self.node.answer(key, route.cuts[0])
+        does_less = self.mode is Mode.SMALL or self.random.random() < self.manners.small
+        if does_less or made == route.arrival or not self._content.can_follow(made, route.arrival):
+            return made, payload
+        return route.arrival, self._content.pass_on(key, Route((made, route.arrival)), payload)

@@ -18,7 +18,6 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from sophon.codec.cut import Cut
 from sophon.errors import Error
 from sophon.loader.machine.machine import Ask, Machine, MachineConfig
 from sophon.loader.machine.parts import Parts
@@ -97,7 +96,6 @@ class Trainer:
             self.machine, setup.config, setup.expected_bytes, setup.sizes_are_even, self.parts, setup.workers > 0
         )
         self._asks: dict[int, Ask] = {}
-        self._cuts: dict[int, tuple[Cut, ...]] = {}
         self._streams: dict[int, Stream] = {}
         self._received: list[tuple[float, int, Answer]] = []
         self._busy = 0
@@ -257,8 +255,8 @@ class Trainer:
         self.asked_s.append((now_s, ask.source))
         self.tell("ask", ask.request, ask.source, ask.positions)
         samples = [self.order[position] for position in ask.positions]
-        cuts = self._world.assignment.of(samples)
-        self._asks[ask.request], self._cuts[ask.request] = ask, cuts
+        cuts = self._world.ways_of(samples)
+        self._asks[ask.request] = ask
         self._link.began(ask.request, now_s)
         keys = [Key(self._seed, self._epoch, sample) for sample in samples]
         source = self._sources[ask.source]
@@ -377,6 +375,13 @@ class Trainer:
         self.machine.put(place)
         if self.machine.ready != ready:
             self._notify()
+
+    def reroute(self) -> None:
+        """The plan has changed, and with it who is asked for what."""
+        parts = self._world.parts_of(self.order)
+        if parts.stand_ins and not self.is_over:
+            self.machine.reroute(self._world.assignment.are_relayed(self.order))
+            self.ledger.reroute(parts.of)
 
     # --- planning anew ------------------------------------------------------------------------------------------------
 

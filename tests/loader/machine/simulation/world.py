@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from sophon.codec.cut import RAW
+from sophon.codec.cut import RAW, Cut
+from sophon.codec.route import Route
 from sophon.errors import ConfigError, UnavailableError
 from sophon.link.flight import SILENCE_S
 from sophon.loader.machine.machine import Machine, MachineConfig
@@ -35,7 +36,7 @@ from tests.loader.machine.simulation.clock import Clock
 from tests.loader.machine.simulation.content import Content, Numbers
 from tests.loader.machine.simulation.ledger import BrokenPromiseError, hold
 from tests.loader.machine.simulation.link import Wire
-from tests.loader.machine.simulation.node import Manners, Mode, Source, Spell
+from tests.loader.machine.simulation.node import Manners, Mode, Relay, Source, Spell
 from tests.loader.machine.simulation.trainer import Setup, Trainer
 
 _MOST_STEPS = 60_000
@@ -60,9 +61,17 @@ class World:
         seed: Everything follows from it.
         machine_type: The machine, or one that is broken on purpose.
         content: What samples hold.
+        has_relays: Whether there are relays, too.
     """
 
-    def __init__(self, seed: int, machine_type: type[Machine] = Machine, content: Content | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        machine_type: type[Machine] = Machine,
+        content: Content | None = None,
+        *,
+        has_relays: bool = False,
+    ) -> None:
         self.seed = seed
         self.random = r = random.Random(seed)
         self.clock = Clock()
@@ -89,9 +98,13 @@ class World:
             nodes, has_fallback, self.deadline_s = r.choice((2, 3)), False, 6.0
             self.count = max(self.count, 150)
             self.order = epoch_order(self.count, seed, self.epoch, shuffle=True)
+        self.storage = nodes  # how many of the sources hold something themselves
+        if has_relays:
+            nodes += r.choice((1, 2, 2, 3))
         self.fallback = nodes if has_fallback else None
         self.good: set[int] = set()
-        self.holders, self.part_of = self._divide(nodes, has_fallback)
+        self.relays = {number: r.randrange(self.storage) for number in range(self.storage, nodes)}
+        self.holders, self.part_of = self._divide(self.storage, has_fallback)
         self.sources = self._make_sources(nodes + has_fallback)
         self.config = MachineConfig(
             buffer_bytes=(10_000 if self.fate == "orphan" else r.choice((1, 3, 10, 40, 10_000))) * _SAMPLE_BYTES,
@@ -109,6 +122,20 @@ class World:
             self.tell(0, "source", source.number, source.spells, source.manners)
         self.replan()
 
+    def parts_of(self, samples: Any) -> Parts:
+        """Return who can answer for some samples."""
+        samples = np.asarray(samples, np.int64)
+        if not self.relays:
+            return Parts(self.holders, self.part_of[samples])
+        reached = [(*its, *(relay for relay, node in self.relays.items() if node in its)) for its in self.holders]
+        is_relayed = self.assignment.are_relayed(samples)
+        return Parts.among(reached, set(self.relays), self.part_of[samples].astype(np.uint16), is_relayed)
+
+    def ways_of(self, samples: list[int]) -> list[Any]:
+        """Return the cut, or the two cuts, that each of some samples is to have."""
+        ways = zip(self.assignment.firsts_of(samples), self.assignment.of(samples), strict=True)
+        return [cut if first is None else Route((first, cut)) for first, cut in ways]
+
     # --- made from the seed -------------------------------------------------------------------------------------------
 
     def _divide(self, nodes: int, has_fallback: bool) -> tuple[tuple[tuple[int, ...], ...], Any]:
@@ -122,8 +149,8 @@ class World:
         least = 0 if has_fallback and r.random() < 0.2 else 1
         holders = [set(r.sample(range(nodes), r.randint(least, r.choice((1, 1, nodes))))) for _ in range(parts)]
         for held in holders:
-            if self.good and nodes not in self.good and not held & self.good:
-                held.add(r.choice(sorted(self.good)))  # parts were divided anew
+            if self.good and self.fallback not in self.good and not held & self.good:
+                held.add(r.choice(sorted(self.good & set(range(nodes)))))  # parts were divided anew
         stripes = r.random() < 0.5
         part_of = [i * parts // self.count if stripes else r.randrange(parts) for i in range(self.count)]
         return tuple(tuple(sorted(held)) for held in holders), np.array(part_of, np.uint16)
@@ -135,6 +162,8 @@ class World:
         for held in self.holders:
             if not self.good & {*held, self.fallback}:
                 self.good.add(r.choice(held or (count - 1,)))  # who else than the fallback
+        # Behind a relay that answers is a node that does.
+        self.good |= {self.relays[number] for number in self.good if number in self.relays}
 
     def _make_sources(self, count: int) -> list[Source]:
         r = self.random
@@ -148,9 +177,9 @@ class World:
             spells = self._make_spells(is_good, count)
             if self.fate == "orphan" and number == 0:
                 spells = [Spell(self.dead_s, float("inf"), r.choice((Mode.REFUSING, Mode.GONE)))]
-            sources.append(
-                Source(number, self.clock, self.content, r.randrange(1 << 62), spells, self._manners(is_good))
-            )
+            told = (number, self.clock, self.content, r.randrange(1 << 62), spells, self._manners(is_good))
+            relayed = self.relays.get(number)
+            sources.append(Source(*told) if relayed is None else Relay(sources[relayed], *told))
         return sources
 
     def _manners(self, is_good: bool) -> Manners:
@@ -223,7 +252,15 @@ class World:
         r, cuts = self.random, self.content.cuts
         numbers = np.array([r.randrange(len(cuts)) for _ in range(self.count)], np.uint8)
         agreed = r.choice((cuts[-1].k, cuts[-1].k, 2, 0))
-        self.assignment = within(Assignment(cuts, numbers) if r.random() < 0.8 else Assignment((RAW,)), agreed)
+        firsts: tuple[Cut | None, ...] = ()
+        if self.relays:  # each cut once from a node itself, and once through a relay
+            behind = [r.choice([first for first in cuts if self.content.can_follow(first, cut)]) for cut in cuts]
+            cuts, firsts = (*cuts, *cuts), (*[None] * len(cuts), *behind)
+            numbers = np.array([r.randrange(len(cuts)) for _ in range(self.count)], np.uint8)
+        planned = Assignment(cuts, numbers, firsts) if r.random() < 0.8 else Assignment((RAW,))
+        self.assignment = within(planned, agreed)
+        for trainer in self.trainers:
+            trainer.reroute()
 
     # --- the run ------------------------------------------------------------------------------------------------------
 
@@ -280,7 +317,7 @@ class World:
             saved = [saved[0]] * size
             self._setup = self._make_setup()
         if r.random() < 0.5:
-            self.holders, self.part_of = self._divide(self.config.nodes, self.config.has_fallback)
+            self.holders, self.part_of = self._divide(self.storage, self.config.has_fallback)
             self.tell(0, "moved", self.holders)
         left = each(self.count - used, Rank(0, size), self.uneven)
         places = [Place() for _ in range(size)]
@@ -317,7 +354,7 @@ class World:
             name = len(self.trainers) + len(trainers) + 1
             self._passes[name] = _Pass(row, left, 0 if turns is None else turns.places, turns, rank)
             mine = row[left]
-            parts = Parts(self.holders, self.part_of[mine])
+            parts = self.parts_of(mine)
             trainer = Trainer(name, self._setup, mine, self.seed, epoch, self, self._machine_type, stop, latest, parts)
             self._places[trainer.name] = place
             trainers.append(trainer)
@@ -338,11 +375,11 @@ class World:
 
     def _redivide(self, trainers: list[Trainer]) -> None:
         """Have other nodes hold the samples from now on, while all ranks are at work."""
-        self.holders, self.part_of = self._divide(self.config.nodes, self.config.has_fallback)
+        self.holders, self.part_of = self._divide(self.storage, self.config.has_fallback)
         self.tell(0, "divided", self.holders)
         for trainer in trainers:
             its = self._passes[trainer.name]
-            trainer.divide(Parts(self.holders, self.part_of[its.row[its.left]]))
+            trainer.divide(self.parts_of(its.row[its.left]))
 
     def moved(self, trainer: Trainer, positions: list[int]) -> None:
         """A trainer has handed out a batch: the loader's own reckoning of its place."""
@@ -402,7 +439,7 @@ class World:
         if self._was_starved(trainer, part):
             self.starved += 1
             return
-        able = {*trainer.parts.holders[part], self.fallback}
+        able = {*trainer.parts.everybody(part), self.fallback}
         good = [s.number for s in self.sources if s.number in able and s.is_good_from(since_s or 0.0)]
         hold(not good, "while a source answers nobody comes to the deadline", outcome, since_s, now_s, good)
 
@@ -412,9 +449,9 @@ class World:
         if trainer.setup.workers:
             return False
         # One thread: each node may hold it up twice before the fallback is asked.
-        able, since_s = {*trainer.parts.holders[part], self.fallback}, ledger.waits[part].since_s or 0.0
+        able, since_s = {*trainer.parts.everybody(part), self.fallback}, ledger.waits[part].since_s or 0.0
         asked = sum(at_s >= since_s and who in able for at_s, who in trainer.asked_s)
-        return asked <= 2 * len(trainer.parts.holders[part]) + 1
+        return asked <= 2 * len(trainer.parts.everybody(part)) + 1
 
     def _check_log(self, trainer: Trainer, positions: list[int]) -> None:
         """A rank's log, over both parts, gives the batches that it handed out."""

@@ -1,0 +1,122 @@
+"""What relays give, from the loader's own clocks: cores, a link, and how fast they are beside the trainer.
+
+A relay says of each sample how many CPU seconds it took, so an unlike CPU is measured and not assumed. Its streams say
+how long they waited for ops, and how long for the node, as a node's streams do for its store; so the clock that knows
+the cores and the link of a node knows those of relays.
+
+Concurrency: the caller sees to it that one thread at a time uses it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+
+from sophon.codec.cut import Cut
+from sophon.codec.route import Route
+from sophon.link.transport import Fetch
+from sophon.link.wire import Reply
+from sophon.loader.planning.clocks import LinkClock
+from sophon.pipeline import Pipeline
+from sophon.plan.plan import Plan
+from sophon.plan.resources import Resources
+from sophon.profile.columns import routes_to_profile
+from sophon.profile.estimate import Relayed
+from sophon.profile.table import Profile
+
+_FEW = 16  # samples through relays before their times are believed
+_EXTREME = 10.0  # as in `estimate`
+
+
+class Relaying:
+    """What is known of the relays of one loader.
+
+    Args:
+        pipeline: What is divided.
+        cuts: The cuts that have a column in the profile.
+    """
+
+    def __init__(self, pipeline: Pipeline, cuts: tuple[Cut, ...]) -> None:
+        self.routes: tuple[Route, ...] = routes_to_profile(pipeline, cuts)
+        # One for each: what a relay that nobody asks could do is not seen at another.
+        self._clocks: defaultdict[int, LinkClock] = defaultdict(lambda: LinkClock(math.inf))
+        self._requests: dict[int, LinkClock] = {}
+        self._planned_s = 0.0
+        self._spent_s = 0.0
+        self._seen = 0
+        self._to_trainer = 1.0
+
+    @property
+    def relayed(self) -> Relayed:
+        """The routes to plan with, and how fast relays are."""
+        return Relayed(self.routes, self._to_trainer)
+
+    def is_of(self, request: int) -> bool:
+        """Return whether a request was sent to a relay."""
+        return request in self._requests
+
+    def began(self, request: int, relay: int, now_s: float) -> None:
+        """Note that a request was sent to a relay."""
+        clock = self._requests[request] = self._clocks[relay]
+        clock.began(request, now_s)
+
+    def received(
+        self, request: int, sample: int, reply: Reply, fetch: Fetch, known: tuple[Plan, Profile] | None, now_s: float
+    ) -> None:
+        """Note a reply.
+
+        Args:
+            request: Number of the request.
+            sample: Index of the sample.
+            reply: What has come.
+            fetch: The stream it came from.
+            known: Plan and profile that it was asked for with, if there are any.
+            now_s: The time.
+        """
+        clock = fetch.clock
+        self._requests[request].got(
+            request, len(reply.payload), reply.relay_s, clock.computing_s, now_s, clock.reading_s
+        )
+        if known is None or reply.first is None or not reply.relay_s:
+            return
+        plan, profile = known
+        column = int(plan.cut[sample]) if sample < len(plan) else 0
+        if plan.routes[column].cuts == (reply.first, reply.cut) and "relay_s" in profile.more:
+            self._planned_s += float(profile.more["relay_s"][sample, column])
+            self._spent_s += reply.relay_s
+            self._seen += 1
+
+    def ended(self, request: int, now_s: float) -> None:
+        """Note that a stream has ended."""
+        self._requests.pop(request).ended(request, now_s)
+
+    def turn(self) -> None:
+        """Note that a plan is made: what was seen since the last one corrects what relays are believed to take."""
+        if self._seen >= _FEW and self._planned_s > 0:
+            to_trainer = self._to_trainer * self._spent_s / self._planned_s
+            self._to_trainer = min(max(to_trainer, 1 / _EXTREME), _EXTREME)
+            self._planned_s, self._spent_s, self._seen = 0.0, 0.0, 0
+
+    def hope(self) -> None:
+        """Assume that relays which were slow have become faster; see `LinkClock.hope`."""
+        for clock in self._clocks.values():
+            clock.hope()
+
+    def resources(self, before: Resources, cores: Mapping[int, float], ranks: int) -> Resources:
+        """Return resources with what relays have.
+
+        Args:
+            before: Those of nodes and trainer. A link that was never full is taken for one like the node's.
+            cores: How many cores each relay that answers says it has, by its number.
+            ranks: How many ranks share them.
+        """
+        found = links = 0.0
+        for number, its in cores.items():
+            clock = self._clocks[number]
+            clock.cores = its / ranks
+            found += clock.storage_cores
+            # What was seen of a link that was not full says how much a trainer wanted, and no more.
+            links += max(clock.full_link_bytes_per_s or 0.0, before.link_bytes_per_s / ranks)
+        link = {"relay_link_bytes_per_s": ranks * links} if links else {}
+        return before.having(relay_cores=ranks * found, **link)

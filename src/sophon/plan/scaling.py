@@ -1,0 +1,133 @@
+"""How many relays there should be: from what trainers report to a number, without clocks, processes or sockets.
+
+A trainer reports what its plan says holds it back, and how much of its time it waits. Relays are wanted where trainers
+wait for CPU that relays could give: their own, or that of the relays there are. They are not wanted where nobody waits,
+or where the link, the store or the training step decides.
+
+More are started soon, and at most as many again as there are, since a trainer that waits costs more than a relay that
+idles. Fewer are kept only after a long while, one at a time: a trainer between two epochs, or one that is restarted,
+reports nothing for a minute. Whatever happens, the number stays within its bounds.
+
+If the implementation is inconsistent with the following, it is a bug:
+
+- The number is within the bounds, always.
+- It grows only while some trainer waits for CPU, and has for `patience_s`; each time it at most doubles.
+- It shrinks by one at a time, and only if nobody has wanted more, or as many, for `rest_s`.
+- Reports older than `stale_s` count for nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sophon.errors import ConfigError
+from sophon.plan.cost import Prediction
+from sophon.plan.resources import kind_named
+
+CPU = ("trainer", "relay")
+"""Kinds of resources that more relays make up for."""
+_WAITS = 0.05  # of a trainer's time: less is not worth a relay; as `loader.account.advice` has it
+_IDLE = 0.5  # of the relays' time: with less to do, half of them could do it
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Within what the number of relays stays, and how fast it follows.
+
+    Args:
+        least: Fewest relays.
+        most: Most relays.
+        patience_s: How long trainers wait before there are more.
+        rest_s: How long nobody needs them before there are fewer.
+        stale_s: After which a report counts for nothing.
+    """
+
+    least: int = 0
+    most: int = 8
+    patience_s: float = 10.0
+    rest_s: float = 300.0
+    stale_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.least <= self.most:
+            raise ConfigError(f"relays: {self.least} … {self.most} are no bounds; give two numbers, the lower first")
+        times = (self.patience_s, self.rest_s, self.stale_s)
+        if not all(math.isfinite(seconds) and seconds >= 0 for seconds in times):
+            raise ConfigError(f"relays: expected seconds of zero or more, got {times}")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a trainer says of itself.
+
+    Args:
+        at_s: When, by the clock of whoever counts relays.
+        bottleneck: The resource that decides its plan's epoch; "" if it has no plan.
+        waited_share: Share of its time that it waits for batches.
+        relay_share: Share of the time that relays are busy, by its plan.
+    """
+
+    at_s: float
+    bottleneck: str
+    waited_share: float
+    relay_share: float = 0.0
+
+    @classmethod
+    def of(cls, at_s: float, prediction: Prediction | None, waited_share: float) -> Report:
+        """Return the report of a trainer with a plan, or without one."""
+        if prediction is None:
+            return cls(at_s, "", waited_share)
+        busy = prediction.relay_s / prediction.epoch_s if prediction.epoch_s > 0 else 0.0
+        return cls(at_s, prediction.bottleneck, waited_share, busy if math.isfinite(busy) else 1.0)
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether it waits for CPU that a relay could give."""
+        return bool(self.bottleneck) and kind_named(self.bottleneck).name in CPU and self.waited_share > _WAITS
+
+    @property
+    def needs_them(self) -> bool:
+        """Whether it keeps the relays busy that there are."""
+        return self.wants_more or self.relay_share > _IDLE
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How many relays there should be, and since when that is in question.
+
+    Args:
+        relays: How many.
+        wanted_s: Since when some trainer has wanted more; None if none does.
+        needed_s: When they were last needed.
+    """
+
+    relays: int
+    wanted_s: float | None = None
+    needed_s: float = 0.0
+
+
+def rescaled(before: Scale, reports: Sequence[Report], bounds: Bounds, now_s: float) -> Scale:
+    """Return how many relays there should be now.
+
+    Args:
+        before: What was found the last time.
+        reports: The last report of each trainer.
+        bounds: Within what the number stays.
+        now_s: The time.
+    """
+    fresh = [report for report in reports if now_s - report.at_s <= bounds.stale_s]
+    found = replace(before, relays=min(max(before.relays, bounds.least), bounds.most))
+    if any(report.needs_them for report in fresh):
+        found = replace(found, needed_s=now_s)
+    if any(report.wants_more for report in fresh):
+        since_s = now_s if before.wanted_s is None else before.wanted_s
+        if now_s - since_s < bounds.patience_s:
+            return replace(found, wanted_s=since_s)
+        more = min(max(2 * found.relays, 1), bounds.most)
+        return replace(found, relays=more, wanted_s=now_s)
+    found = replace(found, wanted_s=None)
+    if now_s - found.needed_s >= bounds.rest_s and found.relays > bounds.least:
+        return replace(found, relays=found.relays - 1, needed_s=now_s)
+    return found

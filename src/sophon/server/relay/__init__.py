@@ -1,0 +1,1 @@
+"""A relay: a server whose store is another node."""

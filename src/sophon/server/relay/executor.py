@@ -1,0 +1,146 @@
+"""From a request to replies, at a relay: what `Executor` does with a store is done with a node here.
+
+A relay holds nothing. It says of a data set what its node says, to a caller whom the node lets open it; asks the node
+for the samples of a request, each at the first cut of its route; and runs the ops up to the second one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sophon.codec.cut import RAW, Cut
+from sophon.codec.table import offered
+from sophon.errors import AccessError, ConfigError, ProtocolError
+from sophon.link.answer import opened_from
+from sophon.link.wire import PROTOCOLS, Request
+from sophon.pipeline.probe import versions
+from sophon.process.wall_clock import date_s
+from sophon.server.access import EVERYTHING, Rights
+from sophon.server.budget import CpuBudget
+from sophon.server.executor import Executor
+from sophon.server.limits import Limits
+from sophon.server.maker import Maker
+from sophon.server.relay.upstream import Upstream
+from sophon.server.relay.work import RelayWork
+from sophon.server.seats import Seat, Seats
+from sophon.store.bundle import MOST_PARTS
+
+_OF_THE_DATA = ("samples", "fingerprint", "classes", "has_labels", "columns", "fields", "columns_digest")
+_OF_THE_NODE = ("max_cut", "digests", "versions", "cores", "codecs")
+
+
+class RelayExecutor(Executor):
+    """Answers requests for the samples of data sets that other nodes hold.
+
+    Args:
+        upstreams: Nodes by the name of the data set.
+        budget: CPU for ops.
+        patience_s: Longest time a sample may wait for a core, whatever the request says.
+        limits: What one request and one sample may use.
+        maker: Where ops run.
+    """
+
+    def __init__(
+        self,
+        upstreams: Mapping[str, Upstream],
+        budget: CpuBudget,
+        patience_s: float = 30.0,
+        limits: Limits | None = None,
+        maker: Maker | None = None,
+    ) -> None:
+        super().__init__({}, budget, patience_s, limits, maker)
+        self._upstreams = dict(upstreams)
+
+    def names(self, rights: Rights = EVERYTHING) -> list[str]:
+        """Names of the data sets that their nodes let a caller read."""
+        return [name for name in self._upstreams if self._opens(name, rights)]
+
+    def describe(self, message: dict[str, Any], rights: Rights = EVERYTHING) -> dict[str, Any]:
+        """Answer a trainer that opens a data set: what the node says it is, and what the ops give there and here."""
+        upstream = self._upstream(str(message.get("dataset", "")), rights)
+        spec = message.get("pipeline") if isinstance(message.get("pipeline"), dict) else None
+        told = upstream.describe(rights.token, spec)
+        opened = opened_from(told, upstream.address)  # bounded and checked before anything is passed on
+        answer: dict[str, Any] = {name: told[name] for name in _OF_THE_DATA if name in told}
+        answer |= {
+            "dataset": str(message["dataset"]),
+            "cores": self._budget.cores,
+            "max_samples": min(self.limits.request_samples, opened.max_samples),
+            "codecs": offered(),
+            "protocols": list(PROTOCOLS),
+            "versions": versions(),
+            "time_s": date_s(),
+            "relay": {name: told[name] for name in _OF_THE_NODE if name in told},
+        }
+        if spec is not None:
+            answer |= self.tried(spec, rights.tenant)
+        return answer
+
+    def file_sizes(self, message: dict[str, Any], rights: Rights = EVERYTHING) -> NDArray[np.int64]:
+        """Return what the node says of the bytes of every file."""
+        upstream = self._upstream(str(message.get("dataset", "")), rights)
+        names = message.get("fields", [])
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ProtocolError(f"fields: expected a list of names, got {names!r:.80}")
+        samples = opened_from(upstream.describe(rights.token, None), upstream.address).samples
+        return upstream.with_node(rights.token, lambda node: node.file_sizes(samples, tuple(names[:MOST_PARTS])))
+
+    def listing(self, message: dict[str, Any], rights: Rights = EVERYTHING) -> list[bytes]:
+        """Return what the node says of some of its samples."""
+        upstream = self._upstream(str(message.get("dataset", "")), rights)
+        start, fingerprint = message.get("start", 0), message.get("fingerprint")
+        if isinstance(start, bool) or not isinstance(start, int) or start < 0 or not isinstance(fingerprint, str):
+            raise ProtocolError(f"start: expected a number and a fingerprint, got {start!r:.80}")
+        return upstream.with_node(rights.token, lambda node: node.piece(fingerprint, start))
+
+    def replies(self, request: Request, rights: Rights = EVERYTHING, seat: Seat | None = None) -> RelayWork:  # type: ignore[override]  # of the same interface
+        """Return one reply per sample, each with the CPU seconds that node and relay took."""
+        upstream = self._upstream(request.dataset, rights)
+        self.check_versions(request)
+        if len(request.samples) > self.limits.request_samples:
+            raise ConfigError(
+                f"a request for {len(request.samples):,} samples; this relay takes {self.limits.request_samples:,} at "
+                "most: ask for fewer at once, or raise --max-request-samples there"
+            )
+        pipeline, _ = self.known_part(request.pipeline, rights.tenant)
+        # Who names no route has no relay in mind, and is spared no work that can be done here.
+        firsts = request.firsts or tuple(cut if cut.k == 0 else RAW for cut in request.cuts)
+        return RelayWork(
+            self, upstream, rights.token, request, _asked(request, firsts), pipeline, seat or Seats(self.limits).enter()
+        )
+
+    def id_of(self, dataset: str, sample: int) -> str:  # noqa: ARG002 - a relay knows no ids
+        """Return what to call a sample in the log."""
+        return f"number {sample} at the node"
+
+    def close(self) -> None:
+        """Ask nobody any more."""
+        for upstream in self._upstreams.values():
+            upstream.close()
+
+    def _opens(self, name: str, rights: Rights) -> bool:
+        try:
+            self._upstreams[name].describe(rights.token, None)
+        except AccessError:
+            return False
+        return True
+
+    def _upstream(self, name: str, rights: Rights) -> Upstream:
+        found = self._upstreams.get(name)
+        if found is not None:
+            return found
+        there_is = ", ".join(self.names(rights)) or "none"
+        if rights.token is None:
+            raise ConfigError(f"no data set {name[:80]!r} here; there is {there_is}")
+        raise AccessError(f"this token opens no data set {name[:80]!r}; it opens {there_is}")
+
+
+def _asked(request: Request, firsts: tuple[Cut, ...]) -> Request:
+    """Return the request to the node; it says which data set it means by the address that it is sent to."""
+    needs = request.node_versions if request.firsts and any(cut.k > 0 for cut in firsts) else ""
+    return replace(request, cuts=firsts, firsts=(), versions=needs, node_versions="", in_order=False)
