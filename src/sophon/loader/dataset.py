@@ -120,12 +120,17 @@ class RemoteDataset(Dataset[Any]):
         opened = sources.open(self.pipeline)
         columns = tuple(_names_of(pipeline, columns, target_transform))
         _check_columns(columns, opened, self.url)
+<<<<<<< HEAD
         is_joint = isinstance(pipeline, Joint)
         self.pipeline, targets = pipeline.bound(self.pipeline, opened) if is_joint else (self.pipeline, None)
+=======
+        self.pipeline, targets = _bound(pipeline, self.pipeline, opened)
+        self.whole = self.whole if self.table is not None else self.pipeline
+>>>>>>> volumes
         if digests is not None:
             _check_told(digests, opened, self.url)
-        brought = (*columns, *_own_fields(self.pipeline, columns, opened, self.url))
-        self.samples = Samples(sources, opened, self.pipeline, self.seed, brought, self.url, told.faults.deadline_s)
+        own = _own_fields(self.pipeline, columns, opened, self.url)
+        self.samples = Samples(sources, opened, self.pipeline, self.seed, own, self.url, told.faults.deadline_s)
         self.is_cached = cache is not False
         self.measures = policy if isinstance(policy, str) and policy in MEASURED else None
         checked = _checked(told.faults, digests)
@@ -456,14 +461,19 @@ def _names_of(recipe: Any, columns: Sequence[str], target_transform: Any) -> Seq
     return recipe.names
 
 
+def _bound(recipe: Any, pipeline: Pipeline, opened: Opened) -> tuple[Pipeline, Targets | None]:
+    """Return the pipeline for a data set, and the targets of a `Joint`."""
+    return recipe.bound(pipeline, opened) if isinstance(recipe, Joint) else (pipeline, None)
+
+
 def _own_fields(pipeline: Pipeline, columns: Sequence[str], opened: Opened, url: str) -> tuple[str, ...]:
-    """Return the fields that the decoder of a pipeline takes together with the first.
+    """Return the columns to bring along, with the fields that the decoder of a pipeline takes with the first.
 
     Raises:
         ConfigError: The data set does not have them, or others are to come along as well.
     """
     if not pipeline.takes_bundle:
-        return ()
+        return tuple(columns)
     names = tuple(name for name, _ in pipeline.fields)
     there = [field.name for field in opened.fields[1:]]
     for name in names:
@@ -474,7 +484,7 @@ def _own_fields(pipeline: Pipeline, columns: Sequence[str], opened: Opened, url:
     for name in columns:
         if name in there:
             raise ConfigError(f"columns: {name!r} is a field, and a volume takes those that its decoder names alone")
-    return names
+    return (*columns, *names)
 
 
 def _checked(faults: Faults, digests: Digests | None) -> str:

@@ -24,7 +24,7 @@ from sophon.cli.bench.planning.replan import bench_replan_command
 from sophon.cli.bench.profile import bench_profile_command
 from sophon.cli.bench.reading import bench_reading_command
 from sophon.cli.bench.recipes import bench_recipes_command
-from sophon.cli.bench.segmentation import bench_segmentation_command
+from sophon.cli.bench.scans.segmentation import bench_segmentation_command
 from sophon.cli.bench.slow import bench_slow_command
 from sophon.cli.bench.soak import bench_soak_command
 from sophon.cli.bench.tune import bench_tune_command

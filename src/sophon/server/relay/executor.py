@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sophon.bundle import MOST_PARTS
 from sophon.codec.cut import RAW, Cut
 from sophon.codec.table import offered
 from sophon.errors import AccessError, ConfigError, ProtocolError
@@ -28,7 +29,6 @@ from sophon.server.maker import Maker
 from sophon.server.relay.upstream import Upstream
 from sophon.server.relay.work import RelayWork
 from sophon.server.seats import Seat, Seats
-from sophon.store.bundle import MOST_PARTS
 
 _OF_THE_DATA = ("samples", "fingerprint", "classes", "has_labels", "columns", "fields", "columns_digest")
 _OF_THE_NODE = ("max_cut", "digests", "versions", "cores", "codecs")

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from sophon.bundle import divided, pack
 from sophon.codec.codec import Payload
 from sophon.codec.cut import RAW, Cut, check_cut
 from sophon.codec.route import Route, can_follow
@@ -32,7 +33,6 @@ from sophon.server.relay.upstream import Upstream, told_of
 from sophon.server.seats import Seat
 from sophon.server.tenants.slot import Slot
 from sophon.server.work import Space
-from sophon.store.bundle import divided, pack
 
 if TYPE_CHECKING:
     from sophon.server.relay.executor import RelayExecutor
