@@ -120,13 +120,7 @@ class RemoteDataset(Dataset[Any]):
         opened = sources.open(self.pipeline)
         columns = tuple(_names_of(pipeline, columns, target_transform))
         _check_columns(columns, opened, self.url)
-<<<<<<< HEAD
-        is_joint = isinstance(pipeline, Joint)
-        self.pipeline, targets = pipeline.bound(self.pipeline, opened) if is_joint else (self.pipeline, None)
-=======
         self.pipeline, targets = _bound(pipeline, self.pipeline, opened)
-        self.whole = self.whole if self.table is not None else self.pipeline
->>>>>>> volumes
         if digests is not None:
             _check_told(digests, opened, self.url)
         own = _own_fields(self.pipeline, columns, opened, self.url)
