@@ -438,10 +438,10 @@ class Machine:
         return found
 
     def _is_held(self, positions: list[int], source: int) -> bool:
-        """Return whether a source still holds all these samples; the fallback holds everything."""
+        """Return whether a source holds all these samples, or stands in for who does; the fallback holds everything."""
         if source >= self._config.nodes:
             return True
-        return all(source in self._parts.holders[self._parts.at(position)] for position in positions)
+        return all(source in self._parts.everybody(self._parts.at(position)) for position in positions)
 
     @staticmethod
     def _is_rival(request: _Request, other: _Request) -> bool:

@@ -98,6 +98,11 @@ class FoundSources(Sources):
         self.renew()
         renew_after_fork(self)
 
+    @property
+    def relays(self) -> frozenset[int]:
+        """None: a relay among them is asked as a node, since routes with two cuts need nodes that stay."""
+        return frozenset()
+
     def renew(self) -> None:
         """Replace the lock, in a forked child; a look that was under way stayed with the parent."""
         self._looking = threading.Lock()

@@ -360,7 +360,7 @@ class World:
             trainers.append(trainer)
         self.trainers += trainers
         moves = self.random.choice((0, 0, 0, 1, 1, 3)) if self.fate != "orphan" else 0
-        for _ in range(moves):
+        for _ in range(0 if self.relays else moves):  # where nodes come and go, relays are asked as nodes
             self.clock.after(self.random.expovariate(1.0), self._redivide, trainers)
         last_s = self._last_s(start_s, trainers)
         while not all(trainer.is_over for trainer in trainers):
