@@ -136,6 +136,7 @@ def test_the_other_one_holds_other_files_under_the_same_names(tmp_path, images):
             sophon.DataLoader([one.url, two.url], RECIPE, batch_size=BATCH, num_workers=1)
 
 
+@pytest.mark.slow
 def test_one_that_was_away_when_the_data_set_was_opened_holds_other_files(tmp_path, images, monkeypatch):
     monkeypatch.setattr(census, "_LATE_S", 0.5)
     others = make_images(tmp_path / "train", COUNT - 1)
@@ -185,6 +186,7 @@ def test_nodes_may_take_requests_of_different_size(images, expected):
             assert Struck(urls, lambda: None, "opening", max_requests=4).digest() == expected
 
 
+@pytest.mark.slow
 def test_an_error_says_which_node_it_comes_from(images):
     with serve(images) as one, serve(images) as two:
         loader = sophon.DataLoader(

@@ -387,7 +387,9 @@ def _half(images, folder, which):
 
 
 @pytest.mark.filterwarnings("ignore::sophon.OffloadWarning")  # not all of these files are JPEGs
-@pytest.mark.parametrize("policy", ["2:webp", "0:window", "optimal"])
+@pytest.mark.parametrize(
+    "policy", ["optimal", *(pytest.param(p, marks=pytest.mark.slow) for p in ("2:webp", "0:window"))]
+)
 def test_over_nodes_that_hold_parts_and_after_resuming_too(images, tmp_path, policy):
     expected = [_by_hand(images, REPEATED, epoch) for epoch in range(2)]
 

@@ -205,6 +205,7 @@ def test_random_choice_and_apply():
     assert abs(np.mean(applied) - 0.8) < 0.03
 
 
+@pytest.mark.slow
 def test_random_zoom_out():
     from torchvision.transforms import v2
 
@@ -216,7 +217,7 @@ def test_random_zoom_out():
     agree(ours[:, 0] + ours[:, 2], theirs[:, 0] + theirs[:, 2])
 
 
-@pytest.mark.parametrize("options", [(0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0), (0.3,)])
+@pytest.mark.parametrize("options", [pytest.param((0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0), marks=pytest.mark.slow), (0.3,)])
 def test_random_iou_crop(options):
     from torchvision import tv_tensors
     from torchvision.transforms import v2

@@ -300,6 +300,7 @@ def test_results_of_every_kind_are_batched_as_one_thread_batches_them(images, wh
     assert _outcome(_loader(images, RESULTS[what], **settings)) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["tensor", "array", "a number as an array", "another size", "dict"])
 def test_results_of_every_kind_are_batched_in_relaxed_order_too(images, what):
     settings = {"batch_size": 23, "collate_fn": None}
@@ -319,7 +320,10 @@ def _digest(tensor):
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("what", ["array", "a number as a tensor", "another size", "dict"])
+@pytest.mark.parametrize(
+    "what",
+    ["dict", *(pytest.param(w, marks=pytest.mark.slow) for w in ("array", "a number as a tensor", "another size"))],
+)
 def test_results_of_most_kinds_are_batched_in_every_way(images, what, setting):
     test_results_of_every_kind_are_batched_as_one_thread_batches_them(images, what, setting)
 
@@ -403,7 +407,10 @@ def test_a_batch_that_a_forked_child_holds_does_not_change(images):
         os.close(file)
 
 
-@pytest.mark.parametrize("settings", [{}, {"collate_fn": collate}, {"output": "numpy"}])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, *(pytest.param(more, marks=pytest.mark.slow) for more in ({"collate_fn": collate}, {"output": "numpy"}))],
+)
 def test_thousands_of_batches_may_be_kept_by_who_may_open_few_files(images, settings):
     loader = _loader(images, batch_size=2, persistent_workers=True, **settings)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -68,7 +68,9 @@ def processes():
 PICTURE, VICTIM = encode(scene(60, 50), "jpeg 4:2:0"), encode(scene(WIDTH, 50), "jpeg 4:2:0")
 
 
-@pytest.mark.parametrize("cut", ["1:webp", "2:raw", "3:zstd", "5:raw", "0:window"])
+@pytest.mark.parametrize(
+    "cut", ["1:webp", "0:window", *(pytest.param(cut, marks=pytest.mark.slow) for cut in ("2:raw", "3:zstd", "5:raw"))]
+)
 def test_a_worker_makes_the_same_payload_and_counts_its_cpu(processes, cut):
     if cut not in map(str, sophon.legal_cuts(RECIPE)):
         pytest.skip("the window codec is not built")
@@ -97,7 +99,10 @@ def test_a_worker_probes_as_the_server_would(processes):
     assert processes(0).probe(Slot(0), RECIPE) == Threads().probe(Slot(0), RECIPE)
 
 
-@pytest.mark.parametrize(("how", "reason"), [("abort", "crash"), ("exit", "crash"), ("hang", "cpu_limit")])
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [("abort", "crash"), pytest.param("exit", "crash", marks=pytest.mark.slow), ("hang", "cpu_limit")],
+)
 def test_a_worker_that_falls_is_replaced(processes, how, reason):
     pool = processes(sample_cpu_s=0.5)
     recipe, slot = _recipe(how), Slot(0)
@@ -150,6 +155,7 @@ def test_more_pipelines_than_a_worker_remembers_are_sent_again(processes):
             )
 
 
+@pytest.mark.slow
 def test_a_probe_ends_at_the_op_that_crashes_and_says_so(processes):
     pool = processes(0)
     found, reason = pool.probe(Slot(0), _recipe("abort", PROBE_WIDTH))
@@ -227,6 +233,7 @@ def test_costs_that_make_no_sense_count_as_nothing():
     assert frames.Costs.parse(boast.pack(), 5, 0.5) == frames.Costs(0.5, (0, 0), (0.5,))
 
 
+@pytest.mark.slow
 def test_a_worker_that_boasts_of_its_work_keeps_nobody_from_theirs(tmp_path):
     folder = make_images(tmp_path / "train", 10)
     with serve(folder, options=("--import", PLUGIN, "--metrics-port", "0")) as server:
@@ -312,7 +319,9 @@ def _request(recipe, cut="3:webp", samples=range(10)):
     return Request("train", recipe.to_spec(), 1, 2, samples, (Cut.parse(cut),) * len(samples))
 
 
-@pytest.mark.parametrize(("how", "reason"), [("abort", "crash"), ("hang", "cpu_limit")])
+@pytest.mark.parametrize(
+    ("how", "reason"), [("abort", "crash"), pytest.param("hang", "cpu_limit", marks=pytest.mark.slow)]
+)
 def test_a_crash_costs_that_sample_a_smaller_cut_and_is_not_tried_twice(executor, how, reason):
     victims = {p for p in range(10) if Image.open(io.BytesIO(executor.read(p))).width == WIDTH}
     assert len(victims) == 2
