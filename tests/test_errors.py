@@ -56,4 +56,4 @@ def test_errors_cross_process_borders_whole(kind):
 
 def test_users_see_every_error_that_they_can_get():
     shown = {name for name in sophon.__all__ if isinstance(getattr(sophon, name), type)}
-    assert {kind.__name__ for kind in _below(Error)} - shown == {"RetryableError"}
+    assert {kind.__name__ for kind in _below(Error)} - shown == {"RetryableError", "UpstreamError"}

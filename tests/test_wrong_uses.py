@@ -139,7 +139,7 @@ ARGUMENTS = {
     ),
     "a crop of nothing": (lambda _: ops.RandomResizedCrop(0), "size: expected"),
     "a cache of what is random": (lambda p: p.loader(cache="2:webp"), "cache: .*such as 1:raw"),
-    "a cache and a policy": (lambda p: p.loader(cache=True, policy="all"), "give no policy"),
+    "a cache and a policy": (lambda p: p.loader(cache=True, policy="all"), "give neither policy nor plan"),
     "a cache of no bytes": (lambda p: p.loader(cache=Cache(most_bytes=0)), "most_bytes: expected .*at least 1"),
     "an unknown column": (
         lambda p: p.loader(output=Output(columns=("caption",))),

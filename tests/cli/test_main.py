@@ -124,7 +124,7 @@ def test_bad_input_is_refused_before_anything_is_done_and_the_option_is_named(ph
     [
         (("bench", "paper", "--policies", "none,nonsense"), "policies: expected one of none"),
         (("bench", "paper", "--figures", "9"), "figures: expected one of 1a"),
-        (("demo", "--out", "photos/0.jpg/x"), "--out: photos/0.jpg/x cannot be made"),
+        (("demo", "--out", "photos/0.jpg/x"), "--out: photos/0.jpg/x cannot be created"),
         (("serve", "nowhere"), r"there is nothing at .*nowhere"),
         (("index", "nowhere"), r"there is nothing at .*nowhere"),
         (("probe", "photos", "--pipeline", "pipeline.json"), "expected a pipeline as"),

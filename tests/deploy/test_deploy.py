@@ -54,7 +54,7 @@ def test_every_flag_of_the_unit_and_its_settings_exists():
 
 def test_every_file_that_the_page_installs_is_there():
     named = set(re.findall(r"deploy/[\w.-]+\w", (ROOT / "docs" / "deploy.md").read_text()))
-    assert named == {f"deploy/{path.name}" for path in (ROOT / "deploy").iterdir()}
+    assert named == {f"deploy/{path.name}" for path in (ROOT / "deploy").iterdir() if path.is_file()}
 
 
 def test_every_setting_of_the_unit_is_in_the_file_and_no_other():

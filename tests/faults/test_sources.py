@@ -147,7 +147,7 @@ def test_one_that_was_away_when_the_data_set_was_opened_holds_other_files(tmp_pa
                 [one.url, two.url], RECIPE, batch_size=BATCH, num_workers=sophon.Workers(1, buffer_bytes=1)
             )
         two.start()
-        with pytest.raises(ConfigError, match=f"{two.url} holds another data set"):
+        with pytest.raises(ConfigError, match=f"{two.url} holds a different data set"):
             list(itertools.chain.from_iterable(itertools.repeat(loader)))
 
 
@@ -217,7 +217,7 @@ def test_late_samples_are_asked_for_a_second_time(pair, expected, hedge):
 
 
 def test_to_ask_twice_needs_threads(images):
-    with pytest.raises(ConfigError, match="hedge: asking twice needs fetching threads"):
+    with pytest.raises(ConfigError, match="hedge: asking twice needs threads that fetch"):
         sophon.DataLoader(images, RECIPE, num_workers=0, faults=sophon.Faults(hedge=True))
     for wrong in (-1, 0, 0.0, "yes", float("nan")):
         with pytest.raises(ConfigError, match="hedge: expected True, False or seconds"):
@@ -327,7 +327,7 @@ def test_single_samples_warn_of_the_fallback_too(one, images):
 
 def test_a_fallback_that_makes_no_sense(tmp_path, one, images):
     others = make_images(tmp_path / "train", COUNT - 1)
-    with pytest.raises(ConfigError, match=r"fallback .* holds another data set"):
+    with pytest.raises(ConfigError, match=r"fallback .* holds a different data set"):
         sophon.DataLoader(one.url, RECIPE, faults=sophon.Faults(fallback=others))
     with pytest.raises(ConfigError, match=r"there is nothing at .*nowhere"):
         sophon.DataLoader(one.url, RECIPE, faults=sophon.Faults(fallback=tmp_path / "nowhere"))

@@ -254,7 +254,7 @@ def test_an_object_that_does_more_than_its_transform_is_found_out(folder):
 
     for kind, message in [
         (Flipped, "the object gives other pixels"),
-        (Older, "the object's target is 21.5, and 20.5 was found"),
+        (Older, "the object's target is 21.5, but 20.5 was found"),
         (Array, "the object gives a ndarray where a picture was expected"),
     ]:
         with pytest.raises(ConfigError, match=message):
@@ -267,7 +267,7 @@ def test_what_from_dataset_is_told_is_checked(folder):
     data = _Own(_photos(folder), RECIPE)
     for path, target, message in [
         ("nope", None, "path: _Own has no attribute 'nope'"),
-        (data.files[:3], None, "path: expected one for each of the 14 samples, got 3"),
+        (data.files[:3], None, "path: expected one for each of 14 samples, got 3"),
         ([3] * 14, None, "expected the path of a file for sample 0, got 3"),
         (None, None, "path: expected the locations of _Own's files"),
     ]:

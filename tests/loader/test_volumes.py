@@ -117,7 +117,7 @@ def test_what_is_missing_is_said(path, tmp_path):
     with pytest.warns(UserWarning, match="missing or damaged"):
         missing = sophon.RemoteDataset(other, MLPERF)
     missing[0]
-    with pytest.raises(StoreError, match="there is no label of the name case_00001"):
+    with pytest.raises(StoreError, match="there is no label named case_00001"):
         missing[1]
     (tmp_path / "other" / "images" / "case_00000.nii.gz").write_bytes(b"\x1f\x8bno")
     with pytest.warns(UserWarning, match="missing or damaged"):

@@ -89,7 +89,7 @@ def test_crops_and_flips_and_the_tensor_that_is_made_of_them_give_the_same_bits_
 @pytest.mark.parametrize("ending", ENDINGS[1:])
 def test_room_of_another_size_is_refused_and_not_resized_to(ending):
     pipeline = Pipeline([ops.Decode(), ops.RandomResizedCrop(20), ops.RandomHorizontalFlip(), *ending])
-    with pytest.raises(ConfigError, match="expected room"):
+    with pytest.raises(ConfigError, match="expected an output array"):
         pipeline.run(scene(60, 50, 1), Key(0, 0, 0), 1, out=np.empty((3, 19, 20), pipeline.specs[-1].dtype))
 
 

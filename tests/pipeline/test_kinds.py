@@ -59,7 +59,9 @@ ON_TENSORS = [ops.RandomErasing(0.0), ops.RandomErasing(1.0), ops.ToFloat(), ops
 
 def test_every_op_on_pictures_or_tensors_is_tried():
     tried = {op.name() for op in ON_PICTURES + ON_TENSORS}
-    assert tried == {name for name, op in OPS.items() if getattr(op, "takes", None) in (Kind.IMAGE, Kind.TENSOR)}
+    of_sounds = {"TimeMask", "FrequencyMask"}  # of spectrograms: tests/pipeline/audio
+    taking = {name for name, op in OPS.items() if getattr(op, "takes", None) in (Kind.IMAGE, Kind.TENSOR)}
+    assert tried == taking - of_sounds
 
 
 @pytest.mark.parametrize("op", ON_PICTURES, ids=lambda op: op.name())

@@ -231,7 +231,7 @@ def test_a_public_address_needs_access_control_or_the_word_insecure(host):
     tokens = Tokens.parse(f"{ROOT} *", "file")
     with pytest.raises(ConfigError, match=r"anyone there could read the data: give --token-file"):
         Access().check_place(host)
-    assert "anybody" in Access(insecure=True).check_place(host)
+    assert "anyone" in Access(insecure=True).check_place(host)
     assert "in the clear" in Access(tokens).check_place(host)
     for loopback in ("127.0.0.1", "127.8.8.8", "::1", "localhost"):
         assert Access().check_place(loopback) is None

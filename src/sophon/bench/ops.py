@@ -18,7 +18,7 @@ from sophon.bench.harness import OnStep, nothing, one_torch_thread, race_ms
 from sophon.bench.pictures.samples import Samples
 from sophon.bench.torchvision_import import import_torchvision
 from sophon.codec import codec_named
-from sophon.codec.codec import AheadCodec
+from sophon.codec.codec import AheadCodec, Codec
 from sophon.codec.table import offered
 from sophon.pipeline import Key, Op, Pipeline, Rng, Value, ops, spec_of
 
@@ -80,7 +80,8 @@ def bench_ops(samples: Samples, seconds: float, on_step: OnStep | None = None) -
         *((op.name(), op, stages[3]) for op in _ON_CROP),
         *((op.name(), op, stages[5]) for op in _ON_TENSOR),
     ]
-    codecs = [name for name in offered() if not isinstance(codec_named(name), AheadCodec)]  # `window` works on files
+    # Those for pictures that have been cropped; `window` works on files.
+    codecs = [name for name in offered() if _takes_pictures(codec_named(name))]
     names = [*(name for name, _, _ in steps), "recipe", *codecs]
     report = on_step or nothing
     slice_s = seconds / (len(names) + 3)
@@ -155,6 +156,10 @@ def _drawn_along(item: _Item) -> list[Any]:
         drawn.append(op.draw(Rng(key, k), spec_of(value)) if op.random else None)
         value = RECIPE.run(value, key, k, k + 1)
     return drawn
+
+
+def _takes_pictures(codec: Codec) -> bool:
+    return not isinstance(codec, AheadCodec) and codec.fits(RECIPE.specs[3])
 
 
 def _time_codec(name: str, items: list[_Item], seconds: float) -> dict[str, float | str | bool]:

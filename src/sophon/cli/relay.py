@@ -81,7 +81,7 @@ def relay(
     wait_s: float,
     **more: Any,
 ) -> None:
-    """Fetch samples from storage nodes, run more ops on them, and send them on to trainers.
+    """Run ops on samples of storage nodes for trainers.
 
     ADDRESS is that of a data set on a node, such as grpc://node:7077/train. Addresses of one name are copies, of which
     one is asked. A relay holds nothing and has no rights: it shows each trainer's own token to the node.

@@ -45,7 +45,7 @@ def synth(
     form: str,
     force: bool,
 ) -> None:
-    """Fill DIR with synthetic photos, or CT scans, as large as real ones.
+    """Fill DIR with synthetic photos or CT scans.
 
     Photos have the sizes and compress like those of ImageNet or OpenImages; scans like those of KiTS19, with labels of
     kidneys and tumours and the index of their foreground. Open these as DIR?images=images&labels=labels.

@@ -18,6 +18,7 @@ _NEEDED: Final = re.compile(r"([A-Za-z0-9_.-]+)\s*>=\s*([0-9.]+)$")
 EXTENSIONS: Final = {
     "sophon.codec.window._jpeg": "no `window` codec, which saves most of the bytes of JPEG files",
     "sophon.codec.window._progressive": "progressive JPEG files cross the link whole",
+    "sophon.codec.audio._flac": "no windows of FLAC files, which cross the link whole",
     "sophon.pipeline._pixels": "pictures are resized more slowly",
     "sophon.pipeline.jpeg._libjpeg": "JPEG files are decoded more slowly",
     "sophon.pipeline._blur": "pictures are blurred more slowly",

@@ -223,7 +223,7 @@ def test_scans_out_of_order_are_refused():
     check(by_hand([full]))
     refused(by_hand([full, full]), "repeat coefficients or bring them out of order")
     refused(by_hand([scan(1, 63, 2, 1, "0000")]), "repeat coefficients or bring them out of order")
-    refused(by_hand([scan(1, 63, 0, 1, "0000"), scan(1, 5, 1, 0, "0000")]), "to its last bit")
+    refused(by_hand([scan(1, 63, 0, 1, "0000"), scan(1, 5, 1, 0, "0000")]), "leave coefficients incomplete")
     refused(
         by_hand([scan(1, 63, 0, 2, "0000"), scan(1, 63, 1, 0, "0000")]),
         "repeat coefficients or bring them out of order",

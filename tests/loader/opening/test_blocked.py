@@ -40,7 +40,7 @@ BLOCKED = {
         T.Compose([v2.ToImage(), v2.Resize((32, 32))]),
         "torchvision's ToImage.*Put ToImage after the resize",
     ),
-    "own decoder": (Pipeline([_length]), r"step 0, Call\(.*_length\).*Begin with Decode"),
+    "own decoder": (Pipeline([_length]), r"step 0, Call\(.*_length\).*Start with Decode"),
 }
 FREE = {
     "crop": RECIPE,

@@ -372,7 +372,7 @@ def test_a_log_of_an_epoch_that_began_at_a_state_is_replayed_from_that_state_onl
     recorded.load_state_dict(strict.state_dict())
     rest = list(recorded)
     replay = _loader(images, order=Replay(recorded.log), columns=())
-    with pytest.raises(ConfigError, match="begins after 3 samples"):
+    with pytest.raises(ConfigError, match="starts after 3 samples"):
         next(iter(replay))
     replay = _loader(images, order=Replay(recorded.log), columns=())
     replay.load_state_dict(strict.state_dict())

@@ -181,13 +181,13 @@ def test_it_saves_what_the_first_steps_cost(images, tmp_path):
 @pytest.mark.parametrize(
     ("pipeline", "settings", "message"),
     [
-        (RECIPE, {"cache": "2:raw"}, "what 2:raw gives is differs in every epoch.*first 1 ops.*1:raw"),
+        (RECIPE, {"cache": "2:raw"}, "the result of 2:raw differs in every epoch.*first 1 ops.*1:raw"),
         (RECIPE, {"cache": "0:window"}, "differs in every epoch"),
         (STEADY, {"cache": "2:jpeg:95"}, "changes the pixels"),
         (STEADY, {"cache": "nine"}, "expected a cut as NUMBER:CODEC"),
         (Pipeline([lambda data: data]), {"cache": True}, "comes first and is random"),
-        (STEADY, {"cache": True, "policy": "all"}, "give no policy"),
-        (STEADY, {"cache": True, "policy": "optimal"}, "give no policy"),
+        (STEADY, {"cache": True, "policy": "all"}, "give neither policy nor plan"),
+        (STEADY, {"cache": True, "policy": "optimal"}, "give neither policy nor plan"),
         (STEADY, {"cache": sophon.Cache(most_bytes=0)}, "most_bytes: expected"),
         (STEADY, {"cache": sophon.Cache(folder="/proc/nothing")}, "cache: /proc/nothing.* cannot be written to"),
     ],

@@ -93,12 +93,12 @@ def test_an_object_that_is_overwritten_in_mid_epoch_is_an_error_and_never_other_
     seaweedfs.put({f"{tmp_path.name}/{changed}": encode(scene(60, 50, seed=77), "jpeg 4:2:0")})
     for number, name in enumerate(names):
         if name == changed:
-            with pytest.raises(StoreError, match="was changed after it was listed"):
+            with pytest.raises(StoreError, match="has changed since it was listed"):
                 store.read(number)
         else:
             assert store.read(number) == expected[name]
     loader = sophon.DataLoader(address, RECIPE, batch_size=4, num_workers=0, policy="none")
-    with loader, pytest.raises(Error, match="was changed after it was listed"):
+    with loader, pytest.raises(Error, match="has changed since it was listed"):
         list(loader)
 
 

@@ -41,7 +41,7 @@ def test_azure_gives_what_a_folder_gives(azure, tmp_path, monkeypatch, kind):
         same(files, objects)
         if kind == "folder":
             put(container, f"{kind}/{objects.manifest.ids[0].as_py()}", picture(0)[::-1])
-            with pytest.raises(StoreError, match="was changed after it was listed"):
+            with pytest.raises(StoreError, match="has changed since it was listed"):
                 objects.read(0)
 
 
@@ -95,5 +95,5 @@ def test_a_file_that_was_changed_on_a_web_server_is_an_error(web, tmp_path):
     assert store.read(3) == picture(3)
     time.sleep(1.1)  # the time of a file on the web has seconds
     write_tar(folder / "a.tar", [(f"{n}.jpg", picture(n)[::-1]) for n in range(5)])
-    with pytest.raises(StoreError, match="was changed after it was listed"):
+    with pytest.raises(StoreError, match="has changed since it was listed"):
         store.read(3)

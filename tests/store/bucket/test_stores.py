@@ -84,7 +84,7 @@ def test_a_changed_or_missing_object_is_an_error_with_its_key(tmp_path, server):
     store = open_store(address, cache_dir=tmp_path / "cache")
     assert store.read(1) == picture(1)
     server.put({f"{tmp_path.name}/1.jpg": picture(1)[::-1]})  # as many bytes
-    with pytest.raises(StoreError, match=rf"{tmp_path.name}/1.jpg.* was changed after it was listed"):
+    with pytest.raises(StoreError, match=rf"{tmp_path.name}/1.jpg.* has changed since it was listed"):
         store.read(1)
     import obstore
 
@@ -103,7 +103,7 @@ def test_a_changed_shard_is_an_error(tmp_path, seaweedfs, use):
     store = open_store(address, cache_dir=tmp_path / "cache")
     assert store.read(3) == picture(3)
     upload(seaweedfs, write_tar(tmp_path / "a.tar", members[::-1]), tmp_path.name)
-    with pytest.raises(StoreError, match=r"a\.tar cannot be read: .*was changed after it was listed"):
+    with pytest.raises(StoreError, match=r"a\.tar cannot be read: .*has changed since it was listed"):
         store.read(3)
 
 

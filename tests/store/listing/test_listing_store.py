@@ -326,13 +326,13 @@ def test_a_file_of_that_very_name_comes_first(tmp_path):
 
 
 def test_files_of_any_kind_in_a_folder(tmp_path):
-    write_files(tmp_path, {"a/0.wav": b"zero", "a/x.npy": b"array", "b/1.flac": b"one", "b/.hidden": b"?"})
+    write_files(tmp_path, {"a/0.bin": b"zero", "a/x.npy": b"array", "b/1.raw": b"one", "b/.hidden": b"?"})
     with pytest.raises(StoreError, match=r"there are 1 files \.\w+, and .*\?files=\.\w+ takes those"):
         open_store(tmp_path)
-    some = open_store(f"{tmp_path}?files=.wav,.flac")
+    some = open_store(f"{tmp_path}?files=.bin,.raw")
     assert [some.read(i) for i in range(2)] == [b"zero", b"one"]
     assert some.manifest.labels.tolist() == [0, 1]
-    assert open_store(f"{tmp_path}?files=any").manifest.ids.to_pylist() == ["a/0.wav", "a/x.npy", "b/1.flac"]
+    assert open_store(f"{tmp_path}?files=any").manifest.ids.to_pylist() == ["a/0.bin", "a/x.npy", "b/1.raw"]
 
 
 def test_files_of_any_kind_in_a_listing(tmp_path):

@@ -34,7 +34,7 @@ from sophon.units import format_seconds, parse_bandwidth
 def bench_cluster_command(
     data: Path | None, count: int, link: float, rounds: int, shape: str, peers: bool, json_target: str | None
 ) -> None:
-    """One, two and four nodes with a part each, nodes with unlike links, and what Ray costs."""
+    """Compare one, two and four nodes; measure what Ray costs."""
     from sophon.bench.cluster.bench import bench_cluster
 
     with steps_bar("cluster") as report, photo_folder(data, count, report) as folder:

@@ -29,7 +29,7 @@ _LIKE = {"imagenet": "ImageNet", "openimages": "OpenImages"}
     help="Largest number of images per data set.",
 )
 def bench_cuts(data: Path | None, count: int) -> None:
-    """Compare bytes, CPU time and bits of all cuts of the ImageNet recipe."""
+    """Compare bytes, CPU time and bits of the ImageNet recipe's cuts."""
     console = console_for()
     results: dict[str, CutsResult] = {}
     with steps_bar("making photos") as report:

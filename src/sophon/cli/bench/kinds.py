@@ -16,7 +16,7 @@ from sophon.units import format_bytes, format_seconds, parse_bandwidth
 
 # Named here, since a server's command line loads no torch.
 _USUAL = ("simclr", "dino", "segmentation", "detection")
-_KINDS = (*_USUAL, "ssd", "ssdlite", "wav", "flac", "nifti", "chunked")
+_KINDS = (*_USUAL, "ssd", "ssdlite", "nifti", "chunked", "wav", "flac")
 
 
 @click.command("kinds")
@@ -46,7 +46,7 @@ def bench_kinds_command(
     repeats: int,
     json_target: str | None,
 ) -> None:
-    """Compare kinds of training over a slow link with sending whole files."""
+    """Compare kinds of training with sending whole files."""
     from sophon.bench.recipes.kinds import bench_kinds
 
     with steps_bar("kinds") as report, photo_folder(data, count, report) as folder:

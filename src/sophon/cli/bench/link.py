@@ -21,7 +21,7 @@ from sophon.cli.progress import steps_bar
 @seconds_option(10.0)
 @json_option
 def bench_link_command(data: Path | None, seconds: float, json_target: str | None) -> None:
-    """Send raw samples over Flight on loopback, compared with a bare socket."""
+    """Send raw samples over Flight, compared with a bare socket."""
     from sophon.bench.link import bench_link
 
     with steps_bar("link") as report:

@@ -20,7 +20,7 @@ from sophon.cli.progress import steps_bar
 @seconds_option(60.0)
 @json_option
 def bench_loader_command(data: Path | None, count: int, seconds: float, json_target: str | None) -> None:
-    """Run our loader on local files, compared with torch's and torchvision."""
+    """Run our loader on local files, compared with torch's."""
     from sophon.bench.loader import bench_loader
 
     with steps_bar("loader") as report, photo_folder(data, count, report) as folder:

@@ -18,7 +18,7 @@ from sophon.units import format_seconds
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(0), help="Workers of the loader.")
 @json_option
 def bench_reading_command(samples: int, workers: int, json_target: str | None) -> None:
-    """Read from a store whose reads take 50 ms, locally and through a node."""
+    """Read from a slow store, locally and through a node."""
     from sophon.bench.reading import bench_reading
 
     with steps_bar("reading") as report:

@@ -17,7 +17,7 @@ from sophon.cli.progress import steps_bar
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of the faults.")
 @json_option
 def bench_soak_command(minutes: float, seed: int, json_target: str | None) -> None:
-    """Load samples while storage nodes and links fail; compare every one."""
+    """Load samples while nodes and links fail; compare every one."""
     from sophon.bench.soak import bench_soak
 
     with steps_bar("soak") as report:

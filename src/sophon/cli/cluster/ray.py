@@ -29,7 +29,7 @@ def ray_command() -> None:
     "--wait", "wait_s", default=120.0, show_default=True, type=click.FloatRange(0), help="Seconds until all are ready."
 )
 def up_command(file: Path, address: str, wait_s: float) -> None:
-    """Start a registry and storage nodes as FILE says, and leave them running."""
+    """Start a registry and storage nodes as described in FILE."""
     from sophon.cluster.on_ray.layout import Layout
     from sophon.cluster.on_ray.serving import serve
 

@@ -78,10 +78,10 @@ class NodeClocks:
             for node in holders:
                 load[node] = load.get(node, 0.0) + counts[part] / len(holders)
         seen = {node: self._link_of(node, lately) for node in load}
-        known = [rate for rate in seen.values() if rate is not None]
-        if not known:
+        rated = [rate for rate in seen.values() if rate is not None]
+        if not rated:
             return ()
-        usual = sum(known) / len(known)
+        usual = sum(rated) / len(rated)
         found = []
         for part, holders in enumerate(parts.holders):
             rates = {"link_bytes_per_s": 0.0, "storage_cores": 0.0, "store_reads_per_s": 0.0}
@@ -91,7 +91,9 @@ class NodeClocks:
                 rates["link_bytes_per_s"] += share * ranks * (seen[node] or usual)
                 rates["storage_cores"] += share * self._cores_of(node, 0.0 if has is None else has, ranks)
                 rates["store_reads_per_s"] += share * ranks * self._reads_of(node)
-            found.append(Node(parts.called(part), {k: v for k, v in rates.items() if v > 0 or k == "storage_cores"}))
+            # A rate that nobody knows is left out: infinity has no place in a file of JSON.
+            known = {k: v for k, v in rates.items() if math.isfinite(v) and (v > 0 or k == "storage_cores")}
+            found.append(Node(parts.called(part), known))
         return tuple(found) if all("link_bytes_per_s" in node.rates for node in found) else ()
 
     def _link_of(self, node: int, lately: bool) -> float | None:

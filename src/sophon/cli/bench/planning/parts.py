@@ -36,7 +36,7 @@ from sophon.units import format_seconds, parse_bandwidth
 def bench_parts_command(
     data: Path | None, count: int, nodes: int, link: float, rounds: int, shape: str, json_target: str | None
 ) -> None:
-    """Read a data set spread over several nodes, each with its own link."""
+    """Read a data set spread over nodes with a link each."""
     from sophon.bench.planning.parts import bench_parts
 
     with steps_bar("parts") as report, photo_folder(data, count, report) as folder:

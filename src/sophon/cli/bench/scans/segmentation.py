@@ -28,7 +28,7 @@ from sophon.units import format_seconds
 def bench_segmentation_command(
     samples: int, workers: int, side: int, data: Path | None, repeats: int, json_target: str | None
 ) -> None:
-    """MLPerf's 3D U-Net recipe on scans like KiTS19's: our loader beside torch's.
+    """Run MLPerf's 3D U-Net recipe on scans, beside torch's loader.
 
     SpeedyLoader's experiment: a few scans take many times longer than the others.
     """
