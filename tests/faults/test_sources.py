@@ -334,7 +334,7 @@ def test_a_fallback_that_makes_no_sense(tmp_path, one, images):
     with pytest.raises(ConfigError, match="several nodes as a list"):
         sophon.DataLoader(one.url, RECIPE, faults=sophon.Faults(fallback=one.url))
     dataset = sophon.RemoteDataset(one.url, RECIPE)
-    with pytest.raises(ConfigError, match="has its own faults; tell it"):
+    with pytest.raises(ConfigError, match="has its own faults; set them there"):
         sophon.DataLoader(dataset, faults=sophon.Faults(fallback=images))
     with pytest.raises(ConfigError, match="read from a path already"):
         sophon.DataLoader(images, RECIPE, faults=sophon.Faults(fallback=images))

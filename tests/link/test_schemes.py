@@ -44,7 +44,9 @@ def test_storage_nodes_are_reached_over_flight_within_the_deadline(scheme):
     ],
 )
 def test_a_scheme_that_nobody_knows_is_refused_with_those_that_are_known(use):
-    with pytest.raises(ConfigError, match=r"ftp:// is not a known kind of address; expected grpc://, .*https://\) or a path$"):
+    with pytest.raises(
+        ConfigError, match=r"ftp:// is not a known kind of address; expected grpc://, .*https://\) or a path$"
+    ):
         use("ftp://me:secret@host/data")
 
 

@@ -146,7 +146,7 @@ def _rewrite(table: pa.Table, meta: dict) -> pa.Table:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: _rewrite(t, {"format": 1}), r"expected a manifest of format 4, got 1\. Delete the file"),
+        (lambda t: _rewrite(t, {"format": 1}), r"expected a manifest of format 5, got 1\. Delete the file"),
         (lambda t: _rewrite(t, {"fingerprint": "0" * 32}), "fingerprint"),
         (lambda t: t.set_column(1, "bytes", pa.array([10, 0, 31])), "fingerprint"),
         (lambda t: t.set_column(1, "bytes", pa.array([10, None, 30])), "expected integers and no nulls"),

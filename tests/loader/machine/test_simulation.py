@@ -402,7 +402,10 @@ class ReroutesWhatIsAskedFor(Machine):
     ("broken", "promise"),
     [
         (AsksStandInsAnyTime, "a stand-in is asked only while no holder is well"),
-        (NeverAsksStandIns, "nobody comes to the deadline|an epoch comes to its end|a deadline is kept"),
+        (
+            NeverAsksStandIns,
+            "nobody comes to the deadline|an epoch comes to its end|a deadline is kept|fallback is asked while every",
+        ),
         (
             AsksNodesInTheLaneOfRelays,
             "lanes share requests in proportion to their nodes|bounded, but for one of each lane",

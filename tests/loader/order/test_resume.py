@@ -212,7 +212,7 @@ def test_a_state_of_another_pipeline_or_data_set_is_refused(images, tmp_path):
     with pytest.raises(ArtifactError, match=r"samples=41, here samples=7.*a different data set"):
         _loader(folder).load_state_dict(state)
     sampler = EpochSampler(sophon.RemoteDataset(folder, RECIPE), shuffle=True, seed=SEED)
-    with pytest.raises(ArtifactError, match="another data set"):
+    with pytest.raises(ArtifactError, match="a different data set"):
         sampler.load_state_dict(state)
 
 
