@@ -6,6 +6,7 @@ from sophon.errors import ConfigError
 from tests.support.servers import make_images
 
 
+@pytest.mark.slow
 def test_threads_and_processes_are_measured_on_the_same_cuts(tmp_path):
     result = bench_isolation(make_images(tmp_path / "train", 12), 0.1)
     assert list(result) == [cut for cut in CUTS if cut in map(str, legal_cuts(RECIPE))]

@@ -57,6 +57,7 @@ def test_resources_of_ones_own_are_used(folder):
     assert f"Predicted for {words}." in data["remarks"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("result", [minimal_result, *slow(full_result)])
 def test_the_same_file_gives_the_same_bytes_in_any_process(folder, result):
     (folder / "result.json").write_text(json.dumps(result()))

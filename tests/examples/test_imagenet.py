@@ -54,6 +54,7 @@ def test_losses_are_the_same_from_a_folder_and_from_a_server_whatever_the_policy
             assert losses(example.main([*given, *TINY])) == folder, policy
 
 
+@pytest.mark.slow
 def test_as_a_command_it_says_what_training_and_loader_did(images, tmp_path):
     command = [sys.executable, str(EXAMPLE), *TINY, "--val", str(images)]
     alone = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -61,6 +61,7 @@ def test_drained_and_started_again(server, expected, moment):
     assert codes == [0], "what was under way was ended, and no more taken"
 
 
+@pytest.mark.slow
 def test_a_worker_process_killed_time_and_again(images, expected):
     with serve(images, cores=2, options=SLOWLY) as server:
         kills = []

@@ -228,6 +228,7 @@ def test_a_sample_that_takes_long_there_does_not_cost_the_connection(images, doz
     assert _digest(str(images), recipe, 1)[0] == found
 
 
+@pytest.mark.slow
 def test_without_heartbeats_it_would(images, dozing):
     recipe = dozing(FAR_S)
     with serve(images, options=(*PLUGIN, *DUMB)) as server:

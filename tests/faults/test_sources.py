@@ -101,6 +101,7 @@ def test_one_of_two_falls_silent_for_good(pair, expected, silence):
             os.kill(pair[0].pid, signal.SIGCONT)
 
 
+@pytest.mark.slow
 def test_they_die_in_turns(pair, expected):
     def fault():
         for server in pair:
@@ -126,6 +127,7 @@ def test_both_die(pair):
     struck.join()
 
 
+@pytest.mark.slow
 def test_the_other_one_holds_other_files_under_the_same_names(tmp_path, images):
     others = make_images(tmp_path / "train", COUNT)
     changed = sorted(others.rglob("*.*"))[7]
@@ -151,6 +153,7 @@ def test_one_that_was_away_when_the_data_set_was_opened_holds_other_files(tmp_pa
             list(itertools.chain.from_iterable(itertools.repeat(loader)))
 
 
+@pytest.mark.slow
 def test_the_other_one_has_another_version_of_an_op(images, expected, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     monkeypatch.setenv(WHAT, "op")

@@ -54,7 +54,9 @@ def _two_epochs(data, recipe, **more):
     return digest(batch for _ in range(2) for batch in loader)
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize(
+    "recipe", [pytest.param(name, marks=() if name == "after a crop" else pytest.mark.slow) for name in RECIPES]
+)
 def test_same_bits_for_all_workers_here_and_over_a_link(images, server, recipe):
     make = RECIPES[recipe]
     found = {_two_epochs(images, make(), **settings) for settings in WORKERS.values()}

@@ -92,6 +92,7 @@ def test_samples_of_a_node_are_torchvisions_at_every_cut(data, node, policy):
     assert stats.samples == 2 * COUNT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "more"),
     [
@@ -119,6 +120,7 @@ def test_other_recipes_policies_and_workers(data, node, recipe, more):
     check(two_epochs(node.url, recipe, **more)[0], recipe, data[1])
 
 
+@pytest.mark.slow
 def test_a_cache_keeps_whole_masks_where_the_crop_is_not_made_yet(data, node, tmp_path):
     cache = sophon.Cache("1:webp", folder=tmp_path)
     for _ in range(2):

@@ -50,6 +50,7 @@ def test_a_tiny_evaluation_ends_in_a_table_and_json(tmp_path):
     assert any(name.endswith("optimal.plan.parquet") for name in kept)
 
 
+@pytest.mark.slow
 def test_ones_own_files_on_loopback_more_often_than_there_are(tmp_path):
     images = make_images(tmp_path / "train", 6)
     steps = []

@@ -22,6 +22,7 @@ def _rss_bytes(pid="self"):
     raise AssertionError("no VmRSS")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "workers"),
     [("2:webp", 2), *slow(("none", 2), ("all", 0))],

@@ -55,6 +55,7 @@ def test_a_seed_is_a_whole_story():
     assert told.splitlines()[-1] == f"trace {traces[7]}"
 
 
+@pytest.mark.slow
 def test_the_worlds_are_as_wild_as_they_should_be():
     found = set()
     for seed in range(SEEDS):

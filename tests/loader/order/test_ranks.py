@@ -135,6 +135,7 @@ def _run_ranks(size, *words):
     return [json.loads(out.splitlines()[-1]) for out, _ in ends]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("uneven", "kind"), [*slow(("pad", "threads")), ("drop", "processes")])
 def test_two_real_ranks_meet_at_every_step(tmp_path, uneven, kind):
     folder = make_images(tmp_path / "train", 21)

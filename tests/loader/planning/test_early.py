@@ -80,6 +80,7 @@ def test_a_new_job_is_planned_in_its_first_epoch_and_gives_the_same_bits(tmp_pat
     assert measured.revisions == 0, "as the paper has it"
 
 
+@pytest.mark.slow
 def test_an_epoch_that_is_taken_up_again_tries_what_is_left_of_it(tmp_path):
     photos = make_images(tmp_path / "train", 240)
     with serve(photos) as server:

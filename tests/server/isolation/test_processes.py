@@ -333,6 +333,7 @@ def test_a_crash_costs_that_sample_a_smaller_cut_and_is_not_tried_twice(executor
         executor.reasons.clear()
 
 
+@pytest.mark.slow
 def test_a_pipeline_that_always_crashes_is_left_alone_after_a_while(executor, monkeypatch):
     recipe = _recipe("abort", 0)
     start = executor.maker.pids
@@ -416,6 +417,7 @@ def test_both_kinds_of_isolation_give_the_same_batches(tmp_path, isolation, monk
         assert loader.stats.cuts == {"2:webp": 12}
 
 
+@pytest.mark.slow
 def test_an_op_that_crashes_on_the_built_in_picture_stays_on_the_trainer(tmp_path, monkeypatch):
     images = make_images(tmp_path / "train", 5)
     monkeypatch.chdir(REPOSITORY)
