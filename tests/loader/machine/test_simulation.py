@@ -411,7 +411,10 @@ class ReroutesWhatIsAskedFor(Machine):
             AsksNodesInTheLaneOfRelays,
             "lanes share requests in proportion to their nodes|bounded, but for one of each lane",
         ),
-        (ReroutesWhatIsAskedFor, "a request goes to a holder|a stand-in|a deadline|deadline|an epoch comes to its end"),
+        (
+            ReroutesWhatIsAskedFor,
+            "a request goes to a holder|a stand-in|deadline|an epoch comes to its end|is given up who owes nothing",
+        ),
         (TakesSecondReplies, "every position is received exactly once"),
     ],
 )

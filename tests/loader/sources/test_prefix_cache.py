@@ -187,7 +187,7 @@ def test_it_saves_what_the_first_steps_cost(images, tmp_path):
         (STEADY, {"cache": "nine"}, "expected a cut as NUMBER:CODEC"),
         (Pipeline([lambda data: data]), {"cache": True}, "comes first and is random"),
         (STEADY, {"cache": True, "policy": "all"}, "give neither policy nor plan"),
-        (STEADY, {"cache": True, "policy": "optimal"}, "give neither policy nor plan"),
+        (STEADY, {"cache": True, "policy": "optimal"}, "give no policy"),
         (STEADY, {"cache": sophon.Cache(most_bytes=0)}, "most_bytes: expected"),
         (STEADY, {"cache": sophon.Cache(folder="/proc/nothing")}, "cache: /proc/nothing.* cannot be written to"),
     ],
