@@ -2,7 +2,7 @@
 
 import pytest
 
-from sophon.loader.planning.clocks import LinkClock
+from sophon.loader.planning.clocks import LinkClock, believed
 
 
 def _stream(clock, *, speed, cores=0.0, waits=0.0, reads=0.0, seconds=10.0, start_s=0.0, request=1):
@@ -148,3 +148,26 @@ def test_a_link_that_has_become_another_is_not_averaged_with_what_it_was():
     end_s = _seconds(clock, [8e6] * 30)
     _seconds(clock, [2e6] * 6, end_s)
     assert clock.usual_link_bytes_per_s == pytest.approx(2e6, rel=0.05)
+
+
+def test_a_link_that_was_never_full_is_not_believed_to_be_faster_than_an_earlier_plan_knew():
+    clock = LinkClock(cores=1)
+    _stream(clock, speed=6.2e6, cores=0.64, waits=0.7, seconds=1.2)  # link and cores both busy in a short epoch
+    link, proven = clock.link_bytes_per_s, clock.proven_bytes_per_s
+    assert link > 15e6  # what is left after all waits makes it far faster than it is
+    assert believed(link, proven, 7.5e6, is_hasty=False) == 7.5e6
+    assert believed(link, proven, 20e6, is_hasty=False) == 20e6
+    assert believed(link, proven, None, is_hasty=True) == pytest.approx(2 * proven)
+
+
+def test_a_link_that_has_become_faster_is_found_out_step_by_step():
+    clock = LinkClock(cores=1)
+    _stream(clock, speed=6.2e6, cores=0.95, waits=0.95, seconds=1.2)  # the node computes nearly all the time
+    proven = clock.proven_bytes_per_s
+    assert believed(clock.link_bytes_per_s, proven, 6.2e6, is_hasty=False) == pytest.approx(1.25 * proven)
+
+
+def test_a_link_that_was_full_is_believed_as_it_was_seen():
+    clock = LinkClock(cores=1)
+    _stream(clock, speed=5e6, waits=0.1)
+    assert believed(clock.link_bytes_per_s, clock.proven_bytes_per_s, 50e6, is_hasty=True) == clock.link_bytes_per_s

@@ -26,6 +26,9 @@ _MEMORY_S = 20.0  # of an epoch before: the parts of ranks that share a link wer
 _WAITS = 0.5  # of the time, and it is the node's cores, or its store, that hold everything up
 _LEAST_MOVING = 0.05  # of the time: with less nothing could be said of a link that is never full
 _LEAST_BYTES = 1 << 20  # in a stretch: less than that, and headers and turn-around are what is measured
+_BEYOND_PROOF = 2.0  # times the most that was seen of a link which never was full, or a plan would fill it blindly
+_STEP = 1.25  # times the same, where an earlier plan knew the link, and it was empty most of the time
+_EMPTY = 6.0  # times what came could have come, had there been no waiting: 3.3 was seen of a link that was full
 
 
 @dataclass
@@ -205,6 +208,26 @@ class LinkClock:
         if self._storage and cores > self.storage_cores:
             # It had more for us than we thought, and was not even the slower part.
             self._storage.append((stretch.cpu_s, stretch.busy_s))
+
+
+def believed(link: float, proven: float | None, before: float | None, *, is_hasty: bool) -> float:
+    """Return what a plan may believe of a link, which may never have been full; all in bytes per second.
+
+    A node computes while it sends, so the time in which it did not wait for ops says little of a link that never held
+    anything up: short epochs with both of them busy were seen to triple it. What an earlier plan knew counts more, and a
+    link that became faster shows step by step, as plans fill it.
+
+    Args:
+        link: What the clock makes of it.
+        proven: What came, if the link was never full.
+        before: What was believed before; None where nothing was.
+        is_hasty: Whether so little was seen that the clock's own guess is a wild one.
+    """
+    if proven is None:
+        return link
+    if before is not None:
+        return min(link, max(before, (_STEP if link > _EMPTY * proven else 1.0) * proven))
+    return min(link, _BEYOND_PROOF * proven) if is_hasty else link
 
 
 def _rate(stretches: deque[tuple[float, float]]) -> float:

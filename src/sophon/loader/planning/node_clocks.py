@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sophon.loader.machine.parts import Parts
-from sophon.loader.planning.clocks import LinkClock
+from sophon.loader.planning.clocks import LinkClock, believed
 from sophon.plan.resources import Node
 
 MOST_PARTS = 64  # that are planned one by one: each adds three resources to every plan
@@ -27,6 +27,7 @@ class NodeClocks:
     def __init__(self) -> None:
         self._clocks: dict[int, LinkClock] = {}
         self._source_of: dict[int, int] = {}
+        self._believed: dict[int, float] = {}  # bytes per second of each node's link, when it was last asked for
 
     def began(self, request: int, source: int, now_s: float) -> None:
         """Note that a request was sent to a node."""
@@ -98,9 +99,13 @@ class NodeClocks:
 
     def _link_of(self, node: int, lately: bool) -> float | None:
         clock = self._clocks.get(node)
-        if clock is None:
+        link = None
+        if clock is not None:
+            link = clock.link_bytes_per_s if lately else clock.usual_link_bytes_per_s
+        if clock is None or link is None:
             return None
-        return clock.link_bytes_per_s if lately else clock.usual_link_bytes_per_s
+        self._believed[node] = believed(link, clock.proven_bytes_per_s, self._believed.get(node), is_hasty=True)
+        return self._believed[node]
 
     def _cores_of(self, node: int, told: float, ranks: int) -> float:
         clock = self._clocks.get(node)

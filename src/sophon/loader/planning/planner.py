@@ -37,7 +37,7 @@ from sophon.link.wire import Reply
 from sophon.loader.account.stats import Stats
 from sophon.loader.order.ranks import ranks_here
 from sophon.loader.planning.background import Background, Job
-from sophon.loader.planning.clocks import LinkClock
+from sophon.loader.planning.clocks import LinkClock, believed
 from sophon.loader.planning.early import Early
 from sophon.loader.planning.kept import KeptProfile, cache_path
 from sophon.loader.planning.node_clocks import NodeClocks
@@ -62,7 +62,6 @@ from sophon.profile.verdict import Verdict
 _CANNOT = ("op_failed", "crash", "cpu_limit")  # why a smaller cut was made that will be made again
 _OWN_WEIGHT = 0.02  # of the newest sample in the mean of what own steps take: it follows about fifty
 _CAREFUL = 4  # times the samples that the first plan needs: so many are under way by the time that it is made
-_BEYOND_PROOF = 2.0  # times the most that was seen of a link which never was full, or a plan would fill it blindly
 _MOST_ASKED = 1 << 20  # samples whose sizes are asked for while an epoch begins: 8 MB that compete with the first ones
 _BUSY = 0.6  # of the trainer's cores spent on samples: then nobody knows how much more the link could bring
 _BEYOND_BUSY = 4.0  # times what such a link is believed to bring, where relays could make use of it
@@ -274,10 +273,11 @@ class Planner:
             self._clock.cores = there / ranks
             link = self._clock.link_bytes_per_s if lately else self._clock.usual_link_bytes_per_s
             cores, store = self._clock.storage_cores, self._clock.store_samples_per_s
-            proven = self._clock.proven_bytes_per_s if self._recorder.is_hasty else None
+            proven = self._clock.proven_bytes_per_s
         bytes_per_s = _UNMEASURED_LINK if before is None else before.link_bytes_per_s
         if link is not None:
-            bytes_per_s = ranks * (link if proven is None else min(link, _BEYOND_PROOF * proven))
+            known = None if before is None else before.link_bytes_per_s / ranks
+            bytes_per_s = ranks * believed(link, proven, known, is_hasty=self._recorder.is_hasty)
             if self._relaying is not None and self._is_busy(here):
                 bytes_per_s *= _BEYOND_BUSY
         # What sending takes is not counted on top: the cores that the clock has seen are those left over for ops.
