@@ -4,6 +4,9 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 PINS := --constraint requirements/pins.txt
 
+# Compiled modules are kept, whatever the shell says: a test run starts hundreds of Python processes.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-slow lint check format docs wheel check-wheel clean
 
 demo: .venv/installed-demo

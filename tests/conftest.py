@@ -5,18 +5,36 @@ from __future__ import annotations
 import gc
 import os
 import threading
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from sophon.link.grpc_fork import grpc_threads
+from sophon.loader import local_server
 from tests.support.waiting import wait_until
+from tests.support.warm import SUBPROCESS
 
 os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"  # its import would ask the network for a newer release
+
+local_server.subprocess = SUBPROCESS  # type: ignore[assignment]  # servers are forked; see `warm`
 
 # How long an example takes says something of the machine, and nothing of the code.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` is looked at
+def pytest_collection_modifyitems(items):
+    """Leave most cases of a matrix to `make test-slow`: by default each N-th runs."""
+    seen = Counter()
+    for item in items:
+        mark = item.get_closest_marker("matrix")
+        if mark is not None and not item.get_closest_marker("slow"):
+            of = item.nodeid.partition("[")[0]
+            if seen[of] % mark.kwargs["every"]:
+                item.add_marker(pytest.mark.slow)
+            seen[of] += 1
 
 
 @pytest.fixture(autouse=True)

@@ -30,7 +30,7 @@ def run(*arguments):
     return CliRunner().invoke(report, list(map(str, arguments)), catch_exceptions=True)
 
 
-@pytest.mark.parametrize("name", ["profile.parquet", "plan.parquet", "result.json"])
+@pytest.mark.parametrize("name", ["result.json", *slow("profile.parquet", "plan.parquet")])
 def test_files_are_recognised_by_their_content(folder, name):
     plain = (folder / name).rename(folder / "file")
     done = run(plain, "--out", folder / "out")

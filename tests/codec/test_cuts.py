@@ -100,13 +100,13 @@ def assert_same_bits_at_every_cut(pipeline: Pipeline, data: bytes, key: Key) -> 
 
 
 @given(_pipelines, _files, _keys)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_same_bits_for_any_pipeline_picture_seed_epoch_and_cut(pipeline, data, key):
     assert_same_bits_at_every_cut(pipeline, data, key)
 
 
 @given(_pipelines, _files, _keys)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_node_sends_the_value_of_the_uncut_run_wherever_it_stops(pipeline, data, key):
     # Where it crops it may decode a part only; where it stops before that, the whole picture is what is asked for.
     for k in range(pipeline.max_cut + 1):

@@ -13,6 +13,7 @@ from tests.faults.struck import MOMENTS, POLICIES, SLOWLY, Struck, warnings_allo
 from tests.support.marks import slow
 from tests.support.servers import serve
 from tests.support.waiting import HANG_S
+from tests.support.warm import cold
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,7 @@ def test_drained_and_started_again(server, expected, moment):
 
 @pytest.mark.slow
 def test_a_worker_process_killed_time_and_again(images, expected):
-    with serve(images, cores=2, options=SLOWLY) as server:
+    with cold(), serve(images, cores=2, options=SLOWLY) as server:
         kills = []
 
         def fault():

@@ -80,6 +80,7 @@ def check(found, recipe, raws):
 
 
 @pytest.mark.parametrize("workers", [0, 2, sophon.Workers(1, kind="processes")], ids=["none", "threads", "processes"])
+@pytest.mark.matrix(every=3)
 def test_samples_of_a_folder_are_torchvisions(data, workers):
     folder, raws = data
     check(two_epochs(f"{folder}?{OPTIONS}", num_workers=workers)[0], RECIPE, raws)

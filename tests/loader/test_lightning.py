@@ -1,5 +1,6 @@
 """PyTorch Lightning takes the loader as it is, and resumes it in the middle of an epoch from its own checkpoints."""
 
+import functools
 import logging
 import warnings
 
@@ -11,9 +12,6 @@ from sophon.bench.torchvision_import import import_torchvision
 from tests.support.servers import RECIPE, make_images
 from tests.support.settings import grouped
 
-import_torchvision()  # Lightning's metrics would, and fail where its build and torch's do not match
-with warnings.catch_warnings(action="ignore"):
-    lightning = pytest.importorskip("lightning.pytorch")
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # Lightning's own advice is not ours to heed
 ]
@@ -25,26 +23,36 @@ def images(tmp_path_factory):
     return make_images(tmp_path_factory.mktemp("data") / "train", COUNT)
 
 
-class _Model(lightning.LightningModule):
-    """Learns next to nothing and remembers what it saw."""
+@functools.cache  # loading it takes seconds, and other processes collect this file too
+def _lightning():
+    """Return Lightning, with a model of it."""
+    import_torchvision()  # Lightning's metrics would, and fail where its build and torch's do not match
+    with warnings.catch_warnings(action="ignore"):
+        lightning = pytest.importorskip("lightning.pytorch")
 
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(3, 3)
-        self.seen = []
+    class Model(lightning.LightningModule):
+        """Learns next to nothing and remembers what it saw."""
 
-    def training_step(self, batch, batch_idx):
-        images, labels, columns = batch
-        self.seen.append((self.current_epoch, batch_idx, tuple(columns["id"]), images.numpy().tobytes()))
-        return torch.nn.functional.cross_entropy(self.layer(images.mean((2, 3))), labels % 3)
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 3)
+            self.seen = []
 
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.01)
+        def training_step(self, batch, batch_idx):
+            images, labels, columns = batch
+            self.seen.append((self.current_epoch, batch_idx, tuple(columns["id"]), images.numpy().tobytes()))
+            return torch.nn.functional.cross_entropy(self.layer(images.mean((2, 3))), labels % 3)
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.01)
+
+    return lightning, Model
 
 
 def _fit(images, tmp_path, epochs, resume=None, stop_at=None, count=1, **settings):
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    model = _Model()
+    lightning, model_class = _lightning()
+    model = model_class()
     saves = lightning.callbacks.ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=1, save_top_k=-1)
     trainer = lightning.Trainer(
         accelerator="cpu",
@@ -84,6 +92,7 @@ def test_every_epoch_is_another_and_each_has_all_samples(whole):
 
 
 @pytest.mark.parametrize("step", [1, 5, 6, 7, 11, 12])
+@pytest.mark.matrix(every=3)
 def test_a_checkpoint_resumes_where_it_was_taken_within_an_epoch_and_at_its_end(images, whole, tmp_path, step):
     seen, folder = whole
     again = _fit(images, tmp_path, 3, resume=folder / f"step={step}.ckpt", count=step % 3).seen
@@ -99,7 +108,8 @@ def test_a_checkpoint_resumes_into_worker_processes(images, whole, tmp_path):
 def test_torchs_loader_with_our_data_set_and_sampler_works_too(images, tmp_path):
     dataset = sophon.RemoteDataset(images, RECIPE, seed=3, output=sophon.Output(columns=("id",)))
     sampler = sophon.EpochSampler(dataset, shuffle=True, seed=3)
-    model = _Model()
+    lightning, model_class = _lightning()
+    model = model_class()
     trainer = lightning.Trainer(
         accelerator="cpu",
         max_epochs=2,

@@ -147,6 +147,7 @@ def _check(data, expected, name, where, workers, policies):
 
 
 @pytest.mark.parametrize("name", USUAL)
+@pytest.mark.matrix(every=4)
 def test_same_batches_for_usual_recipes(photos, node, name):
     expected = _expected(photos, name)
     _check(photos, expected, name, "from a path", "no workers", ["none"])

@@ -237,6 +237,7 @@ REFUSED = {
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("case", [*SAME, *REFUSED])
+@pytest.mark.matrix(every=3)
 def test_the_same_as_with_torchs_loader(images, case):
     torchs, ours = _pair(images)
     settings = SAME[case] if case in SAME else REFUSED[case]
@@ -338,6 +339,7 @@ def test_a_sampler_without_a_generator_follows_the_seed_and_leaves_the_training_
     ],
 )
 @pytest.mark.parametrize("taken", [0, 1, 3])
+@pytest.mark.matrix(every=3)
 def test_a_run_with_a_sampler_goes_on_where_it_was(images, sampler, taken):
     def made():
         return sophon.DataLoader(images, STEADY, seed=5, **sampler())

@@ -35,6 +35,7 @@ def test_a_bomb_is_refused_at_once(name, form):
 
 @pytest.mark.parametrize("name", BOMBS)
 @pytest.mark.parametrize("way", ["raw", "window", "a window of it"])
+@pytest.mark.matrix(every=3)
 def test_none_gets_further_where_a_part_of_it_would_be_cut_out(name, way):
     recipe = Pipeline([ops.Decode(), ops.RandomResizedCrop(32, scale=(0.01, 0.02)), ops.ToTensor()])
     key, data = Key(0, 0, 0), BOMBS[name]

@@ -165,6 +165,7 @@ def test_every_class_of_torchvision_is_checked_or_has_a_reason():
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", EVERY)
+@pytest.mark.matrix(every=2)
 def test_samples_are_torchvisions(name):
     raw = _raw(name, form=FORMATS[len(name) % 3])
     transform = _transform(name, _settings(name)[0], (raw.width, raw.height))

@@ -235,6 +235,7 @@ def test_every_row_has_a_class_and_a_setting_for_it():
 
 @pytest.mark.parametrize("place", [*PLACES, "unknown uint8"])
 @pytest.mark.parametrize(("library", "name"), EVERY)
+@pytest.mark.matrix(every=3)
 def test_same_bits_as_torchvision(library, name, place):
     _compare(library, name, place, _usual(name), KEYS, TABLE[name].settings(library))
 

@@ -35,12 +35,14 @@ def _same(transform, size, seed):
 
 @pytest.mark.parametrize("api", [v1, v2], ids=["v1", "v2"])
 @pytest.mark.parametrize("name", FIXED)
+@pytest.mark.matrix(every=3)
 def test_a_range_of_one_value_gives_torchvisions_bits(name, api):
     different = [size for seed, size in enumerate(SIZES) if not _same(FIXED[name](api), size, seed)]
     assert not different
 
 
 @pytest.mark.parametrize("side", [1.0, 1.3, 2.7, 3.1])
+@pytest.mark.matrix(every=4)
 def test_a_zoom_of_one_factor_gives_torchvisions_sizes(side):
     transform = v2.RandomZoomOut(side_range=(side, side), p=1.0)
     for height in range(60, 700, 37):
@@ -51,6 +53,7 @@ def test_a_zoom_of_one_factor_gives_torchvisions_sizes(side):
 
 
 @pytest.mark.parametrize("settings", JITTERS)
+@pytest.mark.matrix(every=3)
 def test_a_jitter_of_one_scale_gives_torchvisions_sizes(settings):
     transform = v2.ScaleJitter(*settings)
     for height in range(60, 700, 37):

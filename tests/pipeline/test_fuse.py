@@ -39,6 +39,7 @@ def _same(one, two):
 
 
 @pytest.mark.parametrize("seed", range(150))
+@pytest.mark.matrix(every=4)
 def test_a_run_of_crops_and_flips_gives_the_same_bits_in_one_pass(seed):
     r = random.Random(seed)
     pipeline = Pipeline([ops.Decode(), *(r.choice(MOVES)(r) for _ in range(r.randint(2, 6)))])
@@ -63,6 +64,7 @@ ENDINGS = [
 
 @pytest.mark.parametrize("is_part", [False, True], ids=["picture", "part"])
 @pytest.mark.parametrize("seed", range(60))
+@pytest.mark.matrix(every=4)
 def test_crops_and_flips_and_the_tensor_that_is_made_of_them_give_the_same_bits_in_one_pass(seed, is_part):
     r = random.Random(seed)
     moves = [r.choice(MOVES)(r) for _ in range(r.randint(1, 4))]

@@ -132,6 +132,7 @@ def check(recipe, raws, epochs, cuts=None):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", STEPS)
+@pytest.mark.matrix(every=3)
 def test_every_transform_gives_torchvisions_samples_at_every_cut(name):
     raw = raw_sample(seed=1)
     pipeline = check([STEPS[name]], [raw], range(2))
@@ -147,6 +148,7 @@ RAWS = (
 
 
 @pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.matrix(every=3)
 def test_recipes_give_torchvisions_samples_at_every_cut(name):
     check(RECIPES[name], RAWS[2:3], [len(name) % 3])
 

@@ -69,6 +69,7 @@ def _together(pipeline, seed, epoch, samples, sizes):
 @pytest.mark.parametrize("before", BEFORE)
 @settings(max_examples=15, deadline=None)
 @given(sizes=SIZES, seed=st.integers(0, 2**64 - 1), epoch=st.integers(0, 2**32))
+@pytest.mark.matrix(every=4)
 def test_boxes_are_those_that_are_found_one_by_one(before, crop, sizes, seed, epoch):
     pipeline = Pipeline([ops.Decode(), *BEFORE[before], CROPS[crop]])
     samples = range(7, 7 + len(sizes))

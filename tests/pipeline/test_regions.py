@@ -123,6 +123,7 @@ def _oracle(pipeline, recipe, picture, key):
 @pytest.mark.parametrize(
     "conversion", _CONVERSIONS, ids=lambda t: f"{type(t).__module__.split('.')[2]}-{type(t).__name__}"
 )
+@pytest.mark.matrix(every=4)
 def test_tensor_first_recipes_have_torchvisions_bits_whole_and_from_a_window(conversion, flips):
     data = encode(scene(131, 97, seed=5), "jpeg 4:2:0")
     picture = ops.Decode().apply(data)

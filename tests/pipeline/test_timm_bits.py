@@ -51,6 +51,7 @@ def test_boxes_and_interpolations_are_distributed_as_timms(size):
 
 @pytest.mark.parametrize("longest", [0.0, 1.0, 0.3])
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic", "lanczos"])
+@pytest.mark.matrix(every=4)
 def test_resize_keep_ratio_without_chance(interpolation, longest):
     for size in (32, (50, 70), (224, 224)):
         op, theirs = (
@@ -103,6 +104,7 @@ def test_the_size_after_a_resize_without_chance_is_known_before():
 
 @pytest.mark.parametrize("padding_mode", PADDING_MODES)
 @pytest.mark.parametrize("size", [7, (30, 50), (20, 90), 300])
+@pytest.mark.matrix(every=4)
 def test_center_crop_or_pad(size, padding_mode):
     for picture in pictures()[2:] + pictures("L")[2:5]:
         for fill in (0, 9) if picture.mode == "L" else (0, (1, 2, 255)):
@@ -112,6 +114,7 @@ def test_center_crop_or_pad(size, padding_mode):
 
 @pytest.mark.parametrize("padding_mode", PADDING_MODES)
 @pytest.mark.parametrize("size", [7, (30, 50), (20, 90), 300])
+@pytest.mark.matrix(every=4)
 def test_random_crop_or_pad(size, padding_mode):
     op, theirs = ops.RandomCropOrPad(size, 7, padding_mode), timm.RandomCropOrPad(size, 7, padding_mode)
     for picture in pictures()[2:] + pictures("L")[2:5]:

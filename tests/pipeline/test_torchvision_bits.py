@@ -36,6 +36,7 @@ def test_decode_of_photos():
 
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic", "box", "hamming", "lanczos"])
 @pytest.mark.parametrize("size", [7, 32, (20, 45), (224, 224)])
+@pytest.mark.matrix(every=4)
 def test_resize(size, interpolation):
     mode = InterpolationMode(interpolation)
     for picture in pictures()[2:] + pictures("L")[2:5]:
@@ -56,6 +57,7 @@ def test_center_crop(size):
 
 @pytest.mark.parametrize("padding_mode", ["constant", "edge", "reflect", "symmetric"])
 @pytest.mark.parametrize("padding", [0, 2, (1, 0), (3, 1, 0, 2)])
+@pytest.mark.matrix(every=4)
 def test_pad(padding, padding_mode):
     theirs_padding = list(padding) if isinstance(padding, tuple) else padding
     for picture in pictures()[2:] + pictures("L")[2:4]:
@@ -126,6 +128,7 @@ KERNELS = [1, 3, 5, (5, 9), 7, 15, 23, (31, 33)]
 
 @pytest.mark.parametrize("kernel_size", KERNELS)
 @pytest.mark.parametrize("lib", [tv.transforms, v2], ids=["v1", "v2"])
+@pytest.mark.matrix(every=4)
 def test_gaussian_blur(kernel_size, lib):
     pipeline = Pipeline.from_torchvision(lib.GaussianBlur(kernel_size, (0.1, 3.0)))
     op = pipeline.ops[1]
@@ -137,6 +140,7 @@ def test_gaussian_blur(kernel_size, lib):
 
 
 @pytest.mark.parametrize("api", ["v1", "v2"])
+@pytest.mark.matrix(every=2)
 def test_blur_weights_are_torchvisions_for_every_width_that_is_drawn(api):
     theirs_of = {"v1": _get_gaussian_kernel1d, "v2": _get_gaussian_kernel1d_v2}[api]
     for count in (1, 3, 5, 7, 9, 15, 17, 23, 33):
@@ -152,6 +156,7 @@ def test_a_blur_whose_weights_torch_may_round_either_way_runs_as_it_is():
 
 
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic"])
+@pytest.mark.matrix(every=3)
 def test_random_rotation(interpolation):
     for settings in ({}, {"expand": True, "fill": 200.0}, {"center": (5.0, 9.0)}):
         op = ops.RandomRotation(180, interpolation, **settings)
@@ -189,6 +194,7 @@ def test_tones(mode):
 
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
 @pytest.mark.parametrize("name", ADJUSTMENTS)
+@pytest.mark.matrix(every=4)
 def test_rand_augment_adjustments(name, interpolation):
     from torchvision.transforms.autoaugment import _apply_op
 

@@ -118,6 +118,7 @@ class _Spy:
 
 
 @pytest.mark.parametrize("name", ["RandAugment", "TrivialAugmentWide", "AutoAugment"])
+@pytest.mark.matrix(every=3)
 def test_augmentations(name, monkeypatch):
     spy = _Spy(monkeypatch)
     picture = scene(50, 40)
@@ -132,6 +133,7 @@ def test_augmentations(name, monkeypatch):
 
 
 @pytest.mark.parametrize("policy", ["imagenet", "cifar10", "svhn"])
+@pytest.mark.matrix(every=3)
 def test_pairs_of_auto_augment(policy, monkeypatch):
     """Which adjustments come together, and how often one of a pair or both are left out."""
     spy = _Spy(monkeypatch)

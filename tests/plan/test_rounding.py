@@ -31,6 +31,7 @@ def test_one_plan_takes_what_the_mixture_takes_but_for_one_samples_worth(seed, s
 
 @pytest.mark.parametrize("style", ["spread", "grid", "alike"])
 @pytest.mark.parametrize("weights", [(0.5, 0.3, 0.2), (0.98, 0.01, 0.01), (0.001, 0.999, 0)])
+@pytest.mark.matrix(every=3)
 def test_large_mixtures_keep_all_three_times(style, weights):
     profile, resources, costs, plans, _ = instance(7, 150_000, style)
     mixed = sum(w * times_of(costs, plan) for w, plan in zip(weights, plans, strict=True))

@@ -68,6 +68,7 @@ def test_what_strangers_wrote_is_never_markup(text):
         (64, profile_of([[9e9, 1.0]], [[0.0, 0.0]], [[1e-9, 1e9]])),  # eighteen powers of ten
     ],
 )
+@pytest.mark.matrix(every=3)
 def test_profiles_at_the_edge_can_be_drawn(cores, profile):
     text = page(profile_facts(profile, Resources(1.0, cores, 1)))
     assert not re.search(r"\bnan\b", text)

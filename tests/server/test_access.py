@@ -397,6 +397,7 @@ def test_the_file_that_the_readme_makes_opens_the_node_by_the_variable_too(tmp_p
         ("töken", "the first word of a line in the node's --token-file"),
     ],
 )
+@pytest.mark.matrix(every=4)
 def test_a_text_that_is_no_token_is_refused_with_what_to_give(text, problem):
     with pytest.raises(ConfigError, match=problem):
         Credentials(text).check(encrypted=False)

@@ -116,6 +116,7 @@ def _child(store) -> int:
         timer.cancel()
 
 
+@pytest.mark.matrix(every=4)
 def test_a_forked_child_reads_while_the_parent_does(store):
     stop = threading.Event()
 

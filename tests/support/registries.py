@@ -12,6 +12,7 @@ from typing import Any
 
 from sophon.link.registry import RegistryClient
 from tests.support.waiting import wait_until
+from tests.support.warm import popen
 
 
 class Registry:
@@ -29,7 +30,7 @@ class Registry:
         ready.unlink(missing_ok=True)
         command = [sys.executable, "-m", "sophon", "registry", "--port", str(self.port), "--ready-file", str(ready)]
         with (self._folder / "registry.log").open("ab") as log:
-            self._process = subprocess.Popen(
+            self._process = popen(
                 [*command, *self._options], stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
         wait_until(lambda: ready.exists() or self._process.poll() is not None, "the registry does not start")

@@ -77,6 +77,7 @@ QUICK = ("two thousand million samples", "an answer of 300 MB", "compressed enve
 
 
 @pytest.mark.parametrize("name", _slow_but(SAID))
+@pytest.mark.matrix(every=99)
 def test_a_lie_at_opening(name):
     with Liar(SAID[name]) as liar:
         problem, seconds, megabytes, batches = train(liar)
@@ -89,6 +90,7 @@ def test_a_lie_at_opening(name):
 
 
 @pytest.mark.parametrize("name", _slow_but(SENT))
+@pytest.mark.matrix(every=2)
 def test_a_lie_in_a_reply(name):
     with Liar(stream=SENT[name]) as liar:
         problem, seconds, megabytes, batches = train(liar)

@@ -17,6 +17,7 @@ import pytest
 from sophon.process.children import children_of
 from tests.support.misbehave import NODE
 from tests.support.servers import make_images, serve
+from tests.support.warm import cold
 
 HONEST, HOSTILE = "the-token-of-an-honest-one", "the-token-of-a-hostile-one"
 ATTACK_S = 6.0
@@ -33,7 +34,7 @@ def images(tmp_path_factory):
 def node(images, *options):
     tokens = images.parent / "tokens"
     tokens.write_text(f"{HONEST} data\n{HOSTILE} data\n")
-    with serve(images, options=("--token-file", str(tokens), *options)) as server:
+    with cold(), serve(images, options=("--token-file", str(tokens), *options)) as server:
         yield server
 
 

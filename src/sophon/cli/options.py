@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import click
 
-from sophon.bench.pictures.photo_folder import write_photos
 from sophon.errors import ConfigError
 from sophon.pipeline import Pipeline
 from sophon.plan.resources import KINDS
@@ -86,6 +85,8 @@ def photo_folder(data: Path | None, count: int, report: Callable[[str, int, int]
     if data is not None:
         yield data
         return
+    from sophon.bench.pictures.photo_folder import write_photos  # which commands like `serve` need not wait for
+
     with scratch_folder("bench") as work:
         folder = Path(work, "photos")
         write_photos(folder, "imagenet", count, on_progress=lambda done, of: report("photos", done, of))

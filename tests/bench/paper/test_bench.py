@@ -23,6 +23,7 @@ POLICY = {
 _TINY = ["--count", "8", "--repeats", "1", "--link", "400mbit"]
 
 
+@pytest.mark.slow
 def test_a_tiny_evaluation_ends_in_a_table_and_json(tmp_path):
     file = tmp_path / "result.json"
     said = CliRunner().invoke(

@@ -64,6 +64,7 @@ def size_of(image, **options):
     ("like", "mean", "median", "p90", "over_crop"),
     [("imagenet", 110_000, 107_000, 190_000, 0.22), ("openimages", 326_000, 275_000, 615_000, 0.80)],
 )
+@pytest.mark.matrix(every=2)
 def test_files_are_as_large_as_those_of_the_real_set(like, mean, median, p90, over_crop):
     sizes = np.array([len(photo) for photo in photos(like)])
     assert sizes.mean() == pytest.approx(mean, rel=0.05)
@@ -161,6 +162,7 @@ def test_a_hundred_regions_of_one_brightness_get_numbers_of_their_own_that_are_c
 
 
 @BOTH
+@pytest.mark.matrix(every=2)
 def test_a_photo_depends_on_kind_seed_and_index_only(like):
     again = PhotoSource(like, seed=7)  # made anew, asked in another order
     for index in (5, 0, 239):

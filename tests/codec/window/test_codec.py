@@ -39,6 +39,7 @@ def indexes(monkeypatch):
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("crops", CROPS)
+@pytest.mark.matrix(every=3)
 def test_a_window_ends_in_the_same_bits_with_and_without_an_index(crops, form, indexes):
     pipeline = Pipeline([ops.Decode(), *CROPS[crops], *END])
     data = encode(scene(121, 87, seed=4), form)

@@ -29,6 +29,7 @@ def strided(data: bytes, stride: int) -> Index:
 @pytest.mark.parametrize("sampling", ["gray", "4:4:4", "4:2:0", "4:1:1", "CMYK"])
 @pytest.mark.parametrize("restart", [0, 1, 3, 4, 11])
 @pytest.mark.parametrize("stride", [1, 2, 3, 4, 5, 100])
+@pytest.mark.matrix(every=5)
 def test_any_stride_gives_the_same_windows(sampling, restart, stride):
     data = Picture(90, 50, SAMPLINGS[sampling], seed=stride, restart=restart).write()
     whole, index = pixels(data), strided(data, stride)

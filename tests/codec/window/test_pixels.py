@@ -29,6 +29,7 @@ SIZES = [(1, 1), (2, 3), (5, 4), (8, 8), (9, 17), (16, 16), (17, 16), (33, 31), 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.matrix(every=4)
 def test_every_sampling_at_odd_sizes(sampling, size):
     check(Picture(*size, sampling).write(), seed=1)
 
@@ -52,6 +53,7 @@ def test_every_column_and_every_row_alone(sampling):
 
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 @pytest.mark.parametrize("restart", [1, 2, 3, 7, 40])
+@pytest.mark.matrix(every=4)
 def test_restart_intervals(sampling, restart):
     check(Picture(70, 45, sampling, seed=restart, restart=restart).write(), seed=restart)
 
@@ -157,6 +159,7 @@ def test_jpegtran_crops_to_the_same_pixels(sampling):
 
 @pytest.mark.parametrize(("step", "count"), [(5, 4), *slow((1, 20))])
 @pytest.mark.parametrize("folder", ["imagenet", "openimages"])
+@pytest.mark.matrix(every=2)
 def test_real_photos_with_boxes_of_all_kinds(folder, step, count):
     files = shared_data(folder)[::step]
     if not files:

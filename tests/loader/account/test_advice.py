@@ -177,6 +177,7 @@ def _advice(loader, epochs=1):
     ],
 )
 @pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.matrix(every=3)
 def test_a_real_loader_is_not_told_to_do_what_it_does(server, settings, never, epochs):
     text = _advice(sophon.DataLoader(server.url, RECIPE, **grouped(batch_size=4, **settings)), epochs)
     for word in never:

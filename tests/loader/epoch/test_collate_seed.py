@@ -109,6 +109,7 @@ def test_every_batch_is_mixed_in_its_own_way(images):
 
 @pytest.mark.parametrize(("workers", "kind"), [(0, None), (2, None)])
 @pytest.mark.parametrize("taken", [1, 4])
+@pytest.mark.matrix(every=4)
 def test_the_rest_of_an_epoch_is_mixed_as_without_an_interruption(images, taken, workers, kind):
     whole = list(_loader(images))
     first = _loader(images)

@@ -11,6 +11,7 @@ SCRIPT = "import sys; from tests.support.exit_main import main; kept = main(*sys
 @pytest.mark.parametrize(
     ("how", "kind"), [("kept", "threads"), ("daemon", "threads"), ("kept", "processes"), ("kept", "persistent")]
 )
+@pytest.mark.matrix(every=4)
 def test_a_process_that_ends_while_a_worker_holds_a_lock_does_end(tmp_path, how, kind):
     # A daemon thread is stopped for good where it next asks for Python's lock, whatever else it holds.
     images = make_images(tmp_path / "images", 80)

@@ -94,6 +94,7 @@ WAYS = {
         for order, how in enumerate(WAYS)
     ],
 )
+@pytest.mark.matrix(every=3)
 def test_a_worker_that_dies_is_an_error_that_says_how_and_over_what(images, where, how):
     deadly = _Deadly(how)
     settings = {} if where == "step" else {where: deadly if where != "collate_fn" else lambda x: collate(deadly(x))}
@@ -123,6 +124,7 @@ def test_the_next_epoch_has_new_workers_in_place_of_those_that_died(images, pers
 
 @pytest.mark.parametrize("policy", ["substitute", "skip"])
 @pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.matrix(every=4)
 def test_a_worker_that_dies_while_a_bad_sample_is_mended_is_no_bad_sample(images, persistent, policy):
     calls = []
 
@@ -294,6 +296,7 @@ def _outcome(loader):
 @pytest.mark.parametrize(
     "setting", [pytest.param(s, marks=pytest.mark.slow if s != "one by one" else ()) for s in SETTINGS]
 )
+@pytest.mark.matrix(every=5)
 def test_results_of_every_kind_are_batched_as_one_thread_batches_them(images, what, setting):
     settings = {**SETTINGS[setting], "batch_size": 3, "drop_last": True}
     expected = _outcome(_loader(images, RESULTS[what], workers=0, **settings))
@@ -324,6 +327,7 @@ def _digest(tensor):
     "what",
     ["dict", *(pytest.param(w, marks=pytest.mark.slow) for w in ("array", "a number as a tensor", "another size"))],
 )
+@pytest.mark.matrix(every=2)
 def test_results_of_most_kinds_are_batched_in_every_way(images, what, setting):
     test_results_of_every_kind_are_batched_as_one_thread_batches_them(images, what, setting)
 

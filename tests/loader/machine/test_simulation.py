@@ -23,6 +23,7 @@ MANY, MANY_AT_ONCE = 20_000, 1_000
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, AT_ONCE))
+@pytest.mark.matrix(every=2)
 def test_nothing_is_lost_repeated_reordered_or_changed_and_deadlines_are_kept(first):
     for seed in range(first, first + AT_ONCE):
         World(seed).run()
@@ -342,6 +343,7 @@ RELAY_SEEDS = 100
 
 
 @pytest.mark.parametrize("first", range(0, RELAY_SEEDS, AT_ONCE))
+@pytest.mark.matrix(every=2)
 def test_nor_where_relays_stand_between_and_come_and_go(first):
     for seed in range(first, first + AT_ONCE):
         World(seed, has_relays=True).run()

@@ -261,6 +261,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("recipe", REFUSED)
+@pytest.mark.matrix(every=3)
 def test_a_transform_that_fails_on_every_picture_is_refused_early(images, recipe):
     steps, message = REFUSED[recipe]
     with pytest.raises(ConfigError, match=message) as caught:

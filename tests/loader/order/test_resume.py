@@ -72,6 +72,7 @@ def _padded(rest, size):
 
 @pytest.mark.parametrize("after", [(4, 1), (2, 2), (1, 0)])
 @pytest.mark.parametrize("before", [(1, 0), (1, 2), (2, 1)])
+@pytest.mark.matrix(every=4)
 def test_the_rest_of_an_epoch_is_right_behind_every_batch(images, wanted, before, after):
     for state, used in _states(images, *before, wanted):
         cursor = min(len(used), COUNT)

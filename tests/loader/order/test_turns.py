@@ -116,6 +116,7 @@ def test_with_other_batches_and_delays_nothing_is_lost_and_the_largest_bound_hol
 
 
 @pytest.mark.parametrize("max_delay", [0, 1, 3, 8])
+@pytest.mark.matrix(every=4)
 def test_the_rest_is_right_behind_every_batch_with_other_workers(images, wanted, max_delay):
     first = _loader(images, num_workers=2, order=Relaxed(max_delay))
     used, late = [], 0

@@ -86,6 +86,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.matrix(every=4)
 def test_a_cached_profile_that_cannot_be_used_is_measured_again(server, whole, damage, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     loader = _loader(server)

@@ -54,6 +54,7 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("where", ["server", "local"])
 @pytest.mark.parametrize("cache", [True, "1:webp", *slow("2:zstd", "0:raw")])
+@pytest.mark.matrix(every=4)
 def test_three_epochs_have_the_same_bits_and_the_first_steps_run_once(server, images, tmp_path, where, kind, cache):
     url = server.url if where == "server" else images
     plain = sophon.DataLoader(images, STEADY, batch_size=4, shuffle=True, seed=2)

@@ -80,6 +80,7 @@ def test_on_several_nodes_it_is_never_slower_than_any_other_policy(problem):
 
 
 @pytest.mark.parametrize("count", [4, 8])
+@pytest.mark.matrix(every=2)
 def test_a_large_table_on_several_nodes_is_within_a_thousandth_of_the_bound(count):
     rng = np.random.default_rng(count)
     for style in ("spread", "alike"):

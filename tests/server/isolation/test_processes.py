@@ -32,6 +32,7 @@ from tests.support.misbehave import NODE, PROBE_WIDTH, Misbehave
 from tests.support.pictures import encode, scene
 from tests.support.servers import RECIPE, digest, make_images, serve
 from tests.support.waiting import HANG_S, wait_until
+from tests.support.warm import cold
 
 REPOSITORY = str(Path(__file__).parents[3])
 PLUGIN = "tests.support.plugin_ops"
@@ -103,6 +104,7 @@ def test_a_worker_probes_as_the_server_would(processes):
     ("how", "reason"),
     [("abort", "crash"), pytest.param("exit", "crash", marks=pytest.mark.slow), ("hang", "cpu_limit")],
 )
+@pytest.mark.matrix(every=2)
 def test_a_worker_that_falls_is_replaced(processes, how, reason):
     pool = processes(sample_cpu_s=0.5)
     recipe, slot = _recipe(how), Slot(0)
@@ -260,7 +262,7 @@ def test_what_a_worker_leaves_behind_ends_with_it(processes):
 
 def test_a_worker_whose_op_sleeps_does_not_outlive_its_server(tmp_path):
     folder = make_images(tmp_path / "train", 5)
-    with serve(folder, options=("--import", PLUGIN)) as server:
+    with cold(), serve(folder, options=("--import", PLUGIN)) as server:
         request = Request("data", _recipe("sleep", 0).to_spec(), 0, 0, (0,), (Cut(3),))
         flight.connect(f"grpc://127.0.0.1:{server.port}").do_get(flight.Ticket(request.to_bytes()))
         wait_until(lambda: children_of(server.pid))

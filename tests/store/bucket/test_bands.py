@@ -141,6 +141,7 @@ def test_bands_give_the_same_bits_for_fewer_bytes(tmp_path, seaweedfs, use):
 
 
 @pytest.mark.parametrize("is_named", [False, True])
+@pytest.mark.matrix(every=2)
 def test_a_spawned_process_reads_bands_too(tmp_path, seaweedfs, use, is_named):
     use(seaweedfs)
     root = portraits(tmp_path / "data", 7)

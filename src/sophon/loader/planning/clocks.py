@@ -214,8 +214,8 @@ def believed(link: float, proven: float | None, before: float | None, *, is_hast
     """Return what a plan may believe of a link, which may never have been full; all in bytes per second.
 
     A node computes while it sends, so the time in which it did not wait for ops says little of a link that never held
-    anything up: short epochs with both of them busy were seen to triple it. What an earlier plan knew counts more, and a
-    link that became faster shows step by step, as plans fill it.
+    anything up: short epochs with both of them busy were seen to triple it. What an earlier plan knew counts more, and
+    a link that became faster shows step by step, as plans fill it.
 
     Args:
         link: What the clock makes of it.
