@@ -26,7 +26,13 @@ settings.load_profile("any machine")
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` is looked at
 def pytest_collection_modifyitems(items):
-    """Leave most cases of a matrix to `make test-slow`: by default each N-th runs."""
+    """Leave most cases of a matrix to `make test-slow`, and begin with files that have few tests.
+
+    Of a matrix every N-th case runs by default. Files with few tests hold the long ones; at the end of a parallel run
+    one of them would keep everybody waiting.
+    """
+    of_file = Counter(item.path for item in items)
+    items.sort(key=lambda item: of_file[item.path])
     seen = Counter()
     for item in items:
         mark = item.get_closest_marker("matrix")

@@ -80,6 +80,7 @@ def _find(plant, name, level, words, folder, monkeypatch):
 
 
 @pytest.mark.parametrize(("plant", "name", "level", "words"), QUICK, ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.matrix(every=2)
 def test_it_names_a_planted_fault(plant, name, level, words, tmp_path, monkeypatch):
     _find(plant, name, level, words, tmp_path, monkeypatch)
 

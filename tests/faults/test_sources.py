@@ -275,6 +275,7 @@ def test_a_silent_node_with_a_fallback(one, images, expected):
 
 
 @pytest.mark.parametrize("workers", ["threads", "processes"])
+@pytest.mark.matrix(every=2)
 def test_no_node_at_the_start(images, expected, workers):
     url = "grpc://127.0.0.1:9/data"
     with pytest.warns(FallbackWarning, match="nothing is offloaded in this run"):

@@ -43,6 +43,7 @@ def _drop(thing):
 
 @pytest.mark.usefixtures("_collects_when_told")
 @pytest.mark.parametrize("whose", ["ours", "somebody else's"])
+@pytest.mark.matrix(every=2)
 def test_the_garbage_of_a_parent_is_not_collected_in_its_child(server, monkeypatch, whose):
     monkeypatch.setattr(grpc_fork, "_LONGEST_WAIT_S", 0.1)  # not all connections are ours, and those stay
     dataset = sophon.RemoteDataset(server.url, RECIPE)

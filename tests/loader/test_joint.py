@@ -87,6 +87,7 @@ def test_samples_of_a_folder_are_torchvisions(data, workers):
 
 
 @pytest.mark.parametrize("policy", ["none", "0:window", "3:webp", *slow("1:zstd", "all", "resize", "4:raw", "2:jxl1")])
+@pytest.mark.matrix(every=3)
 def test_samples_of_a_node_are_torchvisions_at_every_cut(data, node, policy):
     found, stats = two_epochs(node.url, policy=policy, num_workers=2)
     check(found, RECIPE, data[1])
@@ -217,6 +218,7 @@ def test_damaged_targets_are_errors_that_name_sample_and_field(damaged, cut):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("workers", [0, sophon.Workers(1, kind="processes")], ids=["none", "processes"])
+@pytest.mark.matrix(every=2)
 def test_damaged_targets_are_what_the_policy_for_bad_samples_says(data, damaged, workers):
     more = {"batch_size": 5, "seed": SEED, "num_workers": workers}
     for action in ("skip", "substitute"):
@@ -261,6 +263,7 @@ def test_members_of_tar_shards_are_what_kinds_says(data, tmp_path):
 
 @pytest.mark.filterwarnings("ignore::sophon.OffloadWarning")  # nothing but Decode can run near storage
 @pytest.mark.parametrize("policy", ["none", "1:webp"])
+@pytest.mark.matrix(every=2)
 def test_albumentations_is_given_arrays_by_its_own_names_and_a_seed(data, node, policy):
     albumentations = pytest.importorskip("albumentations")
     crop = albumentations.Compose([albumentations.RandomCrop(30, 40), albumentations.HorizontalFlip(p=0.5)])

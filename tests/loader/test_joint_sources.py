@@ -97,6 +97,7 @@ SOURCES = {
 @pytest.mark.parametrize("policy", ["1:webp", *slow("none", "0:window", "all", "optimal")])
 @pytest.mark.parametrize("name", SOURCES)
 @pytest.mark.filterwarnings("ignore::sophon.OffloadWarning")  # a crop that takes all of a picture has no window
+@pytest.mark.matrix(every=3)
 def test_samples_are_torchvisions_wherever_fields_come_from(tmp_path, name, policy):
     write, options, sample, kinds = SOURCES[name]
     samples = raws()

@@ -220,6 +220,7 @@ def test_random_zoom_out():
 
 
 @pytest.mark.parametrize("options", [pytest.param((0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0), marks=pytest.mark.slow), (0.3,)])
+@pytest.mark.slow
 def test_random_iou_crop(options):
     from torchvision import tv_tensors
     from torchvision.transforms import v2

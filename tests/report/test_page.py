@@ -120,6 +120,7 @@ def test_every_figure_is_a_png_beside_the_page(plan, tmp_path):
         assert (place.parent / f"{chart.key}.png").read_bytes() == draw.png(chart)
 
 
+@pytest.mark.slow
 def test_every_figure_is_large_enough_to_be_read():
     for chart in paper_facts(full_result()).charts:
         width, height = struct.unpack(">II", draw.png(chart)[16:24])

@@ -147,6 +147,7 @@ def test_a_request_names_samples_of_the_manifest_only(client):
 
 
 @pytest.mark.parametrize("workers", ["threads", "processes"])
+@pytest.mark.matrix(every=2)
 def test_a_loader_with_a_token_reads_the_same_batches(two_tenants, images, workers):
     url = f"{two_tenants['url']}/alice"
     expected = digest(sophon.DataLoader(images, RECIPE, batch_size=4))

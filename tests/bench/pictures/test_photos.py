@@ -74,6 +74,7 @@ def test_files_are_as_large_as_those_of_the_real_set(like, mean, median, p90, ov
 
 
 @BOTH
+@pytest.mark.matrix(every=2)
 def test_a_crop_compresses_like_a_crop_of_a_real_photo(like):
     rng = np.random.default_rng(0)
     crops = [random_resized_crop(image, rng) for image in images(like)[:80]]

@@ -36,6 +36,7 @@ def test_all_resources_bind_in_every_scenario(count, resources):
         assert seconds == pytest.approx(found.epoch_s, rel=2e-2 if count == 8 else 2e-3), label
 
 
+@pytest.mark.slow
 def test_every_policy_and_size_is_one_row():
     lines = []
     rows = run((1000, 3000), ("optimal", "sophon"), lines.append)
@@ -50,6 +51,7 @@ def test_every_policy_and_size_is_one_row():
     assert len(lines) == 4
 
 
+@pytest.mark.slow
 def test_peak_memory_is_the_childs_own():
     ballast = np.ones(50_000_000)  # 400 MB here must not show there
     assert peak_bytes() > ballast.nbytes

@@ -41,6 +41,7 @@ def test_every_side_from_1_to_65_at_half_chroma(side):
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+@pytest.mark.matrix(every=4)
 def test_every_column_and_every_row_alone(sampling):
     picture = Picture(67, 69, sampling, seed=2)
     data = picture.write()

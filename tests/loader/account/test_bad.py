@@ -80,6 +80,7 @@ KINDS = {
 
 @pytest.mark.filterwarnings("ignore:.*raw files instead")
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.matrix(every=3)
 def test_a_substitute_is_the_next_good_sample_and_batches_stay_whole(server, good, kind):
     loader = _loader(server, on_error="substitute", **KINDS[kind])
     expected = digest(_batches(good, [_good(sample) for sample in range(COUNT)]))

@@ -52,6 +52,7 @@ def test_same_batches_for_every_policy_and_number_of_threads(server, expected, p
         *slow(("none", 1, "fork"), ("resize", 2, "fork"), ("all", 2, "fork"), ("random plan", 4, "spawn")),
     ],
 )
+@pytest.mark.matrix(every=2)
 def test_same_batches_for_worker_processes(server, expected, policy, workers, start):
     loader = sophon.DataLoader(
         server.url,

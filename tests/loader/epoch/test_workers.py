@@ -105,6 +105,7 @@ def test_a_worker_that_dies_is_an_error_that_says_how_and_over_what(images, wher
 
 
 @pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.matrix(every=2)
 def test_the_next_epoch_has_new_workers_in_place_of_those_that_died(images, persistent, tmp_path):
     is_cured = tmp_path / "cured"
 

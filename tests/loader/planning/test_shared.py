@@ -43,6 +43,7 @@ def truth(photos):
         {},
     ],
 )
+@pytest.mark.matrix(every=2)
 def test_all_workers_measure_and_follow_one_plan(server, truth, told, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # no earlier run has measured anything
     dataset = sophon.RemoteDataset(server.url, RECIPE, seed=3, policy="sophon")
