@@ -38,12 +38,18 @@ def bench_store_command(
     show(result, json_target, _print)
 
 
+_PEERS = {"boto3": "boto3", "fsspec": "s3fs"}  # by the package that each needs
+
+
 def _print(result: dict[str, Any], console: Console) -> None:
     table = Table("", "GETs/s", "CPU per GET")
     for name in ("sophon", "obstore", "boto3", "fsspec"):
         if result[f"{name}_per_s"] is not None:
             table.add_row(name, f"{result[f'{name}_per_s']:,.0f}", f"{result[f'{name}_cpu_ms']:.2f} ms")
     console.print(table)
+    missing = [package for name, package in _PEERS.items() if result[f"{name}_per_s"] is None]
+    if missing:
+        console.print(f"Not compared, since not installed: {', '.join(missing)}.", highlight=False)
     if "bucket_bytes" in result:
         whole = result["bucket_bytes"]["whole"]
         for name, size in result["bucket_bytes"].items():
