@@ -45,7 +45,7 @@ def _print(result: dict[str, Any], console: Console) -> None:
         "torch": "torch, worker processes, in order",
         "strict": "sophon, strict order",
         "relaxed": "sophon, relaxed order",
-        "bound": "CPU seconds / workers, or the consumer's",
+        "bound": "the bound: CPU or consumer",
     }
     for name, title in titles.items():
         seconds = result[f"{name}_s"]
