@@ -172,7 +172,7 @@ class RegistryService(Refusing):
                     return [_json({"datasets": caller.reading.readable(self._roll.datasets())})]
             if action.type == "forget":
                 return [self._forgotten(str(parse_json(body).get("dataset", "")), caller.announcing)]
-        raise flight.FlightServerError(f"no action {action.type!r:.80}; expected announce, leave, status, forget or list")
+        raise flight.FlightServerError(f"no action {action.type!r:.80}; use announce, leave, status, forget or list")
 
     def _announced(self, record: NodeRecord, allowed: Rights, is_leaving: bool) -> bytes:
         with self._lock:

@@ -98,7 +98,7 @@ class Roll:
                     self._known.get(name, {}).pop(held.fingerprint, None)
 
     def displaced(self, record: NodeRecord) -> set[str]:
-        """Return the names of the data sets that a record replaces: those of the same node, or of a node at the same address."""
+        """Return the names of the data sets that a record replaces: those of the same node or the same address."""
         held: set[str] = set()
         for member in self._members.values():
             if record.node == member.record.node or record.url == member.record.url:

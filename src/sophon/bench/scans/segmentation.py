@@ -120,7 +120,7 @@ def _race(path: str, pipeline: Pipeline, workers: int, rounds: int, on_step: OnS
     seconds: dict[str, list[float]] = {name: [] for name in (*loaders, "bound")}
     idle: dict[str, list[float]] = {name: [] for name in loaders}
     step_s = 0.0
-    for number in range(-1, rounds):  # the first epoch fills the page cache, starts workers and finds out which samples are slow
+    for number in range(-1, rounds):  # the first epoch fills the page cache, starts workers and finds slow samples
         for name, loader in loaders.items():
             on_step(f"epoch {number + 1} of {name}", max(number, 0), rounds + 1)
             before_s = _work_s(loader) if name == "relaxed" else 0.0
@@ -160,7 +160,7 @@ def _consume(loader: Any, step_s: float) -> tuple[float, int]:
 
 
 def _kept(path: str, pipeline: Pipeline, folder: Path) -> dict[str, float]:
-    """Return the CPU seconds of an epoch that caches the output of the ops before the crop, and of the following epoch."""
+    """Return the CPU seconds of an epoch that caches the output of the ops before the crop, and of the next epoch."""
     spent = []
     with DataLoader(path, pipeline, batch_size=BATCH_SIZE, cache=Cache(folder=folder, most_bytes=1 << 40)) as loader:
         before_s = _work_s(loader)

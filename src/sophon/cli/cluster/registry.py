@@ -20,7 +20,7 @@ from sophon.cli.logs import INTERRUPTED, set_format, tell
 @click.option(
     "--node-token-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Tokens that may announce nodes: each line has a token and the data sets that it may announce, or '*' for all.",
+    help="Tokens that may announce nodes: on each line a token and the data sets it may announce, or '*' for all.",
 )
 @click.option(
     "--state",

@@ -144,7 +144,7 @@ def cut(data: Payload, header: Wav | Flac, start: int, count: int) -> tuple[int,
 
 
 def _stream(header: Flac, samples: int) -> bytes:
-    """Return the start of a FLAC file made of some of the frames; frame sizes and the overall checksum are left unknown."""
+    """Return the start of a FLAC file made of some frames; frame sizes and the overall checksum are left unknown."""
     packed = int.from_bytes(header.info[10:18], "big") >> 36 << 36 | samples
     return b"fLaC\x80\x00\x00\x22" + header.info[:4] + bytes(6) + packed.to_bytes(8, "big") + bytes(16)
 

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from sophon.loader.planning.shared import shared_array
 from sophon.loader.sources.assignment import SeedWarning
 
-_MANY = 0.5  # of the samples: more come again with a skewed sampler only, which is worth knowing, too
+_MANY = 0.5  # of the samples: only a skewed sampler repeats more, and then a warning is useful, too
 
 
 class Asked:
-    """The samples that were asked for in an epoch.
+    """The samples requested in an epoch.
 
     Args:
         count: Samples in the data set.
@@ -34,7 +34,7 @@ class Asked:
         self._warned = False
 
     def forget(self) -> None:
-        """Forget what was requested: another epoch starts."""
+        """Forget all requests, because another epoch starts."""
         self._view()[:] = 0
         self._again[0] = 0
 

@@ -61,7 +61,7 @@ class RelayExecutor(Executor):
         return [name for name in self._upstreams if self._opens(name, rights)]
 
     def describe(self, message: dict[str, Any], rights: Rights = EVERYTHING) -> dict[str, Any]:
-        """Answer a trainer that opens a data set: the node's description, and the outputs of the ops on both machines."""
+        """Answer a trainer that opens a data set: the node's description, and the specs of the ops there and here."""
         upstream = self._upstream(str(message.get("dataset", "")), rights)
         spec = message.get("pipeline") if isinstance(message.get("pipeline"), dict) else None
         told = upstream.describe(rights.token, spec)
@@ -98,7 +98,7 @@ class RelayExecutor(Executor):
             raise ProtocolError(f"start: expected a number and a fingerprint, got {start!r:.80}")
         return upstream.with_node(rights.token, lambda node: node.piece(fingerprint, start))
 
-    def replies(self, request: Request, rights: Rights = EVERYTHING, seat: Seat | None = None) -> RelayWork:  # type: ignore[override]  # of the same interface
+    def replies(self, request: Request, rights: Rights = EVERYTHING, seat: Seat | None = None) -> RelayWork:  # type: ignore[override]  # same interface
         """Return one reply per sample, each with the CPU seconds spent by the node and the relay."""
         upstream = self._upstream(request.dataset, rights)
         self.check_versions(request)

@@ -20,7 +20,7 @@ _MOST_TENANTS = 1 << 12  # numbers available; tokens beyond them share the last 
 
 
 class PassedTokens(Tokens):
-    """Accepts any token and leaves the decision to the node; a call without a token is refused if the node requires one."""
+    """Accepts any token and leaves the decision to the node; refuses calls without a token if the node requires one."""
 
     def __init__(self) -> None:
         super().__init__(())
