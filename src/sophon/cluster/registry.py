@@ -9,7 +9,7 @@
 - ``DoAction("list")``: names of the data sets.
 
 Readers and nodes use separate tokens: a reader's token allows looking up a data set, and a node's token allows
-    announcing it.
+announcing it.
 
 Concurrency: Flight runs each call on its own thread; all calls share one lock, which is never held while waiting.
 """

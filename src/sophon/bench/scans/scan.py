@@ -1,8 +1,8 @@
 """Synthetic CT scans of the abdomen, as large and smooth as those of KiTS19, with labelled kidneys and tumours.
 
 They are painted slice by slice: soft ellipses for body, fat, organs, spine and kidneys, in Hounsfield units, plus noise
-    with the grain of a scanner's reconstruction. They do not look like real patients, but to a loader they are alike:
-    number of voxels, spacing, bytes after compression (about half of 16 bits), and size and location of the foreground.
+with the grain of a scanner's reconstruction. They do not look like real patients, but to a loader they are alike:
+number of voxels, spacing, bytes after compression (about half of 16 bits), and size and location of the foreground.
 """
 
 from __future__ import annotations

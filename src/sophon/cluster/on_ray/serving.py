@@ -1,7 +1,7 @@
 """Start, stop and inspect nodes on a Ray cluster.
 
 `serve` may be called again: it starts what is missing and leaves running processes as they are. To change the arguments
-    of a process, take it `down` first.
+of a process, take it `down` first.
 """
 
 from __future__ import annotations

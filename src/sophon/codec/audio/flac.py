@@ -24,7 +24,7 @@ class FlacCodec(Codec):
     """Encodes sound as a FLAC file with libsndfile.
 
     Byte layout: a FLAC file with 16 bits per sample if all samples are multiples of 2⁻¹⁵, otherwise with 24. Samples
-        that are not multiples of 2⁻²³ either, such as those of resampled sound, are refused, and a smaller cut is made.
+    that are not multiples of 2⁻²³ either, such as those of resampled sound, are refused, and a smaller cut is made.
     """
 
     @property

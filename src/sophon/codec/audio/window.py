@@ -38,7 +38,7 @@ class AudioWindow(AheadCodec):
     """A WAV or FLAC file made of just those samples, or frames, that the next ops need.
 
     Byte layout: two uint64, little-endian: the sample at which the window begins, and the number of samples in the
-        whole sound; then a file.
+    whole sound; then a file.
     """
 
     @property

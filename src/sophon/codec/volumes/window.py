@@ -1,7 +1,7 @@
 """The window of a volume: the chunks or voxels of image and label that the next crop needs.
 
 Byte layout: a bundle (`bundle`) of a patch of the image (`pipeline.ops.volumes.patch`), a patch of the label if there
-    is one, and the unchanged foreground index; for an image alone, just its patch.
+is one, and the unchanged foreground index; for an image alone, just its patch.
 """
 
 from __future__ import annotations

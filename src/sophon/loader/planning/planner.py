@@ -13,8 +13,8 @@ of them. So a prediction is for the epoch that all ranks run side by side, and a
 with more or fewer ranks.
 
 Concurrency: called by the engine's threads. Before an epoch, the plan is made in the thread that iterates; during an
-    epoch, in a background thread (`background`), which the end of the epoch abandons. A plan takes effect by replacing
-    the data set's assignment as a whole.
+epoch, in a background thread (`background`), which the end of the epoch abandons. A plan takes effect by replacing the
+data set's assignment as a whole.
 """
 
 from __future__ import annotations

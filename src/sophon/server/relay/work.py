@@ -8,7 +8,7 @@ Invariant 3 holds here as it does at a node. If a relay cannot run the ops, it a
 node's cut.
 
 Concurrency: one thread iterates, one receives the node's replies, and the budget's threads run `RelayWork._process`.
-    They communicate through one queue.
+They communicate through one queue.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """ResampleVolume: change the spacing of voxels.
 
 Portable: positions take one multiplication and one division of whole numbers, and voxels one subtraction, one
-    multiplication and one addition of float32 per axis. All are basic IEEE 754 operations, so the bits are the same on
-    every machine, and a part has the same bits as the whole.
+multiplication and one addition of float32 per axis. All are basic IEEE 754 operations, so the bits are the same on
+every machine, and a part has the same bits as the whole.
 """
 
 from __future__ import annotations
