@@ -157,4 +157,4 @@ def _race(path: Path, work: Workload, seconds: float) -> dict[str, Any]:
 def _epoch(loader: DataLoader, work: Workload) -> None:
     for _ in loader:
         if work.consumer_s:
-            time.sleep(work.consumer_s)  # as a GPU that computes: the CPU is free meanwhile
+            time.sleep(work.consumer_s)  # like a busy GPU: the CPU is free in the meantime

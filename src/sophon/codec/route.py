@@ -126,7 +126,7 @@ def pass_on(pipeline: Pipeline, payload: Payload, key: Key, route: Route, trace:
         payload: What came.
         key: What random ops depend on.
         route: Both cuts.
-        trace: Told of every op that runs.
+        trace: Notified of every op that runs.
 
     Raises:
         ConfigError: The route is not one of `legal_routes`.

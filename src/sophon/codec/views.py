@@ -57,7 +57,7 @@ def _volume(codec: Codec, payload: Payload, spec: Spec) -> Signal:
     if array.shape[1:] != signal.array.shape[1:]:
         raise PayloadError(f"a label of {array.shape[1:]} voxels, and its image has {signal.array.shape[1:]}")
     if len(rows) % (8 * _ROW) or len(rows) > 8 * _ROW * _MOST_ROWS:
-        raise PayloadError(f"{len(rows)} bytes are no boxes of a foreground")
+        raise PayloadError(f"{len(rows)} bytes are not the boxes of a foreground")
     objects = np.frombuffer(rows, "<f8").reshape(-1, _ROW).astype(np.float64) if len(rows) else None
     if objects is not None and not np.isfinite(objects).all():
         raise PayloadError("boxes of a foreground that are not finite")

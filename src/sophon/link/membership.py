@@ -1,4 +1,4 @@
-"""What a node tells a registry of itself, as JSON of bounded size.
+"""What a node announces to a registry, as JSON of bounded size.
 
 ::
 
@@ -56,7 +56,7 @@ class Held:
 
 @dataclass(frozen=True)
 class NodeRecord:
-    """What a node tells of itself.
+    """A node's announcement.
 
     Args:
         node: Name of the process, which no other has.

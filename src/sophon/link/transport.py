@@ -159,7 +159,7 @@ class Transport(ABC):
         return None
 
     def stamp(self, sample: int) -> str:  # noqa: ARG002 - others need it
-        """Return a text that is another one if a sample was written anew since; "" if not known."""
+        """Return a text that changes when a sample is rewritten; "" if not known."""
         return ""
 
     @abstractmethod

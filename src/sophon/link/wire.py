@@ -271,7 +271,7 @@ class Reply:
     reason: str | None = None
     op_s: tuple[float, ...] = ()
     raw_bytes: int = 0
-    size: tuple[int, ...] = (0, 0)  # by axis; a value with more than two is told of by whoever decodes it
+    size: tuple[int, ...] = (0, 0)  # by axis; for values with more than two, the decoder reports the size
     first: Cut | None = None  # of a relay's: what its node really made
     relay_s: float = 0.0
     first_bytes: int = 0
@@ -280,7 +280,7 @@ class Reply:
 
 @dataclass
 class StreamClock:
-    """Where a stream's time near storage has gone so far.
+    """How a stream has spent its time near storage so far.
 
     Args:
         computing_s: How long there was nothing to send because the stream waited for ops.
@@ -393,7 +393,7 @@ def raw_batch(
 
 @functools.lru_cache(_COUNTS_KEPT)
 def _bare(count: int) -> tuple[pa.Array, ...]:
-    """Return the columns of so many raw samples that have nothing else to report."""
+    """Return the columns for a number of raw samples that have nothing else to report."""
     return tuple(batch_of([Reply(0)] * count).columns)
 
 

@@ -51,7 +51,7 @@ class Own:
 
     @property
     def device(self) -> Any:
-        """Where batches are to be, if the user said so."""
+        """The device for batches, if the user named one."""
         return self.output.device if isinstance(self.output, Output) else None
 
     def on_host(self) -> Own:

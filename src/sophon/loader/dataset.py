@@ -372,7 +372,7 @@ def _sources(
     addresses = addresses_of(url)
     if any(map(is_found, addresses)):
         if len(addresses) > 1:
-            raise ConfigError(f"{', '.join(addresses)}: an address that stands for several nodes is given alone")
+            raise ConfigError(f"{', '.join(addresses)}: an address that stands for several nodes must be given alone")
         discovery = open_discovery(addresses[0], credentials, deadline_s)
         connect = _Connecting(credentials, faults, pipeline, digests)
         return FoundSources(discovery, connect, faults.fallback, pipeline, deadline_s)
@@ -492,11 +492,11 @@ def _check_told(digests: Digests, opened: Opened, url: str) -> None:
         raise ConfigError(f"verify: the digests do not belong to {url}; make them again")
     if len(digests) != opened.samples:
         raise ProtocolError(
-            f"{url} lied about its data set: it says that there are {opened.samples:,} samples, and there are digests "
-            f"of {len(digests):,}"
+            f"{url} lied about its data set: it reports {opened.samples:,} samples, but there are digests of "
+            f"{len(digests):,}"
         )
     if digests.has_labels and not opened.has_labels:
-        raise ProtocolError(f"{url} lied about its data set: it says that there are no labels")
+        raise ProtocolError(f"{url} lied about its data set: it reports that there are no labels")
 
 
 def _check_columns(columns: Sequence[str], opened: Opened, url: str) -> None:

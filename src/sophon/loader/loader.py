@@ -186,7 +186,7 @@ class DataLoader:
         pipeline, positional = divided(inner, pipeline, positional)
         told = told.with_positional(positional)
         told.check()
-        # A collate_fn is given finished samples, and its batches go to a device as they are.
+        # A collate_fn receives finished samples, and its batches go to the device unchanged.
         opened_as = own if told.collate_fn is None else own.on_host()
         self.dataset = opened_as.open(inner, pipeline, told.generator)
         self._make(told, own, indices)
@@ -285,7 +285,7 @@ class DataLoader:
         )
         self._is_made = True
         with suppress(RankError):  # a launcher may tell later which rank this is
-            len(self)  # samples that must be shared evenly and cannot be are found here
+            len(self)  # raises if samples cannot be shared evenly but must be
 
     def _own_code(self, told: TorchArguments) -> str:
         """Return which user code the loader runs, in words; "" if none."""
@@ -345,7 +345,7 @@ class DataLoader:
 
     @property
     def profile(self) -> Profile | None:
-        """What samples cost, as far as it was measured: `print(loader.profile.explain())` says it in words."""
+        """The measured cost of samples; `print(loader.profile.explain())` describes it in words."""
         return None if self._planner is None else self._planner.profile
 
     @property
@@ -464,7 +464,7 @@ class DataLoader:
         """Return the next pass; its engine, if any, is added to `running` when it starts."""
         if self._is_closed:
             raise ConfigError("this loader is closed; create another one")
-        if self._latest.was_dropped:  # trainers try whether a loader can be iterated over: that is no epoch
+        if self._latest.was_dropped:  # trainers test whether a loader is iterable: that is not an epoch
             self._place.take_back()
         epoch, cursor, turns = self._place.begin()
         self.dataset.set_epoch(epoch)
@@ -517,7 +517,7 @@ class DataLoader:
         self.close()
 
     def __reduce__(self) -> tuple[object, ...]:
-        # As torch's does, it goes to another process with what it was told, and stands there where it stands here.
+        # As with torch's, a copy in another process keeps its arguments and its position.
         return _rebuilt, (*self._rebuilt_from, self.state_dict())
 
     def explain(self) -> str:

@@ -32,7 +32,7 @@ LIBRARIES = (
     "torch",
     "kornia",
 )  # whose classes are not the user's own code
-# Whose code is told apart by its name alone: their releases change, and to read their files takes long.
+# Packages whose code is identified by name alone: their releases change, and reading their files takes long.
 _BY_NAME = frozenset((*LIBRARIES, "PIL", "numpy", "scipy", "cv2", "albucore", "sophon", *sys.stdlib_module_names))
 _BUILT_ON = ("torch", "dataclasses", "abc")
 # Whose functions are made out of others, by decorators.
@@ -195,7 +195,7 @@ class _Walk:
             return
         try:
             printed = repr(value)
-        except Exception:  # noqa: BLE001 - of somebody else's class: it may raise anything
+        except Exception:  # noqa: BLE001 - third-party class: it may raise anything
             return
         if " at 0x" not in printed:
             self._add(printed)

@@ -221,7 +221,7 @@ def drawn(op: Op, key: Key, position: int, spec: Spec) -> Params:
     if last is not None and last[0] is op and last[1] is key and last[2] == position and last[3] == spec:
         return last[4]
     params = op.draw(Rng(key, position), spec)
-    if not op.looks and spec.objects is None:  # objects are no part of what makes two specs equal
+    if not op.looks and spec.objects is None:  # objects do not count when specs are compared
         _last.kept = (op, key, position, spec, params)
     return params
 

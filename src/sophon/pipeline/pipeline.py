@@ -209,15 +209,13 @@ class Pipeline:
         for at, op in enumerate(self.ops[1:position], start=1):
             seen = op.passed(seen, op.draw(Rng(key, at), seen) if op.random else None)
         if (seen.height, seen.width) != (spec.height, spec.width):
-            raise OpError(
-                f"a picture of {spec.width}×{spec.height} pixels, where one of {seen.width}×{seen.height} was expected."
-            )
+            raise OpError(f"a picture of {spec.width}×{spec.height} pixels; expected {seen.width}×{seen.height}.")
         return spec.with_objects(seen.objects)
 
     def _fusion(self, position: int, end: int, is_traced: bool) -> Fused | None:
         """Return the longest fusion that begins at a position and does not reach beyond the end.
 
-        Where somebody wants to know what ops take, it does not hide what those on both sides of a cut do.
+        When ops are timed, a fusion must not hide the costs on either side of a cut.
         """
         for fused in self._fused.get(position, ()):
             if position + fused.span <= end and not (is_traced and fused.hides):

@@ -76,7 +76,7 @@ def solve_game(times: Matrix, start: Sequence[int] = ()) -> Solution:
             break
         before, basis[leaving] = basis[leaving], entering
         if change[leaving] < _FAINT and np.linalg.matrix_rank(_square(times, basis)) <= resources:
-            # But for rounding, two columns are alike: what was found so far is the best that can be told.
+            # Two columns are equal up to rounding, so the best solution so far cannot be improved numerically.
             basis[leaving] = before
             break
     weights = np.maximum(duals, 0.0)

@@ -52,7 +52,7 @@ class Bounds:
 
     def __post_init__(self) -> None:
         if not 0 <= self.least <= self.most:
-            raise ConfigError(f"relays: {self.least} … {self.most} are no bounds; give two numbers, the lower first")
+            raise ConfigError(f"relays: {self.least} … {self.most} are not bounds; give two numbers, the lower first")
         times = (self.patience_s, self.rest_s, self.stale_s)
         if not all(math.isfinite(seconds) and seconds >= 0 for seconds in times):
             raise ConfigError(f"relays: expected seconds of zero or more, got {times}")

@@ -80,7 +80,7 @@ def suits_codecs(pipeline: Pipeline, k: int) -> bool:
     """Return whether a codec may pay off after the first k ops."""
     crop = first_crop(pipeline.ops)
     if crop is not None and k <= crop:
-        return False  # it would encode pixels that nobody needs
+        return False  # it would encode pixels that are not needed
     before, after = pipeline.specs[k - 1], pipeline.specs[k]
     # An unknown shape may change in every op; a stage of views consists of several ops, possibly with a blur, and
     # blurred photos take a third fewer bytes.

@@ -77,12 +77,12 @@ def areas_needed(
 
 
 def _area(pipeline: Pipeline, key: Key, sizes: list[int]) -> int:
-    """Return how many pixels one pass needs, of an op that can only be asked so; about 20 µs. 0 if nobody can tell."""
+    """Return how many pixels one pass needs, for ops without a vectorised answer; takes about 20 µs. 0 if unknown."""
     decoder = pipeline.ops[0]
     if not isinstance(decoder, Decoder):
         return prod(sizes)
     spec = decoder.sized(sizes)
-    if pipeline.looks:  # nobody has kept the boxes; one object that is all of the picture is drawn for much as they are
+    if pipeline.looks:  # the boxes were not kept; one object that covers the picture gives similar draws
         whole = np.array([[0.0, 0.0, spec.width, spec.height]])
         key = replace(key, sight=spec.with_objects(whole))
     try:

@@ -33,7 +33,7 @@ class NoSpace(Exception):  # noqa: N818 - as above
     """A payload is larger than what may be held."""
 
 
-Claim: TypeAlias = Callable[[int], bool]  # asked whether there is space for so many bytes, which it then keeps
+Claim: TypeAlias = Callable[[int], bool]  # called to reserve space for a number of bytes
 
 
 def anything(_: int) -> bool:

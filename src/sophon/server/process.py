@@ -97,7 +97,7 @@ class Ready:
 
 
 def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Callable[[Ready], None]) -> bool:
-    """Serve until SIGTERM or SIGINT, then let requests under way end; return whether it was SIGINT."""
+    """Serve until SIGTERM or SIGINT, then finish the requests in progress; return whether it was SIGINT."""
 
     def executor(budget: CpuBudget, maker: Maker) -> Executor:
         return Executor(stores, budget, config.patience_s, config.limits, maker)
@@ -241,7 +241,7 @@ def _check_place(config: ServerConfig) -> None:
 
 def _write(path: Path, ready: Ready) -> None:
     try:
-        with replacing(path) as file:  # whoever waits for the file never sees half of it
+        with replacing(path) as file:  # a process that waits for the file never sees half of it
             file.write(json.dumps(ready.__dict__).encode() + b"\n")
     except OSError as error:
         raise ConfigError(f"--ready-file {path} cannot be written: {error.strerror or error}") from error

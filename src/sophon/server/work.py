@@ -148,7 +148,7 @@ class Work:
 
     @property
     def clock(self) -> StreamClock:
-        """Where the time has gone so far."""
+        """How the time has been spent so far."""
         clock, lane = self._clock, self._lane
         clock.reads, clock.read_s = lane.reads, lane.read_s
         # A read is counted as a whole when it has ended, and what was left out of it when it was begun.
@@ -397,7 +397,7 @@ class Work:
         cut = request.cuts[position]
         if bands is None or request.fields or self._pipeline is None:
             return None
-        if not looks_ahead(cut) and not can_crop_early(self._pipeline, cut.k):  # it sends what lies beside the crop too
+        if not looks_ahead(cut) and not can_crop_early(self._pipeline, cut.k):  # it also sends pixels outside the crop
             return None
         window = bands.window(request.samples[position], self._pipeline, request.key(position))
         if window is not None:
@@ -466,7 +466,7 @@ class Work:
         tenant, work = self._seat.tenant, (self._pipeline.fingerprint, cut)
         if executor.crashes.expected(tenant, work, (self._store.name, sample)):
             return self._smaller(position, data, "crash")
-        # Fields that a pipeline knows of are its own business; others are sent along as they are.
+        # A pipeline handles the fields that it knows; others are sent unchanged.
         first, others = divided(data, 0 if self._pipeline.fields else len(request.fields))
         file_bytes = data.file_bytes if isinstance(data, Windowed) else len(data)
         trace, space = Trace(len(self._pipeline)), Space(self._seat, file_bytes, sum(map(len, others)))

@@ -86,7 +86,7 @@ class RowGroupCache:
             self._groups.clear()
 
     def renew(self) -> None:
-        """Forget, in a forked child, who holds the lock and who decodes."""
+        """In a forked child, forget the locks and decoding threads of the parent."""
         self._lock = threading.Lock()
         self._loading = {}
         # A thread of the parent may have been between two steps of changing the table.

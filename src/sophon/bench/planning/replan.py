@@ -123,8 +123,8 @@ def measure(samples: int) -> dict[str, Any]:
 
     Returns:
         ``{"samples", "cuts", "load_s", "recall_s", "estimate_s", "plan_s", "cpu_s", "again_s", "peak_bytes",
-        "epoch_s"}``; the seconds are of CPU, but for `epoch_s`, the prediction. `cpu_s` is the sum of the four before
-        it, and `again_s` what a plan takes in the middle of the epoch.
+        "epoch_s"}``; all are CPU seconds, except `epoch_s`, the prediction. `cpu_s` is the sum of the four before it,
+        and `again_s` what a plan takes in the middle of the epoch.
     """
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})

@@ -147,7 +147,7 @@ class Trainer:
         return cnn_speed(batch_size)
 
     def spend(self, url: str, cut: str, samples: list[int], seed: int, epoch: int) -> dict[str, Any]:
-        """Fetch and finish samples at a cut; return bytes and CPU seconds on both sides, of those cut there."""
+        """Fetch and finish samples at a cut; return bytes and CPU seconds on both sides, for samples cut there."""
         dataset = self._datasets.get((url, cut))
         if dataset is None:
             dataset = self._datasets[url, cut] = RemoteDataset(url, RECIPE, seed=seed, policy=cut)

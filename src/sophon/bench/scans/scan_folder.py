@@ -27,10 +27,10 @@ class WrittenScans:
     """What was written.
 
     Args:
-        folder: Where.
+        folder: Folder of the scans.
         sizes_bytes: Size of each sample, image and label together.
         slices: Number of slices of each scan.
-        write_s: How long it took.
+        write_s: Time it took to write.
     """
 
     folder: Path
@@ -52,7 +52,7 @@ def write_scans(
     """Write scans to ``images/``, ``labels/`` and ``foreground/`` of a folder.
 
     Args:
-        folder: Where.
+        folder: Folder of the scans.
         count: Number of scans.
         seed: Seed of the scans.
         form: File format, one of FORMATS.

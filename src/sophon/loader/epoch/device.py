@@ -6,8 +6,8 @@ tried on all values when a loader is made. A quarter of the bytes has to be writ
 the table stays where it was.
 
 Concurrency: `send` is called by whoever made the batch, a finishing thread or the consumer; `receive` by the consumer.
-On CUDA copies and look-ups are put on a stream of their own, for which the consumer's stream waits, not the consumer.
-Pinned memory comes from torch's own allocator, which uses it again as soon as the copy out of it is done: two or three
+On CUDA, copies and look-ups run on a separate stream; the consumer's stream waits for it, not the consumer. Pinned
+memory comes from torch's own allocator, which uses it again as soon as the copy out of it is done: two or three
 batches' worth, however long the epoch.
 
 Limits: no part of this has been run on CUDA yet.
@@ -56,7 +56,7 @@ class Sent:
 
     Args:
         batch: What users will see.
-        event: Happens when it is there; None if it is there already.
+        event: Set when the batch has arrived; None if it already has.
     """
 
     batch: Any

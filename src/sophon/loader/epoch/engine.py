@@ -137,12 +137,12 @@ class Engine:
         watcher = self._planner or hands.watcher
         errand = self._samples.errand(stretch.epoch, stretch.order, self._stats, watcher, stretch.keys)
         self._driver = Driver(machine, errand, self._samples.raise_fatal)
-        # Where the user's own function is given samples one by one, an array is of use if other processes see it.
+        # If the user's own function receives samples one by one, an array only helps if other processes can see it.
         self._may_place = self._finishers.writes_alone or not stretch.has_collate
         self._layout: Layout | None = self._finishing.layout if self._may_place else None
         self._batches: dict[int, Batch] = {}
         self._crash: BaseException | None = None
-        # Code of the user's own, which runs in processes, may take as long as it likes; so may files of one's own.
+        # The user's own code, which runs in processes, has no time limit; nor does reading local files.
         is_bound = any(node.is_remote for node in self._samples.sources) and not self._finishers.writes_alone
         self._finish_within_s = config.deadline_s if is_bound else math.inf
         self._is_stuck = False
@@ -160,7 +160,7 @@ class Engine:
             try:
                 with self._lock:
                     self._apply(self._setting)
-            except BaseException:  # Ctrl-C, or no more threads to be had: nobody knows of us who could close us
+            except BaseException:  # Ctrl-C, or no more threads available: nothing else could close this
                 self.close()
                 raise
 
@@ -345,7 +345,7 @@ class Engine:
     # --- in the fetching threads --------------------------------------------------------------------------------------
 
     def _fetch_loop(self) -> None:
-        # While one thread fetches, another one has to be there to ask.
+        # While one thread fetches, another must be free to send requests.
         self._driver.fetch(self._fetchers.is_done, self._queue, self._fetchers.staff)
 
     def _queue(self, position: int, reply: Reply) -> None:
@@ -422,7 +422,7 @@ class Engine:
         try:
             made = finisher.make(reply, key, place, self._planner is not None)
         except WorkerError as error:
-            if self._is_stopped:  # and the process was told to end: nobody wants to know its sample
+            if self._is_stopped:  # and the process was told to end: its sample is not needed
                 raise
             raise self._mending.named_death(error, self._mending.sample_of(key)) from None
         if made.error is not None:
@@ -445,7 +445,7 @@ class Engine:
         start_s = time.monotonic()
         result = finisher.batch(batch, self._key_of(number))
         if self._stretch.pin is not None and result is not EMPTY:
-            # The consumer's own thread may have turned to another accelerator meanwhile, and that is its own affair.
+            # The consumer's own thread may have switched to another accelerator in the meantime; leave that alone.
             is_ours = self._workers.has(threading.current_thread())
             result = self._stretch.pin(result) if is_ours else pinned(result)
         if self._stretch.device is not None and result is not EMPTY:

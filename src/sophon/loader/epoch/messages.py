@@ -108,7 +108,7 @@ class Failure:
         return cls(_packed(error), _packed(error.__cause__), _words(error), texts, where)
 
     def to_error(self) -> Exception:
-        """Return the error as it was, with a note that says where it happened."""
+        """Return the original error, with a note that says where it happened."""
         error: Exception
         try:
             error, cause = load(self.error), load(self.cause)

@@ -73,7 +73,7 @@ class Staff:
         method: How processes are started; see `workers.context_for`.
         is_persistent: Whether processes are kept between epochs.
         init: The user's own function, called in each process when it starts.
-        dataset: The data set that processes are told they work for.
+        dataset: The data set reported to worker processes.
     """
 
     workers: int
@@ -120,7 +120,7 @@ class Passes:
         planner: Chooses the cuts; None where they are fixed.
         tuner: Decides how many workers there are; None where that is fixed.
         replay: A recorded order to keep to, if any.
-        watcher: Wants to know how requests go, where there is no planner.
+        watcher: Observes requests if there is no planner.
     """
 
     def __init__(

@@ -200,7 +200,7 @@ def _transformed(follower: Follower, sample: Any, drawn: Params, size: Size, tv_
     flat, shape = tree.tree_flatten(whole)
     needed = transform._needs_transform_list(flat)
     if follower.marks:
-        transform.check_inputs(flat)  # it refuses samples without boxes, also where it would leave them as they are
+        transform.check_inputs(flat)  # it refuses samples without boxes, even if it would leave them unchanged
     if follower.marks and params:
         params["is_within_crop_area"] = _are_within(flat, params, tv_tensors)
     done = [

@@ -57,7 +57,7 @@ class Gauge:
         self._waits = waits
 
     def took(self, spare_bytes: float) -> None:
-        """The consumer has taken a batch; that many bytes of later ones lie ready."""
+        """Record that the consumer has taken a batch, and how many bytes of later batches are ready."""
         self._spare_bytes = min(self._spare_bytes, spare_bytes)
 
     def look(self, now_s: float) -> Seen | None:

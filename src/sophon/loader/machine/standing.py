@@ -20,7 +20,7 @@ import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-_REST = 4.0  # times the wait that a node has caused: for so long it is left alone, where others answer
+_REST = 4.0  # times the wait that a node has caused: how long it is left alone while others answer
 _LONGEST_REST_S = 60.0
 _GIVEN_UP = 2  # failures in a row of every node before the fallback is asked
 
@@ -73,7 +73,7 @@ class Standings:
         self._turns = 0
 
     def begin(self, seed: int) -> None:
-        """Begin an epoch: nothing is under way, and each source is as well as it was."""
+        """Begin an epoch: no requests are in flight, and the health of each source is unchanged."""
         self._random.seed(seed)  # a forked process has a copy of its parent's
         for node in (*self._nodes, *([] if self._fallback is None else [self._fallback])):
             node.under_way = 0
@@ -84,7 +84,7 @@ class Standings:
         Args:
             now_s: The time.
             holders: The nodes to choose from; None for all.
-            full: Sources that have as many requests as they may have.
+            full: Sources that have reached their limit of requests.
         """
         holders = self._every if holders is None else holders
         is_well = any(self._nodes[number].tries == 0 for number in holders)
@@ -196,5 +196,5 @@ class Standings:
         return self._nodes[number].retry_at_s, self._nodes[number].tries
 
     def _idlest(self, number: int) -> tuple[int, int]:
-        """Sort by the number of requests under way, then by when a source was last asked."""
+        """Sort by the number of requests in flight, then by when a source was last asked."""
         return self._nodes[number].under_way, self._nodes[number].turn

@@ -29,12 +29,12 @@ _WORTH_LESS = 0.98  # of the rate before: where fewer workers do as well, fewer 
 _MOVED = 1.3  # the rate against the settled one: the world has changed, and trials are made anew
 _PATIENCE = 8  # stretches of it in a row
 _SPARE = 0.5  # of the bytes ahead are never used: half of them are given back
-_KEPT_LONGER = 4  # times as many stretches, each time that what was given back was needed after all
+_KEPT_LONGER = 4  # factor on the number of stretches, each time that released memory was needed after all
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is tuned.
+    """The tuned values.
 
     Args:
         workers: Threads that finish samples.
@@ -89,7 +89,7 @@ class Tuner:
         self.trials = 0
         self.most = most
         self._cores = cores
-        self._before: tuple[Setting, float] | None = None  # a trial under way: what to go back to, and its rate
+        self._before: tuple[Setting, float] | None = None  # the running trial: the setting to return to, and its rate
         self._settling = False
         self._failed: set[tuple[str, int]] = set()
         self._settled_rate = 0.0
@@ -100,7 +100,7 @@ class Tuner:
         self._gave_back = False
 
     def begin(self) -> None:
-        """Begin an epoch: a trial under way goes on, but its first stretch does not count."""
+        """Begin an epoch: a running trial continues, but its first stretch does not count."""
         self._settling = True
 
     def deepen(self) -> bool:
@@ -126,7 +126,7 @@ class Tuner:
     def look(self, seen: Seen) -> Setting:
         """Return the setting for the next stretch."""
         self._give_back(seen)
-        if self._settling:  # threads started, requests under way: the first stretch is neither old nor new
+        if self._settling:  # threads were started and requests are in flight: the first stretch is neither old nor new
             self._settling = False
         elif self._before is not None:
             self._judge(seen.rate)
@@ -142,7 +142,7 @@ class Tuner:
         if rate < rate_before * (_WORTH_LESS if fewer else _PAYS):
             knob = "requests" if self.setting.requests != before.requests else "workers"
             self._failed.add((knob, getattr(self.setting, knob)))
-            # Bytes ahead may have grown meanwhile, for a reason of their own.
+            # Bytes ahead may have grown in the meantime, for another reason.
             self.setting = replace(before, ahead_bytes=self.setting.ahead_bytes)
             self._settling = True
             rate = rate_before

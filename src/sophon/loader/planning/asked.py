@@ -1,8 +1,8 @@
 """Detects samples that are requested repeatedly within one epoch of a data set.
 
-A map-style data set does not see epochs: it has to be told. If it is not, every pass has the random parameters of the
-first one, and nothing looks wrong. So the samples of an epoch are ticked off, in memory that torch's worker processes
-share; when most of them have been requested a second time, the user is warned.
+A map-style data set does not know when an epoch begins unless it is told. Otherwise every pass has the random
+parameters of the first one, and nothing looks wrong. So the samples of an epoch are ticked off, in memory that torch's
+worker processes share; when most of them have been requested a second time, the user is warned.
 
 Concurrency: used by all of torch's worker processes at once. Some ticks may be lost, which only delays the warning.
 """

@@ -51,7 +51,7 @@ class Census:
         pipeline: The pipeline to divide.
         deadline_s: Seconds without any answer before an error is raised.
         expected: Fingerprints of the nodes' data sets, by number, if discovery has provided them. The census does not
-            wait for a silent node if another one holds the same.
+            wait for a silent node if another holds the same data.
         keep_ids: Whether to keep ids, for nodes that are found later.
     """
 
@@ -199,7 +199,7 @@ class Census:
                 )
 
     def _state(self) -> str:
-        """Return what stands for the files of all nodes that have answered."""
+        """Return a digest of the files of all nodes that have answered."""
         return " ".join(sorted({node.opened.state for node in self._nodes if node.opened is not None})).strip()
 
     def _check_copies(self, opened: Opened, absent: list[str]) -> None:
@@ -286,7 +286,7 @@ def check_numbers(told: Sequence[Opened]) -> None:
     if not parts or not all(one.whole != one.fingerprint for one in parts):
         return
     if any(not one.part for one in told):
-        return  # somebody holds what was not numbered: maybe the whole
+        return  # a node holds data without a part number: maybe the whole
     of = int(counts.pop())
     seen = {int(one.part.partition("/")[0]) for one in parts}
     missing = [f"{number}/{of}" for number in range(1, of + 1) if number not in seen]

@@ -45,7 +45,7 @@ class Errand(ABC):
         """Called when a request ends; one that failed was incomplete."""
 
     def moved(self) -> Parts | None:
-        """Return who holds what, if that has changed since the last call; asked before every request."""
+        """Return the holders if they have changed since the last call; called before every request."""
         return None
 
 

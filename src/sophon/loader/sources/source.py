@@ -42,11 +42,11 @@ class Source(Transport):
         self._inner = inner
         self._pipeline = pipeline
         self._opened: Opened | None = None
-        self._most: int | None = None  # ops that give the same bits there; None until somebody asks for a cut
+        self._most: int | None = None  # ops that give the same bits there; None until a cut is requested
         self._most_behind: int | None = None  # the same for the node behind a relay
-        self.may_hold_a_part = False  # of what was opened at the fallback, while no node answered
-        self.expected = ""  # the fingerprint of what it holds, where somebody else has said that
-        self.may_move = False  # whether it may hold something else when it is started again
+        self.may_hold_a_part = False  # of the data set opened at the fallback while no node answered
+        self.expected = ""  # fingerprint of its data, if discovery reported one
+        self.may_move = False  # whether it may hold other data after a restart
         self.is_stale = False  # whether it does
         self._holding: Holding | None = None  # None where it holds everything, in the same order
         self._labels: NDArray[np.int64] | None = None
@@ -78,11 +78,12 @@ class Source(Transport):
         return _PiecesFetch(self, self._inner, fitted, opened.max_samples, timeout_s)
 
     def moved(self, error: Error, asked: str) -> Error:
-        """Return the error of a request: one that may be tried elsewhere, if the node was started with other files.
+        """Return the error of a request; a retryable one if the node was restarted with other files.
 
         Args:
-            error: What the node said.
-            asked: Fingerprint of what the request was for; others may have found out meanwhile what the node has.
+            error: The node's error.
+            asked: Fingerprint that the request was for; another thread may have found the node's new data in the
+                meantime.
         """
         if not self.may_move or not isinstance(error, ConfigError):
             return error
@@ -173,7 +174,7 @@ class Source(Transport):
         return None if self._opened is None else self._inner.file_sizes(samples, fields)
 
     def stamp(self, sample: int) -> str:
-        """Return what is known of a sample's file where it lies."""
+        """Return the stamp of a sample's file."""
         return self._inner.stamp(sample if self._holding is None else self._holding.own_of((sample,))[0])
 
     def _checked(self, fingerprint: str) -> Opened:

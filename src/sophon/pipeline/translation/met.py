@@ -52,7 +52,7 @@ Rows: TypeAlias = Mapping[str, Build]
 
 @dataclass(frozen=True)
 class Origin:
-    """Who wrote a class: "torchvision", "timm" …, or "" for the user; its name; whether it is of torchvision's v2."""
+    """The library of a class ("torchvision", "timm", …, or "" for the user), its name, and whether it is from v2."""
 
     library: str
     name: str

@@ -57,7 +57,7 @@ def _busy_s(made: Prediction, *, of_node: bool) -> float:
 
 
 def _mixed_s(local: Prediction, remote: Prediction, share: float) -> float:
-    # 0 × inf: no storage cores and nothing offloaded is no time at all.
+    # 0 × inf: with no storage cores and nothing offloaded, the time is zero.
     return max(
         (1 - share) * here_s + (share * remote.busy_s[label] if share > 0 else 0.0)
         for label, here_s in local.busy_s.items()

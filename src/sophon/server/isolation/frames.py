@@ -29,7 +29,7 @@ _COSTS = struct.Struct("<d2I")  # CPU seconds in total, height and width of the 
 MAX_NOTE_BYTES = 1 << 20
 MAX_DATA_BYTES = MAX_VALUE_BYTES + (1 << 20)
 _WORTH_JOINING_BYTES = 1 << 12
-_DROPPED_BYTES = 1 << 20  # at a time, of data that there is no space for
+_DROPPED_BYTES = 1 << 20  # at a time, when discarding data that does not fit
 _MAX_SIDE = (1 << 31) - 1  # of a picture: the most that fits into a reply
 
 

@@ -104,7 +104,7 @@ class Shares:
         share = self.of(tenant)
         if not share.is_active:
             others = [other.had_s for other in self._shares.values() if other.is_active]
-            # What was had while nobody else wanted it counts against nobody.
+            # CPU used while no other tenant was waiting is not charged.
             start_s = min(others) if others else max(other.had_s for other in self._shares.values())
             share.had_s = max(share.had_s, start_s)
         if is_first:

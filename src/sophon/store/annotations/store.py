@@ -200,14 +200,14 @@ def by_stem(
 
 
 def files_beside(root: Path, folder: str, stems: list[str], field: Field, there: ByStem) -> Found:
-    """Return where the files of a field lie; the values are paths, followed by the sizes as a column.
+    """Return the paths of the files of a field, with their sizes as a column.
 
     Args:
         root: The data set.
-        folder: Where they lie in it.
+        folder: Folder of the files, inside the data set.
         stems: Names of the samples, without endings.
-        field: What they are.
-        there: What lies in the folder.
+        field: The field.
+        there: Contents of the folder.
     """
     files, folders = there
     found = Found((field,), columns={"bytes": []})

@@ -54,7 +54,7 @@ class Part:
         StatefulSet are named.
 
         Raises:
-            ConfigError: The text is no part.
+            ConfigError: The text is not a part.
         """
         found = _TEXT.fullmatch(text.strip())
         if found is None:

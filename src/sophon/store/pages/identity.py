@@ -115,7 +115,7 @@ def int64_of(column: Any) -> Int64Array:
 
 
 def frozen(values: Any) -> Int64Array:
-    """Return integers as an array that nobody can write to."""
+    """Return integers as a read-only array."""
     array: Int64Array = np.ascontiguousarray(values, np.int64).view()
     array.setflags(write=False)
     return array

@@ -21,8 +21,8 @@ class CenterTimeCrop(AudioOp):
     """Take a fixed number of samples from the middle of a sound.
 
     Args:
-        samples: How many.
-        pad_if_needed: Add silence after sound that is shorter; otherwise that is an error.
+        samples: Number of samples.
+        pad_if_needed: Pad shorter sound with silence; otherwise it is an error.
     """
 
     samples: int
@@ -83,8 +83,8 @@ class RandomTimeCrop(CenterTimeCrop):
     """Take a fixed number of samples from a random position.
 
     Args:
-        samples: How many.
-        pad_if_needed: Add silence after sound that is shorter; otherwise that is an error.
+        samples: Number of samples.
+        pad_if_needed: Pad shorter sound with silence; otherwise it is an error.
     """
 
     def draw(self, rng: Rng, spec: Spec) -> int:
