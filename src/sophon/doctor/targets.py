@@ -46,7 +46,7 @@ _FAULTS: Final = ("missing", "damaged", "size", "count")
 
 @dataclass
 class _Seen:
-    """What is wrong with which samples, by kind of trouble."""
+    """Problems of samples, by kind."""
 
     looked: int = 0
     wrong: dict[str, dict[int, str]] = field(default_factory=dict)

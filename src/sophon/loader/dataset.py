@@ -141,7 +141,7 @@ class RemoteDataset(Dataset[Any]):
             self._try()
 
     def _divided(self, recipe: Any, device: Any) -> tuple[Pipeline, Tensor | None]:
-        """Return what is done before batches cross to a device, or all of it, and the table for the rest."""
+        """Return the ops before batches are copied to a device, or all ops, and the table for the rest."""
         self._all, self.device = as_pipeline(recipe), device
         if device is None or isinstance(recipe, Joint):
             return self._all, None
@@ -181,7 +181,7 @@ class RemoteDataset(Dataset[Any]):
         kind: str,
         targets: Targets | None,
     ) -> Finishing:
-        # What the decoder takes together stays together, and is no column that users see.
+        # Fields that the decoder takes together stay together, and are not columns for users.
         fields = () if self.pipeline.takes_bundle else self.samples.fields
         has_labels = self.opened.has_labels
         return Finishing(
@@ -201,9 +201,7 @@ class RemoteDataset(Dataset[Any]):
         samples.sources.compare_columns(samples.columns)
         if self.is_cached:
             if policy is not None:
-                raise ConfigError(
-                    "a cache determines by itself what is done before it; give neither policy nor plan with it"
-                )
+                raise ConfigError("a cache decides which ops run before it; give neither policy nor plan with it")
             policy = cache_cut(pipeline, cache)
         elif policy is None and opened.has_bands:
             policy = BAND

@@ -301,7 +301,7 @@ class DataLoader:
         """Return whether this loader measures and plans for itself."""
         samples = self.dataset.samples
         if self.dataset.is_cached and policy is not None:
-            raise ConfigError(f"policy {policy!r}: a cache determines by itself what is done before it; give no policy")
+            raise ConfigError(f"policy {policy!r}: a cache decides which ops run before it; give no policy")
         measures = policy is None or (isinstance(policy, str) and policy in MEASURED)
         if self.dataset.is_cached or not measures:
             return False
@@ -329,7 +329,7 @@ class DataLoader:
     def plan(self) -> Plan | None:
         """The plan of this epoch: `print(loader.plan.explain())` shows what was decided and why.
 
-        None where this loader does not plan, and until the epoch after the one that was measured begins.
+        None if this loader does not plan, and until the first epoch after the measured one begins.
         """
         return None if self._planner is None else self._planner.plan
 

@@ -181,7 +181,7 @@ class Priced:
 
     @property
     def bound_s(self) -> float:
-        """No plan over these routes has fewer epoch seconds."""
+        """Lower bound on the epoch seconds of any plan over these routes."""
         return self.value / float(self.prices.sum())
 
 

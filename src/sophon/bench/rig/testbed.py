@@ -86,7 +86,7 @@ class Testbed:
     def server(
         self, datasets: Mapping[str, Path], cores: float, node: int = 0, options: Sequence[str] = ()
     ) -> Iterator[Server]:
-        """Run a server near storage with so many cores; 0 for one that only sends.
+        """Run a server near storage with this many cores; with 0 it only sends.
 
         Args:
             datasets: Paths by name.

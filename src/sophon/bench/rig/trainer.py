@@ -56,10 +56,10 @@ class Trainer:
     def open(
         self, name: str, url: str, plan: str | None, batch_size: int, workers: int, seed: int, policy: str = "optimal"
     ) -> int:
-        """Make a loader with the cuts of a plan, or one of a policy that knows of no job before it.
+        """Make a loader with the cuts of a plan, or with a policy that has no profile from an earlier job.
 
         Returns:
-            How many samples there are.
+            The number of samples.
         """
         planning = Planning(policy, profile=False) if plan is None else Planning(Path(plan))
         self._loaders[name] = DataLoader(

@@ -13,8 +13,8 @@ A position goes through these states, and back only along the one arrow::
                     └─failed, ended─┘
 
 Samples are wanted first, in order and as far as there is room; then one of their holders is asked for each. `parts`
-lists the holders: copies, parts of a data set and the fallback are the same thing here. A sample whose holders pause,
-or have enough to do, stays wanted, while the holders of others are asked for samples further ahead.
+lists the holders: copies, parts of a data set and the fallback are the same thing here. A sample whose holders pause or
+are full stays wanted, while other holders are asked for samples further ahead.
 
 A request that has brought no reply for a long time is *late*, and one whose node gives no sign of life is *lost*.
 Either is hedged: another holder (or, if there is none, the same node again) is asked for what the request still owes,
@@ -33,14 +33,14 @@ If the implementation is inconsistent with the following, it is a bug:
 - In relaxed order no sample comes more than `max_delay` batches after the batch it would be in by strict order: when
   the free places of a batch are just enough for the samples that must not wait any longer, they are reserved for them.
 - The bytes held for positions between wanted and taken stay within `buffer_bytes`, except that the batch that comes
-  next may always be completed. Until its reply has come, a sample counts as what finished ones took lately: only
-  samples in flight can turn out to be larger, and then nothing more is wanted until there is room.
+  next may always be completed. Until its reply arrives, a sample counts as much as recently finished ones: only samples
+  in flight can turn out to be larger, and then nothing more is wanted until there is room.
 - A failure is followed by the next try after a pause that grows as long as nothing is received, and by `fatal` once
   `deadline_s` has passed since something of a part was asked for or received, while something of it is still owed;
   answers from holders of other parts do not matter. The error names the holders of that part.
 - The holders may change at any time (`divide`). Positions that were wanted, asked for or received stay so.
-- Requests under way are bounded by `max_requests`, which lanes share in proportion to their nodes; but every lane may
-  have one, so that nothing waits for holders that it does not have.
+- Requests in flight are bounded by `max_requests`, which lanes share in proportion to their nodes; but every lane may
+  have one, so that no lane waits for another.
 - A driver that wakes up on events and after `wait_s` sends every request as early as possible.
 """
 
