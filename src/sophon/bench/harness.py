@@ -32,7 +32,7 @@ def race_ms(
     Args:
         contestants: What to run, by name; each is called with an item.
         items: What to run it on.
-        seconds: How long to go on, at least three rounds.
+        seconds: Time to spend; at least three rounds.
     """
     rounds: dict[str, list[float]] = {name: [] for name in contestants}
     for item in items[:2]:  # caches, allocators and lazy imports settle before anything counts

@@ -2,7 +2,7 @@
 
 Byte layout: a bundle (`bundle`) with the payload of each view in turn; of a single view, its payload. Of a volume with
 a label: the payload of the image, that of the label, and the rows that ops may draw by (`Spec.objects`), seven float64
-to a row, no bytes where there are none.
+to a row, no bytes if there are none.
 """
 
 from __future__ import annotations

@@ -64,8 +64,8 @@ def examine_fields(
 
     Args:
         about: The place.
-        transport: The way to it.
-        opened: What is known of the data set.
+        transport: Transport to the place.
+        opened: Description of the data set.
         pipeline: Only for the form of requests.
         chosen: Indexes of the samples.
     """

@@ -243,7 +243,7 @@ class RemoteDataset(Dataset[Any]):
 
     @property
     def output(self) -> str:
-        """What samples are returned as: "torch" or "numpy"."""
+        """Type of the returned samples: "torch" or "numpy"."""
         return self.finishing.output
 
     @property
@@ -404,7 +404,7 @@ def joined(datasets: Sequence[RemoteDataset]) -> RemoteDataset:
         _check_alike(first, other)
     for one in datasets:
         if one.is_cached or one.sources.has_fallback:
-            raise ConfigError(f"{one.url} has a cache or a fallback of its own; data sets are joined without either")
+            raise ConfigError(f"{one.url} has its own cache or fallback; joined data sets can have neither")
     url = ", ".join(dict.fromkeys(one.url for one in datasets))
     sources = JoinedSources([(one.sources, one.opened) for one in datasets], first.pipeline, url, deadline_s)
     return first.with_sources(sources)
@@ -436,7 +436,7 @@ def _check_alike(first: RemoteDataset, other: RemoteDataset) -> None:
 
 
 def _verified(nodes: list[Transport], faults: Faults, digests: Digests | None, pipeline: Pipeline) -> list[Transport]:
-    """Return the transports to all nodes, with a check of what they send if the user wants that."""
+    """Return the transports to all nodes, with a check of their replies if the user wants one."""
     if faults.verify is None or digests is None:
         return nodes
     return [VerifiedTransport(node, digests, faults.verify.samples, pipeline) for node in nodes]

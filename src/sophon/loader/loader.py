@@ -72,8 +72,8 @@ class DataLoader:
     The sequence of batches is a function of the data set, the pipeline, the batch size, the seed and the epoch:
     workers, threads or processes, cuts and failures on the way do not change it. Several ranks divide it among
     themselves in equal steps; `state_dict` describes the position in a few numbers, and any number of ranks and workers
-    can continue from there. Only with ``order="relaxed"`` does it also depend on what is finished first; the tensors of
-    a sample stay the same.
+    can continue from there. Only with ``order="relaxed"`` does it also depend on which samples are finished first; the
+    tensors of a sample stay the same.
 
     With an address or a path first, the second argument is the pipeline, and torch's arguments are keywords. With a
     data set first, torch's positional order holds: ``DataLoader(dataset, 64, True)``. Unless noted below, torch's
@@ -191,7 +191,7 @@ class DataLoader:
         self.dataset = opened_as.open(inner, pipeline, told.generator)
         self._make(told, own, indices)
 
-    # long: what users said is handed to what it is for, in one place.
+    # long: it passes all of the user's arguments on, in one place.
     def _make(self, told: TorchArguments, own: Own, indices: Order | None) -> None:
         """Make everything that an epoch needs, now that the data set is open."""
         dataset, planning = self.dataset, own.planning
@@ -212,7 +212,7 @@ class DataLoader:
         self._ranks = own.ranks or Ranks()
         self._sampling = sampling_of(told, dataset, indices, self._ranks.uneven)
         if told.batch_sampler is not None and (relaxed is not None or isinstance(order, Replay)):
-            raise ConfigError("order: a batch sampler decides what is in a batch; leave out order, or batch_sampler")
+            raise ConfigError("order: a batch sampler chooses the samples of a batch; leave out order or batch_sampler")
         size = batch_size_of(told)
         self._batching = Batching(
             self._sampling,

@@ -42,7 +42,7 @@ class EpochCallback:
 
     def on_epoch_begin(self, _args: Any, state: Any, _control: Any, **more: Any) -> None:
         """Tell the data set which epoch starts or continues."""
-        epoch = int((state.epoch or 0) + 1e-6)  # a fraction of an epoch, where it goes on
+        epoch = int((state.epoch or 0) + 1e-6)  # a fraction of an epoch, if it continues one
         for dataset in _members(more["train_dataloader"].dataset):
             if isinstance(dataset, RemoteDataset):
                 dataset.set_epoch(epoch)

@@ -163,7 +163,7 @@ class ViewSet:
 
     Args:
         values: The value of each view.
-        container: What users get them in; see `arranged`.
+        container: Their container for users; see `arranged`.
     """
 
     values: tuple[Value, ...]

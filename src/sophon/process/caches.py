@@ -1,4 +1,4 @@
-"""What a cache folder contains, who uses it, and how much of it is kept.
+"""Contents of a cache folder, the processes that use it, and how much of it is kept.
 
 A cache folder has a subfolder for each kind of content (`KINDS`), with one *entry* per data set or job: a file, or a
 folder for the results of the first ops. Next to an entry, ``NAME.about`` says in one line what it belongs to. The

@@ -49,7 +49,7 @@ class Line:
         """Send a message.
 
         Args:
-            head: What it says.
+            head: The message.
             body: Bytes sent along, as any buffer.
             files: Descriptors of which the other end gets copies.
 

@@ -53,11 +53,11 @@ def cuts_to_profile(
 def routes_to_profile(pipeline: Pipeline, cuts: Iterable[Cut]) -> tuple[Route, ...]:
     """Return the routes through a relay that a plan may want, of cuts that are worth a column themselves.
 
-    A relay is for work that neither the node nor the trainer has cores for. So what it is sent is a file, or the window
-    of one, which costs the node next to nothing, and what it sends on lies after the crop, if there is one.
+    A relay is for work that neither the node nor the trainer has cores for. So it receives a file, or the window of
+    one, which costs the node next to nothing, and it sends on the result after the crop, if there is one.
 
     Args:
-        pipeline: What is to be divided.
+        pipeline: The pipeline to divide.
         cuts: The cuts that have a column.
     """
     table = tuple(cuts)

@@ -57,9 +57,9 @@ def areas_needed(
     Args:
         pipeline: The pipeline of the samples.
         seed: Seed of the run.
-        epochs: One for all, or one for each pass.
-        samples: Of each pass.
-        sizes: Of each one's picture, by axis.
+        epochs: One epoch for all passes, or one for each.
+        samples: Index of the sample of each pass.
+        sizes: Size of the picture of each pass, by axis.
     """
     areas = np.zeros(len(samples), np.float32)
     for low in range(0, len(samples), _BLOCK):

@@ -64,7 +64,7 @@ class Executor:
         stores: Data sets by name.
         budget: CPU for ops.
         patience_s: Longest time a sample may wait for a core, regardless of the request.
-        limits: What one request and one sample may use.
+        limits: Limits for one request and one sample.
         maker: Where ops run.
     """
 

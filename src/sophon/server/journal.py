@@ -1,4 +1,4 @@
-"""What the server logs: who connects, who is refused and why, which samples are slow or broken.
+"""What the server logs: connections, refusals and their reasons, and slow or broken samples.
 
 Everything goes to the logger `sophon.server`; each record carries its facts as `fields`, for JSON output. A repeated
 message appears at most once a minute, with its count, so that neither a file that is broken in every epoch nor a

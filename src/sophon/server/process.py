@@ -57,13 +57,13 @@ class ServerConfig:
         patience_s: Longest time a sample waits for a core before it is sent raw.
         drain_s: Longest time for running requests to end after SIGTERM.
         access: Who may read, and how connections are protected.
-        limits: What one request and one sample may use.
+        limits: Limits for one request and one sample.
         isolation: Where ops run: "process" or "thread".
         modules: Python modules to import; they register ops and stores.
         indexes: Files of window indexes, which child processes open too.
         metrics_host: Address for health and metrics, which anyone who can reach it may read.
         debug: Whether tracebacks and paths of this machine are sent to trainers.
-        prices: What object stores charge.
+        prices: Prices of object stores.
         announcing: The registry to tell what this node holds; None for none.
     """
 

@@ -44,13 +44,13 @@ class Store(ABC):
     Args:
         path: The folder, file, pattern or address that was opened.
         name: Name of the data set, for example in URLs.
-        manifest: What `scan` found there.
+        manifest: The result of `scan`.
     """
 
     kind: ClassVar[str]
     index_at: str | None = None  # path of its window index, if the user gave one
     part: str = ""  # which part of a data set it is, such as 3/8; "" for all of it
-    whole: str = ""  # the fingerprint of what it is a part of
+    whole: str = ""  # the fingerprint of the whole data set
     options: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, path: Place, name: str, manifest: Manifest) -> None:

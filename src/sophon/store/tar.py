@@ -123,10 +123,10 @@ def scan_tars(
     options: Mapping[str, str] | None = None,
     each: Callable[..., Iterable[ShardSamples]] = map,
 ) -> Manifest:
-    """Return the manifest of tar shards, wherever they lie.
+    """Return the manifest of tar shards in any location.
 
     Args:
-        path: What was opened.
+        path: The path that was opened.
         names: Names of the shards, in order.
         sources: Sizes and times of the shards.
         shards: How to read them, in order.

@@ -48,7 +48,7 @@ class PhotoKind:
     """The figures of a data set that its synthetic photos must share.
 
     Args:
-        size_quantiles: (share of the files, bytes): that share of the files has at most so many bytes.
+        size_quantiles: (share of the files, bytes): that share of the files has at most this many bytes.
         sizes: (width, height, weight) in landscape orientation.
         portrait_share: Share of photos that are higher than wide.
         gray_share: Share of photos with one channel.
@@ -167,7 +167,7 @@ class PhotoSource:
         return _jpeg(painting.planes, round(float(quality)), painting.sampling)
 
     def _paint(self, use: str, index: int) -> _Painting:
-        """Return the pixels of a photo; each use has pixels of its own."""
+        """Return the pixels of a photo; different uses give different pixels."""
         kind = self._kind
         # Random, since drawing single numbers is many times slower with NumPy's generators.
         rng = Random(f"{self._name} {use} {index}")

@@ -1,11 +1,11 @@
 """The scenario ``replan``: CPU seconds that planning takes in a loader that recalls the profile of an earlier run.
 
 The file is read, the recorder takes it over, the costs of an epoch are predicted from the boxes of its crops, and a
-plan is made: what happens when a loader begins its first epoch, and, but for the first two steps, whenever it plans
-again. Each number of samples runs in a separate process, on one core. The profile is made up: sizes like those of
+plan is made. This is what a loader does when its first epoch begins; when it plans again later, it skips the first two
+steps. Each number of samples runs in a separate process, on one core. The profile is synthetic: sizes like those of
 ImageNet, rules from some synthetic records of every cut.
 
-Concurrency: one child process at a time, pinned to one core where the system can.
+Concurrency: one child process at a time, pinned to one core if the system supports it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Measures what the link actually carries: one bare TCP connection from the storage node to the trainer.
 
-The kernel is asked how many bytes have come and when the last of them came, and its buffers are large enough to go on
-for a while without either process. So it is the link that is measured, and not how busy the machine is.
+The kernel reports how many bytes have arrived and when the last one did, and its buffers are large enough to go on for
+a while without either process. So it is the link that is measured, and not how busy the machine is.
 
 Run as a program it is the sender: it listens on HOST, writes its port to standard output, and sends until the other
 side hangs up.
@@ -24,7 +24,7 @@ _BUFFER_BYTES = 1 << 25  # two seconds of 100 Mbit/s, though the kernel needs tw
 _SENDING, _RECEIVING = 32, 33  # SO_SNDBUFFORCE and SO_RCVBUFFORCE, which Python has no names for
 _TCP_INFO = struct.Struct("=52xI72xQ")  # tcpi_last_data_recv, in ms, and tcpi_bytes_received
 _AT_ONCE_S = 1e-3
-_PAUSE_S = 1e-3  # between two looks at what has come: far less than the buffer holds at any rate
+_PAUSE_S = 1e-3  # between two checks of the received bytes: the buffer holds far more at any rate
 
 
 def send(host: str) -> None:

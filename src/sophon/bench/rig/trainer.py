@@ -117,7 +117,7 @@ class Trainer:
     def epoch(
         self, name: str, epoch: int, kind: str, samples_per_s: float | None, interface: str | None
     ) -> dict[str, Any]:
-        """Run an epoch and return what was counted in it."""
+        """Run an epoch and return its counts."""
         loader, consumer = self._loaders[name], consumer_of(kind, samples_per_s)
         before, before_bytes = loader.stats.to_dict(), _received_bytes(interface)
         cpu_s, start_s = time.process_time(), time.monotonic()

@@ -26,7 +26,7 @@ class Spent:
     Args:
         epoch: Number of the epoch.
         wall_s: Seconds from the request for its first batch to its end.
-        stats: What was counted in it.
+        stats: Its counts.
         batches: Number of batches handed out.
         is_whole: Whether it was run to its end.
     """
@@ -189,7 +189,7 @@ def _faster_link(plan: Plan, better: str) -> str:
     told = plan.prediction
     near = {kind_named(label).name for label, s in told.busy_s.items() if s >= _NEARLY * told.epoch_s} - {binds}
     if binds == "consumer" and near & {"link", "storage"}:
-        # Then neither has time to spare, and what one of them loses by chance is never made up for.
+        # Then neither has time to spare, and random delays of either are never made up.
         with_it = {"link": "the link takes", "storage": "ops on the storage node take"}
         both = " and ".join(text for name, text in with_it.items() if name in near)
         return (

@@ -72,7 +72,7 @@ class Batch:
 
     Attributes:
         errors: Errors of the slots whose samples failed.
-        result: What users see, once it is made.
+        result: The batch for users, once it is made.
         failure: Why it could not be made, for example an error in the user's own function.
         is_over: Whether it only remains to be delivered.
     """

@@ -5,7 +5,7 @@ starting with the most urgent ones, and make a batch as soon as its last sample 
 lets a worker process do it (`finishers`). The consumer's thread takes batches. All of them call the machine under one
 lock and do slow work outside it. With a tuner, the number of threads changes during the epoch. Without finishing
 threads everything happens in the consumer's thread. Nothing outlives `close` except a request to a node that has just
-fallen silent, which ends within `link.flight.SILENCE_S`. `leaving` handles an epoch that nobody closes.
+fallen silent, which ends within `link.flight.SILENCE_S`. `leaving` handles an epoch that is never closed.
 """
 
 from __future__ import annotations
@@ -233,8 +233,8 @@ class Engine:
         if self._fetchers.has(here) or self._workers.has(here) or leaving.by_collector():
             return
         now_s = time.monotonic()
-        # A request whose node has not said its first word cannot be cancelled (see `link.flight`). Its thread is left
-        # behind: it holds nothing that others wait for, and ends by itself when the silence is noticed.
+        # A request whose node has not answered at all cannot be cancelled (see `link.flight`). Its thread is left
+        # running: it holds nothing that others wait for, and ends when the silence is noticed.
         self._fetchers.join(now_s + _LEAVE_S)
         self._workers.join(now_s + (_LEAVE_S if self._is_stuck else finish_s))
 
@@ -408,7 +408,7 @@ class Engine:
             complete = [self._machine.division.of(place) for _, place, _ in seats if self._machine.put(place)]
             batches = [(number, self._batches[number]) for number in complete]
         for number, whole in batches:
-            if not whole.errors:  # others wait for the consumer, who may raise the first of them
+            if not whole.errors:  # others wait for the consumer, which may raise the first of them
                 self._complete(finisher, number, whole)
         with self._lock:
             # A consumer that waits while the buffer is full may let us read further ahead.

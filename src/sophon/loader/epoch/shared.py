@@ -20,7 +20,7 @@ _NAP_S = (
 
 
 class Latest:
-    """What has become of the latest pass."""
+    """The state of the latest pass."""
 
     def __init__(self) -> None:
         self.is_started = False
@@ -63,7 +63,7 @@ class SharedBatches(Iterator[Any]):
     consumer's own code does not affect the others: they get the remaining batches.
 
     Args:
-        batches: Where they come from.
+        batches: Source of the batches.
         stop: Makes an iteration that waits for a batch raise, called from another thread.
     """
 

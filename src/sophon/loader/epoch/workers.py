@@ -56,7 +56,7 @@ class SharedMemory:
     """Arrays in memory that worker processes map.
 
     Args:
-        most_bytes: Bound on what is kept for later.
+        most_bytes: Bound on the bytes kept for later.
     """
 
     def __init__(self, most_bytes: int) -> None:

@@ -65,7 +65,7 @@ from sophon.loader.machine.standing import Choice, Standings
 _WAITING, _ASKED, _AGAIN, _RECEIVED, _FINISHED = range(5)
 _SILENT_S = 5.0  # for which a node may be silent if there is another source; after that it counts as failed
 _CAREFUL_SAMPLES = 16  # in a request at the beginning of an epoch that is planned while it runs
-_TRIAL_S = 0.25  # the same for a node that has failed before, while a batch waits for what it was asked for
+_TRIAL_S = 0.25  # the same for a node that has failed before, while a batch waits for its samples
 _SOURCES_TRIED = 6  # one after the other, before the deadline
 _LONGEST_NAP_S = 1.0  # for a driver, which events wake up anyway
 _SHORTEST_NAP_S = 1e-3  # rounding may leave a pause that is shorter than a clock can measure
@@ -124,7 +124,7 @@ class _Request:
     got_s: float  # when it was sent, or a reply came
     heard_s: float  # when it was sent, or its node or connection gave any sign of life
     hedged: set[int] = field(default_factory=set)  # positions for which there is a replacement request
-    can_be_lost: bool = False  # whether there are other sources for some of it
+    can_be_lost: bool = False  # whether other sources hold some of it
     is_suspect: bool = False
     is_second: bool = False
     is_trial: bool = False  # of a node that has failed before
@@ -256,7 +256,7 @@ class Machine:
 
     @property
     def tries(self) -> int:
-        """Failures since something was received, of the part that has most of them."""
+        """Failures since the last reply, for the part with the most failures."""
         return max(wait.tries for wait in self._waits)
 
     @property

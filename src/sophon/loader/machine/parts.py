@@ -64,7 +64,7 @@ class Parts:
             relays: Which of them are relays.
             of: For each position the number of its part.
             is_relayed: For each position whether a relay is to be asked.
-            names: What to call all of them.
+            names: Names of all of them.
         """
         kept, ways = list(holders), [(part, part) for part in range(len(holders))]
         stand_ins: list[tuple[int, ...]] = [()] * len(holders)

@@ -85,7 +85,7 @@ class Absences:
 
         Args:
             source: Number of the source that it was sent to.
-            error: What happened.
+            error: The error.
             since_s: When something was last received for it, or when it was sent.
         """
         with self._lock:

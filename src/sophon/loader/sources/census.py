@@ -109,12 +109,12 @@ class Census:
         return whole, union, holders
 
     def _fingerprint(self, number: int) -> str:
-        """Return the fingerprint of what a node holds, as it says itself or was said of it; "" if it is not known."""
+        """Return the fingerprint of a node's data, as reported by the node or by discovery; "" if not known."""
         opened = self._nodes[number].opened
         return self._expected[number] if opened is None else opened.fingerprint
 
     def _is_unknown(self, number: int) -> bool:
-        """Return whether a node may hold samples that none of those that answer holds."""
+        """Return whether a node may hold samples that no answering node holds."""
         answered = {node.opened.fingerprint for node in self._nodes if node.opened is not None}
         return self._nodes[number].opened is None and self._fingerprint(number) not in answered
 

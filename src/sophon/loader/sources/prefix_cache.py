@@ -117,7 +117,7 @@ class PrefixCache:
         Args:
             sample: Its index.
             columns: Names of the columns that are wanted.
-            stamp: What tells its file from an earlier one of the same name; "" if that is not known.
+            stamp: Distinguishes its file from an earlier one of the same name; "" if that is not known.
         """
         try:
             data = self._path(sample).read_bytes()
@@ -177,7 +177,7 @@ class Cache:
     """Settings of the cache for the results of the first ops.
 
     Args:
-        cut: What is kept, such as "1:webp"; True for the results just before the first random op.
+        cut: The cut to keep, such as "1:webp"; True for the results just before the first random op.
         folder: Folder of the cache; None for the user's cache folder.
         most_bytes: Upper bound on the bytes kept for one data set and these ops.
     """

@@ -55,7 +55,7 @@ class Samples:
     """The samples of a data set, as its sources deliver them.
 
     Args:
-        sources: Where they are.
+        sources: Their sources.
         opened: The opened data set.
         pipeline: Their pipeline.
         seed: Seed of all randomness.

@@ -115,7 +115,7 @@ class Source(Transport):
         return self._labels
 
     def _straight(self, request: Request, opened: Opened) -> Request:
-        """Return a request as a node is to have it: of what goes through a relay, the node's own part of the work."""
+        """Return a request in the form for a node: for relayed samples, only the node's part of the work."""
         cuts = request.firsts or request.cuts
         if any(cut.k > 0 for cut in cuts):
             most = self._agreed(opened)
@@ -123,7 +123,7 @@ class Source(Transport):
         return replace(request, cuts=cuts, firsts=(), versions=versions_for(cuts, opened))
 
     def _through(self, request: Request, opened: Opened) -> Request:
-        """Return a request as a relay is to have it: of what goes to the trainer straight, all is left to its node."""
+        """Return a request in the form for a relay: for samples with a direct route, its node does all the work."""
         assert opened.behind is not None
         firsts, cuts = request.firsts or request.cuts, request.cuts
         if any(cut.k > 0 for cut in cuts):

@@ -33,7 +33,7 @@ class Turn:
     Args:
         share: Share of its tenant.
         slot: Where it runs.
-        since_s: When it began, or went on.
+        since_s: When it began or resumed.
         ran_s: How long it ran before it was held.
         counted_s: Seconds charged to its tenant so far.
         paid_s: Seconds of it that the cores' own account was charged for.

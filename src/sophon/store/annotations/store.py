@@ -251,12 +251,12 @@ def manifest_of(
     """Return the manifest of files with others beside them.
 
     Args:
-        kind: Of the store.
+        kind: Kind of the store.
         root: The data set.
-        folder: Where the first files lie in it.
+        folder: Folder of the first files, inside the data set.
         base: Manifest of that folder.
         first: Kind of the first field.
-        files: Of each field that is a file of its own, where these lie.
+        files: Paths of the fields that are separate files.
         boxes: Fields that are kept in the manifest.
     """
     fields = [Field(IMAGE, first)]

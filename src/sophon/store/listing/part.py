@@ -69,7 +69,7 @@ class Part:
 
 
 def part_of(store: Store, part: Part) -> Store:
-    """Return a store of one part of a data set, which knows what it is a part of.
+    """Return a store of one part of a data set, which knows the whole.
 
     Raises:
         ConfigError: There are fewer samples than parts.
