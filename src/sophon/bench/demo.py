@@ -33,7 +33,7 @@ _BATCH_SIZE = 32
 _CHANNELS = 16
 
 OnBatch = Callable[[str, int, int, str], None]
-"""Told what runs, how many samples of how many are through, and a few words."""
+"""Called with the name of the run, the number of samples done, the total, and a short text."""
 
 
 @dataclass(frozen=True)

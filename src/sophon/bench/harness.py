@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 OnStep = Callable[[str, int, int], None]
-"""Told the name of what runs next, its number and how many there are."""
+"""Called with the name of the next step, its number and the number of steps."""
 
 
 def nothing(name: str, number: int, count: int) -> None:

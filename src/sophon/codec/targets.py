@@ -39,7 +39,7 @@ _SIZE = struct.Struct("<II")
 _PLACE = struct.Struct("<BII")
 _WHOLE, _PART = 0, 1
 _MODES = ("1", "L", "P", "I;16", "I")
-_WORTHWHILE_SHARE = 0.8  # share of the area: re-encoding more of a mask saves next to nothing
+_WORTHWHILE_SHARE = 0.8  # share of the area: re-encoding more of a mask saves almost nothing
 _MARGIN = 2  # pixels: nearest neighbours of a mask and filters of a picture round differently
 
 

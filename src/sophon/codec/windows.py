@@ -18,7 +18,7 @@ from sophon.pipeline.part import Signal
 from sophon.store.fields import AUDIO, PICTURE, VOLUME
 
 WINDOWS: dict[str, AheadCodec] = {PICTURE: JpegWindow(), AUDIO: AudioWindow(), VOLUME: VolumeWindow()}
-"""A row for each kind of data of which windows can be cut."""
+"""A row for each kind of data that has windows."""
 
 
 def available() -> bool:

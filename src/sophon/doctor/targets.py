@@ -1,4 +1,4 @@
-"""The further fields of samples: do masks fit their pictures, do boxes lie in them, is anything missing?"""
+"""Checks further fields of samples: whether masks fit their pictures, boxes lie inside them, and nothing is missing."""
 
 from __future__ import annotations
 

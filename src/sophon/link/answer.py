@@ -77,7 +77,7 @@ def opened_from(message: dict[str, Any], address: str, trusted: bool = False) ->
 
 
 def _behind(message: object, address: str) -> Behind | None:
-    """Return what a relay says of its node; None if the answer is a node's."""
+    """Return a relay's description of its node; None if the answer is from a node."""
     if message is None:
         return None
     if not isinstance(message, dict):

@@ -66,7 +66,7 @@ def look_around() -> None:
     if "pyarrow._flight" not in sys.modules and _TASKS.is_dir():
         try:
             _state.foreign = frozenset(_named())
-        except OSError:  # one ended meanwhile
+        except OSError:  # one ended in the meantime
             _state.foreign = frozenset()
 
 

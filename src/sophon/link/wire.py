@@ -108,7 +108,7 @@ _COUNTS_KEPT = 128  # numbers of samples whose bare columns are kept; a request 
 RELAYED_SCHEMA = pa.schema(
     [*REPLY_SCHEMA, ("first", pa.string()), ("relay_s", pa.float32()), ("first_bytes", pa.int64())]
 )
-"""Of replies to a request that names routes through a relay."""
+"""Columns of replies to a request with routes through a relay."""
 
 
 def agreed(said: object) -> int:

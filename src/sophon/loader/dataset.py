@@ -78,7 +78,7 @@ class RemoteDataset(Dataset[Any]):
     """
 
     table: Tensor | None
-    """What the device makes of each byte, where `output` names one; `pipeline` is then what comes before that."""
+    """The device's float for each byte, if `output` names a device; `pipeline` then holds only the ops before that."""
 
     def __init__(
         self,
@@ -305,8 +305,8 @@ class RemoteDataset(Dataset[Any]):
         """Return several samples, asked for in one request; an index may be (epoch, index)."""
         if self.table is not None:
             raise ConfigError(
-                f"device: whole batches are sent to {self.device!r}, by sophon.DataLoader; leave device out where "
-                "samples are wanted one by one"
+                f"device: whole batches are sent to {self.device!r}, by sophon.DataLoader; leave device out to get "
+                "samples one by one"
             )
         epochs, samples = zip(*(self._resolve(index) for index in indices), strict=True) if indices else ((), ())
         if self._asked is not None:
@@ -381,7 +381,7 @@ def _sources(
 
 @dataclass(frozen=True)
 class _Connecting:
-    """Returns the way to a node that was found; may be sent to another process."""
+    """Returns the source for a node that was found; may be sent to another process."""
 
     credentials: Credentials
     faults: Faults
@@ -449,7 +449,7 @@ def _names_of(recipe: Any, columns: Sequence[str], target_transform: Any) -> Seq
     if columns:
         raise ConfigError(f"columns: {columns[0]!r}: name it in Joint(…, sample=…), which says all that a sample is")
     if target_transform is not None:
-        raise ConfigError("target_transform: let a step of the recipe do it, which is given the whole sample")
+        raise ConfigError("target_transform: use a step of the recipe instead, which receives the whole sample")
     return recipe.names
 
 

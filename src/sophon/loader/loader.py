@@ -101,8 +101,8 @@ class DataLoader:
         drop_last: Whether to leave out a last batch that is smaller.
         timeout: How many seconds to wait for the next batch; 0 to wait as long as it takes.
         worker_init_fn: Called in each worker process with its number when it starts.
-        multiprocessing_context: How processes are started: "fork" where there is one, "spawn" or "forkserver". It also
-            asks for processes where threads would do.
+        multiprocessing_context: How processes are started: "fork" if available, "spawn" or "forkserver". It also asks
+            for processes where threads would do.
         generator: Supplies the seed, if `seed` is not given.
         prefetch_factor: Largest number of batches made ahead per worker; by default only bytes are bounded.
         persistent_workers: Keep processes between epochs. Otherwise those of the next epoch are forked when it begins,

@@ -109,7 +109,7 @@ class EpochSampler(Sampler[Any]):
         """Begin the next pass and return its samples."""
         epoch, cursor, turns = self.place.begin()
         if isinstance(self._dataset, RemoteDataset):
-            self._dataset.set_epoch(epoch)  # which may plan anew for it
+            self._dataset.set_epoch(epoch)  # which may make a new plan for it
         order = epoch_order(self._count, self._seed, epoch, shuffle=self._shuffle)
         since = cursor if turns is None else turns.begun
         row = share(order, since, self.ranks, self._uneven)

@@ -92,7 +92,7 @@ def _to_normalized(to_tensor: ToTensor, normalize: Normalize) -> Fused:
             result = np.empty((_CHANNELS, value.height, value.width), np.float32) if out is None else out
             if look_up(value, table, result):
                 return result
-        # Nobody else uses the tensor, so Normalize need not copy it: the same operations in the same order.
+        # Nothing else uses the tensor, so Normalize need not copy it: the same operations in the same order.
         return normalize.apply_to(to_tensor.apply_into(value, out))
 
     return Fused(2, run)

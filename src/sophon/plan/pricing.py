@@ -19,7 +19,7 @@ from sophon.profile.table import FloatTable, PartIndex, Profile
 
 _BLOCK = 2**15  # float64 temporaries of 256 KiB each: measured fastest from 2^14 to 2^16
 SAFETY = 1 - 1e-12
-"""Of a sum: ten million float64, added up in blocks in any order, differ by less."""
+"""Relative error of a sum: ten million float64 values, summed in blocks in any order, differ by less."""
 _LEAST_WEIGHT = 1e-250  # keeps 0 × inf out of the sums: an illegal route is infinite in every table
 
 # Added to the prices, as fractions of the largest one: ties between routes are broken by the thriftiest kind first.

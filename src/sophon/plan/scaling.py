@@ -27,7 +27,7 @@ from sophon.plan.cost import Prediction
 from sophon.plan.resources import kind_named
 
 CPU = ("trainer", "relay")
-"""Kinds of resources that more relays make up for."""
+"""Kinds of resources that more relays can supplement."""
 _WAITS = 0.05  # of a trainer's time: less is not worth a relay; the same as in `loader.account.advice`
 _IDLE = 0.5  # of the relays' time: below this, half of the relays would be enough
 

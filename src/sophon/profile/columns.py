@@ -18,7 +18,7 @@ _TYPICAL = {
     Kind.AUDIO: (1, 220_500),  # five seconds
     Kind.VOLUME: (1, 128, 256, 256),
 }
-"""Shapes of values whose size is not known."""
+"""Shapes of values of unknown size."""
 _CROPPED = tuple(_TYPICAL)
 
 
@@ -54,7 +54,7 @@ def routes_to_profile(pipeline: Pipeline, cuts: Iterable[Cut]) -> tuple[Route, .
     """Return the routes through a relay that a plan may want, of cuts that are worth a column themselves.
 
     A relay is for work that neither the node nor the trainer has cores for. So it receives a file, or the window of
-    one, which costs the node next to nothing, and it sends on the result after the crop, if there is one.
+    one, which costs the node almost nothing, and it sends on the result after the crop, if there is one.
 
     Args:
         pipeline: The pipeline to divide.

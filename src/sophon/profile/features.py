@@ -21,7 +21,7 @@ from sophon.profile.kinds import Kind
 from sophon.profile.model import Rows
 
 Sizes = NDArray[np.int32]
-"""[samples, axes]: size of the decoded value along each axis, of a picture height and width; 0 where not known."""
+"""[samples, axes]: size of the decoded value along each axis (height and width for a picture); 0 if not known."""
 Areas = NDArray[np.float32]
 """Pixels of a picture that an epoch needs, one per sample; 0 if unknown."""
 

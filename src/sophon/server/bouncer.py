@@ -93,7 +93,7 @@ class Bouncer:
         while not self._over.wait(pause_s):
             now_s, before, count = time.monotonic(), count, _open_files()
             if pause_s == _QUIET_LOOK_S and count and count == before and now_s - looked_s < _LONGEST_S:
-                continue  # nobody has come
+                continue  # there are no new connections
             pause_s, looked_s = _LOOK_S if self._look(now_s) else _QUIET_LOOK_S, now_s
 
     def _look(self, now_s: float) -> bool:

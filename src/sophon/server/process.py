@@ -179,7 +179,7 @@ def run_executor(
 
 
 def _announcer(stores: Mapping[str, Store], config: ServerConfig, ready: Ready) -> Announcer | None:
-    """Begin to tell the registry of this node, if there is one."""
+    """Start announcing this node to the registry, if there is one."""
     if config.announcing is None:
         return None
     url = config.announcing.url(config.access.scheme, config.host, ready.port)

@@ -371,7 +371,7 @@ class Work:
                 return
 
             def process(slot: Slot) -> Reply:
-                # Reading is part of what a sample costs near storage.
+                # Reading is part of a sample's cost near storage.
                 slot.elsewhere_s += read_cpu_s
                 return self._process(slot, position, cut, data)
 
@@ -520,7 +520,7 @@ def _putting_into(queue: SimpleQueue[Task | _Came]) -> Callable[[Task], None]:
 
     def put(task: Task) -> None:
         there = held()
-        if there is not None:  # else nobody waits any more
+        if there is not None:  # otherwise nothing waits any more
             there.put(task)
 
     return put

@@ -1,8 +1,8 @@
 """A cache of decoded row groups, bounded in bytes.
 
 Concurrency:
-    Any number of threads may ask. Those that want the same row group wait for the one that decodes it; nobody waits for
-    a different row group.
+    Any number of threads may ask. Those that want the same row group wait for the one that decodes it; no thread waits
+    for a different row group.
 
 Limits:
     Row groups being decoded or read are not counted: the peak is the bound plus one row group per thread.

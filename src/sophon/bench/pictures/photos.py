@@ -32,10 +32,10 @@ CALIBRATION_PHOTOS = 48
 """Number of photos on which they are measured; the error of the mean is then about 1 %."""
 
 WHOLE_QUALITY = 94
-"""Quality at which whole photos are measured too, not only samples of them; in the middle of what real files have."""
+"""Quality at which whole photos are measured too, not only samples of them; typical of real files."""
 
 SAMPLE_PIECES = 130
-"""Number of pieces by which a photo is judged; with half as many, file sizes would stray a tenth more."""
+"""Number of pieces by which a photo is judged; with half as many, file sizes would vary by a tenth more."""
 
 HEADER_BYTES = {1: 328, 3: 623}
 """Bytes of a JPEG file besides its blocks, by number of planes, as Pillow writes it."""

@@ -33,7 +33,7 @@ MOST_TINT_STD = 17.0
 """Largest standard deviation of a chroma tile; three of them fit between any colour and the ends of a byte."""
 
 LEAF_TINT = 0.7
-"""Factor on that of leaves, whose colours come in larger patches."""
+"""Factor on the standard deviation of leaves, whose colours come in larger patches."""
 
 
 @dataclass(frozen=True)

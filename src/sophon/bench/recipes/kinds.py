@@ -59,7 +59,7 @@ KINDS = {
     "flac": Kind("audio", "a second of each clip, FLAC", "audio", sounds="flac"),
 }
 USUAL = ("simclr", "dino", "segmentation", "detection")
-"""Those that are run where nobody says which."""
+"""The kinds that are run by default."""
 
 
 class KindsError(Error):

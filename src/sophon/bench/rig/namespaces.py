@@ -66,7 +66,7 @@ class Node:
 
 
 class ShapedLink:
-    """Storage nodes, the trainer and what joins them, while a ``with`` block lasts.
+    """Storage nodes, the trainer and the links between them, for the length of a ``with`` block.
 
     Args:
         bytes_per_s: Rate from each storage node to the trainer, counted on whole frames.

@@ -125,7 +125,7 @@ def count(number: int, kind: str) -> str:
 def _cheaper_reading(setup: Setup, plan: Plan | None) -> str:
     if setup.is_remote:
         more = _optimal(setup, plan)
-        sends = f" {more} sends what is smallest, if the storage node has CPU to spare." if more else ""
+        sends = f" {more} sends the smallest cut, if the storage node has CPU to spare." if more else ""
         return f"more cores, or fewer bytes: receiving them takes more CPU here than all ops.{sends}"
     remedy = {
         "tar": "A cheaper file system.",
@@ -171,7 +171,7 @@ def _fewer_bytes(stats: Stats, setup: Setup, plan: Plan | None) -> str:
     return {
         "planner": f"to continue: {wait}. This epoch was measured; the next one has a plan.",
         "plan": f"a faster link, more cores on the storage node, or a plan made for their current state: {wait}.",
-        "policy": f"fewer bytes on the link, or a faster one: {wait}. {more} sends what is smallest, if the storage "
+        "policy": f"fewer bytes on the link, or a faster one: {wait}. {more} sends the smallest cut, if the storage "
         "node has CPU to spare.",
         "cache": "a faster disk for the cache: the workers wait for it."
         if is_full

@@ -33,8 +33,8 @@ _MODES = {1: "L", 3: "RGB"}  # by channels: pictures whose tensors have a table
 def divided(pipeline: Pipeline) -> tuple[Pipeline, Tensor | None]:
     """Return what the host does of a pipeline, which ends with bytes, and the table for the device.
 
-    The table has a row of 256 floats for each channel. None, and all of the pipeline, where it does not end with ops
-    that make floats of a picture value by value.
+    The table has a row of 256 floats for each channel. None, and the whole pipeline, if it does not end with ops that
+    make floats of a picture value by value.
     """
     ops = pipeline.ops
     first = next((at for at, op in enumerate(ops) if type(op) in (ToTensor, PILToTensor)), len(ops))

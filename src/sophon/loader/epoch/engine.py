@@ -146,7 +146,7 @@ class Engine:
         is_bound = any(node.is_remote for node in self._samples.sources) and not self._finishers.writes_alone
         self._finish_within_s = config.deadline_s if is_bound else math.inf
         self._is_stuck = False
-        self._begun: dict[int, float] = {}  # position and time of what is being finished
+        self._begun: dict[int, float] = {}  # position and start time of samples being finished
         self._gauge = Gauge(now_s)
         self._tuner = hands.tuner if stretch.workers else None
         self._setting = Setting(stretch.workers, config.max_requests, config.buffer_bytes)
@@ -396,7 +396,7 @@ class Engine:
         self._stats.add(finish_cpu_s=made.cpu_s)
         with self._lock:
             if self._layout is None and made.layout is not None and self._may_place:
-                self._layout = made.layout  # of what the user's own code gives: it is seen, and not declared
+                self._layout = made.layout  # for the user's own code, whose output is observed rather than declared
             self._made[position] = made
             self._costs.saw(sample, now_s - start_s)
             placed = self._machine.finished(position, made.size_bytes)

@@ -23,7 +23,7 @@ _ALIGN = 64  # bytes: of a cache line
 _SMALL = 1 << 15  # bytes of numbers sent with the pickle: a segment costs about as much as copying this many
 
 CannotPickle = (pickle.PicklingError, AttributeError, TypeError)
-"""What pickling raises where a value cannot be pickled: a lambda, say."""
+"""Errors raised when a value, such as a lambda, cannot be pickled."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Parcel:
         return len(self.text) + sum(self.sizes)
 
     def open(self) -> Any:
-        """Return the value. Its arrays and tensors lie in the parcel's memory, which they keep."""
+        """Return the value. Its arrays and tensors use the parcel's memory and keep it alive."""
         memory = self.memory
         if not isinstance(memory, np.ndarray):
             memory = np.frombuffer(bytearray(memory), np.uint8)  # arrays that are opened must be writable

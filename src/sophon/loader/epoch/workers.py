@@ -63,7 +63,7 @@ class SharedMemory:
         self.segments = Segments(most_bytes)
 
     def array(self, shape: tuple[int, ...], dtype: str) -> tuple[Segment | None, Tensor]:
-        """Return an array, and the segment that it lies in unless it is small."""
+        """Return an array and the segment that contains it, unless it is small."""
         size_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         if size_bytes <= SMALL_BYTES:
             return None, np.empty(shape, dtype)
@@ -336,8 +336,7 @@ def context_for(method: Any) -> BaseContext:
     """Return how processes are started.
 
     Args:
-        method: Start method as users give it: a name, a context of `multiprocessing`, or None for "fork" where there is
-            one.
+        method: Start method as users give it: a name, a context of `multiprocessing`, or None for "fork" if available.
     """
     if multiprocessing.current_process().daemon:
         raise ConfigError(

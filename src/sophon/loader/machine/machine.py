@@ -78,7 +78,7 @@ class MachineConfig:
     Args:
         buffer_bytes: Bytes held for samples that are asked for and not yet taken.
         deadline_s: How long to wait without any reply before the epoch is given up.
-        max_requests: Requests under way at once.
+        max_requests: Requests in flight at once.
         request_samples: Samples in one request.
         request_bytes: Expected bytes of the payloads in one request.
         first_pause_s: Pause before the first retry; doubles with each further one.
@@ -167,7 +167,7 @@ class Machine:
         parts: Holders of each part; by default all nodes hold everything.
 
     Attributes:
-        max_requests: Requests under way at once; may be changed during the epoch.
+        max_requests: Requests in flight at once; may be changed during the epoch.
         ahead_bytes: Bytes held at once, at most `buffer_bytes`; may be changed during the epoch.
         wanted: How many positions, from the first, have been wanted so far.
     """

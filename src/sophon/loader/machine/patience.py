@@ -23,7 +23,7 @@ class Patience:
 
     Args:
         hedge: Seconds of silence; True to learn them; False for never.
-        most_s: Bound on these seconds where there is another source; infinite if there is none. After that time samples
+        most_s: Bound on these seconds if there is another source; infinite if there is none. After that time samples
             may be asked for twice however often that has happened.
     """
 

@@ -29,7 +29,7 @@ from sophon.process.cores import cores_here
 from sophon.process.renewal import renew_after_fork
 
 MEASURED = ("optimal", "sophon", "fastflow")
-"""Policies that measure first and plan then."""
+"""Policies that measure first and then plan."""
 
 
 def shared_array(count: int, dtype: Any) -> Any:

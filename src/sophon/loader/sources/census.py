@@ -275,7 +275,7 @@ def check_numbers(told: Sequence[Opened]) -> None:
 
     Raises:
         ConfigError: They are parts of different data sets, or of one that was divided in several ways.
-        UnavailableError: Nobody holds some part.
+        UnavailableError: No node holds some part.
     """
     parts = [one for one in told if one.part]
     wholes = {one.whole for one in parts}

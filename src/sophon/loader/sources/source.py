@@ -53,7 +53,7 @@ class Source(Transport):
 
     @property
     def inner(self) -> Transport:
-        """The way to the node itself."""
+        """The transport to the node."""
         return self._inner
 
     @property

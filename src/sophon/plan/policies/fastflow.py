@@ -52,7 +52,7 @@ def _rate(samples: int, seconds: float) -> float:
 
 
 def _busy_s(made: Prediction, *, of_node: bool) -> float:
-    # The longest seconds of what nodes have, or of what the trainer has.
+    # The longest time of the nodes' resources, or of the trainer's.
     return max((s for label, s in made.busy_s.items() if kind_named(label).is_of_node == of_node), default=0.0)
 
 

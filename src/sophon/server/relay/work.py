@@ -228,7 +228,7 @@ class RelayWork:
     def _result(self, task: Task) -> Reply:
         with self._lock:
             self._tasks.discard(task)
-        if task.cancelled():  # the budget was closed meanwhile
+        if task.cancelled():  # the budget was closed in the meantime
             raise RetryableError("this relay is shutting down")
         reply, cpu_s = task.result()
         if self._request.firsts:
