@@ -1,8 +1,8 @@
 """`sophon bench tune`: num_workers="auto" compared with every fixed setting of a sweep, on three workloads.
 
-Reads that take long but can be done side by side, volumes that take CPU, and a consumer that is slower than both. The
-epochs of all settings take turns. The best fixed setting is the one with the best median, found afterwards, which
-nobody knows before.
+The workloads are slow reads that can run concurrently, volumes that take CPU, and a consumer that is slower than both.
+The epochs of all settings take turns. The best fixed setting is the one with the best median, which is only known
+afterwards.
 """
 
 from __future__ import annotations

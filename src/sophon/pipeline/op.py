@@ -195,7 +195,7 @@ class Decoder(Op):
         raise NotImplementedError
 
     def specimen(self) -> bytes:
-        """Return a small file made from nothing, which all it can do is tried on (`pipeline.probe`)."""
+        """Return a small synthetic file, on which the op is tested (`pipeline.probe`)."""
         raise NotImplementedError
 
     def within(self, most: int) -> Decoder:  # noqa: ARG002 - part of the contract

@@ -411,7 +411,7 @@ def _frozen(values: ArrayLike, name: str, cuts: int, dtype: type[np.generic]) ->
 
 
 def _axes(sizes: NDArray[Any]) -> int:
-    """Return how many axes sizes are of; pictures' where they are of no such number, which `_frozen` then says."""
+    """Return the number of axes of sizes; that of pictures if the number is invalid, which `_frozen` then reports."""
     return sizes.shape[1] if np.ndim(sizes) == 2 and sizes.shape[1] in _SIDES else 2
 
 

@@ -20,7 +20,7 @@ SECONDS = 2.0
 _WARM_SHARE = 0.25  # of the time that does not count: the window of TCP is still opening
 _LONGEST_S = 60.0  # that either side waits for the other
 _PIECE = bytes(1 << 16)
-_BUFFER_BYTES = 1 << 25  # two seconds of 100 Mbit/s, though the kernel needs twice as much as it holds
+_BUFFER_BYTES = 1 << 25  # two seconds at 100 Mbit/s; the kernel needs twice the memory of the data it holds
 _SENDING, _RECEIVING = 32, 33  # SO_SNDBUFFORCE and SO_RCVBUFFORCE, which Python has no names for
 _TCP_INFO = struct.Struct("=52xI72xQ")  # tcpi_last_data_recv, in ms, and tcpi_bytes_received
 _AT_ONCE_S = 1e-3

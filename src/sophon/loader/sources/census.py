@@ -225,7 +225,7 @@ class Census:
             )
 
     def _check_parts(self, union: Union, absent: list[str]) -> None:
-        """Raise unless nothing can be missing; give the fallback the indexes of its samples in the whole."""
+        """Raise if samples may be missing; give the fallback the indexes of its samples in the whole."""
         if self._fallback is None:
             if absent:
                 raise UnavailableError(

@@ -158,7 +158,7 @@ class Sources:
 
     @property
     def relay_cores(self) -> dict[int, float]:
-        """How many cores each relay has that answers, or was not asked yet, by its number."""
+        """Number of cores of each relay that answers or has not been asked yet, by the relay's number."""
         there = {number: self._sources[number].opened for number in self.relays if not self.absences.is_away(number)}
         return {number: told.cores for number, told in there.items() if told is not None}
 
