@@ -21,7 +21,7 @@ from sophon.cli.output import json_option, show
 )
 @json_option
 def nodes(address: str, forget: str | None, json_target: str | None) -> None:
-    """Show the nodes of a registry and any parts that no node holds."""
+    """Show the nodes of a registry and parts that no node holds."""
     if forget is not None:
         count = _asked(address, "forget", {"dataset": forget})["forgotten"]
         click.echo(f"{count} {'part' if count == 1 else 'parts'} of {forget} forgotten", err=True)
