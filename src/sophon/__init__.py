@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 logging.getLogger("sophon").addHandler(logging.NullHandler())  # silent unless the program sets up logging
 
-# Modules are imported when one of their names is first used: `import sophon` costs next to nothing and needs no torch.
+# Modules are imported when one of their names is first used: `import sophon` costs almost nothing and needs no torch.
 _ROOMS = {
     "sophon.codec": ("CODECS", "Cut", "finish_payload", "legal_cuts", "make_payload"),
     "sophon.errors": (

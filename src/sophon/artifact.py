@@ -54,7 +54,7 @@ _KEY_CRC = b"sophon.crc32"
 
 @dataclass(frozen=True)
 class Header:
-    """What a file contains, where it comes from and what it belongs to.
+    """Description of a file: its contents, its origin and what it belongs to.
 
     Args:
         format: Name of the format, such as ``profile``.
@@ -82,8 +82,8 @@ def replacing(path: str | os.PathLike[str], *, sync: bool = False, beside: Path 
 
     It is written under another name in the same folder, since a rename is atomic within one file system only. The
     temporary name is new and cannot be guessed: threads, processes and hosts that share the folder never write to the
-    same file, and nobody can have put a link there. If several write at once, the last one wins. The permissions are
-    those that the umask leaves.
+    same file, and no other process can have put a link there. If several write at once, the last one wins. The
+    permissions are those that the umask leaves.
 
     Args:
         path: Where the file goes. An existing file is replaced; a link is replaced rather than followed.

@@ -125,7 +125,7 @@ class UnavailableError(TransportError, ConnectionError):
 class RetryableError(TransportError):
     """A request failed but may succeed later or on another node.
 
-    Loaders try again by themselves, and raise `UnavailableError` when they give up.
+    Loaders retry automatically, and raise `UnavailableError` when they give up.
     """
 
 

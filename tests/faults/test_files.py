@@ -109,7 +109,7 @@ def test_no_room_for_a_profile(images, full_disk, monkeypatch):
         for _ in range(2):
             assert len(list(loader)) == 1
         assert loader.profile is not None
-        with pytest.raises(ConfigError, match=r"the profile cannot be kept at .*No space left"):
+        with pytest.raises(ConfigError, match=r"the profile cannot be saved to .*No space left"):
             list(
                 sophon.DataLoader(
                     server.url,

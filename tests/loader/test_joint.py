@@ -388,7 +388,7 @@ def test_what_does_not_go_with_samples_of_fields_is_refused(data):
     path = f"{data[0]}?{OPTIONS}"
     for more, words in (
         ({"output": sophon.Output(columns=["mask"])}, "name it in Joint"),
-        ({"target_transform": str}, "let a step of the recipe do it"),
+        ({"target_transform": str}, "use a step of the recipe instead"),
     ):
         with pytest.raises(ConfigError, match=words):
             sophon.DataLoader(path, Joint(RECIPE, SAMPLE), **more)

@@ -120,7 +120,7 @@ def test_an_answer_that_is_longer_than_was_asked_for_is_not_taken(bucket, start,
 @pytest.mark.parametrize("root", ["", "other/", "train/../other/", "training/"])
 def test_a_forged_manifest_cannot_name_a_root_outside(bucket, root):
     manifest = manifest_of(root, pa.array(["a.jpg"]), [Object(f"{root}a.jpg", 5, '"a"', 0)], None, ())
-    with pytest.raises(StoreError, match="outside of the data set"):
+    with pytest.raises(StoreError, match="outside the data set"):
         make_store(parse_address("s3://b/train"), "train", manifest)
 
 

@@ -33,7 +33,7 @@ _BATCH_SIZE = 32
 _CHANNELS = 16
 
 OnBatch = Callable[[str, int, int, str], None]
-"""Told what runs, how many samples of how many are through, and a few words."""
+"""Called with the name of the run, the number of samples done, the total, and a short text."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class DemoSettings:
         link_bytes_per_s: Speed of the link.
         epochs: Epochs per policy.
         policies: Names of the policies, `none` first.
-        data: What the images are, in words.
+        data: Description of the images.
         like: Which data set of the paper they are like.
     """
 
@@ -63,7 +63,7 @@ def run_demo(settings: DemoSettings, on_batch: OnBatch) -> dict[str, Any]:
     """Train with every policy; return the result as `sophon bench paper` writes it, and the losses.
 
     Args:
-        settings: What is run.
+        settings: Settings of the demo.
         on_batch: Called after every batch.
     """
     profile_path = settings.work / "profile.parquet"

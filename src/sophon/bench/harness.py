@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 OnStep = Callable[[str, int, int], None]
-"""Told the name of what runs next, its number and how many there are."""
+"""Called with the name of the next step, its number and the number of steps."""
 
 
 def nothing(name: str, number: int, count: int) -> None:
@@ -32,7 +32,7 @@ def race_ms(
     Args:
         contestants: What to run, by name; each is called with an item.
         items: What to run it on.
-        seconds: How long to go on, at least three rounds.
+        seconds: Time to spend; at least three rounds.
     """
     rounds: dict[str, list[float]] = {name: [] for name in contestants}
     for item in items[:2]:  # caches, allocators and lazy imports settle before anything counts

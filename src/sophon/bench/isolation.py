@@ -60,7 +60,7 @@ def bench_isolation(
         count = transports["thread"].open(RECIPE).samples
         for number, cut in enumerate(cut for cut in CUTS if cut in legal):
             report(cut, number, len(CUTS))
-            # Not counted: indexes are built. Where no sample can be cut so, both would only send files as they are.
+            # Not counted: indexes are built. If no sample can be cut, both would only send whole files.
             if not all(_fetch_all(transports[kind], pool, Cut.parse(cut), 0, count) for kind in KINDS):
                 continue
             rows: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}

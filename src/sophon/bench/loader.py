@@ -107,8 +107,8 @@ class Images(Dataset[Any]):
     """The files of a folder as torchvision users load them: ImageFolder's way, labels if there are any.
 
     Args:
-        folder: Where they are.
-        transform: What is done to each.
+        folder: Folder of the files.
+        transform: Transform of each image.
     """
 
     def __init__(self, folder: Path, transform: Any) -> None:

@@ -26,7 +26,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 RECIPE = Pipeline(
     [ops.Decode(), ops.RandomResizedCrop(224), ops.RandomHorizontalFlip(), ops.ToTensor(), ops.Normalize(MEAN, STD)]
 )
-# What other recipes add, each timed on the value it usually meets.
+# Further ops of other recipes, each timed on a typical input.
 _ON_FILE_SIZE = (ops.Resize(256), ops.CenterCrop(224), ops.RandomCrop(224, 4, pad_if_needed=True))
 _ON_CROP = (
     ops.RandomVerticalFlip(),
@@ -66,7 +66,7 @@ def bench_ops(samples: Samples, seconds: float, on_step: OnStep | None = None) -
     Args:
         samples: Files to run on.
         seconds: Time for the whole measurement.
-        on_step: Called with the name of what is timed next, its number and how many there are.
+        on_step: Called with the name of the next item, its number and the number of items.
 
     Returns:
         ``{"ops": {name: {"ours_ms", "torchvision_ms"}}, "recipe": …, "codecs": {name: {"encode_ms", …}}, …}``

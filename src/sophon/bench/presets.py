@@ -241,7 +241,7 @@ def _chunked() -> Any:
 
 
 VOLUMES: dict[str, Callable[[], Any]] = {"nifti": _nifti, "chunked": _chunked}
-"""Recipes for volumes: a crop of an eighth of a small scan, and MLPerf's on scans that are at its spacing already."""
+"""Recipes for volumes: an eighth of a small scan, and MLPerf's recipe on scans that already have its spacing."""
 
 
 def recipe_named(name: str) -> Any:

@@ -111,7 +111,7 @@ class Proxy:
                         return
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
-        except OSError:  # one side is gone: the other one must learn of it
+        except OSError:  # one side is gone: the other must be told
             _break((source, sink))
 
 

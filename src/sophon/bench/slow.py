@@ -5,8 +5,8 @@ the same volumes, epoch by epoch. The bound is what no loader can beat: the seco
 the number of workers.
 
 Work is NumPy on volumes ("cpu"), and its seconds are CPU seconds of reading and finishing, which is what torch's
-workers do, as measured in the same epochs: on a machine that others use too, nobody reaches that bound. Or it is
-waiting ("wait"), whose seconds are known beforehand and need no core.
+workers do, as measured in the same epochs: on a shared machine, no loader reaches that bound. Or it is waiting
+("wait"), whose seconds are known beforehand and need no core.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MIN_ROUNDS = 3
 
 
 def heavy_tail(count: int, seed: int = 0) -> list[float]:
-    """Return the seconds that each of so many samples shall take: most of them 3 ms, one in twenty 300 ms to 1 s."""
+    """Return the seconds that each sample should take: 3 ms for most, 300 ms to 1 s for one in twenty."""
     slow = round(count * SLOW_SHARE)
     low, high = SLOW_S
     # Evenly over the range, so that every run has the same amount of work.
@@ -79,7 +79,7 @@ def bench_slow(
         }
         rates: dict[str, list[float]] = {name: [] for name in (*loaders, "bound")}
         end_s = time.monotonic() + seconds
-        rounds = -1  # the first epoch fills the page cache, starts workers and learns what is slow
+        rounds = -1  # the first epoch fills the page cache, starts workers and finds slow samples
         while rounds < _MIN_ROUNDS or time.monotonic() < end_s:
             for name, loader in loaders.items():
                 report(f"epoch {rounds + 1} of {name}", max(rounds, 0), _MIN_ROUNDS)

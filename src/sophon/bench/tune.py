@@ -1,8 +1,8 @@
 """`sophon bench tune`: num_workers="auto" compared with every fixed setting of a sweep, on three workloads.
 
-Reads that take long but can be done side by side, volumes that take CPU, and a consumer that is slower than both. The
-epochs of all settings take turns. The best fixed setting is the one with the best median, found afterwards, which
-nobody knows before.
+The workloads are slow reads that can run concurrently, volumes that take CPU, and a consumer that is slower than both.
+The epochs of all settings take turns. The best fixed setting is the one with the best median, which is only known
+afterwards.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ PARALLEL_READS = 8  # that the synthetic storage does side by side
 
 
 class SlowReads(LocalTransport):
-    """A store whose reads take a while each, some of them side by side, as those of a file server do.
+    """A store with slow reads, some of which run concurrently, like a file server.
 
     Args:
         store: The store of the samples.
@@ -123,7 +123,8 @@ def bench_tune(
 def _race(path: Path, work: Workload, seconds: float) -> dict[str, Any]:
     store = open_store(path)
     dataset = RemoteDataset(SlowReads(store, str(path), work.read_s), RECIPE)
-    # What cannot matter is not swept: requests where reads take no time, workers where they have next to nothing to do.
+    # Settings that cannot matter are not swept: requests if reads take no time, workers if they have almost nothing to
+    # do.
     requests = REQUESTS if work.read_s else (2,)
     settings: list[tuple[int | str, int | None]] = [("auto", None), *itertools.product(WORKERS, requests)]
     loaders = {
@@ -157,4 +158,4 @@ def _race(path: Path, work: Workload, seconds: float) -> dict[str, Any]:
 def _epoch(loader: DataLoader, work: Workload) -> None:
     for _ in loader:
         if work.consumer_s:
-            time.sleep(work.consumer_s)  # as a GPU that computes: the CPU is free meanwhile
+            time.sleep(work.consumer_s)  # like a busy GPU: the CPU is free in the meantime

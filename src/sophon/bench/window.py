@@ -57,10 +57,10 @@ class _Pass:
 
 @dataclass(frozen=True)
 class WindowResult:
-    """What was measured.
+    """The measurements.
 
     Args:
-        data: What the files are.
+        data: Description of the files.
         files: How many.
         windowable: From how many of them a window can be cut; times refer to these.
         file_bytes: Mean size of those.
@@ -265,7 +265,7 @@ def node_ms(data: bytes, sample: int, cuts: list[Cut]) -> list[list[float]]:
         row = []
         for cut in cuts:
             start_s = time.thread_time()
-            with suppress(OpError):  # refused: what it took to find out, and then the file is sent
+            with suppress(OpError):  # refused: the cost of finding out; then the file is sent
                 make_payload(RECIPE, data, Key(_SEED, epoch, sample), cut)
             row.append((time.thread_time() - start_s) * 1e3)
         rows.append(row)

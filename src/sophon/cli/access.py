@@ -42,14 +42,14 @@ def access_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def relay_access_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options to a command that knows no tokens of its own."""
+    """Add the options to a command that has no tokens of its own."""
     for option in reversed(_OPTIONS[1:]):
         command = option(command)
     return command
 
 
 def access_from(given: Mapping[str, Any], names: list[str] | None) -> Access:
-    """Return who may read which of the data sets called `names`; None where these are not known yet."""
+    """Return the access rights to the data sets called `names`; None if these are not known yet."""
     from sophon.server.access import Access
 
     tokens = _tokens(given["token_file"], names)

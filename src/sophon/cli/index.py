@@ -59,8 +59,8 @@ def index(
     PATH may be the address of an object store, such as s3://bucket/train: the index is then written next to the data,
     and only the rows that a crop needs are read. An interrupted run continues where it stopped.
 
-    Of volumes with labels (PATH?images=FOLDER&labels=FOLDER), note where the foreground of each label lies, by which
-    balanced crops are drawn: a small file for each sample, in the folder "foreground" of PATH unless --out names one.
+    For volumes with labels (PATH?images=FOLDER&labels=FOLDER), index the foreground of each label for balanced crops: a
+    small file per sample, in the folder "foreground" of PATH unless --out names another.
     """
     from sophon.codec.window import available
     from sophon.codec.window.sidecar import place_to_write, write_sidecar  # Arrow takes a moment to load
@@ -103,7 +103,7 @@ def _has_volumes(path: str) -> bool:
 
 
 def _index_volumes(path: str, out: Path | None, cache_dir: Path | None, threads: int, json_target: str | None) -> None:
-    """Note where the foreground of label volumes lies."""
+    """Index the foreground of label volumes."""
     from sophon.codec.volumes.indexing import write_foreground
     from sophon.store import open_store
     from sophon.store.fields import FOREGROUND

@@ -21,14 +21,14 @@ class _PlainConsole(Console):
     """A console that shows what in a text would steer the terminal: names and messages come from others."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """Make pieces of text; controls of rich's own are no part of them."""
+        """Make pieces of text, without rich's control codes."""
         for part in super().render(renderable, options):
             yield part if part.control else Segment(printable(part.text), part.style)
 
 
 def console_for(**settings: Any) -> Console:
     """Return a console on which nothing that a node, a file or a tenant says does anything but appear."""
-    return _PlainConsole(**{"markup": False, **settings})  # brackets in a name are no markup
+    return _PlainConsole(**{"markup": False, **settings})  # brackets in a name are not markup
 
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])

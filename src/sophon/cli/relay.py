@@ -30,26 +30,26 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     default=float(os.cpu_count() or 1),
     show_default="all",
     type=click.FloatRange(0, 4096),
-    help="CPU cores for ops, such as 1.5. Receiving and sending are not counted, and come first.",
+    help="CPU cores for ops, such as 1.5. Receiving and sending are not counted and take priority.",
 )
 @click.option(
     "--patience",
     default=30.0,
     show_default=True,
     type=click.FloatRange(0),
-    help="Seconds that a sample may wait for a core before it is sent on as it came.",
+    help="Seconds that a sample may wait for a core before it is sent on unprocessed.",
 )
 @relay_access_options
 @click.option("--node-ca", type=_FILE, help="PEM file of the authority that signed the nodes' certificates.")
 @click.option("--node-cert", type=_FILE, help="PEM file of a certificate to show to the nodes (mutual TLS).")
 @click.option("--node-key", type=_FILE, help="PEM file of its key.")
-@click.option("--trusted", is_flag=True, help="The nodes are your own: replies are not looked at before they are read.")
+@click.option("--trusted", is_flag=True, help="Trust the nodes: skip the checks of replies before they are read.")
 @click.option(
     "--isolation",
     type=click.Choice(["process", "thread"]),
     default="process",
     show_default=True,
-    help="Where ops run: in child processes, whose crashes do no harm, or in threads, which cost less.",
+    help="Where ops run: in child processes, which contain crashes, or in threads, which cost less.",
 )
 @click.option(
     "--import", "modules", multiple=True, metavar="MODULE", help="Python module that registers ops; may be repeated."
@@ -65,8 +65,8 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 )
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address of that port.")
 @click.option("--ready-file", type=_FILE, help="File to write when ready: JSON with url, port and pid.")
-@click.option("--wait", "wait_s", default=60.0, show_default=True, help="Seconds that nodes may take to come up.")
-@click.option("--debug", is_flag=True, help="Send tracebacks and paths of this machine to trainers with every error.")
+@click.option("--wait", "wait_s", default=60.0, show_default=True, help="Seconds to wait for the nodes to come up.")
+@click.option("--debug", is_flag=True, help="Include tracebacks and local paths in the errors sent to trainers.")
 def relay(
     addresses: tuple[str, ...],
     host: str,
@@ -81,10 +81,11 @@ def relay(
     wait_s: float,
     **more: Any,
 ) -> None:
-    """Run ops on samples of storage nodes for trainers.
+    """Run ops for trainers on samples from storage nodes.
 
-    ADDRESS is that of a data set on a node, such as grpc://node:7077/train. Addresses of one name are copies, of which
-    one is asked. A relay holds nothing and has no rights: it shows each trainer's own token to the node.
+    ADDRESS is the address of a data set on a node, such as grpc://node:7077/train. Addresses with the same name are
+    copies, of which one is asked. A relay holds no data and has no rights: it passes each trainer's token on to the
+    node.
     """
     from sophon.server.access import Access  # Flight takes a moment to load
     from sophon.server.process import Ready, ServerConfig, import_modules
@@ -127,10 +128,10 @@ def relay(
 
 
 def named_addresses(addresses: tuple[str, ...]) -> dict[str, list[str]]:
-    """Return the addresses of nodes by the name of their data set, as trainers will call it.
+    """Return the addresses of nodes, grouped by the name that trainers use for their data set.
 
     Raises:
-        ConfigError: Something is no address of a data set on a node.
+        ConfigError: A text is not the address of a data set on a node.
     """
     named: dict[str, list[str]] = {}
     for text in addresses:
@@ -140,7 +141,7 @@ def named_addresses(addresses: tuple[str, ...]) -> dict[str, list[str]]:
         if "://" not in address or not name or "/" in name:
             raise ConfigError(
                 f"expected the address of a data set on a node, such as grpc://host:7077/train, got {text!r}; "
-                "`sophon serve` is what serves files"
+                "to serve files, use `sophon serve`"
             )
         named.setdefault(name, []).append(address)
     return named

@@ -75,7 +75,7 @@ LOG = logging.getLogger("sophon.server")
     type=click.Choice(["process", "thread"]),
     default="process",
     show_default=True,
-    help="Where ops run: in child processes, whose crashes do no harm, or in threads of the server, which cost less.",
+    help="Where ops run: in child processes, which contain crashes, or in threads of the server, which cost less.",
 )
 @click.option(
     "--import",
@@ -138,7 +138,7 @@ LOG = logging.getLogger("sophon.server")
     default="",
     metavar="HOST[:PORT]",
     envvar="SOPHON_ADVERTISE",
-    help="Where trainers reach this node, for the registry; by default where it listens.",
+    help="Address at which trainers reach this node, for the registry; by default the one it listens on.",
 )
 @cache_option
 def serve(
@@ -206,7 +206,7 @@ def serve(
 
 
 def _tell_ready(ready: Ready, stores: dict[str, Store], config: ServerConfig) -> None:
-    """Say what is served, and where."""
+    """Report the data sets and the address of the server."""
     for label, store in stores.items():
         at = f"{ready.url}/{label}"
         which = f", part {store.part}," if store.part else ""

@@ -1,1 +1,1 @@
-"""Many nodes: who holds what, where they are, and what keeps them running."""
+"""Clusters of nodes: which node holds which data, where the nodes are, and what keeps them running."""

@@ -1,15 +1,15 @@
-"""Keeps one `sophon` process running, whoever watches it: starts it, starts it again, adopts it, drains it.
+"""Keep one `sophon` process running: start, restart, adopt and drain it.
 
-The process belongs to nobody: it is started by a process that ends at once, in a session of its own, so that it goes on
-when its keeper dies. What is known of it lies in a folder::
+The process is not a child of its keeper: a short-lived helper starts it in a new session, so it survives the death of
+the keeper. Its state is kept in a folder::
 
-    FOLDER/lock         held by the one keeper that may act; others only look
+    FOLDER/lock         held by the one keeper that may act; others are read-only
     FOLDER/child.json   {"pid": 4711, "started": 8812345, "arguments": ["serve", …]}
-    FOLDER/ready.json   what `--ready-file` says: url, port, pid
-    FOLDER/log          what it writes
+    FOLDER/ready.json   written by `--ready-file`: url, port, pid
+    FOLDER/log          output of the process
 
-The next keeper finds it by number and time of start, which together no other process has, and goes on watching it. A
-process that is started again listens on the port that the one before had, so that its address stays.
+The next keeper finds the process by its pid and start time, which together are unique, and keeps watching it. A
+restarted process listens on the same port as its predecessor, so its address does not change.
 
 Concurrency: `look` and `stop` are called by one thread at a time. Limits: Linux, for `/proc`.
 """
@@ -32,8 +32,8 @@ from typing import Any
 from sophon.artifact import replacing
 from sophon.errors import ConfigError
 
-LOOK_S = 0.25  # between two looks: a process that died serves again a second or two later, most of it its own start
-_PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # before it is started again, while it dies soon after each start
+LOOK_S = 0.25  # between two checks: a process that died serves again in a second or two, mostly its own startup
+_PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # before a restart, while it keeps dying soon after a start
 _SOON_S = 10.0
 _MOST_LOG_BYTES = 16 << 20
 _POLL_S = 0.05
@@ -46,11 +46,11 @@ _LAUNCH = (
 
 @dataclass(frozen=True)
 class Child:
-    """A process that was started.
+    """A process that a keeper started.
 
     Args:
-        pid: Its number.
-        started: When the kernel started it, in its own ticks since boot.
+        pid: Process id.
+        started: Start time as the kernel records it, in clock ticks since boot.
         arguments: What follows `sophon` on its command line.
     """
 
@@ -60,7 +60,7 @@ class Child:
 
     @property
     def is_running(self) -> bool:
-        """Whether it still runs; the number may belong to another process by now."""
+        """Whether the process is still running; its pid may belong to another process by now."""
         return _started(self.pid) == self.started
 
 
@@ -68,9 +68,9 @@ class Keeper:
     """Keeps one process running.
 
     Args:
-        folder: Where it is known, on a disk of this host.
+        folder: Folder for the state of the process, on a local disk.
         arguments: What follows `sophon` on its command line, without ``--port`` and ``--ready-file``.
-        port: Port to listen on; 0 for any, and then the same one after each start.
+        port: Port to listen on; 0 picks a free one and keeps it across restarts.
     """
 
     def __init__(self, folder: Path, arguments: Sequence[str], port: int = 0) -> None:
@@ -81,7 +81,7 @@ class Keeper:
         self._lock: int | None = None
         self.starts = 0
         self.adopted = False
-        self._early = 0  # deaths soon after a start, in a row
+        self._early = 0  # consecutive deaths soon after a start
         self._started_s = 0.0
         self._next_s = 0.0
 
@@ -98,14 +98,14 @@ class Keeper:
 
     @property
     def ready(self) -> dict[str, Any]:
-        """What the process says of itself since it is ready; nothing before that, and after its end."""
+        """Contents of the ready file; empty until the process is ready and after it ends."""
         child, said = self.child, _read(self._folder / "ready.json")
         return said if child is not None and child.is_running and said.get("pid") == child.pid else {}
 
     # --- what is done -------------------------------------------------------------------------------------------------
 
     def look(self) -> bool:
-        """Start the process if it does not run, or runs with other arguments; return whether it runs."""
+        """Start the process if it is not running, or is running with other arguments; return whether it is running."""
         child = self.child
         if not self._may_act():
             return child is not None and child.is_running
@@ -124,14 +124,14 @@ class Keeper:
         self._early = self._early + 1 if self.starts and now_s - self._started_s < _SOON_S else 0
         self._next_s = now_s + _PAUSES_S[min(self._early, len(_PAUSES_S) - 1)]
         port = self._port or int(_read(self._folder / "ready.json").get("port", 0) or 0)
-        if self._early > 1:  # the port may be what it dies of
+        if self._early > 1:  # the port may be the cause
             port = self._port
         ready, log = self._folder / "ready.json", self._folder / "log"
         with contextlib.suppress(FileNotFoundError):
             if log.stat().st_size > _MOST_LOG_BYTES:
                 log.unlink()
         command = [sys.executable, "-m", "sophon", *self._arguments, "--port", str(port), "--ready-file", str(ready)]
-        # -S and -E: this process only starts another one, and is gone a moment later.
+        # -S and -E: this process only starts another one, then exits.
         launcher = [sys.executable, "-S", "-E", "-c", _LAUNCH, str(log), *command]
         told = subprocess.run(launcher, stdin=subprocess.DEVNULL, capture_output=True, check=False)
         if told.returncode or not told.stdout.isdigit():
@@ -144,7 +144,7 @@ class Keeper:
         self._started_s = now_s
 
     def stop(self, patience_s: float = 35.0) -> None:
-        """Let the process finish what it is doing, and end; kill it after a while."""
+        """Let the process finish its work and exit; kill it after a timeout."""
         child = self.child
         if child is None or not child.is_running:
             return
@@ -156,13 +156,13 @@ class Keeper:
             _kill(child, signal.SIGKILL)
 
     def close(self) -> None:
-        """Stop watching; the process goes on."""
+        """Stop watching; the process keeps running."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def words(self) -> str:
-        """Return the end of what the process wrote, for messages."""
+        """Return the last lines of the log, for error messages."""
         try:
             return (self._folder / "log").read_text(errors="replace")[-2000:].strip()
         except OSError:
@@ -186,7 +186,7 @@ def _kill(child: Child, how: signal.Signals) -> None:
 
 
 def _started(pid: int) -> int | None:
-    """Return when a process was started, in the kernel's ticks; None if there is none, or only its remains."""
+    """Return the start time of a process in clock ticks; None if it does not exist or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

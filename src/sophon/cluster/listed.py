@@ -1,6 +1,6 @@
 """Discovery by a file: ``sophon+file:///etc/sophon/nodes``, with one address per line, read again after failures.
 
-A list of addresses given to a loader is the same thing without a file, and cannot change while it runs.
+Passing a list of addresses to a loader does the same without a file, but the list cannot change during a run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MAX_FILE_BYTES = 1 << 20
 
 
 class Listed(Discovery):
-    """Nodes that a file names.
+    """Nodes listed in a file.
 
     Args:
         address: ``sophon+file://`` and the path of the file.
@@ -48,5 +48,5 @@ class Listed(Discovery):
 
 
 def open_listed(address: str, credentials: Credentials, deadline_s: float) -> Listed:  # noqa: ARG001 - others need them
-    """Return the way to the nodes that a file names."""
+    """Return a `Listed` for an address."""
     return Listed(address)

@@ -1,11 +1,11 @@
 """Discovery by DNS: ``sophon+dns://name:port/dataset``, or ``sophon+dns+tls://``.
 
-Every address that the name has is a node: so a headless Service of Kubernetes in front of a StatefulSet, or a name with
-several A records, stands for all of them. DNS does not say what nodes hold and may leave one out that is just started
-again. So nodes found this way should be started with ``--part``, by which a missing part is noticed.
+Every address that the name resolves to is a node. The name can be a headless Kubernetes Service in front of a
+StatefulSet, or any name with several A records. DNS does not say what nodes hold, and may omit one that is restarting.
+Start nodes that are found this way with ``--part``, so that a missing part is noticed.
 
-Nodes are asked by their IP addresses, so with TLS their certificates have to carry these. Where they carry names, use a
-registry, to which nodes announce the name that they are to be asked by.
+Nodes are contacted by IP address, so with TLS their certificates must list those addresses. If the certificates list
+host names, use a registry instead: nodes announce their host names to it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _FORM = "sophon+dns://name:7077/dataset"
 
 
 class Names(Discovery):
-    """Nodes that a name stands for.
+    """Nodes that a DNS name resolves to.
 
     Args:
-        address: The name and port, and the name of a data set.
+        address: DNS name, port, and name of a data set.
         scheme: Scheme of the nodes' own addresses.
     """
 
@@ -37,7 +37,7 @@ class Names(Discovery):
         self._port = int(port)
 
     def find(self) -> Found:
-        """Look the name up; the resolver of the system decides how long an answer is good for."""
+        """Resolve the name; the system resolver decides how long an answer is cached."""
         try:
             found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
@@ -48,5 +48,5 @@ class Names(Discovery):
 
 
 def open_names(address: str, credentials: Credentials, deadline_s: float) -> Names:  # noqa: ARG001 - others need them
-    """Return the way to the nodes that a name stands for."""
+    """Return a `Names` for an address."""
     return Names(address, "grpc+tls" if address.startswith("sophon+dns+tls:") else "grpc")

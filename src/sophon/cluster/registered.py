@@ -20,7 +20,7 @@ class Registered(Discovery):
 
     Args:
         address: Address of the registry, and the name of a data set.
-        credentials: What to show to it, the same as to the nodes.
+        credentials: Credentials for the registry, the same as for the nodes.
         deadline_s: Deadline of the caller.
     """
 
@@ -34,7 +34,7 @@ class Registered(Discovery):
         info = self._client.info(self._dataset)
         endpoints = info.endpoints
         if len(endpoints) > _MOST_PARTS:
-            raise ProtocolError(f"{self.url} names {len(endpoints):,} parts; at most {_MOST_PARTS:,} are taken")
+            raise ProtocolError(f"{self.url} names {len(endpoints):,} parts; at most {_MOST_PARTS:,} are accepted")
         nodes: dict[str, FoundNode] = {}
         missing = []
         for endpoint in endpoints:
@@ -60,5 +60,5 @@ def _held(endpoint: Any) -> Held:
 
 
 def open_registered(address: str, credentials: Credentials, deadline_s: float) -> Registered:
-    """Return the way to the nodes that a registry knows."""
+    """Return a `Registered` for an address."""
     return Registered(address, credentials, deadline_s)

@@ -1,17 +1,17 @@
-"""`sophon registry`: the roll behind Arrow Flight.
+"""`sophon registry`: serves the roll over Arrow Flight.
 
 - ``GetFlightInfo(path=[dataset])``: one endpoint per part, with the addresses of its holders. The ticket of an endpoint
-  says what the part is; its metadata how many of the holders are silent; the metadata of the whole which relays there
-  are.
+  describes the part, its metadata says how many of the holders are silent, and the metadata of the whole answer lists
+  the relays.
 - ``DoAction("announce")``: a `NodeRecord`; ``DoAction("leave")``: the same, from a node that stops.
-- ``DoAction("status")``: all nodes that hold something that the caller may read.
-- ``DoAction("forget")``: forget parts of a data set that nobody holds.
+- ``DoAction("status")``: all nodes that hold a data set the caller may read.
+- ``DoAction("forget")``: forget the parts of a data set that no node holds.
 - ``DoAction("list")``: names of the data sets.
 
-Readers and nodes have tokens of their own: who may read a data set is told where it is, and who may announce one adds
-holders of it.
+Readers and nodes use separate tokens: a reader's token allows looking up a data set, and a node's token allows
+announcing it.
 
-Concurrency: Flight runs each call on a thread of its own; all share one lock, which nobody holds while waiting.
+Concurrency: Flight runs each call on its own thread; all calls share one lock, which is never held while waiting.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ from sophon.server.refusing import Refusing, typed_errors
 FORMAT = "sophon-registry-1"
 _MAX_STATE_BYTES = 64 << 20
 _ANNOUNCING = (
-    "this token may not announce data set {!r}; give the node one that a line of --node-token-file names it in"
+    "this token may not announce data set {!r}; give the node a token whose line in --node-token-file names the data "
+    "set"
 )
 
 
@@ -57,10 +58,10 @@ class RegistryConfig:
     Args:
         host: Address to listen on.
         port: 0 for any free one.
-        access: Who may read, and how connections are protected.
-        nodes: Tokens of the nodes, with the data sets that each may announce; None if anybody may.
-        state: File that keeps the parts that were announced; None for none.
-        settle_s: How long to wait for nodes before the first answer; None for three announcements.
+        access: Read tokens, and how connections are protected.
+        nodes: Tokens of the nodes, with the data sets that each may announce; None if any caller may announce.
+        state: File that records the announced parts; None to keep no record.
+        settle_s: How long to wait for nodes before the first answer; None for three announcement intervals.
         ready_file: File to write once calls are answered: JSON with url, port and pid.
     """
 
@@ -98,13 +99,13 @@ class RegistryService(Refusing):
         self._bouncer = Bouncer(self.port)
 
     def shutdown(self) -> None:
-        """Stop, after the calls under way."""
+        """Stop after the calls in progress."""
         if self._bouncer is not None:
             self._bouncer.close()
         super().shutdown()
 
     def _pass(self, context: flight.ServerCallContext) -> RegistryPass:
-        """Return what a caller may do, or refuse the call: what every method begins with."""
+        """Return the caller's rights, or refuse the call; every method calls this first."""
         found = pass_of(context)
         if self._bouncer is not None:
             self._bouncer.knows(context.peer())
@@ -129,7 +130,7 @@ class RegistryService(Refusing):
                 raise ProtocolError(f"expected the name of one data set, got {len(path)} names")
             dataset = path[0].decode("utf-8", "replace")
             if not reading.readable([dataset]):
-                raise AccessError(f"this token does not open the data set {dataset[:80]!r}")
+                raise AccessError(f"this token does not give access to the data set {dataset[:80]!r}")
             now_s = time.monotonic()
             with self._lock:
                 parts = self._roll.parts(dataset, now_s)
@@ -150,10 +151,10 @@ class RegistryService(Refusing):
         """Tell generic clients which actions there are."""
         self._rights(context)
         return [
-            ("announce", "a node says what it holds (JSON)"),
-            ("leave", "a node says that it stops (JSON)"),
+            ("announce", "announce what a node holds (JSON)"),
+            ("leave", "report that a node is stopping (JSON)"),
             ("status", "all nodes (JSON)"),
-            ("forget", "forget parts of a data set that nobody holds (JSON)"),
+            ("forget", "forget the parts of a data set that no node holds (JSON)"),
             ("list", "names of the data sets"),
         ]
 
@@ -171,11 +172,11 @@ class RegistryService(Refusing):
                     return [_json({"datasets": caller.reading.readable(self._roll.datasets())})]
             if action.type == "forget":
                 return [self._forgotten(str(parse_json(body).get("dataset", "")), caller.announcing)]
-        raise flight.FlightServerError(f"no action {action.type!r:.80}; there is announce, leave, status, forget, list")
+        raise flight.FlightServerError(f"no action {action.type!r:.80}; use announce, leave, status, forget or list")
 
     def _announced(self, record: NodeRecord, allowed: Rights, is_leaving: bool) -> bytes:
         with self._lock:
-            # A record replaces the one before it, so a token has to be good for both.
+            # A record replaces the previous one, so the token must be valid for both.
             for name in sorted({*record.datasets, *self._roll.displaced(record)}):
                 if not allowed.readable([name]):
                     raise AccessError(_ANNOUNCING.format(name[:80]))
@@ -222,13 +223,13 @@ def run_registry(config: RegistryConfig, on_ready: Callable[[RegistryService], N
         on_ready: Called once calls are answered.
 
     Raises:
-        ConfigError: It cannot listen there.
+        ConfigError: The address cannot be listened on.
     """
     check_access(config)
     try:
         family = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0][0]
         with socket.create_server((config.host, config.port), family=family):
-            pass  # gRPC would only say in its log that the port is taken
+            pass  # gRPC would report a taken port only in its log
         service = RegistryService(config)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise ConfigError(
@@ -245,11 +246,11 @@ def run_registry(config: RegistryConfig, on_ready: Callable[[RegistryService], N
 
 
 def check_access(config: RegistryConfig) -> str | None:
-    """Raise unless a registry with this protection may listen; return a warning, if there is one."""
+    """Raise unless a registry with this protection may listen; return a warning or None."""
     if (config.access.tokens is None) != (config.nodes is None):
         given, other = ("--token-file", "--node-token-file")[:: 1 if config.nodes is None else -1]
         raise ConfigError(
-            f"{given} was given without {other}: one says who may read, the other who may announce nodes; give both"
+            f"{given} was given without {other}: one lists who may read, the other who may announce nodes; give both"
         )
     return config.access.check_place(config.host)
 
@@ -264,7 +265,7 @@ def _load(path: Path | None) -> dict[str, Any]:
             raise ProtocolError(f"expected {FORMAT}, got {said.get('format')!r:.40}")
         return known_from(said["known"])
     except (OSError, ProtocolError) as error:
-        raise ArtifactError(f"--state {path} cannot be read: {error}; remove it, and start all nodes") from error
+        raise ArtifactError(f"--state {path} cannot be read: {error}; remove it and restart all nodes") from error
 
 
 def _save(path: Path, known: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
-"""The gate of a registry: what a caller may read, and what it may announce.
+"""Access control of a registry: which data sets a caller may read or announce.
 
-Concurrency: Flight asks the gate on the thread of each call.
+Concurrency: Flight calls the gate on the thread of each call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NOTHING = Rights(frozenset())
 
 
 class RegistryPass(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no types
-    """Attached to a call.
+    """The rights of a caller, attached to its call.
 
     Args:
         reading: Data sets that the caller may be told about.
@@ -35,11 +35,11 @@ class RegistryPass(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow ha
 
 
 class RegistryGate(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
-    """Finds out what a caller may do by its token.
+    """Determines a caller's rights from its token.
 
     Args:
-        readers: Tokens that open data sets; None if no token is asked for.
-        nodes: Tokens that may announce data sets; None if no token is asked for.
+        readers: Tokens that give read access to data sets; None if no token is required.
+        nodes: Tokens that may announce data sets; None if no token is required.
     """
 
     def __init__(self, readers: Tokens | None, nodes: Tokens | None) -> None:
@@ -75,4 +75,4 @@ def _rights(tokens: Tokens | None, shown: str | None) -> tuple[Rights, AccessErr
     try:
         return tokens.rights_of(shown), None
     except AccessError as error:
-        return _NOTHING, AccessError(str(error))  # without a traceback, which would hold what was sent
+        return _NOTHING, AccessError(str(error))  # without a traceback, which would contain the token

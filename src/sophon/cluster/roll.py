@@ -1,13 +1,12 @@
-"""The roll: which nodes there are and what they hold, from what they announce; without threads, sockets or clocks.
+"""The roll: the nodes of a cluster and what they announce that they hold; without threads, sockets or clocks.
 
-Nodes announce themselves every second. One that has not for `LEASE_S` is *silent*: trainers are told of it only where
-nobody else holds its part, since they may reach it all the same. A part that was announced once is known from then on,
-until a node at the same address says that it holds something else: if all its holders are gone it is *missing*, which
-trainers are told by name, and never a smaller data set. What is known outlives the process that keeps the roll, if it
-is given a file.
+Nodes announce themselves every second. A node that has not done so for `LEASE_S` is *silent*: trainers are told about
+it only if no other node holds its part, since they may still be able to reach it. Once announced, a part stays known
+until a node at the same address announces something else. If all its holders are gone the part is *missing*: trainers
+are told its name, and never see a smaller data set. Given a file, the known parts outlive the process.
 
-A roll that has just begun knows nobody yet. It answers once everybody has had time to announce itself, so that nobody
-takes the first node for the whole.
+A new roll knows no nodes yet. It starts answering after every node has had time to announce itself, so that the first
+node is not mistaken for the whole data set.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any
 from sophon.errors import ConfigError, RetryableError
 from sophon.link.membership import BEAT_S, LEASE_S, Held, NodeRecord, held_from
 
-SETTLE_S = 3 * BEAT_S  # two announcements of everybody, and a little for the way
+SETTLE_S = 3 * BEAT_S  # two announcements by every node, plus a margin for the network
 MOST_NODES = 4096
 MOST_PARTS = 65_535
 
@@ -32,12 +31,12 @@ class _Member:
 
 @dataclass(frozen=True)
 class PartHolders:
-    """A part of a data set and who holds it.
+    """A part of a data set and the nodes that hold it.
 
     Args:
-        held: What the part is.
-        urls: Where its holders are; none for a part that is missing.
-        silent: How many of these have not announced themselves lately.
+        held: Description of the part.
+        urls: Addresses of its holders; empty if the part is missing.
+        silent: How many of the holders have not announced themselves recently.
     """
 
     held: Held
@@ -46,11 +45,11 @@ class PartHolders:
 
 
 class Roll:
-    """Which nodes there are.
+    """The known nodes and the parts they hold.
 
     Args:
         now_s: The time at the start.
-        known: Parts that were announced to an earlier roll, by data set: what `known` returned.
+        known: Parts announced to an earlier roll, by data set, as returned by `known`.
         settle_s: How long to wait before the first answer.
     """
 
@@ -67,17 +66,17 @@ class Roll:
     # --- what nodes tell ----------------------------------------------------------------------------------------------
 
     def announce(self, record: NodeRecord, now_s: float) -> bool:
-        """Take note of a node; return whether a part was announced for the first time.
+        """Record a node's announcement; return whether a part was announced for the first time.
 
         Raises:
-            ConfigError: It says something that does not fit what others say, or there are too many nodes.
+            ConfigError: The announcement contradicts another node's, or there are too many nodes.
         """
         for name, held in record.datasets.items():
             self._check(record, name, held, now_s)
         before = [one for one in self._members.values() if one.record.url == record.url]
         for member in before:
             if member.record.node != record.node:
-                del self._members[member.record.node]  # this one was started in its place
+                del self._members[member.record.node]  # this node was started in its place
         if record.node not in self._members and len(self._members) >= MOST_NODES:
             raise ConfigError(f"there are {MOST_NODES:,} nodes already; start another registry")
         self._members[record.node] = _Member(record, now_s)
@@ -92,14 +91,14 @@ class Roll:
         return is_new
 
     def _replace(self, before: Iterable[_Member]) -> None:
-        """Forget what a node held before it said that it holds something else, unless others hold it."""
+        """Forget the parts that a node no longer announces, unless other nodes hold them."""
         for member in before:
             for name, held in member.record.datasets.items():
                 if not held.part and not self._holders(name, held.fingerprint):
                     self._known.get(name, {}).pop(held.fingerprint, None)
 
     def displaced(self, record: NodeRecord) -> set[str]:
-        """Return the names of the data sets that a record takes over: those of the node, or of one at its address."""
+        """Return the names of the data sets that a record replaces: those of the same node or the same address."""
         held: set[str] = set()
         for member in self._members.values():
             if record.node == member.record.node or record.url == member.record.url:
@@ -107,11 +106,11 @@ class Roll:
         return held
 
     def leave(self, node: str) -> None:
-        """Take note that a node has stopped; its parts stay known."""
+        """Record that a node has stopped; its parts stay known."""
         self._members.pop(node, None)
 
     def forget(self, dataset: str) -> int:
-        """Forget the parts of a data set that nobody holds; return how many there were."""
+        """Forget the parts of a data set that no node holds; return how many there were."""
         parts = self._known.get(dataset, {})
         gone = [fingerprint for fingerprint in parts if not self._holders(dataset, fingerprint)]
         for fingerprint in gone:
@@ -119,7 +118,7 @@ class Roll:
         return len(gone)
 
     def _check(self, record: NodeRecord, name: str, held: Held, now_s: float) -> None:
-        """Raise if a node divides a data set in another way than others that announce themselves."""
+        """Raise if a node divides a data set differently from other announced nodes."""
         if not held.part:
             return
         for member in self._members.values():
@@ -140,7 +139,7 @@ class Roll:
                 )
 
     def _supersede(self, name: str, held: Held) -> None:
-        """Forget parts that a data set was divided into before, once it is divided in another way."""
+        """Forget the old parts of a data set once it is divided differently."""
         parts = self._known[name]
         for fingerprint, other in list(parts.items()):
             is_other = bool(held.part or other.part) and (held.whole, held.part.partition("/")[2]) != (
@@ -157,27 +156,27 @@ class Roll:
         return sorted({name for name, parts in self._known.items() if parts})
 
     def parts(self, dataset: str, now_s: float) -> list[PartHolders]:
-        """Return the parts of a data set and who holds each, those that announce themselves first.
+        """Return the parts of a data set with their holders; holders that are not silent come first.
 
         Raises:
-            RetryableError: It has just begun, and not everybody may have announced itself.
+            RetryableError: The roll is new, and some nodes may not have announced themselves yet.
             ConfigError: There is no such data set.
         """
         left_s = self._start_s + self._settle_s - now_s
         if left_s > 0:
             raise RetryableError(
-                f"this registry has just started, and waits {left_s:.1f} s for nodes to say who they are"
+                f"this registry has just started and is waiting {left_s:.1f} s for nodes to announce themselves"
             )
         known = self._known.get(dataset)
         if not known:
             there = ", ".join(self.datasets()) or "none"
-            raise RetryableError(f"no node has announced a data set {dataset[:80]!r} here; there is {there}")
+            raise RetryableError(f"no node has announced a data set {dataset[:80]!r} here; known data sets: {there}")
         found = [self._part(dataset, held, now_s) for held in known.values()]
         found += [PartHolders(Held(part=name), ()) for name in _unseen(known.values())]
         return sorted(found, key=lambda one: _order(one.held))
 
     def relays(self, dataset: str, now_s: float) -> list[NodeRecord]:
-        """Return the relays of a data set that announce themselves."""
+        """Return the relays of a data set that are not silent."""
         return [
             member.record
             for member in self._members.values()
@@ -220,7 +219,7 @@ class Roll:
         ]
 
     def known(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the parts that were announced so far, by data set, as JSON."""
+        """Return all parts announced so far, by data set, as JSON."""
         return {name: [dict(vars(held)) for held in parts.values()] for name, parts in self._known.items() if parts}
 
 
@@ -230,7 +229,7 @@ def known_from(said: Mapping[str, Any]) -> dict[str, list[Held]]:
 
 
 def _unseen(known: Iterable[Held]) -> list[str]:
-    """Return the parts that must exist, since others say how many there are, and that nobody has ever announced."""
+    """Return the parts that must exist, judging by the number of parts, but have never been announced."""
     numbers: dict[int, set[int]] = {}
     for held in known:
         number, _, of = held.part.partition("/")

@@ -58,9 +58,9 @@ class AheadCodec(Codec):
 
     @abstractmethod
     def encode_ahead(self, data: Payload, pipeline: Pipeline, key: Key, trace: Trace | None = None) -> bytes:
-        """Return the payload for one pass of a sample; raise `OpError` where the same bits cannot be promised.
+        """Return the payload for one pass of a sample; raise `OpError` if the same bits cannot be guaranteed.
 
-        A trace is told the size of the whole.
+        The size of the whole is reported to the trace.
         """
 
     @abstractmethod

@@ -51,7 +51,7 @@ def is_exact(cut: Cut) -> bool:
 
 
 def looks_ahead(cut: Cut) -> bool:
-    """Return whether the codec of a cut sends a part of the file, and its decoder stands in for that of files."""
+    """Return whether the codec of a cut sends a part of the file and replaces the decoder of files."""
     return isinstance(codec_named(cut.codec), AheadCodec)
 
 

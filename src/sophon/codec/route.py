@@ -4,9 +4,9 @@ Between two places, storage node and trainer, there is one cut, and the route is
 relay between them there are two: ``0:window/2:raw`` sends a window to the relay, which runs the ops up to the second
 cut and sends the result on uncompressed.
 
-A window is enough for whatever comes after the crop, and for nothing else: a relay that was sent one can restore
-neither the file nor the whole picture. A sample whose fields belong together (`sophon.codec.targets`) is relayed from
-its file, since what a node makes of it is taken apart only at the trainer.
+A window is enough for the ops after the crop, and for nothing else: a relay that received one can restore neither the
+file nor the whole picture. A sample whose fields belong together (`sophon.codec.targets`) is relayed from its file,
+since only the trainer can unpack the payload that a node makes from it.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def legal_routes(
     """Return every route through one relay that a pipeline can take.
 
     Args:
-        pipeline: What is to be divided.
-        codecs: Which codecs to consider, by name.
+        pipeline: The pipeline to divide.
+        codecs: Names of the codecs to consider.
         allow_lossy: Also consider codecs that change the value.
     """
     cuts = legal_cuts(pipeline, codecs, allow_lossy=allow_lossy)
@@ -119,14 +119,14 @@ def legal_routes(
 
 
 def pass_on(pipeline: Pipeline, payload: Payload, key: Key, route: Route, trace: Trace | None = None) -> bytes:
-    """Do a relay's part: decode what came at the first cut, run the ops up to the second, and encode the result.
+    """Do a relay's part: decode the payload of the first cut, run the ops up to the second, and encode the result.
 
     Args:
-        pipeline: What is divided.
-        payload: What came.
-        key: What random ops depend on.
+        pipeline: The pipeline.
+        payload: The received payload.
+        key: Key of the random ops.
         route: Both cuts.
-        trace: Told of every op that runs.
+        trace: Notified of every op that runs.
 
     Raises:
         ConfigError: The route is not one of `legal_routes`.

@@ -27,7 +27,7 @@ CODECS: dict[str, Callable[..., Codec]] = {
     "window": Window,
 }
 
-# What a codec needs besides the package itself: an extension that a machine without a compiler does not have, an extra.
+# Requirements of a codec besides the package itself: an extension that needs a compiler, or an extra.
 _NEEDS: dict[str, Callable[[], bool]] = {
     "window": available,
     "jxl1": jxl.available,

@@ -4,7 +4,7 @@ The picture is cut as usual. With it come its size before the first op, which th
 ops that ran elsewhere, and the other fields. If the crop has been made, or its window is sent, only the part of a mask
 that the first crop needs is sent; everything else is small and sent unchanged.
 
-Layout: a bundle (`bundle`) of the picture's payload, height and width as two uint32, 0 where nobody has looked,
+Layout: a bundle (`bundle`) of the picture's payload, height and width as two uint32, 0 if unknown,
 and each further field. A mask is one of::
 
     0 | the file
@@ -39,7 +39,7 @@ _SIZE = struct.Struct("<II")
 _PLACE = struct.Struct("<BII")
 _WHOLE, _PART = 0, 1
 _MODES = ("1", "L", "P", "I;16", "I")
-_WORTHWHILE_SHARE = 0.8  # share of the area: re-encoding more of a mask saves next to nothing
+_WORTHWHILE_SHARE = 0.8  # share of the area: re-encoding more of a mask saves almost nothing
 _MARGIN = 2  # pixels: nearest neighbours of a mask and filters of a picture round differently
 
 

@@ -2,7 +2,7 @@
 
 Byte layout: a bundle (`bundle`) with the payload of each view in turn; of a single view, its payload. Of a volume with
 a label: the payload of the image, that of the label, and the rows that ops may draw by (`Spec.objects`), seven float64
-to a row, no bytes where there are none.
+to a row, no bytes if there are none.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _volume(codec: Codec, payload: Payload, spec: Spec) -> Signal:
     if array.shape[1:] != signal.array.shape[1:]:
         raise PayloadError(f"a label of {array.shape[1:]} voxels, and its image has {signal.array.shape[1:]}")
     if len(rows) % (8 * _ROW) or len(rows) > 8 * _ROW * _MOST_ROWS:
-        raise PayloadError(f"{len(rows)} bytes are no boxes of a foreground")
+        raise PayloadError(f"{len(rows)} bytes are not the boxes of a foreground")
     objects = np.frombuffer(rows, "<f8").reshape(-1, _ROW).astype(np.float64) if len(rows) else None
     if objects is not None and not np.isfinite(objects).all():
         raise PayloadError("boxes of a foreground that are not finite")

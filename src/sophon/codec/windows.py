@@ -1,7 +1,7 @@
-"""window: the part of a file that the next crop needs, as a file of the same sort; one codec for each kind of data.
+"""window: the part of a file that the next crop needs, as a file of the same format; one codec per kind of data.
 
-What kind a pipeline is for, its decoder says (`Decoder.data`). A kind without a row has no windows: its crop is made
-near storage, and sent.
+The decoder of a pipeline determines its kind (`Decoder.data`). A kind without a row has no windows: its crop is made
+near storage and sent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sophon.pipeline.part import Signal
 from sophon.store.fields import AUDIO, PICTURE, VOLUME
 
 WINDOWS: dict[str, AheadCodec] = {PICTURE: JpegWindow(), AUDIO: AudioWindow(), VOLUME: VolumeWindow()}
-"""A row for each kind of data of which windows can be cut."""
+"""A row for each kind of data that has windows."""
 
 
 def available() -> bool:
@@ -33,7 +33,7 @@ def window_for(pipeline: Pipeline) -> AheadCodec | None:
 
 
 class Window(AheadCodec):
-    """What the next ops need of a file, whatever the kind of data is."""
+    """The part of a file that the next ops need, for any kind of data."""
 
     @property
     def name(self) -> str:
@@ -41,11 +41,11 @@ class Window(AheadCodec):
         return "window"
 
     def fits(self, spec: Spec) -> bool:
-        """Return whether values of this spec can be encoded: files."""
+        """Return whether values of this spec can be encoded; only files can."""
         return spec.kind is Kind.ENCODED and available()
 
     def looks_ahead(self, pipeline: Pipeline) -> bool:
-        """Return whether windows can be cut of files of this kind, and the ops crop before they look at all."""
+        """Return whether windows can be cut from files of this kind, and the ops crop before they need the whole."""
         window = window_for(pipeline)
         return window is not None and window.fits(pipeline.specs[0]) and window.looks_ahead(pipeline)
 
@@ -53,14 +53,14 @@ class Window(AheadCodec):
         """Return the window that one pass of a sample needs."""
         window = window_for(pipeline)
         if window is None:
-            raise OpError("no windows can be cut of files of this kind.")
+            raise OpError("no windows can be cut from files of this kind.")
         return window.encode_ahead(data, pipeline, key, trace)
 
     def decode_ahead(self, payload: Payload, pipeline: Pipeline) -> Part | Signal:
         """Return the part that a window holds."""
         window = window_for(pipeline)
         if window is None:
-            raise PayloadError("a window of a file of a kind that has none")
+            raise PayloadError("a window of a kind of file that has no windows")
         return window.decode_ahead(payload, pipeline)
 
     def cut_down(

@@ -1,4 +1,4 @@
-"""The further fields of samples: do masks fit their pictures, do boxes lie in them, is anything missing?"""
+"""Checks further fields of samples: whether masks fit their pictures, boxes lie inside them, and nothing is missing."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from sophon.store.fields import BOXES, LABELS, MASK, PICTURE, Field
 _PATIENCE_S: Final = 30.0
 _NAMED: Final = 3  # samples that are named
 _REQUEST: Final = 8
-_SLACK: Final = 1.0  # pixels that a box may stand out, as many annotations do by rounding
+_SLACK: Final = 1.0  # pixels by which a box may stick out, as many do because of rounding
 
 _REMEDIES: Final = {
     "missing": "Add what is missing, or train with on_error='substitute' or 'skip'.",
     "damaged": "Replace those files, or train with on_error='substitute' or 'skip'.",
-    "size": "A mask belongs to a picture of the same size: make it anew, or check that names fit.",
+    "size": "A mask must have the same size as its picture: recreate it, or check that the names match.",
     "outside": "Clip them, or put ClampBoundingBoxes and SanitizeBoundingBoxes into the recipe.",
     "flat": "Remove them, or put SanitizeBoundingBoxes into the recipe.",
     "count": "Each box needs a label: mend the annotations.",
@@ -37,7 +37,7 @@ _WORDS: Final = {
     "missing": "lack a field",
     "damaged": "have a field that cannot be read",
     "size": "have a mask of another size than the picture",
-    "outside": "have boxes that stand out of the picture",
+    "outside": "have boxes that reach beyond the picture",
     "flat": "have boxes without an area",
     "count": "have more or fewer labels than boxes",
 }
@@ -46,7 +46,7 @@ _FAULTS: Final = ("missing", "damaged", "size", "count")
 
 @dataclass
 class _Seen:
-    """What is wrong with which samples, by kind of trouble."""
+    """Problems of samples, by kind."""
 
     looked: int = 0
     wrong: dict[str, dict[int, str]] = field(default_factory=dict)
@@ -60,12 +60,12 @@ class _Seen:
 def examine_fields(
     about: str, transport: Transport, opened: Opened, pipeline: Pipeline, chosen: Sequence[int]
 ) -> Iterator[Finding]:
-    """Look at all fields of some samples, where they have several.
+    """Check all fields of some samples, if samples have several.
 
     Args:
         about: The place.
-        transport: The way to it.
-        opened: What is known of the data set.
+        transport: Transport to the place.
+        opened: Description of the data set.
         pipeline: Only for the form of requests.
         chosen: Indexes of the samples.
     """

@@ -13,7 +13,7 @@ from sophon.doctor.machine import examine_machine
 
 @dataclass(frozen=True)
 class Visit:
-    """What is examined, and how thoroughly.
+    """The targets of the examination, and how thorough it is.
 
     Args:
         places: Addresses of nodes and paths of data sets.
@@ -36,7 +36,7 @@ class Visit:
         if not self.places and self.recipe is None:
             return
         try:
-            # Only after the installation was examined: what is missing there could not be imported.
+            # Only after the installation was examined: missing packages could not be imported.
             from sophon.doctor.places import Place, examine_copies
             from sophon.doctor.recipe import default_recipe, examine_recipe, load_recipe
         except ImportError as error:
@@ -53,5 +53,5 @@ class Visit:
             for finding in examine_recipe(pipeline, files, self.patience_s):
                 works &= finding.level != FAULT
                 yield finding
-            for place in places if works else ():  # otherwise a step would hang here too, or differ by itself
+            for place in places if works else ():  # otherwise a step would hang here too, or differ from run to run
                 yield from place.compare(pipeline)

@@ -77,7 +77,7 @@ def opened_from(message: dict[str, Any], address: str, trusted: bool = False) ->
 
 
 def _behind(message: object, address: str) -> Behind | None:
-    """Return what a relay says of its node; None if the answer is a node's."""
+    """Return a relay's description of its node; None if the answer is from a node."""
     if message is None:
         return None
     if not isinstance(message, dict):
@@ -137,7 +137,7 @@ class _Reader:
         return value
 
     def name(self, name: str) -> str:
-        """Return a text that is shown as it is, and so must not steer a terminal."""
+        """Return a text that is shown verbatim, and so must not contain terminal control codes."""
         value = self.text(name)
         if printable(value) != value:
             raise self._wrong(name, value, "a name without control characters")
@@ -152,7 +152,7 @@ class _Reader:
         return tuple(values)
 
     def codecs(self, name: str) -> tuple[str, ...]:
-        # A node of a later release may have codecs that nobody here knows; nothing is asked for in those.
+        # A node of a later release may have codecs that are unknown here; they are not used.
         return tuple(text for text in self.texts(name, _MOST_NAMES) if text.partition(":")[0] in _FAMILIES)
 
     def fields(self, name: str) -> tuple[Field, ...]:

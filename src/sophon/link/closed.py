@@ -75,8 +75,8 @@ class Room:
 def _around(batch: pa.RecordBatch, payloads: pa.Buffer) -> tuple[memoryview, int, bytes] | None:
     """Return the message of a record batch without its payloads: what comes before them, their size, what comes after.
 
-    Arrow writes the message as if there were no payloads, and then their place is made in it: their offsets are put
-    in, and what lies behind them is said to lie farther back. None if they do not lie in that buffer.
+    Arrow writes the message as if there were no payloads. Then room is made for them: their offsets are inserted, and
+    the offsets of everything after them are increased. None if the payloads are not in that buffer.
     """
     number, column, found = 2, 0, batch.column(0)
     while not pa.types.is_binary(found.type):

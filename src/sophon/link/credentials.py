@@ -1,4 +1,4 @@
-"""What a trainer shows to a storage node: a token, and certificates for TLS.
+"""Credentials of a trainer for a storage node: a token, and certificates for TLS.
 
 A token never appears in a repr, a message or a log. A pickle, which torch's DataLoader uses to start worker processes,
 contains the token only if it was given as an argument; a token from the environment is read again in each process. Only
@@ -24,7 +24,7 @@ _REASONS = {
     "DNS resolution failed": "that host name cannot be resolved",
     "No route to host": "no route to that host",
     "Network is unreachable": "the network of that host cannot be reached",
-    "http1.x server": "what is listening there is not a storage node: it speaks HTTP",
+    "http1.x server": "the server there is not a storage node: it speaks HTTP",
     "Deadline Exceeded": "no answer in time",
 }
 

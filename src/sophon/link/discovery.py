@@ -1,7 +1,7 @@
-"""Ways to find the nodes of a data set, and what they have in common: one address that stands for all of them.
+"""Discovery: ways to find the nodes of a data set from one address that stands for all of them.
 
-A way of discovery is asked when a data set is opened, again after failures, and every few seconds meanwhile, so that
-nodes may come, go and move in the middle of an epoch. It says who there is; what nodes hold, they say themselves.
+Discovery runs when a data set is opened, after failures, and every few seconds, so that nodes may come, go and move in
+the middle of an epoch. It only lists the nodes; each node reports what it holds.
 
 A new way is a function that takes an address, credentials and a deadline and returns a `Discovery`, one row in `WAYS`
 and one test.
@@ -19,7 +19,7 @@ from sophon.errors import ConfigError
 from sophon.link.credentials import Credentials
 from sophon.link.schemes import scheme_of
 
-REFRESH_S = 5.0  # between two questions while nothing fails
+REFRESH_S = 5.0  # between two discoveries while nothing fails
 MOST_NODES = 4096
 
 
@@ -29,8 +29,8 @@ class FoundNode:
 
     Args:
         address: Its address with the data set's name, such as ``grpc://10.0.0.4:7077/train``.
-        fingerprint: Fingerprint of what it holds; "" if that is not known.
-        part: What to call that in messages; "" if it is not known.
+        fingerprint: Fingerprint of what the node holds; "" if not known.
+        part: Name of the part for messages; "" if not known.
     """
 
     address: str
@@ -66,11 +66,11 @@ class Discovery(ABC):
 
     @abstractmethod
     def find(self) -> Found:
-        """Return who there is now.
+        """Return the current nodes.
 
         Raises:
-            RetryableError: It cannot be found out at the moment.
-            AccessError: The caller has no right to know.
+            RetryableError: The nodes cannot be found at the moment.
+            AccessError: The caller may not see this data set.
         """
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
@@ -79,7 +79,7 @@ class Discovery(ABC):
 
 Opener: TypeAlias = Callable[[str, Credentials, float], Discovery]
 
-# Rooms above this one hold them, so they are named here and imported when they are first used.
+# They belong to packages above this one, so they are named here and imported on first use.
 WAYS: dict[str, Opener | str] = {
     "sophon": "sophon.cluster.registered:open_registered",
     "sophon+tls": "sophon.cluster.registered:open_registered",
@@ -92,7 +92,7 @@ WAYS: dict[str, Opener | str] = {
 
 
 def is_found(address: object) -> bool:
-    """Return whether an address stands for nodes that have to be found."""
+    """Return whether an address needs discovery."""
     return isinstance(address, str) and scheme_of(address) in WAYS
 
 
@@ -101,7 +101,7 @@ def open_discovery(address: str, credentials: Credentials, deadline_s: float) ->
 
     Args:
         address: One with a scheme of the table `WAYS`.
-        credentials: What to show to whoever is asked.
+        credentials: Credentials for the service that is asked.
         deadline_s: Deadline of the caller, within which any failure is noticed.
 
     Raises:
@@ -116,10 +116,10 @@ def open_discovery(address: str, credentials: Credentials, deadline_s: float) ->
 
 
 def split_address(address: str, expected: str) -> tuple[str, str]:
-    """Return what stands before and after the last slash of an address: where to ask, and the name of a data set.
+    """Split an address at its last slash into the place to ask and the name of a data set.
 
     Raises:
-        ConfigError: There is no name, or no place.
+        ConfigError: The name or the place is missing.
     """
     rest = address.partition("://")[2]
     place, _, dataset = rest.rpartition("/")

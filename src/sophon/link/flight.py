@@ -56,8 +56,8 @@ _MAX_MESSAGE_BYTES = MAX_VALUE_BYTES + (64 << 20)
 # is ever silent (`server.service`), and a sixth of the default deadline, which leaves time for retries.
 SILENCE_S = 10.0
 _LEAST_SILENCE_S = 3.0  # three times as long as a healthy node means to be silent, since its machine may be busy
-# For one message of any other answer: a piece of a listing is the longest. gRPC looks at the length before it takes any
-# of it, so that no more than this is ever held.
+# For one message of any other answer: a piece of a listing is the longest. gRPC checks the length before it reads the
+# message, so no more than this is ever held.
 _MAX_ANSWER_MESSAGE_BYTES = 32 << 20
 OPEN_S = 10.0
 _MOST_PARTS = 3  # messages to read of an answer: one more than there should be
@@ -124,7 +124,7 @@ class FlightTransport(Transport):
         return replace(opened, protocol=self._protocol)
 
     def describe(self, spec: dict[str, Any] | None) -> dict[str, Any]:
-        """Return what the node says of the data set, and of a pipeline's spec, as it says it."""
+        """Return the node's description of the data set and of a pipeline's spec, unparsed."""
         from pyarrow import flight
 
         body = _json({"dataset": self.dataset, "pipeline": spec, "protocols": PROTOCOLS})
@@ -391,7 +391,7 @@ def silence_within(deadline_s: float) -> float:
 
 
 def _bounds_of_answers(trusted: bool) -> str:
-    """Return gRPC's configuration that bounds the messages of answers; those of replies have a bound of their own."""
+    """Return gRPC's configuration that bounds the messages of answers; replies have a separate bound."""
     name = {"service": "arrow.flight.protocol.FlightService", "method": "DoAction"}
     most = MAX_TRUSTED_BYTES + (1 << 20) if trusted else _MAX_ANSWER_MESSAGE_BYTES
     return json.dumps({"methodConfig": [{"name": [name], "maxResponseMessageBytes": most}]})

@@ -1,10 +1,10 @@
 """gRPC and fork: a child can only use gRPC if the parent had shut it down completely before the fork.
 
 Closing the last connection starts that shutdown, but its threads end a few milliseconds later; a fork in between leaves
-the child with locks that nobody will ever release (one child in twenty hangs on this). So before a fork idle
-connections are closed, and the fork waits until gRPC's threads are gone; streams in reference cycles, such as that of a
-caught error, are collected for this. If a connection is in use, the fork proceeds, and the child raises an error when
-it tries to connect instead of hanging.
+the child with locks that are never released (one child in twenty hangs on this). So before a fork idle connections are
+closed, and the fork waits until gRPC's threads are gone; streams in reference cycles, such as that of a caught error,
+are collected for this. If a connection is in use, the fork proceeds, and the child raises an error when it tries to
+connect instead of hanging.
 
 The parent's connections and streams must not be freed in the child either: that would wait for gRPC's threads, which do
 not exist there. The garbage collector would free one in a reference cycle, such as that of a caught error. So in the
@@ -59,13 +59,14 @@ def watch(holder: Forkable) -> None:
 def look_around() -> None:
     """Record which threads belong to the gRPC of another library: any that exist before Flight is loaded.
 
-    Ray has a gRPC of its own, in the same process and with the same thread names. What becomes of it in a child is no
-    concern of ours. Threads that such a library starts later cannot be told from ours: a fork waits for them in vain.
+    Ray has its own copy of gRPC, in the same process and with the same thread names. What becomes of it in a child is
+    no concern of ours. Threads that such a library starts later cannot be told from ours: a fork waits for them in
+    vain.
     """
     if "pyarrow._flight" not in sys.modules and _TASKS.is_dir():
         try:
             _state.foreign = frozenset(_named())
-        except OSError:  # one ended meanwhile
+        except OSError:  # one ended in the meantime
             _state.foreign = frozenset()
 
 
@@ -104,7 +105,7 @@ def _wait_for_grpc() -> bool:
 
 
 def grpc_threads() -> bool:
-    """Return whether gRPC has threads or may have: the kernel's list is cut short if a thread ends meanwhile."""
+    """Return whether gRPC has threads or may have: the kernel's list is cut short if a thread ends in the meantime."""
     if not _TASKS.is_dir():  # not on Linux
         return False
     try:

@@ -1,4 +1,4 @@
-"""What a node tells a registry of itself, as JSON of bounded size.
+"""What a node announces to a registry, as JSON of bounded size.
 
 ::
 
@@ -6,7 +6,7 @@
      "datasets": {"train": {"fingerprint": "9c1e…", "samples": 320292, "part": "1/4", "whole": "51b7…"}}}
 
 A relay has the role "relay", and no fingerprints: it holds nothing. A node that is about to stop says so with
-``"leaving": true``, so that nobody new is sent to it. Neither side is trusted: every text and number is bounded.
+``"leaving": true``, so that no new trainers are sent to it. Neither side is trusted: every text and number is bounded.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Held:
 
     Args:
         fingerprint: Fingerprint of its samples; "" for a relay, which holds nothing.
-        samples: How many there are.
-        part: Which part that is, such as 3/8; "" if it was not said.
-        whole: Fingerprint of what it is a part of.
+        samples: Number of samples.
+        part: The part, such as 3/8; "" if not given.
+        whole: Fingerprint of the whole data set.
     """
 
     fingerprint: str = ""
@@ -50,17 +50,17 @@ class Held:
 
     @property
     def name(self) -> str:
-        """What to call the part in messages."""
+        """Name of the part for messages."""
         return self.part or self.fingerprint[:12]
 
 
 @dataclass(frozen=True)
 class NodeRecord:
-    """What a node tells of itself.
+    """A node's announcement.
 
     Args:
-        node: Name of the process, which no other has.
-        url: Where trainers reach it, without the name of a data set.
+        node: Unique name of the process.
+        url: Address for trainers, without the name of a data set.
         role: "storage" or "relay".
         cores: Number of cores for ops.
         release: Its release.
@@ -77,7 +77,7 @@ class NodeRecord:
     is_leaving: bool = False
 
     def to_json(self) -> bytes:
-        """Return the record as it is sent."""
+        """Return the record in the form in which it is sent."""
         said: dict[str, Any] = {"node": self.node, "role": self.role, "url": self.url, "cores": self.cores}
         said |= {"release": self.release, "leaving": self.is_leaving}
         said["datasets"] = {name: dict(vars(held)) for name, held in self.datasets.items()}
@@ -109,7 +109,7 @@ class NodeRecord:
 
 
 def held_from(said: object) -> Held:
-    """Return what is held of a data set, as JSON says it, or raise `ProtocolError`."""
+    """Parse the part of a data set that a node holds, or raise `ProtocolError`."""
     if not isinstance(said, dict):
         raise ProtocolError(f"expected what is held of a data set, got {said!r:.80}")
     samples = said.get("samples", 0)

@@ -20,11 +20,11 @@ from sophon.store.fields import Field
 
 @dataclass(frozen=True)
 class Behind:
-    """What a relay says of the node behind it.
+    """A relay's description of the node behind it.
 
     Args:
         max_cut: Number of ops, from the first, that can run there.
-        digests: Digests of what each of these ops makes of the built-in picture there.
+        digests: Digests of the built-in picture after each of these ops there.
         versions: Versions of the software there.
         cores: Number of cores that may work on ops there.
         codecs: Names of the codecs that work there.
@@ -62,10 +62,10 @@ class Opened:
         columns_digest: Digest of the further columns, which the fingerprint does not cover; "" if it is not known.
         state: Digest of names, sizes and times of the listed files: other copies of the same data have another one, and
             so has the same folder once files have been written again; "" if it is not known.
-        time_s: What the clock showed there when it answered, in seconds since 1970; 0 if it is not known.
+        time_s: Time of the answer by the clock there, in seconds since 1970; 0 if it is not known.
         part: Which part of a larger data set this is, such as 3/8; "" if it is not known to be one.
         whole: Fingerprint of that larger data set.
-        behind: What stands behind a relay; None for a node.
+        behind: The node behind a relay; None for a node.
     """
 
     name: str
@@ -102,7 +102,7 @@ class Fetch(ABC):
     """The replies to one request, as they arrive.
 
     Attributes:
-        clock: Where the time went on the other side so far: how long it had nothing to send because it waited for ops,
+        clock: How the other side has spent its time so far: how long it had nothing to send because it waited for ops,
             or for the store.
         heard_s: When it last gave a sign of life, by the monotonic clock; 0 if it has not yet.
     """
@@ -154,12 +154,12 @@ class Transport(ABC):
         """Return the ids, sizes and labels of all samples; None if unknown.
 
         Args:
-            opened: What the node said when the data set was opened.
+            opened: The node's answer when the data set was opened.
         """
         return None
 
     def stamp(self, sample: int) -> str:  # noqa: ARG002 - others need it
-        """Return a text that is another one if a sample was written anew since; "" if not known."""
+        """Return a text that changes when a sample is rewritten; "" if not known."""
         return ""
 
     @abstractmethod

@@ -10,8 +10,8 @@ Request (the ticket of a Flight DoGet)::
      "columns": ["id"], "fields": ["seg.png"], "closed": true, "columns_digest": "…",
      "versions": "…"}
 
-The payload of a sample is that of its first field, the one that the pipeline is for. Where further `fields` are asked
-for it is a bundle (`sophon.bundle`): a payload for each of them, one after another, each in a codec of its kind.
+The payload of a sample is that of its first field, the one that the pipeline is for. If further `fields` are requested,
+it is a bundle (`sophon.bundle`): a payload for each of them, one after another, each in a codec of its kind.
 
 Versions: a node announces at opening which versions of this protocol it speaks, and a trainer uses the highest that
 both know (`agreed`), so that nodes can be upgraded one by one, before or after trainers. A release speaks its own
@@ -22,7 +22,8 @@ If a node holds a part of a data set, a sample is a pair ``[17, 1003]``: its ind
 whole data set, on which random ops depend. A node of a release without pairs rejects them.
 
 A relay announces at opening that it is one (``relay`` in its answer). A request to it names routes instead of cuts:
-``"cuts": ["0:window/2:raw"]``, what its node is asked for and what the relay makes of it. Its replies then have three
+``"cuts": ["0:window/2:raw"]``, the cut to request from its node and the cut to make from it. Its replies then have
+three
 more columns: ``first``, the cut that the node actually made, ``relay_s``, the CPU seconds that the relay spent, and
 ``first_bytes``, the bytes that came from the node; ``cut`` is that of the arrival, which may also be the first one, if
 the relay did nothing. ``node_versions`` are to the node what ``versions`` are to the relay.
@@ -107,7 +108,7 @@ _COUNTS_KEPT = 128  # numbers of samples whose bare columns are kept; a request 
 RELAYED_SCHEMA = pa.schema(
     [*REPLY_SCHEMA, ("first", pa.string()), ("relay_s", pa.float32()), ("first_bytes", pa.int64())]
 )
-"""Of replies to a request that names routes through a relay."""
+"""Columns of replies to a request with routes through a relay."""
 
 
 def agreed(said: object) -> int:
@@ -149,7 +150,7 @@ class Request:
         columns_digest: Digest of the further columns that the trainer expects; empty to accept any values.
         versions: Digest of the node's versions when its bits were compared; empty to accept any.
         firsts: What a relay asks its node for, one cut per sample; empty if the request does not go to a relay.
-        node_versions: As `versions`, of the node behind the relay.
+        node_versions: Like `versions`, for the node behind the relay.
     """
 
     dataset: str
@@ -271,8 +272,8 @@ class Reply:
     reason: str | None = None
     op_s: tuple[float, ...] = ()
     raw_bytes: int = 0
-    size: tuple[int, ...] = (0, 0)  # by axis; a value with more than two is told of by whoever decodes it
-    first: Cut | None = None  # of a relay's: what its node really made
+    size: tuple[int, ...] = (0, 0)  # by axis; for values with more than two, the decoder reports the size
+    first: Cut | None = None  # from a relay: the cut that its node actually made
     relay_s: float = 0.0
     first_bytes: int = 0
     is_cached: bool = False  # not on the wire: whether the trainer had it already
@@ -280,7 +281,7 @@ class Reply:
 
 @dataclass
 class StreamClock:
-    """Where a stream's time near storage has gone so far.
+    """How a stream has spent its time near storage so far.
 
     Args:
         computing_s: How long there was nothing to send because the stream waited for ops.
@@ -350,7 +351,7 @@ def batch_of(replies: Sequence[Reply], room: Room | None = None, schema: pa.Sche
 
 
 def two_of(size: tuple[int, ...]) -> tuple[int, int]:
-    """Return a size as there is room for: height and width, or a length and 0; (0, 0) of a value with more axes."""
+    """Return a size as two numbers: height and width, or a length and 0; (0, 0) for values with more axes."""
     height, width = (*size, 0, 0)[:2] if len(size) <= 2 else (0, 0)
     return height, width
 
@@ -375,8 +376,8 @@ def raw_batch(
 
     Args:
         positions: Positions of the samples in the request.
-        ends: Where each sample ends in the data; they lie side by side, from 0.
-        data: The bytes of all of them, at its beginning.
+        ends: End of each sample in the data; samples are contiguous, starting at 0.
+        data: Buffer that begins with the bytes of all samples.
         labels: Their labels, if they have any.
     """
     count = len(positions)
@@ -393,7 +394,7 @@ def raw_batch(
 
 @functools.lru_cache(_COUNTS_KEPT)
 def _bare(count: int) -> tuple[pa.Array, ...]:
-    """Return the columns of so many raw samples that have nothing else to report."""
+    """Return the columns for a number of raw samples that have nothing else to report."""
     return tuple(batch_of([Reply(0)] * count).columns)
 
 
@@ -467,7 +468,7 @@ def _full_replies(batch: pa.RecordBatch, views: Iterator[memoryview], request: R
 
 
 def _is_answer(request: Request, position: int, first: Cut | None, cut: Cut) -> bool:
-    """Return whether a cut is what was asked for, or less: of a relay, what its node made, and that likewise."""
+    """Return whether a cut is the requested one or a smaller one; for a relay, the same holds for its node's cut."""
     if first is None:
         return cut in (request.cuts[position], RAW)
     return first in (request.firsts[position], RAW) and cut in (request.cuts[position], first)

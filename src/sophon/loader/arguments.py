@@ -29,7 +29,7 @@ from sophon.loader.torch_import import torch
 from sophon.pipeline import Pipeline
 from sophon.process.cores import cores_here
 
-_MOST_REQUESTS = 32  # a storage node answers each with a stream and a few samples of lookahead of its own
+_MOST_REQUESTS = 32  # a storage node answers each with its own stream and a few samples of lookahead
 _USUAL_BATCH = 64  # a guess for batch samplers that do not say
 _SHALLOW = 8  # an eighth of the buffer's bytes is read ahead until that proves too little
 
@@ -51,7 +51,7 @@ class Own:
 
     @property
     def device(self) -> Any:
-        """Where batches are to be, if the user said so."""
+        """The device for batches, if the user named one."""
         return self.output.device if isinstance(self.output, Output) else None
 
     def on_host(self) -> Own:
@@ -241,7 +241,7 @@ def order_of(order: Any, in_order: bool) -> Any:
     if in_order not in (True, False):
         raise ConfigError(f"in_order: expected True or False, got {in_order!r}")
     if not in_order and order == "strict":
-        raise ConfigError("in_order=False asks for what is finished first, order='strict' for the opposite")
+        raise ConfigError("in_order=False asks for samples as they are finished, order='strict' for the opposite")
     return ("strict" if in_order else "relaxed") if order is None else order
 
 
@@ -281,11 +281,11 @@ def relaxed_order(order: Any) -> Relaxed | None:
 
 
 def device_of(device: Any, dataset: RemoteDataset, told: TorchArguments) -> Device | None:
-    """Return where batches go; None if they stay on the host.
+    """Return the device for batches; None if they stay on the host.
 
     Args:
-        device: What the user said to the loader.
-        dataset: What was opened; it may have been told itself.
+        device: The loader's argument.
+        dataset: The opened data set, which may have its own setting.
         told: Torch's arguments.
     """
     if dataset.table is not None and told.collate_fn is not None:

@@ -78,7 +78,7 @@ class RemoteDataset(Dataset[Any]):
     """
 
     table: Tensor | None
-    """What the device makes of each byte, where `output` names one; `pipeline` is then what comes before that."""
+    """The device's float for each byte, if `output` names a device; `pipeline` then holds only the ops before that."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class RemoteDataset(Dataset[Any]):
             self._try()
 
     def _divided(self, recipe: Any, device: Any) -> tuple[Pipeline, Tensor | None]:
-        """Return what is done before batches cross to a device, or all of it, and the table for the rest."""
+        """Return the ops before batches are copied to a device, or all ops, and the table for the rest."""
         self._all, self.device = as_pipeline(recipe), device
         if device is None or isinstance(recipe, Joint):
             return self._all, None
@@ -181,7 +181,7 @@ class RemoteDataset(Dataset[Any]):
         kind: str,
         targets: Targets | None,
     ) -> Finishing:
-        # What the decoder takes together stays together, and is no column that users see.
+        # Fields that the decoder takes together stay together, and are not columns for users.
         fields = () if self.pipeline.takes_bundle else self.samples.fields
         has_labels = self.opened.has_labels
         return Finishing(
@@ -201,9 +201,7 @@ class RemoteDataset(Dataset[Any]):
         samples.sources.compare_columns(samples.columns)
         if self.is_cached:
             if policy is not None:
-                raise ConfigError(
-                    "a cache determines by itself what is done before it; give neither policy nor plan with it"
-                )
+                raise ConfigError("a cache decides which ops run before it; give neither policy nor plan with it")
             policy = cache_cut(pipeline, cache)
         elif policy is None and opened.has_bands:
             policy = BAND
@@ -245,7 +243,7 @@ class RemoteDataset(Dataset[Any]):
 
     @property
     def output(self) -> str:
-        """What samples are returned as: "torch" or "numpy"."""
+        """Type of the returned samples: "torch" or "numpy"."""
         return self.finishing.output
 
     @property
@@ -307,8 +305,8 @@ class RemoteDataset(Dataset[Any]):
         """Return several samples, asked for in one request; an index may be (epoch, index)."""
         if self.table is not None:
             raise ConfigError(
-                f"device: whole batches are sent to {self.device!r}, by sophon.DataLoader; leave device out where "
-                "samples are wanted one by one"
+                f"device: whole batches are sent to {self.device!r}, by sophon.DataLoader; leave device out to get "
+                "samples one by one"
             )
         epochs, samples = zip(*(self._resolve(index) for index in indices), strict=True) if indices else ((), ())
         if self._asked is not None:
@@ -372,7 +370,7 @@ def _sources(
     addresses = addresses_of(url)
     if any(map(is_found, addresses)):
         if len(addresses) > 1:
-            raise ConfigError(f"{', '.join(addresses)}: an address that stands for several nodes is given alone")
+            raise ConfigError(f"{', '.join(addresses)}: an address that stands for several nodes must be given alone")
         discovery = open_discovery(addresses[0], credentials, deadline_s)
         connect = _Connecting(credentials, faults, pipeline, digests)
         return FoundSources(discovery, connect, faults.fallback, pipeline, deadline_s)
@@ -383,7 +381,7 @@ def _sources(
 
 @dataclass(frozen=True)
 class _Connecting:
-    """Returns the way to a node that was found; may be sent to another process."""
+    """Returns the source for a node that was found; may be sent to another process."""
 
     credentials: Credentials
     faults: Faults
@@ -406,7 +404,7 @@ def joined(datasets: Sequence[RemoteDataset]) -> RemoteDataset:
         _check_alike(first, other)
     for one in datasets:
         if one.is_cached or one.sources.has_fallback:
-            raise ConfigError(f"{one.url} has a cache or a fallback of its own; data sets are joined without either")
+            raise ConfigError(f"{one.url} has its own cache or fallback; joined data sets can have neither")
     url = ", ".join(dict.fromkeys(one.url for one in datasets))
     sources = JoinedSources([(one.sources, one.opened) for one in datasets], first.pipeline, url, deadline_s)
     return first.with_sources(sources)
@@ -438,7 +436,7 @@ def _check_alike(first: RemoteDataset, other: RemoteDataset) -> None:
 
 
 def _verified(nodes: list[Transport], faults: Faults, digests: Digests | None, pipeline: Pipeline) -> list[Transport]:
-    """Return the transports to all nodes, with a check of what they send if the user wants that."""
+    """Return the transports to all nodes, with a check of their replies if the user wants one."""
     if faults.verify is None or digests is None:
         return nodes
     return [VerifiedTransport(node, digests, faults.verify.samples, pipeline) for node in nodes]
@@ -451,7 +449,7 @@ def _names_of(recipe: Any, columns: Sequence[str], target_transform: Any) -> Seq
     if columns:
         raise ConfigError(f"columns: {columns[0]!r}: name it in Joint(…, sample=…), which says all that a sample is")
     if target_transform is not None:
-        raise ConfigError("target_transform: let a step of the recipe do it, which is given the whole sample")
+        raise ConfigError("target_transform: use a step of the recipe instead, which receives the whole sample")
     return recipe.names
 
 
@@ -492,11 +490,11 @@ def _check_told(digests: Digests, opened: Opened, url: str) -> None:
         raise ConfigError(f"verify: the digests do not belong to {url}; make them again")
     if len(digests) != opened.samples:
         raise ProtocolError(
-            f"{url} lied about its data set: it says that there are {opened.samples:,} samples, and there are digests "
-            f"of {len(digests):,}"
+            f"{url} lied about its data set: it reports {opened.samples:,} samples, but there are digests of "
+            f"{len(digests):,}"
         )
     if digests.has_labels and not opened.has_labels:
-        raise ProtocolError(f"{url} lied about its data set: it says that there are no labels")
+        raise ProtocolError(f"{url} lied about its data set: it reports that there are no labels")
 
 
 def _check_columns(columns: Sequence[str], opened: Opened, url: str) -> None:

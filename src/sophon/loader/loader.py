@@ -72,8 +72,8 @@ class DataLoader:
     The sequence of batches is a function of the data set, the pipeline, the batch size, the seed and the epoch:
     workers, threads or processes, cuts and failures on the way do not change it. Several ranks divide it among
     themselves in equal steps; `state_dict` describes the position in a few numbers, and any number of ranks and workers
-    can continue from there. Only with ``order="relaxed"`` does it also depend on what is finished first; the tensors of
-    a sample stay the same.
+    can continue from there. Only with ``order="relaxed"`` does it also depend on which samples are finished first; the
+    tensors of a sample stay the same.
 
     With an address or a path first, the second argument is the pipeline, and torch's arguments are keywords. With a
     data set first, torch's positional order holds: ``DataLoader(dataset, 64, True)``. Unless noted below, torch's
@@ -101,8 +101,8 @@ class DataLoader:
         drop_last: Whether to leave out a last batch that is smaller.
         timeout: How many seconds to wait for the next batch; 0 to wait as long as it takes.
         worker_init_fn: Called in each worker process with its number when it starts.
-        multiprocessing_context: How processes are started: "fork" where there is one, "spawn" or "forkserver". It also
-            asks for processes where threads would do.
+        multiprocessing_context: How processes are started: "fork" if available, "spawn" or "forkserver". It also asks
+            for processes where threads would do.
         generator: Supplies the seed, if `seed` is not given.
         prefetch_factor: Largest number of batches made ahead per worker; by default only bytes are bounded.
         persistent_workers: Keep processes between epochs. Otherwise those of the next epoch are forked when it begins,
@@ -186,12 +186,12 @@ class DataLoader:
         pipeline, positional = divided(inner, pipeline, positional)
         told = told.with_positional(positional)
         told.check()
-        # A collate_fn is given finished samples, and its batches go to a device as they are.
+        # A collate_fn receives finished samples, and its batches go to the device unchanged.
         opened_as = own if told.collate_fn is None else own.on_host()
         self.dataset = opened_as.open(inner, pipeline, told.generator)
         self._make(told, own, indices)
 
-    # long: what users said is handed to what it is for, in one place.
+    # long: it passes all of the user's arguments on, in one place.
     def _make(self, told: TorchArguments, own: Own, indices: Order | None) -> None:
         """Make everything that an epoch needs, now that the data set is open."""
         dataset, planning = self.dataset, own.planning
@@ -212,7 +212,7 @@ class DataLoader:
         self._ranks = own.ranks or Ranks()
         self._sampling = sampling_of(told, dataset, indices, self._ranks.uneven)
         if told.batch_sampler is not None and (relaxed is not None or isinstance(order, Replay)):
-            raise ConfigError("order: a batch sampler decides what is in a batch; leave out order, or batch_sampler")
+            raise ConfigError("order: a batch sampler chooses the samples of a batch; leave out order or batch_sampler")
         size = batch_size_of(told)
         self._batching = Batching(
             self._sampling,
@@ -285,7 +285,7 @@ class DataLoader:
         )
         self._is_made = True
         with suppress(RankError):  # a launcher may tell later which rank this is
-            len(self)  # samples that must be shared evenly and cannot be are found here
+            len(self)  # raises if samples cannot be shared evenly but must be
 
     def _own_code(self, told: TorchArguments) -> str:
         """Return which user code the loader runs, in words; "" if none."""
@@ -301,7 +301,7 @@ class DataLoader:
         """Return whether this loader measures and plans for itself."""
         samples = self.dataset.samples
         if self.dataset.is_cached and policy is not None:
-            raise ConfigError(f"policy {policy!r}: a cache determines by itself what is done before it; give no policy")
+            raise ConfigError(f"policy {policy!r}: a cache decides which ops run before it; give no policy")
         measures = policy is None or (isinstance(policy, str) and policy in MEASURED)
         if self.dataset.is_cached or not measures:
             return False
@@ -329,7 +329,7 @@ class DataLoader:
     def plan(self) -> Plan | None:
         """The plan of this epoch: `print(loader.plan.explain())` shows what was decided and why.
 
-        None where this loader does not plan, and until the epoch after the one that was measured begins.
+        None if this loader does not plan, and until the first epoch after the measured one begins.
         """
         return None if self._planner is None else self._planner.plan
 
@@ -345,7 +345,7 @@ class DataLoader:
 
     @property
     def profile(self) -> Profile | None:
-        """What samples cost, as far as it was measured: `print(loader.profile.explain())` says it in words."""
+        """The measured cost of samples; `print(loader.profile.explain())` describes it in words."""
         return None if self._planner is None else self._planner.profile
 
     @property
@@ -464,7 +464,7 @@ class DataLoader:
         """Return the next pass; its engine, if any, is added to `running` when it starts."""
         if self._is_closed:
             raise ConfigError("this loader is closed; create another one")
-        if self._latest.was_dropped:  # trainers try whether a loader can be iterated over: that is no epoch
+        if self._latest.was_dropped:  # trainers test whether a loader is iterable: that is not an epoch
             self._place.take_back()
         epoch, cursor, turns = self._place.begin()
         self.dataset.set_epoch(epoch)
@@ -517,7 +517,7 @@ class DataLoader:
         self.close()
 
     def __reduce__(self) -> tuple[object, ...]:
-        # As torch's does, it goes to another process with what it was told, and stands there where it stands here.
+        # As with torch's, a copy in another process keeps its arguments and its position.
         return _rebuilt, (*self._rebuilt_from, self.state_dict())
 
     def explain(self) -> str:

@@ -73,7 +73,7 @@ class LocalServer:
             command = [sys.executable, "-m", "sophon", *self._command]
             command += ["--port", str(self.port), "--ready-file", str(ready_file)]
             with log.open("wb") as output:
-                # A session of its own: Ctrl-C in a notebook or shell is meant for the training, not for the server.
+                # A separate session: Ctrl-C in a notebook or shell is meant for the training, not for the server.
                 self._process = subprocess.Popen(
                     command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
                 )
@@ -102,7 +102,7 @@ class LocalServer:
         return message
 
     def stop(self, patience_s: float = 15.0) -> int:
-        """Let it finish what it is doing, and return its exit code."""
+        """Let the server finish its work, and return its exit code."""
         return self._end(signal.SIGTERM, patience_s)
 
     def kill(self) -> int:

@@ -1,6 +1,6 @@
 """A data set given as an object: its files as a source, its transforms as a pipeline, and a check that both match.
 
-The first, the middle and the last sample are read as the object reads them, and as we do: a picture or a target that
+The first, middle and last samples are read both through the object and through our own code: a picture or target that
 differs is an error, since all others may differ too.
 """
 
@@ -36,8 +36,8 @@ class Given:
 
     Args:
         source: An address, a path, or a transport.
-        pipeline: What is done to a sample; None if not known.
-        target_transform: What is done to a target.
+        pipeline: The pipeline of samples; None if not known.
+        target_transform: Transform of targets.
     """
 
     source: Any
@@ -64,7 +64,7 @@ class TargetOf:
 
 
 def given(data: Any, pipeline: Any, target_transform: Callable[[Any], Any] | None) -> Given:
-    """Return what to load: of an object its files, its transform and its target_transform; all else as it is.
+    """Return what to load: for an object, its files, transform and target_transform; anything else unchanged.
 
     Raises:
         ConfigError: The object cannot be represented, has a transform while a pipeline is given too, or gives other
@@ -77,7 +77,7 @@ def given(data: Any, pipeline: Any, target_transform: Callable[[Any], Any] | Non
         if not hasattr(type(data), "__getitem__"):
             return Given(data, pipeline, target_transform)
         raise ConfigError(
-            f"{type(data).__name__} does not tell where its files are; give sophon.from_dataset(ds, path=…, "
+            f"{type(data).__name__} does not say where its files are; give sophon.from_dataset(ds, path=…, "
             "target=…), an address or a path"
         )
     if isinstance(pipeline, Joint):
@@ -99,7 +99,7 @@ def _one_of(name: str, told: Any, own: Any) -> Any:
 
 
 def _pipeline(files: FileSet, told: Any) -> Pipeline:
-    """Return what is done to a sample; pictures are decoded as the object does it, unless the user's ops say how."""
+    """Return the pipeline; pictures are decoded as the object does, unless the user's ops say otherwise."""
     decode = ops.Decode(**files.decode)
     if told is None:
         return Pipeline([decode])
@@ -110,12 +110,12 @@ def _pipeline(files: FileSet, told: Any) -> Pipeline:
     if says_how or not isinstance(first, Decode):
         return pipeline
     if decode.mode != "RGB":
-        return Pipeline([decode, *steps])  # translation is proven for pictures in colour; these steps run as they are
+        return Pipeline([decode, *steps])  # translation is proven for colour pictures; these steps run unchanged
     return Pipeline([replace(decode, metadata=first.metadata), *pipeline.ops[1:]])
 
 
 def _compare(files: FileSet) -> None:
-    """Raise unless some samples of the object are what its files give."""
+    """Raise unless some samples of the object match its files."""
     if files.item is None:
         return
     decode = Pipeline([ops.Decode(**files.decode)])
@@ -158,18 +158,18 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def check_unchanged(recipe: Any, pipeline: Pipeline) -> None:
-    """Raise if steps of a recipe that became ops are not what they were when a pipeline was made of it.
+    """Raise if steps that became ops were changed after the pipeline was made from the recipe.
 
-    A step of the user's own is seen as it is in every epoch. An op keeps what its transform said at first; to run it
-    without a word after somebody has changed that would give other tensors than the recipe's.
+    The user's own steps run with their current settings in every epoch. An op keeps the original settings of its
+    transform; running it silently after a change would give different tensors from the recipe's.
 
     Raises:
-        ConfigError: Names the step and says what to do.
+        ConfigError: A step was changed; the message names it and says what to do.
     """
     if not _is_on_pictures(recipe):
         return
     now = recipe.ops.ops if isinstance(recipe, Joint) else in_stages(ops_from_transform(recipe))
-    pairs = zip_longest(pipeline.ops[1:], now[1:])  # Decode comes before what users write
+    pairs = zip_longest(pipeline.ops[1:], now[1:])  # Decode comes before the user's steps
     for position, (was, found) in enumerate(pairs, start=1):
         if not _is_same_step(was, found):
             name = title(was if was is not None else found)
@@ -191,18 +191,18 @@ def _is_same_step(was: Op | None, found: Op | None) -> bool:
 
 
 def _is_on_pictures(pipeline: Any) -> bool:
-    """Return whether what a user gives as a pipeline is a recipe that begins with a picture."""
+    """Return whether the user's pipeline is a recipe that starts with a picture."""
     if isinstance(pipeline, Pipeline):
         return False
     if isinstance(pipeline, list | tuple):
-        # Somebody else's transforms want pictures; own functions may want the bytes of a file.
+        # Library transforms take pictures; the user's functions may take the bytes of a file.
         wants = any(origin(step).library or isinstance(step, ops.Views) for step in pipeline)
         return wants and not any(map(_is_op, pipeline))
     return True
 
 
 def _is_op(step: Any) -> bool:
-    """Return whether a step is an op other than `Views`, which may hold anybody's transforms."""
+    """Return whether a step is an op other than `Views`, which may contain any transforms."""
     return isinstance(step, Op) and not isinstance(step, ops.Views)
 
 

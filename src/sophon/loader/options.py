@@ -66,7 +66,7 @@ class Planning:
             or a cut such as "2:webp", the same for all samples; or a plan.
         profile: Where measurements are kept for the next run: a path; by default the user's cache folder; False for
             nowhere.
-        share: Share of the samples that the first epoch sends in various codecs, to learn what they cost.
+        share: Share of the samples that the first epoch sends in various codecs, to measure their cost.
         allow_lossy: Whether codecs that change the tensors may be used.
     """
 
@@ -107,9 +107,9 @@ class Output:
         kind: "torch" tensors, or "numpy" arrays, which need no torch.
         columns: Further columns and fields of the data set to include, as a dict; "id" is the sample's id, and a
             field comes as bytes.
-        device: Where the batches of a `DataLoader` are to be, as torch names it: "cuda", "cuda:1", "cpu". Where the
-            recipe ends with ToTensor and Normalize they cross to it as bytes and become floats there, with the same
-            bits. None leaves them on the host.
+        device: Device for the batches of a `DataLoader`, as torch names it: "cuda", "cuda:1", "cpu". Where the recipe
+            ends with ToTensor and Normalize they cross to it as bytes and become floats there, with the same bits. None
+            leaves them on the host.
     """
 
     kind: str = "torch"
@@ -202,7 +202,7 @@ class Told:
         planning: How cuts are chosen.
         on_error: What to do with bad samples.
         output: What batches are made of.
-        faults: What to do when nodes are late or away.
+        faults: What to do when nodes are late or unreachable.
     """
 
     planning: Planning

@@ -49,7 +49,7 @@ def probe(
         batches: How many batches each run takes.
         seconds: How long all runs may take together; a run that is not finished by then counts with what it has
             done, at least one batch or request.
-        on_step: Called with what runs, how many of its batches are done, and how many there are.
+        on_step: Called with the name of the run, the number of batches done and the total.
     """
     if batches < 1:
         raise ConfigError(f"batches: expected at least 1, got {batches}")
@@ -106,7 +106,7 @@ def _wait_for_accelerator() -> None:
 def _fetch(
     dataset: RemoteDataset, count: int, size: int, most_s: float, report: OnStep
 ) -> tuple[float, list[tuple[int, Reply]]]:
-    """Fetch raw samples, no processing; return samples per second and as many of them as may be held."""
+    """Fetch raw samples without processing; return samples per second and as many samples as may be held."""
     order = list(itertools.islice(itertools.cycle(range(len(dataset))), count))
     requests = _requests(dataset, order)
     kept: list[tuple[int, Reply]] = []
@@ -127,7 +127,7 @@ def _fetch(
     sources = len({id(source) for source, _ in requests})
     with ThreadPoolExecutor(MachineConfig.max_requests * sources, "sophon-probe") as pool:
         for replies in pool.map(fetch, requests):
-            if not replies:  # the time is over; the few that are still under way count, too
+            if not replies:  # the time is over; the few that are still in flight count, too
                 continue
             done += len(replies)
             report("raw fetch", done // size, count // size)
@@ -153,7 +153,7 @@ def _until(end_s: float, fetch: Fetch, samples: list[int]) -> list[tuple[int, Re
 
 
 def _requests(dataset: RemoteDataset, order: list[int]) -> list[tuple[Transport, list[int]]]:
-    """Return which source is asked for what: the first holder of each sample, and each of them in turn."""
+    """Assign samples to sources: to the first holder of each, and to each source in turn."""
     by_holder: dict[int, list[int]] = {}
     for sample in order:
         by_holder.setdefault(dataset.sources.holders_of(sample)[0], []).append(sample)

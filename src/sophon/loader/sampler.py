@@ -42,7 +42,7 @@ class EpochCallback:
 
     def on_epoch_begin(self, _args: Any, state: Any, _control: Any, **more: Any) -> None:
         """Tell the data set which epoch starts or continues."""
-        epoch = int((state.epoch or 0) + 1e-6)  # a fraction of an epoch, where it goes on
+        epoch = int((state.epoch or 0) + 1e-6)  # a fraction of an epoch, if it continues one
         for dataset in _members(more["train_dataloader"].dataset):
             if isinstance(dataset, RemoteDataset):
                 dataset.set_epoch(epoch)
@@ -109,7 +109,7 @@ class EpochSampler(Sampler[Any]):
         """Begin the next pass and return its samples."""
         epoch, cursor, turns = self.place.begin()
         if isinstance(self._dataset, RemoteDataset):
-            self._dataset.set_epoch(epoch)  # which may plan anew for it
+            self._dataset.set_epoch(epoch)  # which may make a new plan for it
         order = epoch_order(self._count, self._seed, epoch, shuffle=self._shuffle)
         since = cursor if turns is None else turns.begun
         row = share(order, since, self.ranks, self._uneven)

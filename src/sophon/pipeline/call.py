@@ -62,9 +62,9 @@ class Call(Op):
     """Run any callable on the trainer.
 
     Args:
-        function: What to call with the value.
+        function: The callable.
         reason: Why it stays on the trainer, in words.
-        form: What it expects where an op gives an array.
+        form: The form it expects if an op returns an array.
         is_joint: Whether it gets a whole sample (picture and targets) rather than the picture alone.
     """
 

@@ -32,7 +32,7 @@ LIBRARIES = (
     "torch",
     "kornia",
 )  # whose classes are not the user's own code
-# Whose code is told apart by its name alone: their releases change, and to read their files takes long.
+# Packages whose code is identified by name alone: their releases change, and reading their files takes long.
 _BY_NAME = frozenset((*LIBRARIES, "PIL", "numpy", "scipy", "cv2", "albucore", "sophon", *sys.stdlib_module_names))
 _BUILT_ON = ("torch", "dataclasses", "abc")
 # Whose functions are made out of others, by decorators.
@@ -79,9 +79,9 @@ def is_altered(transform: Any) -> bool:
 
 
 def _is_of(function: types.FunctionType, library: str) -> bool:
-    """Return whether a function is written in a library, or made by what it is built on.
+    """Return whether a function belongs to a library or to a package the library is built on.
 
-    What it says of its module is not enough: `functools.wraps` copies that of the function that was replaced.
+    Its `__module__` is not enough: `functools.wraps` copies that of the replaced function.
     """
     said, found = str(function.__module__), str(function.__globals__.get("__name__"))
     return said.partition(".")[0] in (library, *_BUILT_ON) and found.partition(".")[0] in (library, *_MAKERS)
@@ -195,7 +195,7 @@ class _Walk:
             return
         try:
             printed = repr(value)
-        except Exception:  # noqa: BLE001 - of somebody else's class: it may raise anything
+        except Exception:  # noqa: BLE001 - third-party class: it may raise anything
             return
         if " at 0x" not in printed:
             self._add(printed)
@@ -265,6 +265,6 @@ def _source(owner: Any) -> str:
             found = " ".join(_compiled(getattr(method, "__code__", None)) for method in methods)
             return found.strip()
         if found.count("lambda") > 1 and getattr(owner, "__name__", "") == "<lambda>":
-            found += _compiled(owner.__code__)  # the source is that of the whole line, whichever of them is meant
+            found += _compiled(owner.__code__)  # the source covers the whole line, even if it has several lambdas
         _sources[owner] = found
     return found

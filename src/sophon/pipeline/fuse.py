@@ -1,6 +1,6 @@
 """Adjacent ops that can be done in one pass, with the same bits.
 
-- ToTensor and Normalize: nobody else uses the tensor between them, so it need not be copied. The result can be written
+- ToTensor and Normalize: nothing else uses the tensor between them, so it need not be copied. The result can be written
   directly to where the caller wants it, for example into its place in a batch.
 - Crops and flips only move pixels: a run of them is one crop of the picture and at most one flip of the crop. An op
   that crops and resizes may end such a run, since its crop is merged too; the resize sees the same pixels as before.
@@ -46,10 +46,10 @@ class Fused:
     """Several ops in one pass.
 
     Args:
-        span: How many ops.
+        span: Number of ops.
         run: Runs them, given the value, the parameters of each op and an array for the result.
-        hides: Whether a cut may lie between its ops, so that what each of them takes has to be told apart if anybody
-            wants to know.
+        hides: Whether a cut may lie between its ops, so that their costs must be measured separately when ops are
+            timed.
     """
 
     span: int
@@ -92,14 +92,14 @@ def _to_normalized(to_tensor: ToTensor, normalize: Normalize) -> Fused:
             result = np.empty((_CHANNELS, value.height, value.width), np.float32) if out is None else out
             if look_up(value, table, result):
                 return result
-        # Nobody else uses the tensor, so Normalize need not copy it: the same operations in the same order.
+        # Nothing else uses the tensor, so Normalize need not copy it: the same operations in the same order.
         return normalize.apply_to(to_tensor.apply_into(value, out))
 
     return Fused(2, run)
 
 
 def table_of(to_tensor: ToTensor, normalize: Normalize) -> Tensor | None:
-    """Return what the two make of each of the 256 values of three channels (3, 256): all that there is to know."""
+    """Return the output of the two ops for each of the 256 values of three channels, as a table (3, 256)."""
     if len(normalize.mean) not in (1, _CHANNELS):
         return None
     ramp = np.broadcast_to(np.arange(256, dtype=np.uint8)[None, :, None], (1, 256, _CHANNELS))
@@ -122,7 +122,7 @@ def _to_the_end(ops: Sequence[Op]) -> Fused | None:
 
 
 def _ending(ops: Sequence[Op]) -> tuple[Tensor | None, Fused] | None:
-    """Return the table by which a tensor is made, None for the bytes as they are, and what makes it of a picture."""
+    """Return the lookup table of a tensor, or None for plain bytes, and the function that applies it to a picture."""
     if ops and type(ops[0]) is PILToTensor:
         as_bytes = ops[0]
         return None, Fused(1, lambda value, _, out: as_bytes.apply_into(value, out))

@@ -70,7 +70,7 @@ class Op:
         return self.output(spec)
 
     def placed(self, spec: Spec, params: Params) -> Objects | None:  # noqa: ARG002 - part of the contract
-        """Return where the objects of an input lie in the result; None if that is not known."""
+        """Return the positions of an input's objects in the result; None if not known."""
         return spec.objects if self.still else None
 
     def passed(self, spec: Spec, params: Params) -> Spec:
@@ -187,15 +187,15 @@ class Decoder(Op):
 
     @property
     def gives_parts(self) -> bool:
-        """Whether a part of what it gives may be made without the rest, where the ops after it need no more."""
+        """Whether a part of its output can be made without the rest, if the ops after it need no more."""
         return True
 
     def sized(self, sizes: Sequence[int]) -> Spec:
-        """Return the spec of what it gives for a file of this size along each axis, as far as that is known."""
+        """Return the spec of its output for a file of this size along each axis, as far as known."""
         raise NotImplementedError
 
     def specimen(self) -> bytes:
-        """Return a small file made from nothing, which all it can do is tried on (`pipeline.probe`)."""
+        """Return a small synthetic file, on which the op is tested (`pipeline.probe`)."""
         raise NotImplementedError
 
     def within(self, most: int) -> Decoder:  # noqa: ARG002 - part of the contract
@@ -204,7 +204,7 @@ class Decoder(Op):
 
 
 class _Last(threading.local):
-    """What was drawn last in a thread, and for what."""
+    """The last draw of a thread, and its input."""
 
     kept: tuple[Op, Key, int, Spec, Params] | None = None
 
@@ -221,7 +221,7 @@ def drawn(op: Op, key: Key, position: int, spec: Spec) -> Params:
     if last is not None and last[0] is op and last[1] is key and last[2] == position and last[3] == spec:
         return last[4]
     params = op.draw(Rng(key, position), spec)
-    if not op.looks and spec.objects is None:  # objects are no part of what makes two specs equal
+    if not op.looks and spec.objects is None:  # objects do not count when specs are compared
         _last.kept = (op, key, position, spec, params)
     return params
 

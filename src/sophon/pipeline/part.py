@@ -1,7 +1,7 @@
 """Part, Canvas and Signal: as much of a value as the next ops need.
 
 A *box* is an interval per axis of a value: where each begins, then how long each is. A picture has two axes: its boxes
-are (top, left, height, width). Sound has one: (start, length). A volume has three. Channels are no axis.
+are (top, left, height, width). Sound has one: (start, length). A volume has three. Channels are not an axis.
 
 An op that crops needs only a box of its input, and which one is known from the picture's size and the op's parameters,
 before anything is decoded. `region.needed_box` follows that through the ops between Decode and the crop; a decoder that
@@ -96,16 +96,16 @@ class Canvas:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """Numbers along axes, with channels: sound, a volume; all of it, or a piece and where that lies in the whole.
+    """Numbers along axes, with channels: sound or a volume; the whole, or a piece and its position in the whole.
 
     Args:
         array: The numbers: (channels, …), then one dimension for each axis.
-        kind: What it is: the value of a `spec.Kind`, "audio" or "volume".
-        scale: What a step along each axis is: of sound the samples per second, of a volume the spacing in mm.
+        kind: Value of a `spec.Kind`, "audio" or "volume".
+        scale: Scale of each axis: samples per second for sound, spacing in mm for a volume.
         starts: Where the piece begins in the whole, by axis.
-        sizes: Size of the whole, by axis; empty where the array is the whole.
-        label: Of a volume, what each voxel is of: (1, …), the same piece of it; None where there is none.
-        objects: What ops may draw by, in the coordinates of the whole (`spec.Spec.objects`).
+        sizes: Size of the whole, by axis; empty if the array is the whole.
+        label: Class of each voxel of a volume: (1, …), the same piece; None if there is no label.
+        objects: Objects that guide random draws, in the coordinates of the whole (`spec.Spec.objects`).
     """
 
     array: np.ndarray[Any, np.dtype[Any]]
@@ -123,7 +123,7 @@ class Signal:
 
     @property
     def box(self) -> Box:
-        """Where the piece lies; the box of the whole, where it is that."""
+        """The box of the piece in the whole."""
         return (*(self.starts or (0,) * (self.array.ndim - 1)), *self.array.shape[1:])
 
     @property
@@ -136,7 +136,7 @@ class Signal:
         return self.beside(self.array, box)
 
     def beside(self, array: np.ndarray[Any, np.dtype[Any]], box: Box) -> np.ndarray[Any, np.dtype[Any]]:
-        """Return the same of an array that lies where this one's does: the label's box."""
+        """Return the same box of another array with this position, such as the label."""
         if not holds(self.box, box):
             raise missing(box)
         axes = len(box) // 2

@@ -49,7 +49,7 @@ class Pipeline:
 
     Attributes:
         ops: Its ops.
-        specs: What comes before the first op and after each of them.
+        specs: Specs before the first op and after each op.
         fingerprint: Names it on both sides of the link.
         portable: The number of ops, from the first, that can be sent to another machine.
         drawable: The number of leading ops whose parameters a storage node can draw; it knows boxes only from a field.
@@ -57,7 +57,7 @@ class Pipeline:
         looks: Whether an op's draws depend on the boxes of a sample, which must then come with the key.
         first_call: The position of the first step that uses the global generators, or the number of ops if none does.
         crop: The position of the first op that crops, if those between it and Decode let a part pass.
-        notes: What others have found out about it, so that they need not find it out for every sample.
+        notes: Cached facts about the pipeline, so that they need not be computed for every sample.
     """
 
     __slots__ = (
@@ -88,7 +88,7 @@ class Pipeline:
         for position, op in enumerate(told):
             try:
                 if isinstance(op, Call):
-                    op = op_for(op.function, specs[-1]) or op  # noqa: PLW2901 - what it is at this place
+                    op = op_for(op.function, specs[-1]) or op  # noqa: PLW2901 - the op at this position
                 for stage in op.divided(specs[-1]) if isinstance(op, Views) else (op,):
                     specs.append(stage.output(specs[-1]))
                     found.append(stage)
@@ -109,7 +109,7 @@ class Pipeline:
         set_(self, "specs", tuple(specs))
         set_(self, "fingerprint", hashlib.sha256(text.encode()).hexdigest()[:32])
         set_(self, "_fused", fuse(steps))
-        # What is asked of every sample is found out once.
+        # Facts that every sample needs are computed once.
         set_(self, "portable", _first(steps, lambda op: not op.portable))
         set_(self, "drawable", _drawable(steps, along))
         set_(self, "max_cut", min(self.portable, self.drawable))
@@ -209,15 +209,13 @@ class Pipeline:
         for at, op in enumerate(self.ops[1:position], start=1):
             seen = op.passed(seen, op.draw(Rng(key, at), seen) if op.random else None)
         if (seen.height, seen.width) != (spec.height, spec.width):
-            raise OpError(
-                f"a picture of {spec.width}×{spec.height} pixels, where one of {seen.width}×{seen.height} was expected."
-            )
+            raise OpError(f"a picture of {spec.width}×{spec.height} pixels; expected {seen.width}×{seen.height}.")
         return spec.with_objects(seen.objects)
 
     def _fusion(self, position: int, end: int, is_traced: bool) -> Fused | None:
         """Return the longest fusion that begins at a position and does not reach beyond the end.
 
-        Where somebody wants to know what ops take, it does not hide what those on both sides of a cut do.
+        When ops are timed, a fusion must not hide the costs on either side of a cut.
         """
         for fused in self._fused.get(position, ()):
             if position + fused.span <= end and not (is_traced and fused.hides):

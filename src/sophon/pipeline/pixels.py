@@ -141,7 +141,7 @@ def pillows_rule() -> DownFirst | None:
 def _resize(picture: Image.Image, box: PillowBox, size: Size, rule: DownFirst) -> Image.Image | None:
     if picture.mode != "RGB" or not _is_inside(box, picture) or min(size) < 1:
         return None
-    # Written in place: Pillow cannot adopt pixels without copying them, and nobody else holds this picture yet.
+    # Written in place: Pillow cannot adopt pixels without copying them, and nothing else holds this picture yet.
     result = blank(size)
     source, target = arrow(picture), arrow(result)
     if source is None or target is None:

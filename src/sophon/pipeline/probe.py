@@ -1,7 +1,7 @@
-"""Do two machines give the same bits? Each runs the pipeline on a built-in file, and they compare digests.
+"""Checks whether two machines give the same bits: each runs the pipeline on a built-in file, and digests are compared.
 
-Versions alone do not tell: a patched Pillow, another libjpeg or another processor may round otherwise. What counts is
-what the ops of this very pipeline, with its own parameters, make of a real picture, or of another file of their kind.
+Versions alone are not enough: a patched Pillow, another libjpeg or another processor may round differently. What counts
+is the output of this pipeline's own ops and parameters for a real picture, or another file of their kind.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def digests(pipeline: Pipeline) -> list[str]:
 
 
 def each_digest(pipeline: Pipeline) -> Iterator[str]:
-    """Yield the same one by one, for who wants to know those before an op that takes the whole process down."""
+    """Yield the same digests one by one, so that those before an op that crashes the process are known."""
     first = pipeline.ops[0]
     values: list[Value] = [first.specimen() if isinstance(first, Decoder) else picture()] * _PASSES
     sight = _sight() if pipeline.looks else None

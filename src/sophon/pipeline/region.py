@@ -1,4 +1,4 @@
-"""Which box of a picture, or of another value with axes, the ops after the decoder need."""
+"""Computes the box of a picture, or of another value with axes, that the ops after the decoder need."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sophon.pipeline.rng import Key
 from sophon.pipeline.spec import Spec
 from sophon.pipeline.streams import Boxes, Sizes, Streams, whole
 
-if TYPE_CHECKING:  # a pipeline asks here how much of itself a storage node has to know
+if TYPE_CHECKING:  # used by a pipeline to find how many of its ops a storage node must know
     from sophon.pipeline.pipeline import Pipeline
 
 
@@ -32,7 +32,7 @@ def can_crop_early(pipeline: Pipeline, stop: int | None = None) -> bool:
 
 
 def needed_box(pipeline: Pipeline, key: Key, height: int, width: int, stop: int | None = None) -> Box | None:
-    """Return what `needed_region` does, for a picture of this size."""
+    """Return the result of `needed_region` for a picture of this size."""
     decode = pipeline.ops[0]
     return needed_region(pipeline, key, decode.sized((height, width)), stop) if isinstance(decode, Decoder) else None
 
@@ -40,13 +40,13 @@ def needed_box(pipeline: Pipeline, key: Key, height: int, width: int, stop: int 
 def needed_region(pipeline: Pipeline, key: Key, spec: Spec, stop: int | None = None) -> Box | None:
     """Return the box of a decoded value that ops[:stop] need in one pass, or None if they need all of it.
 
-    Where they end before the crop, what they give is the whole. Random parameters depend on the key, what comes
-    with it and the spec alone, so nothing has to be decoded for this.
+    If the ops end before the crop, they need the whole. Random parameters depend only on the key and its contents and
+    on the spec, so nothing has to be decoded for this.
 
     Args:
-        pipeline: What is done to the value.
-        key: Which sample, of which epoch.
-        spec: Of what the decoder gives for this sample, all sizes known.
+        pipeline: The pipeline of the value.
+        key: Identifies the sample and the epoch.
+        spec: Spec of the decoder's output for this sample, with all sizes known.
         stop: After the last op; by default all.
     """
     if pipeline.crop is None:
@@ -73,17 +73,17 @@ def needed_region(pipeline: Pipeline, key: Key, spec: Spec, stop: int | None = N
 def needed_boxes(
     pipeline: Pipeline, seed: int, epochs: int | NDArray[Any], samples: NDArray[Any], sizes: Sizes
 ) -> Boxes | None:
-    """Return what `needed_box` says of many samples, the whole where it is None.
+    """Return the results of `needed_box` for many samples, with the whole in place of None.
 
     Args:
         pipeline: The pipeline of the samples.
         seed: Seed of the run.
-        epochs: One for all, or one for each sample.
-        samples: Which ones.
-        sizes: Sizes of what the decoder gives for them, by axis.
+        epochs: One epoch for all samples, or one for each.
+        samples: Indexes of the samples.
+        sizes: Sizes of the decoder's output for them, by axis.
 
     Returns:
-        The boxes; None if an op on the way has to be asked about one sample after the other.
+        The boxes; None if an op can only be asked about one sample at a time.
     """
     crop = pipeline.crop
     if crop is None:

@@ -75,7 +75,7 @@ class Kind(Enum):
 
 
 SIGNALS: Final = (Kind.AUDIO, Kind.VOLUME)
-"""Kinds of which the value is a `Signal`."""
+"""Kinds whose values are `Signal` objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Spec:
     dtype: str = "uint8"
     mode: str = ""
     views: tuple[Spec, ...] = ()
-    objects: Objects | None = field(default=None, compare=False, repr=False)  # no part of what a value is
+    objects: Objects | None = field(default=None, compare=False, repr=False)  # not part of a value's type
     scale: tuple[float, ...] = ()
 
     @property
@@ -163,7 +163,7 @@ class ViewSet:
 
     Args:
         values: The value of each view.
-        container: What users get them in; see `arranged`.
+        container: Their container for users; see `arranged`.
     """
 
     values: tuple[Value, ...]

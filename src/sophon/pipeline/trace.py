@@ -27,7 +27,7 @@ class Trace:
     Attributes:
         codec_s: CPU seconds of the codec.
         op_s: CPU seconds of each op, by the thread's clock.
-        op_bytes: Bytes of what each op gave.
+        op_bytes: Size of each op's output in bytes.
         size: Size of the decoded value along each axis, of a picture height and width; (0, 0) if there was none.
         windowable: Whether a part of the file could be decoded on its own; None if that was not tried.
         own_s: Wall-clock seconds of the trainer-only steps, which may wait as well as compute.
@@ -57,13 +57,13 @@ class Trace:
         return made
 
     def coded(self) -> None:
-        """Note that a codec has done its work."""
+        """Record that a codec has done its work."""
         now_s = time.thread_time()
         self.codec_s += now_s - self._last_s
         self._last_s = now_s
 
     def passed(self, first: int, stop: int, value: Value, between: Sequence[int] = ()) -> None:
-        """Note that ops[first:stop] have produced this value.
+        """Record that ops[first:stop] have produced this value.
 
         Args:
             first: The first op.

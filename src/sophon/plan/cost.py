@@ -184,7 +184,7 @@ class Loads:
         rows: The resources whose rates are known.
         measures: Names of the measures.
         per_s: [resources, parts, measures] seconds of a resource per unit of a measure.
-        closed: [resources, parts, measures] true where there is none of the resource and the measure would spend it.
+        closed: [resources, parts, measures] true if the resource is missing and the measure would spend it.
     """
 
     rows: tuple[Resource, ...]
@@ -218,7 +218,7 @@ class Loads:
 
 
 def _spent_by(kind: Kind, resources: Resources, has_any: bool = True) -> dict[str, float]:
-    # What one unit of each measure takes of a kind. Without cores for ops a node still sends.
+    # Cost of one unit of each measure, by kind. A node without cores for ops still sends.
     found: dict[str, float] = {}
     for use in kind.uses:
         coefficient = 1.0 if not use.factor else float(getattr(resources, use.factor)) if has_any else 0.0

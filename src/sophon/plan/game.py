@@ -76,7 +76,7 @@ def solve_game(times: Matrix, start: Sequence[int] = ()) -> Solution:
             break
         before, basis[leaving] = basis[leaving], entering
         if change[leaving] < _FAINT and np.linalg.matrix_rank(_square(times, basis)) <= resources:
-            # But for rounding, two columns are alike: what was found so far is the best that can be told.
+            # Two columns are equal up to rounding, so the best solution so far cannot be improved numerically.
             basis[leaving] = before
             break
     weights = np.maximum(duals, 0.0)
@@ -110,7 +110,7 @@ def _column(times: Matrix, column: int) -> Vector:
 
 
 def _entering(times: Matrix, duals: Vector, value: float, basis: Sequence[int], *, by_index: bool) -> int | None:
-    # The reduced cost of a plan is what the weights make of it, less the value; that of a slack is its weight.
+    # The reduced cost of a plan is its weighted time minus the value; that of a slack is its weight.
     reduced = np.concatenate([duals, times @ duals - value])  # slacks first: resource r at place r
     resources = times.shape[1]
     inside = [column + resources if column >= 0 else -1 - column for column in basis]

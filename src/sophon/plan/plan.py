@@ -211,8 +211,8 @@ def make_plan(
 def _levelled(
     profile: Profile, resources: Resources, options: Options, choice: Choice, order: NDArray[np.integer]
 ) -> CutIndex:
-    # Exchanges cost a little of what is predicted for the epoch as a whole. Never so much that another policy could be
-    # predicted faster.
+    # Exchanges slightly increase the predicted time of the whole epoch, but never so much that another policy would be
+    # predicted to be faster.
     if choice.prices is None:
         return choice.cut
     costs = Costs.of(profile, resources, exact_columns(profile, options), options.reserve)

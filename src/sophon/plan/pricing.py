@@ -19,10 +19,10 @@ from sophon.profile.table import FloatTable, PartIndex, Profile
 
 _BLOCK = 2**15  # float64 temporaries of 256 KiB each: measured fastest from 2^14 to 2^16
 SAFETY = 1 - 1e-12
-"""Of a sum: ten million float64, added up in blocks in any order, differ by less."""
+"""Relative error of a sum: ten million float64 values, summed in blocks in any order, differ by less."""
 _LEAST_WEIGHT = 1e-250  # keeps 0 × inf out of the sums: an illegal route is infinite in every table
 
-# Added to the prices, as parts of the largest one: routes of equal price are told apart by the thriftiest kind first.
+# Added to the prices, as fractions of the largest one: ties between routes are broken by the thriftiest kind first.
 _TIES = (1e-10, 1e-13)
 _LAST_TIE = 1e-16
 
@@ -181,7 +181,7 @@ class Priced:
 
     @property
     def bound_s(self) -> float:
-        """No plan over these routes has fewer epoch seconds."""
+        """Lower bound on the epoch seconds of any plan over these routes."""
         return self.value / float(self.prices.sum())
 
 
@@ -200,7 +200,7 @@ def _tie(kind: Kind) -> float:
 
 
 def decide(costs: Costs, weights: Matrix) -> tuple[CutIndex, Sums, float]:
-    """Return each sample's route of least weight, the [parts, measures] sums of those, and the sum of the weights.
+    """Return each sample's lightest route, the [parts, measures] sums over these routes, and the sum of the weights.
 
     Args:
         costs: The samples.

@@ -8,15 +8,15 @@ so D(λ) is a lower bound on every plan, found in one pass that decides each sam
 `_search` raises it by column generation: the plans found so far form a small game (`sophon.plan.game`), whose prices
 are tried next; it ends when the best mixture of plans and the best bound meet. That takes tens of passes.
 
-Large tables need about four. An even sample of the rows stands for all of them, up to a constant: the difference
-between what the sample's cheapest plan and that of all samples take at the same prices, which one pass over all samples
-tells. With that difference added, the sample's best prices are those of all but for a tenth or less of what they were
-off before. Prices act through the weights that they give to the measures of each part; so for every part there is a
-simplex of weights that reaches as far as these can still be off, with as many corners as there are measures, however
-many resources there are. What a route weighs is linear, so a sample whose route of least weight is the same at all
-corners keeps that route everywhere inside. Only the others, a few percent (the core), are searched; one more pass under
-the prices found proves the answer for all. Where many samples are alike, the core can be nearly everyone; then the
-search goes over all samples, guided by the plans of the sample.
+Large tables need about four passes. An even subset of the rows represents all of them, up to a constant: the difference
+between the times of the subset's cheapest plan and of the cheapest plan for all rows at the same prices, which takes
+one pass over all rows to compute. Adding that difference reduces the error of the subset's best prices to a tenth or
+less. Prices act through the weights that they give to the measures of each part. So for every part there is a simplex
+of weights that covers the remaining error, with as many corners as there are measures, however many resources there
+are. The weight of a route is linear, so a sample whose lightest route is the same at all corners keeps that route
+everywhere inside. Only the other samples, a few percent (the core), are searched; one more pass under the prices found
+proves the answer for all. If many samples are alike, the core may contain nearly all of them; then the search goes over
+all samples, guided by the plans of the subset.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from sophon.plan.pricing import Costs, Priced, cheapest, decide
 # Relative gap between mixture and bound at which a table is solved.
 _EXACT = 1e-9  # small: passes cost nothing
 _CLOSE = 1e-7  # large, with a small core
-_NEAR = 1e-5  # large, every step a pass over all samples: still a hundredth of the 0.1 % promised
+_NEAR = 1e-5  # for large tables, where every step is a pass over all samples: still a hundredth of the promised 0.1 %
 
 _SAMPLE_ROWS = 2**16
 _MIDDLE_ROWS = 2**19
 _ROUNDS = 6
-_LEAST_REACH = 1e-3  # of a weight: the simplex keeps an inside where nothing moves any more
-_MOST_REACH = 2e-2  # of a weight: beyond that another pass is worth more than a large core
+_LEAST_REACH = 1e-3  # of a weight: keeps the simplex from collapsing when nothing moves any more
+_MOST_REACH = 2e-2  # of a weight: beyond that, another pass is better than a large core
 _CORE_SHARE = 1 / 8
 
 
@@ -48,11 +48,11 @@ _CORE_SHARE = 1 / 8
 class Goal:
     """What to minimise: the least t with T(x) ≤ base + t · slope.
 
-    A budget, of which an epoch may spend a fixed amount, would be a resource with that base and next to no slope.
+    A fixed budget per epoch would be a resource with that base and almost no slope.
 
     Args:
-        base: Seconds that each resource may take anyway.
-        slope: Seconds more that each may take per unit of t; all positive.
+        base: Seconds that each resource may take in any case.
+        slope: Additional seconds that each resource may take per unit of t; all positive.
     """
 
     base: Vector
@@ -73,7 +73,7 @@ class Goal:
         return Goal(self.base * part, self.slope)
 
     def bound(self, plan: Priced) -> float:
-        """Return the t that no plan gets below, as the prices of `plan` prove."""
+        """Return a lower bound on t for all plans, as proven by the prices of `plan`."""
         return (plan.value - float(plan.prices @ self.base)) / float(plan.prices @ self.slope)
 
     def weights(self, prices: Vector) -> Vector:
@@ -94,7 +94,7 @@ class Relaxation:
         bound: No plan has a smaller t.
         times: [all plans tried, resources] their times.
         prices: The prices of the best bound.
-        around: Prices under which the plans of the mixture were found: they lie about the best ones.
+        around: Prices under which the plans of the mixture were found; they surround the best prices.
     """
 
     plans: tuple[CutIndex, ...]
@@ -122,7 +122,7 @@ def solve(costs: Costs, goal: Goal | None = None, enough: float = -np.inf) -> Re
     sample, many = costs.rows(rows), n / _SAMPLE_ROWS
     few_goal = Goal((goal.base - costs.base_s) / many, goal.slope)
     few = _search(sample, few_goal, _corners(costs), gap=_CLOSE)
-    if n >= 4 * _MIDDLE_ROWS:  # what a larger sample knows costs a tenth of a pass over all of them
+    if n >= 4 * _MIDDLE_ROWS:  # the benefit of a larger subset costs a tenth of a pass over all samples
         middle = costs.rows(np.linspace(0, n - 1, _MIDDLE_ROWS).round().astype(np.intp))
         at = cheapest(middle, few.prices / goal.slope)
         few = _corrected(sample, few_goal, few, at, at.times / (_MIDDLE_ROWS / _SAMPLE_ROWS))
@@ -143,21 +143,21 @@ def solve(costs: Costs, goal: Goal | None = None, enough: float = -np.inf) -> Re
         if found.value - found.bound <= _CLOSE * max(abs(found.bound), float(np.abs(goal.base).max())):
             return found
         tried.append(proof)
-    # Each plan of the few is taken for a little worse than it is, so that their noise does not cut the answer off.
+    # Each plan of the subset is assumed to be slightly worse than it is, so that noise does not exclude the answer.
     guides = goal.of(few.times * many * 1.01 + costs.base_s)
     return _search(costs, goal, few.around, gap=_NEAR, passes=24, enough=enough, guides=guides, plans=tried)
 
 
 def _corrected(sample: Costs, goal: Goal, few: Relaxation, plan: Priced, times: Vector) -> Relaxation:
-    # Solves the sample again with what it does not know of all the others, as if that were spent whatever the routes:
-    # `times` of all under the prices of a plan, scaled to the sample, less its own.
+    # Solves the subset again with a correction for all other samples, as if it were spent on any route: `times` of all
+    # samples under the prices of a plan, scaled to the subset, minus the subset's own.
     unknown = times - cheapest(sample, plan.prices).times
     return _search(sample, Goal(goal.base - unknown, goal.slope), few.around, gap=_CLOSE)
 
 
 def _moved(costs: Costs, before: Vector, after: Vector, times: Vector) -> float:
-    # By which share the weights of measures have moved, at most; only their direction counts. A resource whose price is
-    # next to nothing of the whole cannot move a weight by much, however many times as high it is.
+    # Returns the largest relative change of the measures' weights; only their direction counts. A resource with a tiny
+    # price cannot move a weight by much, even if its price grows many times over.
     scale = float(before @ times) / max(float(after @ times), 1e-300)
     old, new = costs.weights(before), costs.weights(after * scale)
     least = 1e-3 * costs.weights(np.full_like(before, before.max()))
@@ -169,9 +169,9 @@ def _corners(costs: Costs) -> Matrix:
 
 
 def _corner_plans(costs: Costs, last: Priced, prices: Vector) -> list[Priced]:
-    # The plans at the corners of a simplex of weights about those of `prices`, for every part. One corner is where the
-    # last pass was, whose plan is known; so the simplex reaches half as far every way as the last pass was off, which
-    # is several times what the prices still are.
+    # Returns the plans at the corners of a simplex around the weights of `prices`, for every part. One corner is the
+    # last pass, whose plan is known. So in every direction the simplex reaches half as far as the last pass was off,
+    # which is several times the remaining error of the prices.
     now, before = costs.weights(prices), costs.weights(last.prices)
     corners = np.empty((now.shape[1], *now.shape))
     is_known = True
@@ -179,27 +179,28 @@ def _corner_plans(costs: Costs, last: Priced, prices: Vector) -> list[Priced]:
         corners[:, part], from_last = _simplex(now[part], before[part])
         is_known &= from_last
     plans = [last] if is_known else []
-    # A route that no sample has under the last prices hardly comes in by so small a step, and looking costs as much as
-    # for one in use. Where one does, the proof sees it: that looks at all of them.
+    # A route that no sample uses under the last prices is unlikely to enter in so small a step, and checking it costs
+    # as much as a route in use. If one does enter, the proof notices, because it checks all routes.
     chosen = np.flatnonzero(np.bincount(last.cut, minlength=1))
     near = replace(costs, columns=tuple(chosen.tolist()))
     for weights in corners[len(plans) :]:
-        # Such weights need not come from prices, so that these plans prove no bound.
+        # Such weights need not come from prices, so these plans prove no bound.
         cut, sums, _ = decide(near, weights)
         plans.append(Priced(cut, costs.seconds(sums), -np.inf, np.ones(costs.resources)))
     return plans
 
 
 def _simplex(now: Vector, before: Vector) -> tuple[Matrix, bool]:
-    # Corners of a regular simplex about weights, the first of them where the weights were before; and whether it is:
-    # where they have hardly moved, it is further off. The first measure's weight stays: only the direction counts.
+    # Returns the corners of a regular simplex around weights, the first at the previous weights, and whether it is
+    # exactly there: if the weights have hardly moved, it is farther away. The first measure's weight stays fixed, since
+    # only the direction counts.
     with np.errstate(divide="ignore", invalid="ignore"):
         off = (before[1:] / before[0]) / (now[1:] / now[0]) - 1
     if not np.isfinite(off).all() or (np.abs(off) > 1).any():
         off = np.zeros_like(off)
     size = float(np.sqrt(off @ off))
     corners = _regular(len(now))
-    if size > 0:  # a mirror takes the first corner to where the weights were
+    if size > 0:  # a reflection moves the first corner to the previous weights
         axis = corners[0] - off / size
         length = float(axis @ axis)
         if length > 1e-12:
@@ -209,7 +210,7 @@ def _simplex(now: Vector, before: Vector) -> tuple[Matrix, bool]:
 
 
 def _regular(corners: int) -> Matrix:
-    # Corners of a regular simplex about the origin, at distance 1, in one dimension fewer.
+    # Returns the corners of a regular simplex around the origin, at distance 1, in one dimension fewer.
     flat = np.eye(corners) - 1 / corners
     _, _, axes = np.linalg.svd(flat)
     points: Matrix = flat @ axes[: corners - 1].T
@@ -220,7 +221,7 @@ def _regular(corners: int) -> Matrix:
 def _solve_core(
     costs: Costs, goal: Goal, plan: Priced, core: NDArray[np.intp], few: Relaxation
 ) -> tuple[Relaxation, Priced]:
-    # All samples outside the core keep their route; one pass over all under the prices found says what that loses.
+    # All samples outside the core keep their route; one pass over all samples under the prices found shows the loss.
     fixed = plan.times - costs.times(core, plan.cut[core]).sum(axis=0)
     inner = _search(costs.rows(core), Goal(goal.base - fixed, goal.slope), few.around, gap=_CLOSE / 4)
     plans = []

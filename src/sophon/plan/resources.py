@@ -44,7 +44,7 @@ class Kind:
     Args:
         name: Short name, for predictions and bottlenecks.
         rate: Name of its rate, with the unit.
-        uses: What spends it.
+        uses: The measures that spend it.
         amount: Name of the amount spent in an epoch, with the unit; empty if it is not shown.
         amount_words: The same in words.
         words: Its name as the bottleneck in a sentence.
@@ -57,7 +57,7 @@ class Kind:
         show: Formats the rate.
         is_of_node: Whether every node has its own; otherwise it belongs to the trainer.
         is_required: Whether a job must give it; otherwise it is infinite if unknown.
-        may_be_zero: Whether there may be none of it, so that nothing that spends it can be chosen.
+        may_be_zero: Whether its amount may be zero, so that nothing that spends it can be chosen.
         thrift: Of two plans of equal seconds, the one that spends less of the kind with the lowest number is better;
             None if that does not matter.
     """

@@ -1,15 +1,15 @@
 """Rounds a mixture of plans to one plan, with almost no loss.
 
-Where the plans of a mixture differ on a sample, the sample is divided: it has a share of each of their routes. With R
-resources, R + 1 such samples can be shifted against each other so that all resource times stay as they are (R
-equations, R + 1 unknowns) until one of them is whole; so few samples per merged plan stay divided, those are shifted
-once more all together until at most R of them are, and those few are tried in every combination.
+If the plans of a mixture differ on a sample, the sample is divided: it has a share of each of their routes. With R
+resources, R + 1 such samples can be shifted against each other without changing any resource time (R equations, R + 1
+unknowns) until one of them is whole. So only a few samples per merged plan stay divided. These are then shifted all
+together until at most R of them are divided, and those few are tried in every combination.
 
-Why that costs at most (R - 1) / 2 samples' worth, one sample's with link, storage and trainer: among the divided
+This costs at most as much as (R - 1) / 2 samples, or one sample with link, storage and trainer: among the divided
 samples there is a best division with at most R - 1 of them divided (a vertex of the linear program). Rounding each to
-its larger share moves every resource by at most half of what one sample takes (two thirds where a sample is divided in
-three, but then another is not divided), and that rounding is among the combinations tried.
-`tests/plan/test_rounding.py` and the MILP oracle in `tests/plan/policies/test_optimal.py` hold this down.
+its larger share changes every resource by at most half of the cost of one sample (two thirds if a sample is divided in
+three, but then another is whole), and that rounding is among the combinations tried. `tests/plan/test_rounding.py` and
+the MILP oracle in `tests/plan/policies/test_optimal.py` check this.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from sophon.plan.pricing import Costs
 
 _BLOCK = 2**16  # samples shifted at a time: a few MiB of temporaries
 _SPREAD_LEAST = 2**10
-_CHANGES = 100  # that `polish` makes at most; it starts within a few samples' worth of the best
-_COMBINATIONS = 2**12  # that are tried; with more resources than that allows, samples are rounded one by one
+_CHANGES = 100  # most changes that `polish` makes; it starts within a few samples' cost of the best
+_COMBINATIONS = 2**12  # most combinations tried; with too many resources for that, samples are rounded one by one
 _WHOLE = 1e-12
 
 
@@ -43,13 +43,13 @@ def times_of(costs: Costs, cut: CutIndex) -> Vector:
 
 
 def round_mixture(costs: Costs, plans: Sequence[CutIndex], weights: Vector, floor_s: float) -> CutIndex:
-    """Return one plan whose times are those of the mixture, up to a few samples' worth.
+    """Return one plan whose times equal those of the mixture, up to the cost of a few samples.
 
     Args:
         costs: The samples.
         plans: Up to as many plans as there are resources.
         weights: The share of each, summing to 1.
-        floor_s: Seconds below which a shorter epoch is worth nothing.
+        floor_s: Seconds below which a shorter epoch gains nothing.
     """
     cut = plans[0].copy()
     held = float(weights[0])
@@ -75,7 +75,8 @@ def round_mixture(costs: Costs, plans: Sequence[CutIndex], weights: Vector, floo
 def _make_whole(
     costs: Costs, differ: NDArray[np.intp], old: CutIndex, new: CutIndex, share: float
 ) -> tuple[NDArray[np.intp], list[tuple[int, float]]]:
-    # Returns the samples that take the new cut wholly and those few that stay divided, with their part of the new.
+    # Returns the samples that take the new cut entirely, and the few that stay divided, with their share of the new
+    # cut.
     def steps(index: NDArray[np.intp]) -> Matrix:
         return costs.times(index, new[index]) - costs.times(index, old[index])
 
@@ -102,17 +103,17 @@ def _make_whole(
 
 def _spread(steps: Matrix, share: float) -> Vector:
     # Makes most samples whole at once, evenly spread. One in sixteen (fewer where the share is near 0 or 1) starts half
-    # and half, and those that weigh most stay divided; these take up what the rest changes, by least squares weighted
-    # with the room they have. Only saves time: where they cannot, all stay divided as they were.
-    # Long sums go through einsum: a BLAS adds up in another order with another number of threads, and plans are pure.
+    # and half, and those that weigh most stay divided; these compensate for the rest, by least squares weighted with
+    # the room they have. This only saves time: if they cannot, all stay divided as before. Long sums use einsum,
+    # because a BLAS sums in an order that depends on the number of threads, and plans must be reproducible.
     n = len(steps)
     size = np.abs(steps).sum(axis=0)
     steps = steps / np.where(size > 0, size, 1.0)
     strength, axes = np.linalg.eigh(np.einsum("ij,ik->jk", steps, steps))
     if strength[-1] <= 0:
-        return np.zeros(n)  # both cuts take the same of everything
+        return np.zeros(n)  # both cuts cost the same in every resource
     real = strength > 1e-12 * strength[-1]
-    spread = steps @ (axes[:, real] / np.sqrt(strength[real]))  # columns at right angles, of length 1
+    spread = steps @ (axes[:, real] / np.sqrt(strength[real]))  # orthonormal columns
     heavy = np.einsum("ij,ij->i", spread, spread) > 16 * steps.shape[1] / n
     half = (np.arange(n) % int(max(16, np.ceil(1 / max(min(share, 1 - share), 1e-9)))) == 0) & ~heavy
     open_ = heavy | half
@@ -148,8 +149,8 @@ def _shift(index: NDArray[np.intp], part: Vector, steps: Matrix) -> tuple[NDArra
 
 
 def _move(steps: Matrix, part: Matrix) -> Matrix:
-    # steps [groups, R + 1, R]: what the resources gain as a sample goes over; part [groups, R + 1] in (0, 1).
-    # Moves each group along a direction that changes no resource until one of its samples is whole.
+    # steps [groups, R + 1, R]: change of the resources as a sample moves to the new route; part [groups, R + 1] in (0,
+    # 1). Moves each group along a direction that changes no resource until one of its samples is whole.
     way = _null(steps)
     with np.errstate(divide="ignore"):
         slack = np.where(way > _WHOLE, (1 - part) / way, np.where(way < -_WHOLE, part / -way, np.inf))
@@ -162,8 +163,8 @@ def _move(steps: Matrix, part: Matrix) -> Matrix:
 
 
 def _null(steps: Matrix) -> Matrix:
-    # A vector at right angles to R others in R + 1 dimensions, also where those depend on each other (samples alike):
-    # Gram-Schmidt, then the axis that is furthest from their span, less its part in the span.
+    # Returns a vector orthogonal to R others in R + 1 dimensions, even if those are linearly dependent (identical
+    # samples): Gram-Schmidt, then the axis farthest from their span, minus its projection onto the span.
     basis: list[Matrix] = []
     for resource in range(steps.shape[2]):
         row = steps[:, :, resource].copy()
@@ -186,7 +187,7 @@ def _null(steps: Matrix) -> Matrix:
 
 def _fewer(costs: Costs, shares: dict[int, dict[int, float]]) -> dict[int, dict[int, float]]:
     # Shifts all divided samples together, whatever the number of routes each is divided among, until at most as many
-    # are divided as there are resources. Every resource keeps its time, but for rounding errors.
+    # are divided as there are resources. The time of every resource stays the same, up to rounding errors.
     while sum(len(parts) - 1 for parts in shares.values()) > costs.resources:
         pairs = [(sample, column) for sample, parts in shares.items() for column in parts]
         index, columns = np.array([pair[0] for pair in pairs]), np.array([pair[1] for pair in pairs], np.uint8)

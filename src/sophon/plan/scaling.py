@@ -1,19 +1,19 @@
-"""How many relays there should be: from what trainers report to a number, without clocks, processes or sockets.
+"""Compute the number of relays to run from trainers' reports, without clocks, processes or sockets.
 
-A trainer reports what its plan says holds it back, and how much of its time it waits. Relays are wanted where trainers
-wait for CPU that relays could give: their own, or that of the relays there are. They are not wanted where nobody waits,
-or where the link, the store or the training step decides.
+A trainer reports the bottleneck of its plan and the share of its time spent waiting. Relays are wanted when trainers
+wait for CPU that relays could provide: the trainer's own, or that of the existing relays. They are not wanted when no
+trainer waits, or when the link, the store or the training step is the bottleneck.
 
-More are started soon, and at most as many again as there are, since a trainer that waits costs more than a relay that
-idles. Fewer are kept only after a long while, one at a time: a trainer between two epochs, or one that is restarted,
-reports nothing for a minute. Whatever happens, the number stays within its bounds.
+The number grows quickly, at most doubling each time, since a waiting trainer costs more than an idle relay. It shrinks
+slowly, one relay at a time: a trainer between two epochs, or one that is restarted, reports nothing for a minute. The
+number always stays within its bounds.
 
 If the implementation is inconsistent with the following, it is a bug:
 
 - The number is within the bounds, always.
 - It grows only while some trainer waits for CPU, and has for `patience_s`; each time it at most doubles.
-- It shrinks by one at a time, and only if nobody has wanted more, or as many, for `rest_s`.
-- Reports older than `stale_s` count for nothing.
+- It shrinks by one at a time, and only if no trainer has needed as many, or more, for `rest_s`.
+- Reports older than `stale_s` are ignored.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from sophon.plan.cost import Prediction
 from sophon.plan.resources import kind_named
 
 CPU = ("trainer", "relay")
-"""Kinds of resources that more relays make up for."""
-_WAITS = 0.05  # of a trainer's time: less is not worth a relay; as `loader.account.advice` has it
-_IDLE = 0.5  # of the relays' time: with less to do, half of them could do it
+"""Kinds of resources that more relays can supplement."""
+_WAITS = 0.05  # of a trainer's time: less is not worth a relay; the same as in `loader.account.advice`
+_IDLE = 0.5  # of the relays' time: below this, half of the relays would be enough
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Within what the number of relays stays, and how fast it follows.
+    """Bounds on the number of relays, and how fast it changes.
 
     Args:
         least: Fewest relays.
         most: Most relays.
-        patience_s: How long trainers wait before there are more.
-        rest_s: How long nobody needs them before there are fewer.
-        stale_s: After which a report counts for nothing.
+        patience_s: How long trainers wait before relays are added.
+        rest_s: How long relays are not needed before one is removed.
+        stale_s: Age at which a report is ignored.
     """
 
     least: int = 0
@@ -52,7 +52,7 @@ class Bounds:
 
     def __post_init__(self) -> None:
         if not 0 <= self.least <= self.most:
-            raise ConfigError(f"relays: {self.least} … {self.most} are no bounds; give two numbers, the lower first")
+            raise ConfigError(f"relays: {self.least} … {self.most} are not bounds; give two numbers, the lower first")
         times = (self.patience_s, self.rest_s, self.stale_s)
         if not all(math.isfinite(seconds) and seconds >= 0 for seconds in times):
             raise ConfigError(f"relays: expected seconds of zero or more, got {times}")
@@ -60,11 +60,11 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Report:
-    """What a trainer says of itself.
+    """A trainer's report.
 
     Args:
-        at_s: When, by the clock of whoever counts relays.
-        bottleneck: The resource that decides its plan's epoch; "" if it has no plan.
+        at_s: Time of the report, by the clock of the process that scales relays.
+        bottleneck: The resource that limits its planned epoch; "" if it has no plan.
         waited_share: Share of its time that it waits for batches.
         relay_share: Share of the time that relays are busy, by its plan.
     """
@@ -84,23 +84,23 @@ class Report:
 
     @property
     def wants_more(self) -> bool:
-        """Whether it waits for CPU that a relay could give."""
+        """Whether the trainer waits for CPU that a relay could provide."""
         return bool(self.bottleneck) and kind_named(self.bottleneck).name in CPU and self.waited_share > _WAITS
 
     @property
     def needs_them(self) -> bool:
-        """Whether it keeps the relays busy that there are."""
+        """Whether the trainer keeps the existing relays busy."""
         return self.wants_more or self.relay_share > _IDLE
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How many relays there should be, and since when that is in question.
+    """The number of relays to run, and the times on which the next change depends.
 
     Args:
-        relays: How many.
+        relays: Number of relays.
         wanted_s: Since when some trainer has wanted more; None if none does.
-        needed_s: When they were last needed.
+        needed_s: When the relays were last needed.
     """
 
     relays: int
@@ -109,12 +109,12 @@ class Scale:
 
 
 def rescaled(before: Scale, reports: Sequence[Report], bounds: Bounds, now_s: float) -> Scale:
-    """Return how many relays there should be now.
+    """Return the number of relays to run now.
 
     Args:
-        before: What was found the last time.
+        before: The previous result.
         reports: The last report of each trainer.
-        bounds: Within what the number stays.
+        bounds: Bounds on the number.
         now_s: The time.
     """
     fresh = [report for report in reports if now_s - report.at_s <= bounds.stale_s]

@@ -7,7 +7,7 @@ which it costs least move to a route with less of it and more of another, until 
 of the whole. Other stretches do the reverse, so the totals stay the same except for the cost of the exchanges; an
 exchange that costs more than it gains is not made.
 
-Pure, like the rest of this room: the same plan and order give the same result.
+Pure, like the rest of this package: the same plan and order give the same result.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from sophon.plan.pricing import Costs
 STRETCH = 64
 """Samples in a stretch: as many as a loader puts into one request, of which two run at a time."""
 
-_BINDS = 0.7  # of the epoch's seconds that a resource is busy, and its share of a stretch counts
-_ROUNDS = 3  # at most; each brings the two resources of a stretch together that are furthest apart
-_WORTH = 0.25  # of the seconds that an exchange takes off the longer resource: what it may cost at most
+_BINDS = 0.7  # of the epoch for which a resource is busy: above this, its share of a stretch counts
+_ROUNDS = 3  # rounds at most; each evens out the two most unequal resources of a stretch
+_WORTH = 0.25  # of the seconds that an exchange saves on the longer resource: its cost may not exceed this
 _BLOCK = 2**15
 
 Stretches = NDArray[np.int64]
@@ -60,8 +60,8 @@ def level(costs: Costs, cut: CutIndex, prices: Vector, order: NDArray[np.integer
 
     Args:
         costs: The samples.
-        cut: A plan that is best on the whole.
-        prices: Prices of the resources under which it is the best.
+        cut: The best plan for the whole epoch.
+        prices: Prices of the resources under which it is best.
         order: The samples in the order of the epoch.
         length: Samples in a stretch.
     """
@@ -72,12 +72,12 @@ def level(costs: Costs, cut: CutIndex, prices: Vector, order: NDArray[np.integer
         binds = np.flatnonzero(totals >= _BINDS * totals.max(initial=0.0))
         if done + 1 >= len(binds) or not totals.max() > 0:
             break
-        # What each stretch has of every resource, in seconds of an epoch in which all of them take equally long.
+        # Load of each stretch on every resource, in seconds of an epoch in which all resources take equally long.
         scale = totals.max() / totals[binds]
         shares = times[:, binds] * scale
         over, under = shares.argmax(axis=1), shares.argmin(axis=1)
         excess_s = shares.max(axis=1) - shares.min(axis=1)
-        # Per unit of a measure: what a stretch wins when its samples have more of it.
+        # Gain of a stretch per unit of a measure, when its samples use more of it.
         worth = (
             scale[under, None, None] * costs.per_s[binds[under]] - scale[over, None, None] * costs.per_s[binds[over]]
         )
@@ -85,7 +85,7 @@ def level(costs: Costs, cut: CutIndex, prices: Vector, order: NDArray[np.integer
         changed = cut.copy()
         changed[index] = columns
         after = stretch_times(costs, changed, stretches)
-        # One sample may be more than what was too much. A stretch that would take longer stays as it was.
+        # A single sample may cost more than the excess. A stretch that would then take longer is left unchanged.
         worse = after.max(axis=1) > times.max(axis=1)
         stays = index[worse[stretches[index]]]
         changed[stays] = cut[stays]
@@ -97,7 +97,7 @@ class _Exchanges:
     # Looks for the samples that change routes: block by block through the tables, as `pricing` does.
     def __init__(self, costs: Costs, cut: CutIndex, weights: Matrix) -> None:
         self._costs, self._cut, self._weights = costs, cut, weights
-        # A route that no sample has is too dear for all of them, and looking costs as much as for one in use.
+        # A route that no sample uses is too expensive for all of them, and checking it costs as much as a route in use.
         self._columns = np.flatnonzero(np.bincount(cut, minlength=1)).tolist()
 
     def best(
@@ -113,9 +113,9 @@ class _Exchanges:
         ranked = useful[np.lexsort((ratio[useful], stretches[useful]))]
         own, won = stretches[ranked], gain_s[ranked].astype(np.float64)
         running = np.cumsum(won)
-        first = np.searchsorted(own, own)  # where each one's stretch begins
+        first = np.searchsorted(own, own)  # start of the stretch of each sample
         before = running - won - (running - won)[first]
-        # Each takes off what is too much by what it wins; that is worth it while more than half of that is left.
+        # Each exchange reduces the excess by its gain; it is worthwhile while more than half of that gain is left.
         taken = ranked[before + won / 2 < excess_s[own]]
         return taken, column_of[taken]
 
@@ -131,7 +131,7 @@ class _Exchanges:
         parts = 0 if costs.parts is None else costs.parts[block]
         of = [worth[stretches, parts, measure] for measure in range(len(costs.tables))]
         price = [self._weights[parts, measure] for measure in range(len(costs.tables))]
-        most_s = np.where(stretches >= 0, 2 * excess_s[stretches], 0.0)  # more would only turn the stretch round
+        most_s = np.where(stretches >= 0, 2 * excess_s[stretches], 0.0)  # more would only reverse the imbalance
         rows, cut = np.arange(block.start, block.stop), self._cut[block].astype(np.intp)
         now = [table.T.reshape(-1).take(cut * len(costs) + rows) for table in costs.tables]
         for column in self._columns:

@@ -1,4 +1,4 @@
-"""What a cache folder contains, who uses it, and how much of it is kept.
+"""Contents of a cache folder, the processes that use it, and how much of it is kept.
 
 A cache folder has a subfolder for each kind of content (`KINDS`), with one *entry* per data set or job: a file, or a
 folder for the results of the first ops. Next to an entry, ``NAME.about`` says in one line what it belongs to. The
@@ -153,7 +153,7 @@ def remove(entry: Entry) -> bool:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[bool]:
-    """Yield whether nobody else uses a folder, and lock others out until the block ends."""
+    """Yield whether no other process uses a folder, and lock others out until the block ends."""
     held = os.open(folder / _HELD, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -168,7 +168,7 @@ def _alone(folder: Path) -> Iterator[bool]:
 def tidy(base: Path) -> None:
     """Remove leftovers of killed processes and whatever exceeds the bound from a cache folder; once per process.
 
-    Only the user's default folder is bounded; a folder that was named explicitly is left to whoever named it.
+    Only the user's default folder is bounded; a folder that was named explicitly is left alone.
     """
     if base in _tidied:
         return

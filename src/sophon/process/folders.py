@@ -72,7 +72,7 @@ def secret_key() -> bytes | None:
             made.touch(mode=0o600, exist_ok=False)
             made.write_bytes(secrets.token_bytes(_KEY_BYTES))
             try:
-                os.link(made, path)  # fails if a key exists already; nobody ever sees half a key
+                os.link(made, path)  # fails if a key exists already; no reader ever sees half a key
             finally:
                 made.unlink()
         key = path.read_bytes() if not_private(path) is None else b""

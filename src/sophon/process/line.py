@@ -49,7 +49,7 @@ class Line:
         """Send a message.
 
         Args:
-            head: What it says.
+            head: The message.
             body: Bytes sent along, as any buffer.
             files: Descriptors of which the other end gets copies.
 
@@ -107,7 +107,7 @@ class Line:
         self._end.settimeout(seconds)
 
     def close(self) -> None:
-        """Hang up; a receiver waiting at the other end is told."""
+        """Close the line; a receiver waiting at the other end is notified."""
         _OPEN.discard(self)
         self._end.close()
 

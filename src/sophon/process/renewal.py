@@ -15,7 +15,7 @@ class Renewable(Protocol):
     """An object that can forget, in a child process, what the parent's threads were doing."""
 
     def renew(self) -> None:
-        """Start afresh: nobody holds the lock and nothing is under way."""
+        """Reset: the lock is free and nothing is in progress."""
 
 
 def renew_after_fork(holder: Renewable) -> None:

@@ -129,7 +129,7 @@ class Segment:
         return self._lent_after != _FORKS.count
 
     def close(self) -> None:
-        """Close the file; nobody else can map it after that. The memory is freed once no array uses it."""
+        """Close the file; no other process can map it after that. The memory is freed once no array uses it."""
         if self.file is not None:
             os.close(self.file)
             self.file = None
@@ -185,7 +185,7 @@ class Segments:
             self._close(segment)
 
     def handed_out(self, segment: Segment) -> None:
-        """Note that no other process needs to map a segment any more, and that users may keep it for a long time."""
+        """Record that no other process needs to map a segment any more, and that users may keep it for a long time."""
         with self._lock:
             if self._files > _MOST_FILES:
                 self._close(segment)

@@ -18,7 +18,7 @@ _TYPICAL = {
     Kind.AUDIO: (1, 220_500),  # five seconds
     Kind.VOLUME: (1, 128, 256, 256),
 }
-"""Shapes of values whose size is not known."""
+"""Shapes of values of unknown size."""
 _CROPPED = tuple(_TYPICAL)
 
 
@@ -53,11 +53,11 @@ def cuts_to_profile(
 def routes_to_profile(pipeline: Pipeline, cuts: Iterable[Cut]) -> tuple[Route, ...]:
     """Return the routes through a relay that a plan may want, of cuts that are worth a column themselves.
 
-    A relay is for work that neither the node nor the trainer has cores for. So what it is sent is a file, or the window
-    of one, which costs the node next to nothing, and what it sends on lies after the crop, if there is one.
+    A relay is for work that neither the node nor the trainer has cores for. So it receives a file, or the window of
+    one, which costs the node almost nothing, and it sends on the result after the crop, if there is one.
 
     Args:
-        pipeline: What is to be divided.
+        pipeline: The pipeline to divide.
         cuts: The cuts that have a column.
     """
     table = tuple(cuts)
@@ -80,7 +80,7 @@ def suits_codecs(pipeline: Pipeline, k: int) -> bool:
     """Return whether a codec may pay off after the first k ops."""
     crop = first_crop(pipeline.ops)
     if crop is not None and k <= crop:
-        return False  # it would encode pixels that nobody needs
+        return False  # it would encode pixels that are not needed
     before, after = pipeline.specs[k - 1], pipeline.specs[k]
     # An unknown shape may change in every op; a stage of views consists of several ops, possibly with a blur, and
     # blurred photos take a third fewer bytes.

@@ -75,8 +75,8 @@ class Relayed:
     """Routes through relays.
 
     Args:
-        routes: Both cuts of each have a column of their own.
-        to_trainer: How many times as long relays take for what they do as the trainer would.
+        routes: The routes; both cuts of each have their own column.
+        to_trainer: Time that relays take, relative to the trainer's time for the same work.
     """
 
     routes: tuple[Route, ...]

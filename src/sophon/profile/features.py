@@ -21,7 +21,7 @@ from sophon.profile.kinds import Kind
 from sophon.profile.model import Rows
 
 Sizes = NDArray[np.int32]
-"""[samples, axes]: size of the decoded value along each axis, of a picture height and width; 0 where not known."""
+"""[samples, axes]: size of the decoded value along each axis (height and width for a picture); 0 if not known."""
 Areas = NDArray[np.float32]
 """Pixels of a picture that an epoch needs, one per sample; 0 if unknown."""
 
@@ -57,9 +57,9 @@ def areas_needed(
     Args:
         pipeline: The pipeline of the samples.
         seed: Seed of the run.
-        epochs: One for all, or one for each pass.
-        samples: Of each pass.
-        sizes: Of each one's picture, by axis.
+        epochs: One epoch for all passes, or one for each.
+        samples: Index of the sample of each pass.
+        sizes: Size of the picture of each pass, by axis.
     """
     areas = np.zeros(len(samples), np.float32)
     for low in range(0, len(samples), _BLOCK):
@@ -77,12 +77,12 @@ def areas_needed(
 
 
 def _area(pipeline: Pipeline, key: Key, sizes: list[int]) -> int:
-    """Return how many pixels one pass needs, of an op that can only be asked so; about 20 µs. 0 if nobody can tell."""
+    """Return how many pixels one pass needs, for ops without a vectorised answer; takes about 20 µs. 0 if unknown."""
     decoder = pipeline.ops[0]
     if not isinstance(decoder, Decoder):
         return prod(sizes)
     spec = decoder.sized(sizes)
-    if pipeline.looks:  # nobody has kept the boxes; one object that is all of the picture is drawn for much as they are
+    if pipeline.looks:  # the boxes were not kept; one object that covers the picture gives similar draws
         whole = np.array([[0.0, 0.0, spec.width, spec.height]])
         key = replace(key, sight=spec.with_objects(whole))
     try:

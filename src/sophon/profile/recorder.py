@@ -77,8 +77,7 @@ class Known:
         raw_bytes: Size of each sample's file, in bytes; 0 if unknown.
         sizes: Height and width of each picture; 0 if unknown.
         areas: Pixels of each picture that the epoch needs; for a picture of unknown size, assuming the usual size.
-        op_s: [samples, ops] trainer CPU seconds measured in that epoch; NaN if not measured. None if the epoch is
-            another one.
+        op_s: [samples, ops] trainer CPU seconds measured in that epoch; NaN if not measured. None for another epoch.
         refused: [samples, cuts] true where the cut is impossible for the sample.
         records: Measurements, by cut.
         record_areas: Pixels that the pass of each record needed, by cut.
@@ -188,7 +187,7 @@ class Recorder:
             self._records[cut].append(record)
 
     def _size(self, told: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the size of a value by axis; nothing where one of them is not known."""
+        """Return the size of a value by axis; empty if any size is unknown."""
         size = told[: self._kind.axes]
         return size if len(size) == self._kind.axes and 0 not in size else ()
 

@@ -1,4 +1,4 @@
-"""The profile: a table of what every sample costs at every route.
+"""The profile: a table of the cost of every sample at every route.
 
 Tables [samples, routes] of float32, one for each measure (`sophon.profile.measures`), with one contiguous column per
 route: bytes on the link, CPU seconds near storage, CPU seconds at the trainer (decoding the payload and the remaining
@@ -71,7 +71,7 @@ class Profile:
         measured: [samples, routes] true where measured, false where predicted; None if everything is measured.
         quality: How good the predictions are, one per route; empty if everything is measured.
         provenance: How the profile was made: a JSON object.
-        sizes: [samples, axes] height and width of each picture, or the size of what else it is, 0 where not known;
+        sizes: [samples, axes] height and width of each picture, or the size of another kind of value, 0 if not known;
             None if that was not measured.
         resize_k: How many ops make pictures of one size; None if none do, or if that is not known.
         more: Tables of optional measures, by name.
@@ -411,7 +411,7 @@ def _frozen(values: ArrayLike, name: str, cuts: int, dtype: type[np.generic]) ->
 
 
 def _axes(sizes: NDArray[Any]) -> int:
-    """Return how many axes sizes are of; pictures' where they are of no such number, which `_frozen` then says."""
+    """Return the number of axes of sizes; that of pictures if the number is invalid, which `_frozen` then reports."""
     return sizes.shape[1] if np.ndim(sizes) == 2 and sizes.shape[1] in _SIDES else 2
 
 

@@ -80,7 +80,7 @@ class Verdict:
         return ", ".join(f"{_WORDS[part]} {rate}" for part, rate in self._shown().items())
 
     def _shown(self) -> dict[str, str]:
-        """Return the rate of each part; what is near storage and never held anything up is left out."""
+        """Return the rate of each part; parts near storage that were never the bottleneck are left out."""
         rates = {part: rate for part, rate in self._rates.items() if part in _ALWAYS or math.isfinite(rate)}
         missing = {"GPU": "not measured", "I/O": "none", "CPU": "not measured"}
         return {part: format_rate(rate) if math.isfinite(rate) else missing[part] for part, rate in rates.items()}

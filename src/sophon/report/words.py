@@ -90,7 +90,7 @@ _GIVEN: dict[str, Callable[[float], str]] = {
 
 
 def ratio(before: float, after: float) -> float:
-    """Return how many times less, 1 if there is nothing to compare."""
+    """Return the factor of a reduction; 1 if there is nothing to compare."""
     return before / after if after > 0 and before > 0 else 1.0
 
 

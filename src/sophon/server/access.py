@@ -151,7 +151,7 @@ class Access:
     """How a server is protected.
 
     Args:
-        tokens: Who may read what; None if no token is required.
+        tokens: Tokens and their rights; None if no token is required.
         tls_cert: PEM file with the server's certificate and its chain.
         tls_key: PEM file with the key of that certificate.
         client_ca: PEM file with the authority that signs trainers' certificates; if given, a trainer without one is

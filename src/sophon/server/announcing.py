@@ -1,10 +1,9 @@
-"""A node tells a registry every second that it is there and what it holds.
+"""A node tells a registry every second that it is running and what it holds.
 
-A registry that does not answer is no trouble for the node: trainers that are connected go on, and the next beat finds
-the registry again, or the one that was started in its place. Where the registry's address stands in a file, the file is
-read at every beat.
+A node works without an answer from the registry: connected trainers continue, and the next beat finds the registry
+again, or its replacement. If the registry's address is given as a file, the file is read at every beat.
 
-Concurrency: a thread of its own, which alone uses the connection.
+Concurrency: one separate thread is the only user of the connection.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from sophon.process.wall_clock import date_s
 from sophon.server.journal import LOG
 from sophon.store import Store
 
-_SAID_S = 60.0  # between two lines in the log about the same trouble
+_SAID_S = 60.0  # between two log lines about the same problem
 _JOIN_S = 5.0
 
 
 @dataclass(frozen=True)
 class Announcing:
-    """Whom to tell, and as whom.
+    """The registry to announce to, and how the node presents itself.
 
     Args:
         registry: Address of the registry, or ``@`` and the path of a file with it.
-        advertise: Host, or host and port, that trainers reach this node by; "" for where it listens.
-        credentials: What to show to the registry; by default what the environment holds.
+        advertise: Host, or host and port, by which trainers reach this node; "" for the address it listens on.
+        credentials: Credentials for the registry; by default from the environment.
         role: "storage" or "relay".
     """
 
@@ -45,18 +44,18 @@ class Announcing:
 
     def __post_init__(self) -> None:
         if not self.registry.startswith("@"):
-            RegistryClient(self.registry, self.credentials)  # raises if it is no such address
+            RegistryClient(self.registry, self.credentials)  # raises if the address is invalid
 
     def url(self, scheme: str, host: str, port: int) -> str:
         """Return the address to announce.
 
         Raises:
-            ConfigError: The node listens on all addresses, and was not told which one to announce.
+            ConfigError: The node listens on all addresses, and none was given to announce.
         """
         if not self.advertise:
             if host in ("0.0.0.0", "::", ""):
                 raise ConfigError(
-                    f"--registry: {host} is every address of this host; say which to announce: --advertise"
+                    f"--registry: {host} means every address of this host; give the one to announce with --advertise"
                 )
             host = f"[{host}]" if ":" in host else host
             return f"{scheme}://{host}:{port}"
@@ -65,7 +64,7 @@ class Announcing:
 
 
 def held_by(stores: Mapping[str, Store]) -> dict[str, Held]:
-    """Return what a node holds, as it is announced."""
+    """Return what a node holds, in the form it is announced."""
     return {
         name: Held(store.manifest.fingerprint, len(store), store.part, store.whole) for name, store in stores.items()
     }
@@ -75,8 +74,8 @@ class Announcer:
     """Announces a node until it is closed.
 
     Args:
-        announcing: Whom to tell.
-        record: What to tell.
+        announcing: The registry to announce to.
+        record: The announcement.
     """
 
     def __init__(self, announcing: Announcing, record: NodeRecord) -> None:
@@ -90,7 +89,7 @@ class Announcer:
         self._thread.start()
 
     def leave(self) -> None:
-        """Tell the registry that the node is about to stop: nobody new is sent to it."""
+        """Tell the registry that the node is about to stop, so that no new trainers are sent to it."""
         self._record = replace(self._record, is_leaving=True)
         self._beat.set()
 
@@ -135,5 +134,5 @@ class Announcer:
 
 
 def node_name(pid: int) -> str:
-    """Return a name for a process that no other has: its host, number and start."""
+    """Return a unique name for a process: its host, pid and start time."""
     return f"{socket.gethostname()}-{pid}-{int(date_s() * 1000):x}"

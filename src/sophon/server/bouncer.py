@@ -6,7 +6,7 @@ send a little and wait a little; beyond that it is closed. An address with many 
 opening new ones, is blocked for a while: the kernel drops what it sends to the listening socket (a classic socket
 filter, which needs no privileges).
 
-Concurrency: one separate thread; calls report from their threads whom the gate has admitted. Limits: Linux only.
+Concurrency: one separate thread; threads of calls report the callers that the gate has admitted. Limits: Linux only.
 Trainers behind the same address as a flooder are blocked with it, except for connections they already have.
 """
 
@@ -26,13 +26,13 @@ from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
 
 _LOOK_S = 0.02
-_QUIET_LOOK_S = 0.05  # while nobody is there whom nobody knows
-_LONGEST_S = 0.5  # without a look, while there are as many open files as before: one may have taken another's place
-_STRANGER_BYTES = 1 << 14  # that a connection may send before a call on it was let in; a loader's first has some KB
-_FLOOD_BYTES = 1 << 16  # hardly any first call has as many; if one has, it is let in within milliseconds
-_STRANGER_S = 15.0  # how long it may wait with that; gRPC connects before there is anything to ask
-_CALL_S = 2.0  # how long a call of more than that may take to be let in
-# Of one address at once, or in `_MEMORY_S` without being let in; as many ranks on one machine are let in sooner.
+_QUIET_LOOK_S = 0.05  # while there are no unknown connections
+_LONGEST_S = 0.5  # without a check, while the number of open files is unchanged: one may have replaced another
+_STRANGER_BYTES = 1 << 14  # that a connection may send before a call is admitted; a loader's first call has a few KB
+_FLOOD_BYTES = 1 << 16  # few first calls are this long; if one is, it is admitted within milliseconds
+_STRANGER_S = 15.0  # how long a connection may be idle first; gRPC connects before there is anything to ask
+_CALL_S = 2.0  # how long a longer call may take to be admitted
+# Per address, at once or within `_MEMORY_S` without admission; this many ranks on one machine are admitted sooner.
 _MOST_STRANGERS = 128
 _MEMORY_S = 2.0
 _BAN_S = 10.0
@@ -64,7 +64,7 @@ class Bouncer:
         self._since_s: dict[Peer, float] = {}
         self._seen: deque[tuple[float, Peer]] = deque()
         self._banned_until_s: dict[str, float] = {}
-        self._settled: set[int] = set()  # sockets that need no look: of others, and of whom the gate has let in
+        self._settled: set[int] = set()  # sockets that need no check: unrelated ones, and those the gate has admitted
         self._over = threading.Event()
         self.thrown_out = 0
         self._thread: threading.Thread | None = None
@@ -93,7 +93,7 @@ class Bouncer:
         while not self._over.wait(pause_s):
             now_s, before, count = time.monotonic(), count, _open_files()
             if pause_s == _QUIET_LOOK_S and count and count == before and now_s - looked_s < _LONGEST_S:
-                continue  # nobody has come
+                continue  # there are no new connections
             pause_s, looked_s = _LOOK_S if self._look(now_s) else _QUIET_LOOK_S, now_s
 
     def _look(self, now_s: float) -> bool:
@@ -189,7 +189,7 @@ def filter_for(addresses: Iterable[str]) -> list[tuple[int, int, int, int]]:
         checks = [(_LOAD_BYTE, 0, 0, _NET), (_AND, 0, 0, 0xF0), (_EQUAL, 0, 0, version << 4)]
         for number, word in enumerate(words):
             checks += [(_LOAD, 0, 0, _NET + start + 4 * number), (_EQUAL, 0, 0, word)]
-        # What is not equal goes on after the end of these checks and the drop that follows them.
+        # On a mismatch, continue after these checks and the drop that follows them.
         program += [
             (code, 0, len(checks) - at if code == _EQUAL else 0, value) for at, (code, _, _, value) in enumerate(checks)
         ]

@@ -116,7 +116,7 @@ class CpuBudget:
             self._shares.of(tenant).had_s += cpu_s
 
     def withdraw(self, futures: Iterable[Future[Any]]) -> None:
-        """Remove tasks that nobody waits for any more from the queue; running tasks continue."""
+        """Remove abandoned tasks from the queue; running tasks continue."""
         cancelled = {future for future in futures if future.cancel()}
         if cancelled:
             with self._lock:
@@ -196,7 +196,7 @@ class CpuBudget:
             if turn in turn.share.running:
                 turn.share.running.remove(turn)
                 self._running -= 1
-            else:  # it ended just as it was to be held
+            else:  # it ended just before it could be suspended
                 turn.share.held.remove(turn)
 
     def _is_held_by_the_kernel(self) -> bool:

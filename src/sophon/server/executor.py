@@ -52,9 +52,9 @@ _MOST_OBJECTS = 2 * MOST_OPS  # in a message: the ops of a pipeline, and a few m
 _Known = tuple[Pipeline | None, str]
 T = TypeVar("T")
 _SIZED = (Kind.IMAGE, Kind.TENSOR, *SIGNALS)
-_NARROW = 4  # data sets with some of their fields that are remembered of each tenant; each has all samples' sizes
-_LIST_S = 0.001  # that a list counts for at least: the call itself takes a few tenths of a millisecond
-_SEND_S_PER_BYTE = 2e-9  # what TLS and copies take of either side's CPU
+_NARROW = 4  # narrowed data sets remembered per tenant; each has the sizes of all samples
+_LIST_S = 0.001  # minimum charge for a list: the call itself takes a few tenths of a millisecond
+_SEND_S_PER_BYTE = 2e-9  # CPU cost of TLS and copies on either side
 
 
 class Executor:
@@ -64,7 +64,7 @@ class Executor:
         stores: Data sets by name.
         budget: CPU for ops.
         patience_s: Longest time a sample may wait for a core, regardless of the request.
-        limits: What one request and one sample may use.
+        limits: Limits for one request and one sample.
         maker: Where ops run.
     """
 
@@ -81,14 +81,14 @@ class Executor:
         self._budget = budget
         self._patience_s = patience_s
         self.limits = limits or Limits()
-        # A stage for each store: one that hangs holds up nobody who reads from another.
+        # One stage per store: a store that hangs does not delay reads from another.
         self.readings = {
             name: Reading(self.limits.reads, self.limits.read_bytes, lingers=True) for name in self._stores
         }
         self.maker = maker or Threads()
         self.crashes = Crashes()
         self._toll = Toll(budget.charge)
-        # Of each tenant its own, so that nobody can make the node forget what others use.
+        # One per tenant, so that no tenant can evict the entries of another.
         self._pipelines: defaultdict[int, LRUCache[bytes, _Known]] = defaultdict(lambda: LRUCache(_PIPELINES))
         self._probes: defaultdict[int, LRUCache[str, tuple[list[str], str]]] = defaultdict(lambda: LRUCache(_PIPELINES))
         self._narrow: defaultdict[int, LRUCache[tuple[str, tuple[str, ...]], Store]] = defaultdict(
@@ -201,7 +201,7 @@ class Executor:
         """
         store = self._store(request.dataset, rights)
         if request.firsts:
-            raise RetryableError("this is a storage node and no relay; a relay was here when it was opened")
+            raise RetryableError("this is a storage node, but it was a relay when the data set was opened")
         found = store.manifest.fingerprint
         if request.dataset_fingerprint not in ("", found):
             raise ConfigError(
@@ -264,7 +264,7 @@ class Executor:
                 f"{limits.request_samples:,}: ask for fewer at once, or raise --max-request-samples there"
             )
         sizes = store.manifest.sizes[list(request.samples)] if request.samples else np.zeros(0, np.int64)
-        # A file that is too large is not read: it is an error of its own, and no reason to refuse the others.
+        # A file that is too large is not read: it gets its own error, and the others are still served.
         size_bytes = int(sizes[sizes <= limits.sample_bytes].sum())
         if size_bytes > limits.request_bytes:
             raise ConfigError(

@@ -24,7 +24,7 @@ _NOTHING = Rights(frozenset())
 
 
 class Pass(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no types
-    """Attached to an admitted call.
+    """The rights of a caller, attached to its call.
 
     Args:
         rights: What the caller may read.
@@ -56,7 +56,7 @@ class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has
             return Pass(self._tokens.rights_of(authorization_of(headers)))
         except AccessError as error:
             self._metrics.errors.labels(type(error).__name__).inc()
-            return Pass(_NOTHING, AccessError(str(error)))  # without a traceback, which would hold what was sent
+            return Pass(_NOTHING, AccessError(str(error)))  # without a traceback, which would contain the token
 
 
 def rights_of(context: flight.ServerCallContext) -> Rights:

@@ -1,4 +1,4 @@
-"""What the server logs: who connects, who is refused and why, which samples are slow or broken.
+"""What the server logs: connections, refusals and their reasons, and slow or broken samples.
 
 Everything goes to the logger `sophon.server`; each record carries its facts as `fields`, for JSON output. A repeated
 message appears at most once a minute, with its count, so that neither a file that is broken in every epoch nor a
@@ -24,7 +24,7 @@ LOG = logging.getLogger("sophon.server")
 SLOW_S = 2.0  # CPU seconds near storage: a hundred times what a photo takes
 _AGAIN_S = 60.0  # until the same is said again
 _MOST_KEYS = 4096  # things that were said lately and are remembered
-# Why a sample was sent as it is: about the node as a whole, and not about that sample.
+# Reasons for sending a sample unprocessed that concern the whole node, not that sample.
 _OF_THE_NODE = {
     "overload": "no core was available in time",
     "unknown_op": "an op of the pipeline is not known here, or not allowed",

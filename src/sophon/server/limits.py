@@ -25,8 +25,8 @@ class Limits:
             a photo needs. Only child processes enforce it: a thread cannot be stopped.
         child_bytes: Memory of a child process; a sample that needs more is sent raw. The default is enough for a
             picture with the largest number of pixels and for what ops make of it.
-        requests: Requests that are answered at the same time; one more is told to try again. Flight gives each of them
-            a thread.
+        requests: Requests that are answered at the same time; any further request is told to try again. Flight gives
+            each of them a thread.
         in_flight_bytes: Size of all samples that were read but not sent yet. Reads beyond it wait; a payload that would
             exceed it is not made, and its file is sent. Each request may hold a mebibyte beyond it. With several
             tenants, one may use at most half of it.

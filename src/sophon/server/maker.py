@@ -33,7 +33,7 @@ class NoSpace(Exception):  # noqa: N818 - as above
     """A payload is larger than what may be held."""
 
 
-Claim: TypeAlias = Callable[[int], bool]  # asked whether there is space for so many bytes, which it then keeps
+Claim: TypeAlias = Callable[[int], bool]  # called to reserve space for a number of bytes
 
 
 def anything(_: int) -> bool:
@@ -79,7 +79,7 @@ def claimed(payload: Payload, claim: Claim) -> Payload:
 
 
 def made(pipeline: Pipeline, data: bytes, key: Key, cut: Cut | Route, trace: Trace | None = None) -> bytes:
-    """Return the payload of one sample, made from its file, or from what came at the first cut of a route."""
+    """Return the payload of one sample, made from its file, or from the payload of the first cut of a route."""
     if isinstance(cut, Route):
         return pass_on(pipeline, data, key, cut, trace)
     return make_payload(pipeline, data, key, cut, trace)

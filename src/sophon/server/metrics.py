@@ -60,7 +60,7 @@ class _Buckets(Collector):
     """The requests of this process to object stores.
 
     Args:
-        prices: What they charge.
+        prices: Their prices.
     """
 
     def __init__(self, prices: Prices) -> None:

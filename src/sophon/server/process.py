@@ -57,13 +57,13 @@ class ServerConfig:
         patience_s: Longest time a sample waits for a core before it is sent raw.
         drain_s: Longest time for running requests to end after SIGTERM.
         access: Who may read, and how connections are protected.
-        limits: What one request and one sample may use.
+        limits: Limits for one request and one sample.
         isolation: Where ops run: "process" or "thread".
         modules: Python modules to import; they register ops and stores.
         indexes: Files of window indexes, which child processes open too.
         metrics_host: Address for health and metrics, which anyone who can reach it may read.
         debug: Whether tracebacks and paths of this machine are sent to trainers.
-        prices: What object stores charge.
+        prices: Prices of object stores.
         announcing: The registry to tell what this node holds; None for none.
     """
 
@@ -97,7 +97,7 @@ class Ready:
 
 
 def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Callable[[Ready], None]) -> bool:
-    """Serve until SIGTERM or SIGINT, then let requests under way end; return whether it was SIGINT."""
+    """Serve until SIGTERM or SIGINT, then finish the requests in progress; return whether it was SIGINT."""
 
     def executor(budget: CpuBudget, maker: Maker) -> Executor:
         return Executor(stores, budget, config.patience_s, config.limits, maker)
@@ -179,7 +179,7 @@ def run_executor(
 
 
 def _announcer(stores: Mapping[str, Store], config: ServerConfig, ready: Ready) -> Announcer | None:
-    """Begin to tell the registry of this node, if there is one."""
+    """Start announcing this node to the registry, if there is one."""
     if config.announcing is None:
         return None
     url = config.announcing.url(config.access.scheme, config.host, ready.port)
@@ -241,7 +241,7 @@ def _check_place(config: ServerConfig) -> None:
 
 def _write(path: Path, ready: Ready) -> None:
     try:
-        with replacing(path) as file:  # whoever waits for the file never sees half of it
+        with replacing(path) as file:  # a process that waits for the file never sees half of it
             file.write(json.dumps(ready.__dict__).encode() + b"\n")
     except OSError as error:
         raise ConfigError(f"--ready-file {path} cannot be written: {error.strerror or error}") from error

@@ -85,8 +85,8 @@ class Space:
 
     Args:
         seat: Seat of the request.
-        file_bytes: What is held for the file.
-        more_bytes: What is sent along with the payload.
+        file_bytes: Bytes held for the file.
+        more_bytes: Bytes sent along with the payload.
     """
 
     def __init__(self, seat: Seat, file_bytes: int, more_bytes: int = 0) -> None:
@@ -113,7 +113,7 @@ class Space:
 
 
 class Work:
-    """The samples of one request; iterating does the work."""
+    """The samples of one request; iterating processes them."""
 
     def __init__(
         self,
@@ -133,25 +133,25 @@ class Work:
         self._lane = reading.lane(in_order=request.in_order)
         self._lock = threading.RLock()  # reentrant: the garbage collector may close a dropped stream at any moment
         self._tasks: dict[Task, _Begun] = {}
-        self._early: dict[int, Reply] = {}  # finished before their turn, where replies come in order
+        self._early: dict[int, Reply] = {}  # finished before their turn, if replies come in order
         self._sizes: list[int] = store.manifest.sizes[np.array(request.samples, np.int64)].tolist()
         self._most_bytes = min(executor.limits.sample_bytes, seat.largest_bytes)
         self._raw_under_way = 0  # jobs whose result was not taken yet
-        self._left_out_bytes = 0  # of samples of which only a part was read
+        self._left_out_bytes = 0  # of samples that were read only in part
         self._to_cut: list[tuple[int, Cut]] = []  # to be read with the next job
         self._cut_under_way = 0  # samples, from the start of their read until their reply is taken
-        # Whatever ends puts itself here: looking at all tasks under way whenever one ends would cost a third of what an
-        # indexed window does.
+        # Finished tasks put themselves here: checking all running tasks whenever one ends would cost a third as much as
+        # an indexed window.
         self._ended: SimpleQueue[Task | _Came] = SimpleQueue()
         self._put = _putting_into(self._ended)
         self._clock = StreamClock()
 
     @property
     def clock(self) -> StreamClock:
-        """Where the time has gone so far."""
+        """How the time has been spent so far."""
         clock, lane = self._clock, self._lane
         clock.reads, clock.read_s = lane.reads, lane.read_s
-        # A read is counted as a whole when it has ended, and what was left out of it when it was begun.
+        # A read is counted as a whole when it ends; parts that were left out are counted when it begins.
         clock.read_bytes = max(lane.read_bytes - self._left_out_bytes, clock.read_bytes)
         return clock
 
@@ -371,7 +371,7 @@ class Work:
                 return
 
             def process(slot: Slot) -> Reply:
-                # Reading is part of what a sample costs near storage.
+                # Reading is part of a sample's cost near storage.
                 slot.elsewhere_s += read_cpu_s
                 return self._process(slot, position, cut, data)
 
@@ -397,7 +397,7 @@ class Work:
         cut = request.cuts[position]
         if bands is None or request.fields or self._pipeline is None:
             return None
-        if not looks_ahead(cut) and not can_crop_early(self._pipeline, cut.k):  # it sends what lies beside the crop too
+        if not looks_ahead(cut) and not can_crop_early(self._pipeline, cut.k):  # it also sends pixels outside the crop
             return None
         window = bands.window(request.samples[position], self._pipeline, request.key(position))
         if window is not None:
@@ -432,7 +432,7 @@ class Work:
         with self._lock:
             begun = self._tasks.pop(ended)
         self._waited(start_s, begun)
-        if ended.cancelled():  # the budget was closed meanwhile
+        if ended.cancelled():  # the budget was closed in the meantime
             reply = self._smaller(begun.position, begun.data, "overload")
         else:
             reply, cpu_s = ended.result()
@@ -452,7 +452,7 @@ class Work:
         if isinstance(came.result, Exception):
             raise came.result
         if isinstance(came.result, Reply) and came.result.cut == RAW:
-            # What was made of a file is held in its place already (`Space`).
+            # The payload already replaces the file in the count (`Space`).
             self._seat.hold(len(came.result.payload) - self._sizes[came.result.position])
         return came.result
 
@@ -466,7 +466,7 @@ class Work:
         tenant, work = self._seat.tenant, (self._pipeline.fingerprint, cut)
         if executor.crashes.expected(tenant, work, (self._store.name, sample)):
             return self._smaller(position, data, "crash")
-        # Fields that a pipeline knows of are its own business; others are sent along as they are.
+        # A pipeline handles the fields that it knows; others are sent unchanged.
         first, others = divided(data, 0 if self._pipeline.fields else len(request.fields))
         file_bytes = data.file_bytes if isinstance(data, Windowed) else len(data)
         trace, space = Trace(len(self._pipeline)), Space(self._seat, file_bytes, sum(map(len, others)))
@@ -494,7 +494,7 @@ class Work:
         self._executor.count(reason)
         try:
             reply = self._reply(position, RAW, data.whole() if isinstance(data, Windowed) else data)
-        except StoreError as error:  # what was read was a window, and now the rest cannot be had
+        except StoreError as error:  # only a window was read, and the rest is not available
             return self._failed(position, error)
         reply.reason = reason
         return reply
@@ -520,7 +520,7 @@ def _putting_into(queue: SimpleQueue[Task | _Came]) -> Callable[[Task], None]:
 
     def put(task: Task) -> None:
         there = held()
-        if there is not None:  # else nobody waits any more
+        if there is not None:  # otherwise nothing waits any more
             there.put(task)
 
     return put

@@ -99,8 +99,8 @@ class ManifestCache:
             The same manifest; if it is large, one that reads its rows from the file, so that memory can be freed.
 
         Args:
-            path: Where the data set lies.
-            manifest: What was found there.
+            path: Path of the data set.
+            manifest: The manifest of the data set.
             listed_at_s: When listing began, in the seconds of `time.time()`.
             options: The options after the path, and anything else that determines the result.
         """

@@ -20,7 +20,7 @@ AUDIO: Final = "audio"
 VOLUME: Final = "volume"
 """An encoded volume."""
 FOREGROUND: Final = "foreground"
-"""Where the foreground of a label volume lies: boxes by class, as `sophon index` writes them."""
+"""Foreground of a label volume: boxes by class, as written by `sophon index`."""
 BYTES: Final = "bytes"
 """Anything else; only the user's code looks inside."""
 MASK: Final = "mask"
@@ -43,7 +43,7 @@ SUFFIXES: Final = {
     AUDIO: (".wav", ".flac"),
     VOLUME: (".nii", ".nii.gz", ".zarr.zip"),
 }
-"""How files of each kind end. Pictures are looked for where nobody says what, and others where there are none."""
+"""File suffixes of each kind. By default pictures are looked for, and other kinds if there are none."""
 
 _LONGEST_NAME = 80
 

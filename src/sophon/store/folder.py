@@ -60,7 +60,7 @@ _LEADS_OUT = re.compile(_OUTSIDE)
 
 
 class FolderStore(Store):
-    """Pictures in files: ``root/CLASS/…/name.jpg``, or ``root/name.jpg`` where there are no class folders."""
+    """Pictures in files: ``root/CLASS/…/name.jpg``, or ``root/name.jpg`` without class folders."""
 
     kind = "folder"
     options: ClassVar[frozenset[str]] = frozenset({"files", "listing"})
@@ -78,8 +78,8 @@ class FolderStore(Store):
     ) -> Manifest:
         """Return the manifest of a folder: classes, order and labels are those of torchvision's ImageFolder.
 
-        Where there is no picture, its samples are files of the kind that there are most of, such as sound. With the
-        option `files` they are files with other endings, or any.
+        Without pictures, the samples are files of the most common other kind, such as sound. With the option `files`
+        they are files with other endings, or any.
         """
         files = (options or {}).get("files")
         if files is not None:

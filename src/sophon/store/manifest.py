@@ -154,7 +154,7 @@ class Manifest:
 
     @cached_property
     def state(self) -> str:
-        """32 hex digits over names, sizes, times and ETags of what was listed: another copy has another one."""
+        """32 hex digits over names, sizes, times and ETags of the listed files: it differs between copies."""
         return table_digest(self.sources)
 
     def narrowed(self, fields: tuple[Field, ...]) -> Manifest:
@@ -162,7 +162,7 @@ class Manifest:
         if fields == self.fields:
             return self
         sizes = sum(self.locations[f"bytes/{field.name}"].to_numpy() for field in fields) + head_bytes(len(fields))
-        # Not by `replace`, which would look at every row again: anybody who may ask a node for samples has it done.
+        # Not by `replace`, which would check every row again: any client of a node can trigger this.
         narrow = copy.copy(self)
         for name, value in (("sizes", frozen(sizes)), ("fields", fields)):
             object.__setattr__(narrow, name, value)

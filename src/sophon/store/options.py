@@ -16,7 +16,7 @@ images    folders with targets: the folder of the pictures inside of the data se
 masks     folders with targets: the folder of the masks, whose names are those of the pictures
 boxes     folders with targets: COCO's JSON file, or a folder of YOLO's text files or Pascal VOC's XML files
 labels    folders with volumes: the folder of the label volumes, whose names are those of the images
-foreground  the same: the folder of the indexes of their foreground; "foreground" where there is one
+foreground  the same: the folder of the indexes of their foreground; "foreground" if it exists
 ========  =========================================================================================
 
 Nothing is escaped: an option ends where ``&`` and the name of another option follow.

@@ -46,8 +46,8 @@ class ParquetStore(ShardStore):
 
     Args:
         path: The folder, file or pattern that was opened.
-        name: What the data set is called.
-        manifest: What `scan` found there.
+        name: Name of the data set.
+        manifest: The result of `scan`.
         cache_bytes: How many bytes of decoded row groups to keep in memory.
     """
 
@@ -179,10 +179,10 @@ def scan_shards(
     on_progress: Progress | None = None,
     fields: tuple[str, ...] = (),
 ) -> Manifest:
-    """Return the manifest of Parquet shards, wherever they lie.
+    """Return the manifest of Parquet shards in any location.
 
     Args:
-        path: What was opened.
+        path: The path that was opened.
         names: Names of the shards, in order.
         sources: Sizes and times of the shards.
         files: How to open them, in order.

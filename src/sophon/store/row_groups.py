@@ -1,8 +1,8 @@
 """A cache of decoded row groups, bounded in bytes.
 
 Concurrency:
-    Any number of threads may ask. Those that want the same row group wait for the one that decodes it; nobody waits for
-    a different row group.
+    Any number of threads may ask. Those that want the same row group wait for the one that decodes it; no thread waits
+    for a different row group.
 
 Limits:
     Row groups being decoded or read are not counted: the peak is the bound plus one row group per thread.
@@ -86,7 +86,7 @@ class RowGroupCache:
             self._groups.clear()
 
     def renew(self) -> None:
-        """Forget, in a forked child, who holds the lock and who decodes."""
+        """In a forked child, forget the locks and decoding threads of the parent."""
         self._lock = threading.Lock()
         self._loading = {}
         # A thread of the parent may have been between two steps of changing the table.

@@ -180,7 +180,7 @@ class ShardFiles(Shards):
         return file
 
     def close(self) -> None:
-        """Close all files that nobody is reading from."""
+        """Close all files that are not being read."""
         with self._lock:
             self._open.clear()
 

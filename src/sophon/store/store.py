@@ -44,13 +44,13 @@ class Store(ABC):
     Args:
         path: The folder, file, pattern or address that was opened.
         name: Name of the data set, for example in URLs.
-        manifest: What `scan` found there.
+        manifest: The result of `scan`.
     """
 
     kind: ClassVar[str]
-    index_at: str | None = None  # where its window index lies, if the user has said so
+    index_at: str | None = None  # path of its window index, if the user gave one
     part: str = ""  # which part of a data set it is, such as 3/8; "" for all of it
-    whole: str = ""  # the fingerprint of what it is a part of
+    whole: str = ""  # the fingerprint of the whole data set
     options: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, path: Place, name: str, manifest: Manifest) -> None:
@@ -152,7 +152,7 @@ class Store(ABC):
         """
 
     def stamp(self, index: int) -> str:
-        """Return a text that is another one if the bytes of a sample were written anew, even with the same time.
+        """Return a text that changes when the bytes of a sample are rewritten, even with the same modification time.
 
         Raises:
             StoreError: It cannot be examined.
@@ -221,7 +221,7 @@ class Store(ABC):
 
 
 def stamp_of(stat: os.stat_result) -> str:
-    """Return the times of a file; the second one, of its last change, is one that nobody can set."""
+    """Return the times of a file; the second one, of its last status change, cannot be set by users."""
     return f"{stat.st_mtime_ns:x}.{stat.st_ctime_ns:x}"
 
 

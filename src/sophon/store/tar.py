@@ -54,8 +54,8 @@ class TarStore(ShardStore):
     ) -> Manifest:
         """Return the manifest of one shard, of a folder of shards in order of their names, or of a pattern.
 
-        Where there is no picture, its samples are of the next kind that there is, such as sound. With the option
-        `files` they are members with other endings, or any; with `fields` a sample has several.
+        Without pictures, the samples are of the next kind that is found, such as sound. With the option `files` they
+        are members with other endings, or any; with `fields` a sample has several.
         """
         folder, names = find_shards(path, cls.suffix)
         sources = shard_sources(folder, names)
@@ -63,7 +63,7 @@ class TarStore(ShardStore):
         says_which = not {"files", "fields"}.isdisjoint(options or {})
         for files in [None] if says_which else [None, *others]:
             with ExitStack() as stack:
-                # One at a time, as they are asked for: there may be more of them than files may be open.
+                # Opened one at a time, on demand: there may be more of them than open files allowed.
                 shards = (_entered(stack, folder / name) for name in names)
                 with suppress(NoSamples):
                     told = options if files is None else {**(options or {}), "files": files}
@@ -123,10 +123,10 @@ def scan_tars(
     options: Mapping[str, str] | None = None,
     each: Callable[..., Iterable[ShardSamples]] = map,
 ) -> Manifest:
-    """Return the manifest of tar shards, wherever they lie.
+    """Return the manifest of tar shards in any location.
 
     Args:
-        path: What was opened.
+        path: The path that was opened.
         names: Names of the shards, in order.
         sources: Sizes and times of the shards.
         shards: How to read them, in order.
@@ -181,7 +181,7 @@ def _is_picture(name: str) -> bool:
 
 
 class NoSamples(StoreError):  # noqa: N818 - an answer: the next kind is looked for
-    """There is no member of the kind that was looked for."""
+    """The archive has no member of the wanted kind."""
 
 
 def _nothing_found(path: Place, names: list[str], files: str | None, fields: str | None) -> NoSamples:

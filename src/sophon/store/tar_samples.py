@@ -157,7 +157,7 @@ class _Other:
 
 
 class _Members:
-    """The members of one shard, sorted by what they are for."""
+    """The members of one shard, sorted by purpose."""
 
     def __init__(self, archive: Archive, where: str, endings: Sequence[str], others: Sequence[str]) -> None:
         self._endings = {ending.removeprefix(".").encode(): rank for rank, ending in enumerate(endings)}

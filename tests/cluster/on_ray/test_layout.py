@@ -41,8 +41,8 @@ def test_labels_are_texts_and_folders_are_told_apart():
         ({"port": 70_000}, "port"),
         ({"label": ["x"]}, "label"),
         ({"options": "--insecure"}, "options"),
-        ({"options": ["--port=7"]}, "given by its own name"),
-        ({"labels": {}}, "'labels' is not known"),
+        ({"options": ["--port=7"]}, "has its own key"),
+        ({"labels": {}}, "unknown key 'labels'"),
     ],
 )
 def test_what_cannot_run_is_refused(change, what):
@@ -51,7 +51,7 @@ def test_what_cannot_run_is_refused(change, what):
 
 
 def test_names_are_unique_and_there_is_a_node():
-    with pytest.raises(ConfigError, match="several"):
+    with pytest.raises(ConfigError, match="used more than once"):
         Layout.parse({"nodes": [NODE, NODE]})
     with pytest.raises(ConfigError, match="at least one"):
         Layout.parse({"nodes": []})

@@ -130,6 +130,6 @@ def test_a_cache_that_cannot_be_written_is_no_error_and_a_path_of_the_users_is(w
     (tmp_path / "folder.parquet").mkdir()
     for path in (tmp_path / "file" / "profile.parquet", tmp_path / "folder.parquet"):
         KeptProfile(path, is_cache=True).save(profile)
-        with pytest.raises(ConfigError, match=r"cannot be kept at .*give another path"):
+        with pytest.raises(ConfigError, match=r"cannot be saved to .*give another path"):
             KeptProfile(path, is_cache=False).save(profile)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["file", "folder.parquet"]

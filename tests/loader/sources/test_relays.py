@@ -134,7 +134,7 @@ def test_a_relay_whose_node_dies_says_so_and_is_not_blamed(images):
     with serve(images, options=QUICK) as node, LocalRelay(node.url, options=QUICK) as relay:
         loader = sophon.DataLoader(relay.url, RECIPE, **grouped(**SETTINGS | {"deadline_s": 15.0}))
         node.kill()
-        with pytest.raises(TransportError, match=r"this relay is well, but its node is not.*127\.0\.0\.1"):
+        with pytest.raises(TransportError, match=r"this relay is working, but its node is not.*127\.0\.0\.1"):
             list(loader)
 
 

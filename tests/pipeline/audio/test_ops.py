@@ -145,7 +145,7 @@ def test_crops_pads_gains_and_mono_do_what_they_say():
     assert ops.Gain(9.0, clip=True).apply(value, None).array.max() == 1.0
     mean = (value.array[0] + value.array[1] + value.array[2]) / np.float32(3)
     assert np.array_equal(ops.Mono().apply(value, None).array, mean[None])
-    with pytest.raises(OpError, match="100 samples, and 130 are to be taken"):
+    with pytest.raises(OpError, match="100 samples, but the crop needs 130"):
         ops.RandomTimeCrop(130).apply(value, 0)
     factor = ops.RandomGain(-6, -6).draw(Rng(Key(0, 0, 0), 1), spec_of(value))
     assert factor == pytest.approx(10 ** (-6 / 20), rel=1e-12)

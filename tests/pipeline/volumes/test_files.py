@@ -213,12 +213,12 @@ def test_zarr_files_that_cannot_be_read_here_say_why(tmp_path):
         return out.getvalue()
 
     cases = {
-        "no array of Zarr 3": {"zarr_format": 2},
+        "not a Zarr 3 array": {"zarr_format": 2},
         "coded by": {"codecs": [{"name": "bytes"}, {"name": "sharding_indexed"}]},
         "type 'complex64'": {"data_type": "complex64"},
         "more than the": {"shape": [1 << 20] * 3},
         "dimensions": {"shape": [4, 4]},
-        "not that of an array": {"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [0, 4, 4]}}},
+        "does not describe an array": {"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [0, 4, 4]}}},
         "chunks of": {"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1 << 10] * 3}}},
     }
     for words, changes in cases.items():

@@ -164,7 +164,7 @@ def test_the_foreground_is_found_by_class_and_two_pieces_of_each_are_kept():
     ],
 )
 def test_an_index_that_is_damaged_or_of_another_label_is_refused(data):
-    with pytest.raises(OpError, match="index of the foreground"):
+    with pytest.raises(OpError, match="foreground index"):
         foreground.from_bytes(data, (9, 9, 9), 5)
 
 
@@ -174,5 +174,5 @@ def test_a_label_of_another_size_than_its_image_is_named():
     from sophon.bundle import pack, unpack
 
     mixed = pack([unpack(data, 3)[0], unpack(other, 3)[1], unpack(other, 3)[2]])
-    with pytest.raises(OpError, match=r"field 'label': a label of 22×40×40 voxels, and its image has 20×40×40"):
+    with pytest.raises(OpError, match=r"field 'label': the label has 22×40×40 voxels, but its image has 20×40×40"):
         DECODE.apply(mixed)

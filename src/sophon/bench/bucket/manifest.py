@@ -77,7 +77,7 @@ def reopen(folder: str) -> None:
     order_s = time.monotonic() - start_s
     some = order[:_LOOKED_UP].tolist()
     start_s = time.monotonic()
-    for sample in some:  # what a request needs, in the order of an epoch: nearly every one lies in another page
+    for sample in some:  # the data for a request, in the order of an epoch: nearly every sample is in another page
         store.key(sample)
         store.etag(sample)
     row_us = 1e6 * (time.monotonic() - start_s) / len(some)

@@ -57,7 +57,7 @@ def with_boto3(server: ObjectServer, names: list[str], at_once: int) -> Round | 
 
 
 def with_fsspec(server: ObjectServer, names: list[str], at_once: int) -> Round | None:
-    """Read as a torch data set on fsspec does, which gets as many samples at once as are in a batch."""
+    """Read like a torch data set on fsspec, which fetches the samples of a batch at once."""
     try:
         import s3fs
         from torch.utils.data import DataLoader, Dataset

@@ -20,7 +20,7 @@ from sophon.store.bucket.account import ACCOUNT
 _EPOCHS: Final = 2
 _SEED: Final = 7
 _LINK_BYTES_PER_S: Final = 5e6  # 40 Mbit/s, as in `bench paper`
-_CORES: Final = 48  # so many that the link alone is scarce
+_CORES: Final = 48  # enough that only the link is scarce
 _RECIPE: Final = Pipeline([ops.Decode(), ops.RandomResizedCrop(224), ops.RandomHorizontalFlip(), ops.ToTensor()])
 
 
@@ -28,9 +28,9 @@ def bucket_bytes(server: ObjectServer, photos: Path, folder: Path, with_plan: bo
     """Count the bytes of the second epoch: whole objects, bands without a node, windows made by a node.
 
     Args:
-        server: Where the pictures go.
+        server: Object server for the pictures.
         photos: Folder of pictures.
-        folder: For what a node keeps.
+        folder: Folder for the node's files.
         with_plan: Whether to measure all cuts, too, and compare a node beside the bucket with one beside the folder.
     """
     with open_store(photos) as files:

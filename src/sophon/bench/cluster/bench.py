@@ -1,4 +1,4 @@
-"""`sophon bench cluster`: many nodes, relays, Ray, and what others do, in one result."""
+"""`sophon bench cluster`: several nodes, relays, Ray and other loaders, in one result."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def bench_cluster(
     peers: bool = False,
     on_step: OnStep = nothing,
 ) -> dict[str, Any]:
-    """Return what one, two and four nodes give, nodes with unlike links, and what Ray costs.
+    """Measure one, two and four nodes, nodes with unequal links, and the cost of Ray.
 
     Args:
         data: Folder of photos.
         link_bytes_per_s: Rate of each node's link.
-        rounds: Number of timed epochs of each.
-        shape: What holds the rate; see `open_testbed`.
-        peers: Whether to run others on the same files.
-        on_step: Told what runs next.
+        rounds: Number of timed epochs per case.
+        shape: How the rate is enforced; see `open_testbed`.
+        peers: Whether to run other loaders on the same files.
+        on_step: Called with the name of the next step.
 
     Returns:
         ``{"nodes": {"1": {"per_s"}, "2": …, "4": …}, "uneven", "relays", "ray_overhead", "ray", "sha256"}``;

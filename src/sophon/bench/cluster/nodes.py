@@ -1,7 +1,7 @@
-"""One, two and four nodes with a part each, every node behind a link of its own; and nodes with unlike links.
+"""Benchmark one, two and four nodes with a part each and a link each; and nodes with unequal links.
 
-Epochs of all take turns, with raw files where links are compared, so that they are what holds an epoch up. The digest
-of all batches must be the same, however many nodes there are.
+Epochs of all cases take turns. Where links are compared, raw files are sent, so that the link is the bottleneck. The
+digest of all batches must be the same for any number of nodes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NAME = "train"
 CONSUMER: dict[str, Any] = {"kind": "stand-in", "samples_per_s": 4000.0}  # faster than any link here
 BATCH, WORKERS = 16, 2
 COUNTS = (1, 2, 4)
-UNEVEN = (1.0, 1.0, 1.0, 0.25)  # of the rate: one node has a quarter of the link
+UNEVEN = (1.0, 1.0, 1.0, 0.25)  # of the rate: one node gets a quarter of the link
 
 
 def bench_nodes(
@@ -31,15 +31,15 @@ def bench_nodes(
     counts: Sequence[int] = COUNTS,
     on_step: OnStep = nothing,
 ) -> dict[str, Any]:
-    """Return samples per second of a data set in so many parts.
+    """Return samples per second for a data set divided among different numbers of nodes.
 
     Args:
         data: Folder of photos.
         link_bytes_per_s: Rate of each link.
-        rounds: Number of timed epochs of each.
-        shape: What holds the rate; see `open_testbed`.
+        rounds: Number of timed epochs per case.
+        shape: How the rate is enforced; see `open_testbed`.
         counts: Numbers of nodes.
-        on_step: Told what runs next.
+        on_step: Called with the name of the next step.
 
     Returns:
         ``{"samples", "rig", "nodes": {"1": {"per_s", "epoch_s"}, …}, "sha256"}``.
@@ -82,11 +82,11 @@ def bench_uneven(
     cores: float = 1.0,
     on_step: OnStep = nothing,
 ) -> dict[str, Any]:
-    """Return how near planned epochs come to their bound where one of four nodes has a quarter of the link.
+    """Return how close planned epochs come to their bound when one of four nodes has a quarter of the link.
 
     Returns:
         ``{"shares", "epoch_s": […], "bound_s": […], "predicted_s": […], "over_bound", "sha256"}``: `over_bound` is the
-        median of seconds over the plan's bound, less one.
+            median ratio of the measured seconds to the plan's bound, minus one.
     """
     steps, total = iter(range(1, 1 << 30)), rounds + 3
     with (
@@ -101,7 +101,7 @@ def bench_uneven(
         for epoch in range(1, rounds + 2):
             on_step(f"uneven nodes: epoch {epoch}", next(steps), total)
             rows.append(epoch_of(testbed, "uneven", epoch))
-        rows = rows[1:]  # the first plan is made from what an epoch without one has shown
+        rows = rows[1:]  # the first plan is based on an epoch without a plan
         return {
             "shares": list(UNEVEN),
             "epoch_s": [row["epoch_s"] for row in rows],
@@ -115,7 +115,7 @@ def bench_uneven(
 
 @contextmanager
 def in_parts(testbed: Testbed, data: Path, count: int, cores: float) -> Iterator[list[str]]:
-    """Run so many nodes with a part each; yield their addresses."""
+    """Run a number of nodes with a part each; yield their addresses."""
     with ExitStack() as stack:
         servers = [
             stack.enter_context(testbed.server({NAME: data}, cores, node, ("--part", f"{node + 1}/{count}")))
@@ -125,7 +125,7 @@ def in_parts(testbed: Testbed, data: Path, count: int, cores: float) -> Iterator
 
 
 def opened(testbed: Testbed, name: str, urls: list[str], policy: str) -> int:
-    """Have the trainer open a data set; return how many samples there are."""
+    """Have the trainer open a data set; return its number of samples."""
     how: dict[str, Any] = {"recipe": "pil", "policy": policy, "batch_size": BATCH, "workers": WORKERS, "seed": 0}
     url = urls if len(urls) > 1 else urls[0]
     samples: int = testbed.trainer.do("open_recipe", name=name, url=url, **how)
@@ -133,6 +133,6 @@ def opened(testbed: Testbed, name: str, urls: list[str], policy: str) -> int:
 
 
 def epoch_of(testbed: Testbed, name: str, epoch: int) -> dict[str, Any]:
-    """Have the trainer run an epoch; return what was counted in it."""
+    """Have the trainer run an epoch; return its counts."""
     found: dict[str, Any] = testbed.trainer.do("epoch", name=name, epoch=epoch, interface=testbed.interface, **CONSUMER)
     return found

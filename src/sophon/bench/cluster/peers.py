@@ -1,11 +1,11 @@
-"""Ray Data on the same photos, cores and link: what people use instead.
+"""Ray Data, a common alternative, on the same photos, cores and link.
 
 ``read_images`` + ``map_batches`` + ``iter_torch_batches`` on a `Cluster`, with the ops of our own pipeline after Decode
-in the mapper. Ray Data sends finished tensors through its object store; here all raylets are on one machine, where no
-link can be put between them, so samples per second are compared where CPU binds, and the bytes that would cross a link
-are counted.
+in the mapper. Ray Data sends finished tensors through its object store; here all raylets are on one machine, so no link
+can be put between them. Samples per second are therefore compared where the CPU is the bottleneck, and the bytes that
+would cross a link are counted.
 
-What cannot be compared here, and why, is part of the result.
+The result also lists what cannot be compared here, and why.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from sophon.bench.harness import OnStep, nothing
 from sophon.errors import Error
 
 _NOT = {
-    "ray data behind a shaped link": "raylets of one `Cluster` share this host's loopback and shared memory; Ray gives "
-    "no way to put a namespace's link between two of them without a network of hosts",
-    "same bits": "Ray Data has no order or random stream that could be compared: workers draw from generators of their "
-    "own",
+    "ray data behind a shaped link": "raylets of one `Cluster` share this host's loopback and shared memory; Ray "
+    "offers no way to put a link between two of them without a network of hosts",
+    "same bits": "Ray Data has no order or random stream that could be compared: workers use their own random "
+    "generators",
 }
 _SERVICE = "tensorflow is not installed here; tf.data service was not run"
 

@@ -1,8 +1,8 @@
-"""What Ray costs: the same nodes, found by Ray and given as a list, in epochs that take turns.
+"""Measure the cost of Ray: the same nodes, found through Ray or given as a list, in alternating epochs.
 
-Two trainers, one connected to Ray and one that never heard of it, run the same epochs against nodes that Ray's actors
-keep. CPU seconds of a trainer and of the nodes are counted; what raylets, actors and the head use beside them is
-reported apart, by the second: it does not depend on how many samples there are.
+Two trainers, one connected to Ray and one not, run the same epochs against nodes kept by Ray actors. The CPU seconds of
+the trainer and the nodes are counted; the CPU use of raylets, actors and the head is reported separately, per second,
+because it does not depend on the number of samples.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _ADDRESS = "sophon+ray://train"
 
 
 def bench_ray(data: Path, rounds: int = 5, on_step: OnStep = nothing) -> dict[str, Any]:
-    """Return CPU seconds per sample with Ray and with a list, and how long opening takes.
+    """Return CPU seconds per sample with Ray and with a list, and the time to open the data set.
 
     Returns:
         ``{"overhead", "cpu_s_per_sample": {"ray", "list"}, "open_s": {"ray", "registry", "list"}, "sha256"}``:
-        `overhead` is the ratio of both less one, the median of rounds.
+        `overhead` is the median over rounds of their ratio, minus one.
 
     Raises:
         Error: The batches are not the same.
@@ -73,7 +73,7 @@ def bench_ray(data: Path, rounds: int = 5, on_step: OnStep = nothing) -> dict[st
 
 
 def _opened(trainer: Trainer, name: str, url: str | list[str]) -> tuple[int, float]:
-    """Return how many samples there are, and how long it took to open them."""
+    """Open a data set; return its number of samples and the time it took."""
     start_s = time.monotonic()
     how: dict[str, Any] = {"recipe": "pil", "policy": "none", "batch_size": BATCH, "workers": WORKERS, "seed": 0}
     samples: int = trainer.do("open_recipe", name=name, url=url, **how)
@@ -82,7 +82,7 @@ def _opened(trainer: Trainer, name: str, url: str | list[str]) -> tuple[int, flo
 
 @contextmanager
 def _host(data: Path) -> Iterator[dict[str, Any]]:
-    """Run a Ray cluster with nodes on it; yield what it says of itself."""
+    """Run a Ray cluster with nodes on it; yield its description."""
     with scratch_folder("ray") as folder:
         log = Path(folder, "log")
         command = [

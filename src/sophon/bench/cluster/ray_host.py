@@ -1,4 +1,4 @@
-"""A Ray cluster of several raylets with storage nodes on it, as a process of its own, until its input ends.
+"""Run a Ray cluster of several raylets with storage nodes in a separate process, until its input ends.
 
 Usage: ``python -m sophon.bench.cluster.ray_host FOLDER DATA PARTS``; prints one line of JSON when all nodes are ready.
 """
@@ -13,7 +13,7 @@ LABEL = "sophon-store"
 
 
 def main(folder: Path, data: Path, parts: int) -> None:
-    """Start everything, say so, and take it down when the input ends."""
+    """Start everything, report it, and take it down when the input ends."""
     from sophon.bench.cluster.raylets import raylets
     from sophon.cluster.on_ray.serving import down, serve, status
 

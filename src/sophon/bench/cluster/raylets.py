@@ -1,6 +1,6 @@
 """A Ray cluster of several raylets on this machine.
 
-Ray gives a raylet 30 seconds to start, which a busy machine may not have for it, so it is tried several times.
+Ray gives a raylet 30 seconds to start, which may not be enough on a busy machine, so the start is retried.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _TRIES = 5
 
 @contextmanager
 def raylets(labels: Sequence[Mapping[str, str]], head_cpus: int = 1) -> Iterator[tuple[Any, list[Any]]]:
-    """Run a head, and a raylet with each of these labels, and connect to it; yield the cluster and the raylets."""
+    """Run a head and one raylet per label, and connect; yield the cluster and the raylets."""
     os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")
     os.environ.setdefault("RAY_agent_register_timeout_ms", "300000")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -37,7 +37,7 @@ def _added(cluster: Any, **options: Any) -> Any:
     for left in reversed(range(_TRIES)):
         try:
             return cluster.add_node(**options)
-        except Exception:  # what Ray raises where a raylet takes too long
+        except Exception:  # raised by Ray when a raylet takes too long
             if not left:
                 raise
     raise AssertionError

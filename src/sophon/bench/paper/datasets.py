@@ -17,7 +17,7 @@ from sophon.bench.pictures.samples import IMAGE_ENDINGS
 from sophon.errors import ConfigError
 
 _ENOUGH = 0.8  # of the samples wanted: then every file comes once
-_LOOKED_AT = 16  # synthetic photos whose mean size stands for all
+_LOOKED_AT = 16  # synthetic photos whose mean size is representative
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class PaperData:
     """A data set of a run.
 
     Args:
-        words: What it is.
+        words: Description of the data set.
         like: The data set of the paper that it is compared with.
-        folder: Where its files are.
+        folder: Folder of its files.
         samples: Number of samples.
         mean_file_bytes: Mean size.
         made_up: Whether the photos are synthetic.
@@ -45,9 +45,9 @@ def prepare(scenario: Scenario, like: str, work: Path, on_photo: Callable[[int, 
     """Lay the files of a data set out in a folder.
 
     Args:
-        scenario: Where they come from and how many are wanted.
-        like: The data set of the paper that they stand for.
-        work: Where to put them.
+        scenario: Their source and the number wanted.
+        like: The data set of the paper that they represent.
+        work: Folder to put them in.
         on_photo: Called with the number of photos made so far and the total.
     """
     folder = work / f"{like}-files"

@@ -24,7 +24,7 @@ OPS = ("raw", *(op.name() for op in RECIPE.ops))
 # Multiples of the speed at which raw files arrive: 0.9 is fed almost to the full, 1 / 0.35 waits 65 % of its time.
 MODELS = (("heavy", "ResNet50", 0.9), ("medium", None, 1.6), ("light", "ResNet18", 1 / 0.35))
 _QUANTILES = np.linspace(0, 1, 101)
-_ALMOST_NOTHING_S = 1e-6  # what a clock cannot tell from nothing; no ratio is larger than it allows
+_ALMOST_NOTHING_S = 1e-6  # below the resolution of a clock; it bounds all ratios
 
 
 def figure_1a(data: PaperData, seed: int, epoch: int) -> dict[str, Any]:

@@ -36,12 +36,12 @@ class Race:
     """The policies of a scenario on one data set with a number of storage cores.
 
     Args:
-        testbed: Where it runs.
-        scenario: What is run.
+        testbed: The rig it runs on.
+        scenario: The scenario.
         data: The files.
         profile: Profile of these files, measured while nothing else ran.
         work: Folder for plans.
-        on_step: Called with what comes next, once per epoch.
+        on_step: Called with the name of the next epoch.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Race:
         repeats: int | None = None,
         automatic: bool = False,
     ) -> dict[str, Any]:
-        """Return the policies' results, and what they have in common.
+        """Return the policies' results and their common facts.
 
         Args:
             storage_cores: Number of cores near storage.

@@ -2,7 +2,7 @@
 
 Regions are numbers on a map, drawn by Pillow; the number is the region's luma, and tables say what else each number
 looks like (chroma, amount of detail). To finish, the map is looked up plane by plane, and light and the textures of the
-bank are laid over the whole at once, scaled by the amount of detail. All of it is NumPy on contiguous arrays of small
+bank are laid over the whole at once, scaled by the amount of detail. Everything is NumPy on contiguous arrays of small
 integers, no larger than the map, which stay in the processor's cache: that is what makes it fast.
 """
 
@@ -31,7 +31,7 @@ BLACK, WHITE = np.int16(0), np.int16(255)
 
 @dataclass(frozen=True)
 class Material:
-    """What a region is made of.
+    """The material of a region.
 
     Args:
         luma: Darkest and brightest mean luma.
@@ -51,7 +51,7 @@ class Material:
 
 
 class Canvas:
-    """A map of regions and what they are made of.
+    """A map of regions and their materials.
 
     Args:
         rng: Source of every choice of this photo.
@@ -72,8 +72,8 @@ class Canvas:
         image = Image.frombuffer("L", self._map_size, self._map, "raw", "L", 0, 1)
         image.readonly = 0  # or else Pillow would draw on a copy of the bytes
         self._draw = ImageDraw.Draw(image)
-        # Blue and red difference, and detail of region n at offset n. Detail is odd where the busier of the photo's two
-        # textures is laid.
+        # Blue and red difference, and detail of region n at offset n. Detail is odd in regions with the busier of the
+        # photo's two textures.
         self._tables = (bytearray(256), bytearray(256), bytearray(256))
         self._numbers: set[int] = set()
 

@@ -32,10 +32,10 @@ CALIBRATION_PHOTOS = 48
 """Number of photos on which they are measured; the error of the mean is then about 1 %."""
 
 WHOLE_QUALITY = 94
-"""Quality at which whole photos are measured too, not only samples of them; in the middle of what real files have."""
+"""Quality at which whole photos are measured too, not only samples of them; typical of real files."""
 
 SAMPLE_PIECES = 130
-"""Number of pieces by which a photo is judged; with half as many, file sizes would stray a tenth more."""
+"""Number of pieces by which a photo is judged; with half as many, file sizes would vary by a tenth more."""
 
 HEADER_BYTES = {1: 328, 3: 623}
 """Bytes of a JPEG file besides its blocks, by number of planes, as Pillow writes it."""
@@ -48,7 +48,7 @@ class PhotoKind:
     """The figures of a data set that its synthetic photos must share.
 
     Args:
-        size_quantiles: (share of the files, bytes): that share of the files has at most so many bytes.
+        size_quantiles: (share of the files, bytes): that share of the files has at most this many bytes.
         sizes: (width, height, weight) in landscape orientation.
         portrait_share: Share of photos that are higher than wide.
         gray_share: Share of photos with one channel.
@@ -167,7 +167,7 @@ class PhotoSource:
         return _jpeg(painting.planes, round(float(quality)), painting.sampling)
 
     def _paint(self, use: str, index: int) -> _Painting:
-        """Return the pixels of a photo; each use has pixels of its own."""
+        """Return the pixels of a photo; different uses give different pixels."""
         kind = self._kind
         # Random, since drawing single numbers is many times slower with NumPy's generators.
         rng = Random(f"{self._name} {use} {index}")

@@ -13,7 +13,7 @@ IMAGE_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".t
 
 @dataclass(frozen=True)
 class Samples:
-    """A few files in memory, and what to call them."""
+    """A few files in memory, and their name."""
 
     name: str
     files: tuple[bytes, ...]

@@ -1,4 +1,4 @@
-"""Synthetic scenes: what lies where, and what it is made of."""
+"""Synthetic scenes: objects, their positions and their materials."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ MOST_TINT_STD = 17.0
 """Largest standard deviation of a chroma tile; three of them fit between any colour and the ends of a byte."""
 
 LEAF_TINT = 0.7
-"""Factor on that of leaves, whose colours come in larger patches."""
+"""Factor on the standard deviation of leaves, whose colours come in larger patches."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Spectrum:
 
 @dataclass(frozen=True)
 class Texture:
-    """What a photo is made with: a rather even texture and a busy one.
+    """Ingredients of a photo: a rather even texture and a busy one.
 
     Args:
         even: Luma, standard deviation ``TILE_STD`` around 0. One tile per phase: of every ``scale`` pixels in each
@@ -117,7 +117,7 @@ def build_bank(rng: np.random.Generator, spectrum: Spectrum, tint_std: float, sc
 def piece(tile: npt.NDArray[Byte], corner: int, size: tuple[int, int]) -> npt.NDArray[Byte]:
     """Return a piece of a tile: ``size`` columns and rows, beginning at pixel number ``corner``.
 
-    What goes beyond the right edge continues at the left edge one row lower, which nobody notices.
+    Pixels beyond the right edge continue at the left edge one row lower, which is not visible.
     """
     width, height = size
     side = tile.shape[1]

@@ -56,7 +56,7 @@ PROBLEMS = {
         ],
     ),
 }
-"""What is planned with, by the number of resources that a choice of routes changes."""
+"""Resources to plan with, by the number of resources that the routes affect."""
 
 _BLOCK = 2**16
 _SEED = 4  # any; fixed so that every run plans the same

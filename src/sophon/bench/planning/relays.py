@@ -1,8 +1,8 @@
-"""`sophon bench relays`: a trainer whose CPU binds, without relays and with some.
+"""`sophon bench relays`: a CPU-bound trainer, with and without relays.
 
-FastFlow's case: the link is fast (loopback), the storage node has no core to spare, and the trainer has a fraction of
-one, held by a cgroup's quota; so has every relay. Both loaders measure and plan by themselves. Epochs of both take
-turns, and each is compared with what its plan has predicted; the digest of all batches must be the same.
+FastFlow's case: the link is fast (loopback), the storage node has no core to spare, and the trainer and every relay
+have a fraction of a core each, enforced by a cgroup quota. Both loaders measure and plan on their own. Their epochs
+take turns, and each is compared with the prediction of its plan; the digest of all batches must be the same.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from sophon.store import open_store
 _NAME = "train"
 _CONSUMER: dict[str, Any] = {"kind": "stand-in", "samples_per_s": 4000.0, "interface": None}  # faster than any CPU here
 _BATCH, _WORKERS = 16, 1
-_LEAST = 1000  # samples in an epoch, so that making its plan is a small part of it
-_LEARNING = 2  # epochs before the timed ones: costs, links and relays are known from then on
+_LEAST = 1000  # samples in an epoch, so that planning takes a small part of it
+_LEARNING = 2  # epochs before the timed ones, in which costs, links and relays are measured
 
 
 def bench_relays(
@@ -35,27 +35,27 @@ def bench_relays(
     rounds: int = 3,
     on_step: OnStep = nothing,
 ) -> dict[str, Any]:
-    """Return samples per second without relays and with some.
+    """Return samples per second with and without relays.
 
     Args:
         data: Folder of photos.
-        relays: How many there are.
+        relays: Number of relays.
         trainer_cores: Share of a core that the trainer has.
         relay_cores: Share of a core that each relay has.
-        rounds: Number of timed epochs of each.
-        on_step: Told what runs next.
+        rounds: Number of timed epochs per case.
+        on_step: Called with the name of the next step.
 
     Returns:
         ``{"samples", "relays": {"0": {"per_s", "predicted_per_s", "off"}, "2": …}, "times", "epoch_s", "cuts", "cores",
-        "sha256"}``: `times` is the ratio of both rates, medians of the rounds; `off` is how far what was predicted is
-        from it, as a share.
+        "sha256"}``: `times` is the ratio of the two rates, each the median over the rounds; `off` is the relative error
+        of the prediction.
 
     Raises:
-        ConfigError: Nothing can hold a process to a share of a core here.
+        ConfigError: This machine cannot limit a process to a share of a core.
         Error: The batches are not the same.
     """
     if quota.mechanism() is None:
-        raise ConfigError("a share of a core is held by a cgroup, which needs root and the cpu controller")
+        raise ConfigError("limiting a process to a share of a core needs a cgroup, root and the cpu controller")
     steps, count = iter(range(1, 1 << 30)), 2 * (rounds + _LEARNING + 2)
     told: dict[str, list[dict[str, Any]]] = {"0": [], str(relays): []}
     sums: dict[str, str] = {}
@@ -70,7 +70,7 @@ def bench_relays(
         for name, url in urls.items():
             on_step(f"{name} relays: opening", next(steps), count)
             samples = trainer.do("open_recipe", name=name, url=url, seed=0, **how)
-        # From now on: starting with a fraction of a core takes long.
+        # Only from now on: startup with a fraction of a core takes long.
         for process, cores in [(trainer, trainer_cores), *((relay, relay_cores) for relay in started)]:
             stack.enter_context(quota.Quota(cores, process.pid))
         for name in urls:
@@ -107,7 +107,7 @@ def _summed(epochs: list[dict[str, Any]], samples: int) -> dict[str, Any]:
 
 @contextmanager
 def repeated(data: Path, least: int = _LEAST) -> Iterator[Path]:
-    """Yield a folder with links to the files of another, each as often as it takes to have so many."""
+    """Yield a folder with links to the files of another folder, repeated until there are enough of them."""
     ids = open_store(data).manifest.ids.to_pylist()
     with scratch_folder("relays") as name:
         for copy in range(-(-least // max(len(ids), 1))):

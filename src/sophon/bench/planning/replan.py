@@ -1,11 +1,11 @@
 """The scenario ``replan``: CPU seconds that planning takes in a loader that recalls the profile of an earlier run.
 
 The file is read, the recorder takes it over, the costs of an epoch are predicted from the boxes of its crops, and a
-plan is made: what happens when a loader begins its first epoch, and, but for the first two steps, whenever it plans
-again. Each number of samples runs in a separate process, on one core. The profile is made up: sizes like those of
+plan is made. This is what a loader does when its first epoch begins; when it plans again later, it skips the first two
+steps. Each number of samples runs in a separate process, on one core. The profile is synthetic: sizes like those of
 ImageNet, rules from some synthetic records of every cut.
 
-Concurrency: one child process at a time, pinned to one core where the system can.
+Concurrency: one child process at a time, pinned to one core if the system supports it.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ def measure(samples: int) -> dict[str, Any]:
 
     Returns:
         ``{"samples", "cuts", "load_s", "recall_s", "estimate_s", "plan_s", "cpu_s", "again_s", "peak_bytes",
-        "epoch_s"}``; the seconds are of CPU, but for `epoch_s`, the prediction. `cpu_s` is the sum of the four before
-        it, and `again_s` what a plan takes in the middle of the epoch.
+        "epoch_s"}``; all are CPU seconds, except `epoch_s`, the prediction. `cpu_s` is the sum of the four before it,
+        and `again_s` what a plan takes in the middle of the epoch.
     """
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})

@@ -34,7 +34,7 @@ class Kind:
         about: What it is, in words.
         folder: Which folder of the data it is for, if there is one of this name.
         options: What follows the path of photos with targets (`targets`); "" for photos alone.
-        sounds: How files of sounds end (`sounds`); "" where there are none.
+        sounds: How files of sounds end (`sounds`); "" if there are none.
     """
 
     recipe: str
@@ -59,7 +59,7 @@ KINDS = {
     "flac": Kind("audio", "a second of each clip, FLAC", "audio", sounds="flac"),
 }
 USUAL = ("simclr", "dino", "segmentation", "detection")
-"""Those that are run where nobody says which."""
+"""The kinds that are run by default."""
 
 
 class KindsError(Error):
@@ -130,7 +130,7 @@ def _path(data: Path, kind: Kind, work: Path) -> Path:
 
 
 def _scans(own: Path, kind: Kind, work: Path) -> Path:
-    """Return the path of scans: those that are there, or made-up ones."""
+    """Return the path of scans: existing ones, or synthetic ones."""
     if kind.recipe == "nifti":
         if not own.is_dir():
             write_scans(work, 16, form="nii.gz", side=50, slices=36)

@@ -1,4 +1,4 @@
-"""Sounds for benchmarks: a folder's WAV files, as they are or as FLAC; made up where there are none."""
+"""Sounds for benchmarks: a folder's WAV files, unchanged or as FLAC; synthetic ones if there are none."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class StandIn(Consumer):
         self._late_s = 0.0
 
     def _step(self, pictures: torch.Tensor) -> None:
-        # A sleep ends a little late; what it was late is taken off the next one, so that the speed holds.
+        # A sleep ends a little late; the delay is subtracted from the next one, so that the speed is right.
         end_s = time.monotonic() + len(pictures) / self._samples_per_s - self._late_s
         time.sleep(max(0.0, end_s - time.monotonic()))
         self._late_s = min(time.monotonic() - end_s, 0.01)
@@ -65,7 +65,7 @@ class Cnn(Consumer):
         self._loss = nn.CrossEntropyLoss()
 
     def _step(self, pictures: torch.Tensor) -> None:
-        # Synthetic labels: what is trained does not matter here, what it costs does.
+        # Synthetic labels: only the cost of training matters here, not its result.
         loss = self._loss(self._model(pictures), torch.zeros(len(pictures), dtype=torch.int64))
         self._optimizer.zero_grad()
         loss.backward()

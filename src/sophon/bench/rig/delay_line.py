@@ -1,9 +1,9 @@
-"""A long, narrow link in user space: a TCP proxy that holds back what it passes on.
+"""A long, narrow link in user space: a TCP proxy that delays the bytes it forwards.
 
 Every piece of data arrives half a round trip after it was read, in both directions, and all connections share one rate
 from the node to the trainer. What has been read and has not arrived is bounded by what such a link holds and a queue of
-100 ms, so that the node feels the link as it would feel a real one. A process of its own (``python -m``), so that it
-takes no time of a trainer's interpreter; what it does for a piece of 64 KiB takes about 30 µs.
+100 ms, so that the node feels the link as it would feel a real one. It runs as a separate process (``python -m``), so
+that it takes no time of a trainer's interpreter; what it does for a piece of 64 KiB takes about 30 µs.
 
 Concurrency: one event loop. The class is the parent's side, used by one thread.
 """
@@ -53,7 +53,7 @@ class DelayLine:
 
 
 class _Link:
-    """What all connections share.
+    """The state shared by all connections.
 
     Args:
         bytes_per_s: Rate.

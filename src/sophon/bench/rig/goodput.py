@@ -1,7 +1,7 @@
 """Measures what the link actually carries: one bare TCP connection from the storage node to the trainer.
 
-The kernel is asked how many bytes have come and when the last of them came, and its buffers are large enough to go on
-for a while without either process. So it is the link that is measured, and not how busy the machine is.
+The kernel reports how many bytes have arrived and when the last one did, and its buffers are large enough to go on for
+a while without either process. So it is the link that is measured, and not how busy the machine is.
 
 Run as a program it is the sender: it listens on HOST, writes its port to standard output, and sends until the other
 side hangs up.
@@ -20,11 +20,11 @@ SECONDS = 2.0
 _WARM_SHARE = 0.25  # of the time that does not count: the window of TCP is still opening
 _LONGEST_S = 60.0  # that either side waits for the other
 _PIECE = bytes(1 << 16)
-_BUFFER_BYTES = 1 << 25  # two seconds of 100 Mbit/s, though the kernel needs twice as much as it holds
+_BUFFER_BYTES = 1 << 25  # two seconds at 100 Mbit/s; the kernel needs twice the memory of the data it holds
 _SENDING, _RECEIVING = 32, 33  # SO_SNDBUFFORCE and SO_RCVBUFFORCE, which Python has no names for
 _TCP_INFO = struct.Struct("=52xI72xQ")  # tcpi_last_data_recv, in ms, and tcpi_bytes_received
 _AT_ONCE_S = 1e-3
-_PAUSE_S = 1e-3  # between two looks at what has come: far less than the buffer holds at any rate
+_PAUSE_S = 1e-3  # between two checks of the received bytes: the buffer holds far more at any rate
 
 
 def send(host: str) -> None:

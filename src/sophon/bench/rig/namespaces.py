@@ -6,7 +6,7 @@
     192.0.2.1 ── spPIDnNs ══ tbf, RATE ═══════▶ spPIDnNt ── 192.0.2.2
                            ◀══════ unshaped ════
 
-Where there are several storage nodes, each has a namespace and a pair of its own, and addresses of its own block of
+With several storage nodes, each has its own namespace and pair, and addresses of its own block of
 four: 192.0.2.5 and .6 follow.
 
 `tbf` is a token bucket on whole frames. Its bucket holds 2 ms of the rate (at least 16 KB, ten frames), so that no
@@ -46,7 +46,7 @@ class Node:
     Args:
         namespace: Its name.
         interface: The name of its end of the veth pair.
-        address: Where it can be reached.
+        address: Its IP address.
     """
 
     namespace: str
@@ -66,7 +66,7 @@ class Node:
 
 
 class ShapedLink:
-    """Storage nodes, the trainer and what joins them, while a ``with`` block lasts.
+    """Storage nodes, the trainer and the links between them, for the length of a ``with`` block.
 
     Args:
         bytes_per_s: Rate from each storage node to the trainer, counted on whole frames.

@@ -43,7 +43,7 @@ class ObjectServer:
 
     Args:
         kind: "seaweedfs" or "rclone".
-        folder: Where it keeps its objects.
+        folder: Folder for its objects.
         ports: Ports of the server: the first one speaks S3.
         process: The program.
     """
@@ -55,7 +55,7 @@ class ObjectServer:
 
     @property
     def endpoint(self) -> str:
-        """Where it listens."""
+        """Address of the server."""
         return f"http://127.0.0.1:{self.ports[0]}"
 
     @property

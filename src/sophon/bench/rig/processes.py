@@ -81,7 +81,7 @@ class _Process:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            except BaseException:  # Ctrl-C once more, while it ends
+            except BaseException:  # another Ctrl-C while it ends
                 process.kill()
                 raise
         self._opened.close()
@@ -120,7 +120,7 @@ class Server(_Process):
         self._command = ["-m", "sophon", "serve", "--host", host, "--port", "0", "--cores", f"{cores:g}"]
         self._command += ["--ready-file", str(self._ready), "--cache-dir", str(self._folder)]
         if host != "127.0.0.1":
-            self._command += ["--insecure"]  # in a network namespace where nobody else is
+            self._command += ["--insecure"]  # in a network namespace with no other processes
         if limit_bytes_per_s is not None:
             self._command += ["--limit", f"{limit_bytes_per_s:.0f}B/s"]
         self._command += [f"{name}={path}" for name, path in datasets.items()]

@@ -32,10 +32,10 @@ class RigFacts:
     Args:
         shaped_by: "tbf": the kernel, on a veth pair; "server": `sophon serve --limit`, on loopback.
         link_bytes_per_s: The rate that was asked for.
-        goodput_bytes_per_s: What a TCP connection carries of it.
+        goodput_bytes_per_s: Rate of TCP payload that the link carries.
         congestion_control: Congestion control of TCP where data is sent; None if unknown.
         pinned: CPUs of server and trainer; None if they run anywhere.
-        quota: What holds fractions of a core; None: the server's own budget alone.
+        quota: How fractions of a core are enforced; None: the server's own budget alone.
     """
 
     shaped_by: str
@@ -57,7 +57,7 @@ class Testbed:
         link: The namespaces, or None on loopback.
         link_bytes_per_s: The rate.
         trainer: The trainer's process, already running.
-        shares: What part of the rate each link has, where they differ.
+        shares: Share of the rate of each link, if links differ.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Testbed:
     def server(
         self, datasets: Mapping[str, Path], cores: float, node: int = 0, options: Sequence[str] = ()
     ) -> Iterator[Server]:
-        """Run a server near storage with so many cores; 0 for one that only sends.
+        """Run a server near storage with this many cores; with 0 it only sends.
 
         Args:
             datasets: Paths by name.
@@ -118,7 +118,7 @@ class Testbed:
 
     @contextmanager
     def servers(self, datasets: Sequence[Mapping[str, Path]], cores: float) -> Iterator[list[Server]]:
-        """Run a server on each of the first storage nodes, with data sets of its own."""
+        """Run a server on each of the first storage nodes, each with its own data sets."""
         with ExitStack() as stack:
             yield [stack.enter_context(self.server(its, cores, node)) for node, its in enumerate(datasets)]
 

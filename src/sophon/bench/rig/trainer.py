@@ -56,10 +56,10 @@ class Trainer:
     def open(
         self, name: str, url: str, plan: str | None, batch_size: int, workers: int, seed: int, policy: str = "optimal"
     ) -> int:
-        """Make a loader with the cuts of a plan, or one of a policy that knows of no job before it.
+        """Make a loader with the cuts of a plan, or with a policy that has no profile from an earlier job.
 
         Returns:
-            How many samples there are.
+            The number of samples.
         """
         planning = Planning(policy, profile=False) if plan is None else Planning(Path(plan))
         self._loaders[name] = DataLoader(
@@ -117,7 +117,7 @@ class Trainer:
     def epoch(
         self, name: str, epoch: int, kind: str, samples_per_s: float | None, interface: str | None
     ) -> dict[str, Any]:
-        """Run an epoch and return what was counted in it."""
+        """Run an epoch and return its counts."""
         loader, consumer = self._loaders[name], consumer_of(kind, samples_per_s)
         before, before_bytes = loader.stats.to_dict(), _received_bytes(interface)
         cpu_s, start_s = time.process_time(), time.monotonic()
@@ -147,7 +147,7 @@ class Trainer:
         return cnn_speed(batch_size)
 
     def spend(self, url: str, cut: str, samples: list[int], seed: int, epoch: int) -> dict[str, Any]:
-        """Fetch and finish samples at a cut; return bytes and CPU seconds on both sides, of those cut there."""
+        """Fetch and finish samples at a cut; return bytes and CPU seconds on both sides, for samples cut there."""
         dataset = self._datasets.get((url, cut))
         if dataset is None:
             dataset = self._datasets[url, cut] = RemoteDataset(url, RECIPE, seed=seed, policy=cut)

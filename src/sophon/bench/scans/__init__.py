@@ -1,1 +1,1 @@
-"""Made-up CT scans with labels, and benchmarks on them."""
+"""Synthetic CT scans with labels, and benchmarks that use them."""

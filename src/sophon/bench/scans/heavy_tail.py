@@ -1,7 +1,7 @@
-"""Volumes of very different size: most take milliseconds, a few take hundreds, as in SpeedyLoader's study.
+"""Volumes of very different sizes: most take a few milliseconds, some take hundreds, as in SpeedyLoader's study.
 
-They are NIfTI files in one Parquet file, and their recipe is made of the ops for volumes, but for `Pause`, whose costs
-are known beforehand.
+They are NIfTI files in one Parquet file. Their recipe uses the ops for volumes, plus `Pause`, whose cost is known
+beforehand.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from sophon.pipeline.ops.volumes.op import VolumeOp
 from sophon.pipeline.ops.volumes.written import nifti
 from sophon.pipeline.part import Signal
 
-_SIDE = 16  # of the crop, and so of the smallest volume
+_SIDE = 16  # side of the crop, and so of the smallest volume
 
 
 @dataclass(frozen=True)
 class Pause(VolumeOp):
-    """Wait for so many seconds per voxel, as an op does that asks another machine.
+    """Wait for a number of seconds per voxel, like an op that calls another machine.
 
-    What it costs is known, and the same on a machine whose cores are busy with something else.
+    Its cost is known, and is the same on a busy machine.
     """
 
     s_per_voxel: float = 7e-7  # 3 ms for the smallest volume that the crop fits into
 
     def apply(self, value: Signal, params: Any = None) -> Signal:  # noqa: ARG002 - part of the contract
-        """Return the volume, later."""
+        """Return the volume after a pause."""
         time.sleep(self.s_per_voxel * value.array.size)
         return value
 
@@ -45,7 +45,7 @@ WAITING = Pipeline([DecodeVolume(), Pause(), _CROP])
 
 
 def encode(side: int, seed: int) -> bytes:
-    """Return the file of a made-up cubic volume: a few soft balls."""
+    """Return the file of a synthetic cubic volume: a few soft balls."""
     random = np.random.default_rng(seed)
     axis = np.linspace(-1, 1, side, dtype=np.float32)
     volume = np.zeros((side, side, side), np.float32)
@@ -56,13 +56,13 @@ def encode(side: int, seed: int) -> bytes:
 
 
 def side_for(seconds: float, s_per_voxel: float) -> int:
-    """Return the side of a volume that takes about so long."""
+    """Return the side of a volume that takes about this long to process."""
     side: int = round((seconds / s_per_voxel) ** (1 / 3))
     return max(side, _SIDE)
 
 
 def seconds_per_voxel(tries: int = 5) -> float:
-    """Return the CPU seconds that the recipe takes for one voxel on this machine, from volumes of middling size."""
+    """Return the CPU seconds per voxel of the recipe on this machine, measured on medium-sized volumes."""
     data = encode(64, 0)
     spent = []
     for _ in range(tries):
@@ -73,9 +73,9 @@ def seconds_per_voxel(tries: int = 5) -> float:
 
 
 def write_volumes(path: Path, seconds: list[float], s_per_voxel: float) -> None:
-    """Write a Parquet file of volumes, one for each number of seconds that finishing it shall take."""
+    """Write a Parquet file of volumes, one for each given number of seconds that finishing it should take."""
     schema = pa.schema([("image", pa.binary())])
     with pq.ParquetWriter(path, schema, compression="none", use_dictionary=False) as writer:
         for number, wanted_s in enumerate(seconds):
             data = encode(side_for(wanted_s, s_per_voxel), number)
-            writer.write_table(pa.table({"image": [data]}, schema=schema))  # a row group each: read by itself
+            writer.write_table(pa.table({"image": [data]}, schema=schema))  # one row group per volume

@@ -1,8 +1,8 @@
-"""Made-up CT scans of the abdomen, as large and as smooth as those of KiTS19, with kidneys and tumours as their label.
+"""Synthetic CT scans of the abdomen, as large and smooth as those of KiTS19, with labelled kidneys and tumours.
 
-Painted slice by slice: soft ellipses for body, fat, organs, spine and kidneys, in Hounsfield units, and noise as wide
-as a scanner's reconstruction makes it. Nobody would take one for a patient; for a loader they are alike: number of
-voxels, spacing, bytes after compression (about half of 16 bits), and share and place of the foreground.
+They are painted slice by slice: soft ellipses for body, fat, organs, spine and kidneys, in Hounsfield units, plus noise
+with the grain of a scanner's reconstruction. They do not look like real patients, but to a loader they are alike:
+number of voxels, spacing, bytes after compression (about half of 16 bits), and size and location of the foreground.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ import numpy as np
 Voxels = np.ndarray[Any, np.dtype[Any]]
 Plane = np.ndarray[Any, np.dtype[np.float32]]
 
-SIDE = 512  # voxels of a slice, in both directions: KiTS19's
+SIDE = 512  # width and height of a slice in voxels, as in KiTS19
 _MEDIAN_SLICES = 107
-_SLICES = (29, 640)  # of KiTS19, but for the largest few
+_SLICES = (29, 640)  # of KiTS19, without the few largest
 _SPREAD = 0.75  # of the logarithm of the number of slices
 _AIR, _FAT, _TISSUE, _LIVER, _BONE, _KIDNEY, _TUMOUR = -1000.0, -100.0, 45.0, 95.0, 420.0, 180.0, 70.0
 _NOISE_HU = 14.0
-_BANK = 16  # slices of noise, which are turned and shifted
+_BANK = 16  # slices of noise, reused with rotations and shifts
 _LEAST, _MOST = -1024, 3071
 KIDNEY, TUMOUR = 1, 2  # classes of the label
 
 
 @dataclass(frozen=True)
 class Scan:
-    """An image and its label, by slices, rows and columns.
+    """An image and its label, indexed by slice, row and column.
 
     Args:
-        image: Hounsfield units, in int16.
-        label: Classes, in uint8.
+        image: Hounsfield units as int16.
+        label: Classes as uint8.
         spacing: Distance of slices, rows and columns in mm.
     """
 
@@ -43,13 +43,13 @@ class Scan:
 
 @dataclass(frozen=True)
 class _Ellipsoid:
-    """Where something lies, in shares of the volume from -1 to 1."""
+    """Position of an ellipsoid, in coordinates from -1 to 1 across the volume."""
 
     centre: tuple[float, float, float]
     radii: tuple[float, float, float]
 
     def depth(self, z: float, y: Plane, x: Plane) -> Plane:
-        """Return how deep voxels of a slice lie in it: 1 in the middle, 0 at the surface."""
+        """Return the depth of each voxel of a slice: 1 at the centre, 0 at the surface."""
         (cz, cy, cx), (rz, ry, rx) = self.centre, self.radii
         rows = np.float32(1 - ((z - cz) / rz) ** 2) - ((y - np.float32(cy)) / np.float32(ry)) ** 2
         found: Plane = np.repeat(rows, x.shape[1], axis=1)
@@ -58,13 +58,13 @@ class _Ellipsoid:
 
 
 def slices_of(random: np.random.Generator, most: int = _SLICES[1]) -> int:
-    """Return how many slices a scan has: most have about a hundred, a few some hundreds."""
+    """Return the number of slices of a scan: about a hundred for most, several hundred for a few."""
     found = round(_MEDIAN_SLICES * float(np.exp(_SPREAD * random.standard_normal())))
     return min(max(found, _SLICES[0]), most)
 
 
 def paint(seed: int, slices: int, side: int = SIDE) -> Scan:
-    """Return a scan; the same numbers give the same one."""
+    """Return a scan; the same arguments give the same scan."""
     random = np.random.default_rng((seed, slices, side))
     axis = np.linspace(-1, 1, side, dtype=np.float32)
     y, x = axis[:, None], axis[None, :]
@@ -113,7 +113,7 @@ def _kidneys(random: np.random.Generator) -> tuple[list[_Ellipsoid], list[_Ellip
 
 
 def _fill(plane: Plane, depth: Plane, units: float) -> None:
-    """Paint what is deeper than the surface, with an edge of a few voxels as a scanner gives it."""
+    """Paint everything below the surface, with an edge a few voxels wide as in a real scan."""
     share = np.clip(depth * np.float32(12) + np.float32(0.5), 0, 1)
     plane += share * (np.float32(units) - plane)
 

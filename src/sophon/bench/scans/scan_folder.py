@@ -1,4 +1,4 @@
-"""A folder of made-up scans: images, labels, and the index of their foreground."""
+"""A folder of synthetic scans: images, labels, and their foreground index."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sophon.pipeline.ops.volumes.written import chunked, nifti
 
 LIKE = "kits19"
 FORMATS = ("nii.gz", "nii", "zarr.zip")
-CHUNK = 32  # voxels along each axis of a chunk: 64 KiB of int16, so that little is decompressed that nobody needs
+CHUNK = 32  # voxels along each axis of a chunk: 64 KiB of int16, so that little is decompressed in vain
 OPTIONS = "images=images&labels=labels"  # after the path of the folder
 _NOTE = "scans.json"
 
@@ -27,10 +27,10 @@ class WrittenScans:
     """What was written.
 
     Args:
-        folder: Where.
-        sizes_bytes: Of each sample: image and label.
-        slices: Of each scan.
-        write_s: How long it took.
+        folder: Folder of the scans.
+        sizes_bytes: Size of each sample, image and label together.
+        slices: Number of slices of each scan.
+        write_s: Time it took to write.
     """
 
     folder: Path
@@ -52,22 +52,22 @@ def write_scans(
     """Write scans to ``images/``, ``labels/`` and ``foreground/`` of a folder.
 
     Args:
-        folder: Where.
-        count: How many.
-        seed: Another one gives other scans.
-        form: Of the files: one of FORMATS.
-        side: Voxels of a slice, in both directions.
-        slices: Of each scan; by default as many as those of KiTS19 have, which are very different.
-        on_progress: Told how many are done.
+        folder: Folder of the scans.
+        count: Number of scans.
+        seed: Seed of the scans.
+        form: File format, one of FORMATS.
+        side: Width and height of a slice in voxels.
+        slices: Number of slices of each scan; by default drawn from the wide distribution of KiTS19.
+        on_progress: Called with the number of scans done.
         force: Write even if the folder holds other files.
 
     Raises:
-        ConfigError: The folder holds something else, or there is no such form.
+        ConfigError: The folder holds other files, or the format is unknown.
     """
     if form not in FORMATS:
         raise ConfigError(f"no format {form!r}; there is {', '.join(FORMATS)}")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / _NOTE).exists() and not force:
-        raise ConfigError(f"{folder} holds other files; choose an empty folder, or say --force")
+        raise ConfigError(f"{folder} holds other files; choose an empty folder, or use --force")
     for name in ("images", "labels", "foreground"):
         (folder / name).mkdir(parents=True, exist_ok=True)
         for old in (folder / name).glob("case_*"):

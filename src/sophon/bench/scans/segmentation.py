@@ -1,17 +1,17 @@
-"""`sophon bench segmentation`: SpeedyLoader's experiment, offline and online preprocessing of 3-D scans in one.
+"""`sophon bench segmentation`: SpeedyLoader's experiment with offline and online preprocessing of 3-D scans.
 
-The study trains a 3D U-Net on KiTS19, in batches of 4, and does all of MLPerf's preprocessing while it trains: scans
-have very different numbers of slices, so that a few samples take many times longer than the others, and the GPU is idle
-for 85 % of the time with torch's DataLoader. Its loader takes 30 % less time, and uses the GPU 4.3 times as much.
+The study trains a 3D U-Net on KiTS19 in batches of 4 and does all of MLPerf's preprocessing during training. The number
+of slices varies so much that a few samples take many times longer than the others, and with torch's DataLoader the GPU
+is idle 85 % of the time. The study's loader takes 30 % less time and uses the GPU 4.3 times as much.
 
 Here torch's DataLoader with worker processes, and ours with as many workers in strict and in relaxed order, take turns
-on the same made-up scans, epoch by epoch. The consumer is one that sleeps: for as long that it would be busy for 15 %
-of torch's time, as in the study. The bound is what no loader of this CPU cost can beat: the CPU seconds of the samples
-divided by the number of workers, those of the whole process, which include reading, divided by the cores it may use, or
-what the consumer takes, whichever is most; all measured in the same epochs.
+on the same synthetic scans, epoch by epoch. The consumer sleeps for each batch, long enough to be busy for 15 % of
+torch's time, as in the study. No loader of this CPU cost can beat the bound, which is the longest of three times, all
+measured in the same epochs: the CPU seconds of the samples divided by the number of workers; those of the whole
+process, including reading, divided by the number of cores; and the consumer's time.
 
-torch's samples are made as its users write them: all of a scan is decoded, resampled and normalised, and then a crop is
-taken. Ours make no more of it than the crop needs.
+torch's samples are made the way its users write them: the whole scan is decoded, resampled and normalised, and then
+cropped. Our loader processes only what the crop needs.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from sophon.store import open_store
 
 BATCH_SIZE = 4  # the study's
 SAMPLES = 48
-SIDE = 192  # voxels of a slice, where KiTS19 has 512, so that an epoch takes seconds
+SIDE = 192  # voxels along each side of a slice; KiTS19 has 512, but then an epoch would take minutes
 CROP = (64, 64, 64)
-BUSY_SHARE = 0.15  # of the consumer, with torch's loader: the study's GPU is idle for 85 %
+BUSY_SHARE = 0.15  # busy share of the consumer with torch's loader: the study's GPU is idle for 85 %
 PAPER = {"less_time": 0.30, "more_use": 4.3, "torch_idle_share": 0.85}
 _ROUNDS = 3
 _ORDERS = ("strict", "relaxed")
@@ -68,15 +68,15 @@ def bench_segmentation(
     data: Path | None = None,
     on_step: OnStep = nothing,
 ) -> dict[str, Any]:
-    """Measure seconds per epoch and the consumer's idle share of torch's loader and ours.
+    """Measure the seconds per epoch and the consumer's idle share for torch's loader and ours.
 
     Args:
         samples: Number of scans.
         workers: Number of workers of each loader.
-        side: Voxels of a slice, in both directions.
-        rounds: Epochs of each loader that count, after one that does not.
-        data: Scans of `sophon synth --like kits19`; made here where there are none.
-        on_step: Called with the name of what runs next, its number and how many there are.
+        side: Width and height of a slice in voxels.
+        rounds: Timed epochs per loader, after one warm-up epoch.
+        data: Scans of `sophon synth --like kits19`; generated if not given.
+        on_step: Called with the name of the next step, its number and the number of steps.
 
     Returns:
         ``{"torch_s", "strict_s", "relaxed_s", "bound_s", "idle_share": {…}, …}``
@@ -105,7 +105,7 @@ def bench_segmentation(
 
 
 def _sizes(path: str) -> list[tuple[int, int]]:
-    """Return the slices and the side of each scan."""
+    """Return the number of slices and the side of each scan."""
     decode = ops.DecodeVolume()
     with open_store(path) as store:
         single = store.narrowed(())
@@ -122,7 +122,7 @@ def _race(path: str, pipeline: Pipeline, workers: int, rounds: int, on_step: OnS
     seconds: dict[str, list[float]] = {name: [] for name in (*loaders, "bound")}
     idle: dict[str, list[float]] = {name: [] for name in loaders}
     step_s = 0.0
-    for number in range(-1, rounds):  # the first epoch fills the page cache, starts workers and learns what is slow
+    for number in range(-1, rounds):  # the first epoch fills the page cache, starts workers and finds slow samples
         for name, loader in loaders.items():
             on_step(f"epoch {number + 1} of {name}", max(number, 0), rounds + 1)
             before_s = _work_s(loader) if name == "relaxed" else 0.0
@@ -149,7 +149,7 @@ def _race(path: str, pipeline: Pipeline, workers: int, rounds: int, on_step: OnS
 
 
 def _consume(loader: Any, step_s: float) -> tuple[float, int]:
-    """Take an epoch's batches, each for a while; return how long was waited for them, and how many there were."""
+    """Consume the batches of an epoch; return the time spent waiting for them and their number."""
     waited_s, batches = 0.0, 0
     batch_of = iter(loader)
     while True:
@@ -162,7 +162,7 @@ def _consume(loader: Any, step_s: float) -> tuple[float, int]:
 
 
 def _kept(path: str, pipeline: Pipeline, folder: Path) -> dict[str, float]:
-    """Return the CPU seconds of an epoch that keeps what the ops before the crop give, and of the one after it."""
+    """Return the CPU seconds of an epoch that caches the output of the ops before the crop, and of the next epoch."""
     spent = []
     with DataLoader(path, pipeline, batch_size=BATCH_SIZE, cache=Cache(folder=folder, most_bytes=1 << 40)) as loader:
         before_s = _work_s(loader)
@@ -179,11 +179,11 @@ def _work_s(loader: DataLoader) -> float:
 
 
 class Scans(Dataset[Any]):
-    """The same files and the same work as torch users write it: one sample after the other, in a worker process.
+    """The same files and work as torch users would write them: one sample at a time, in a worker process.
 
     Args:
-        path: Where the scans are.
-        pipeline: What to do with each.
+        path: Folder with the scans.
+        pipeline: Ops to run on each scan.
     """
 
     def __init__(self, path: str, pipeline: Pipeline) -> None:

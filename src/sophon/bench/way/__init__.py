@@ -1,1 +1,1 @@
-"""Benchmarks of the way of a batch: over a long link, and to a device."""
+"""Benchmarks of a batch's path: over a long link, and to a device."""

@@ -1,8 +1,8 @@
-"""`sophon bench device`: what a trainer does before a batch is copied to a device, with floats made here or there.
+"""`sophon bench device`: work done before a batch is copied to a device, with floats made on the host or on the device.
 
-Both loaders read the same local files and give the same bits. One finishes samples on the host; the other one leaves
-bytes for the device, which is the CPU unless another is named. Epochs take turns. What is counted is the CPU time of
-finishing samples, which comes before the copy; what the device does is told beside it.
+Both loaders read the same local files and produce the same bits. One finishes samples on the host; the other leaves
+bytes for the device, which is the CPU unless another is named. Epochs take turns. The benchmark counts the CPU time of
+finishing samples, before the copy, and reports the device's work separately.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ def bench_device(folder: Path, seconds: float, device: str = "cpu", on_step: OnS
     """Measure the CPU milliseconds of finishing a sample, with and without a device.
 
     Args:
-        folder: Images, in class folders or not.
-        seconds: Time for the whole measurement; at least three epochs of each.
-        device: Where batches go.
-        on_step: Told what runs next.
+        folder: Folder of images, with or without class folders.
+        seconds: Time for the whole measurement; at least three epochs per loader.
+        device: Device that batches are copied to.
+        on_step: Called with the name of the next step.
 
     Returns:
         ``{"device", "samples", "host": {"finish_ms", "batch_ms", "bytes"}, "device_path": {…}, "saved_ms"}``: for each
-        sample, the CPU milliseconds before its batch is complete, the milliseconds of completing and sending it,
-        and the bytes that are copied; `saved_ms` is the median over rounds of the first ones' difference.
+        sample, the CPU milliseconds before its batch is complete, the milliseconds of completing and sending it, and
+        the bytes that are copied; `saved_ms` is the median over rounds of the difference in `finish_ms`.
     """
     with one_torch_thread(torch):
         outputs = {"host": Output(), "device_path": Output(device=device)}
@@ -67,7 +67,7 @@ def bench_device(folder: Path, seconds: float, device: str = "cpu", on_step: OnS
 
 
 def _epoch_ms(loader: DataLoader, samples: int) -> tuple[float, float]:
-    """Return the CPU milliseconds of finishing a sample, and those of its share of a batch, in one epoch."""
+    """Return the CPU milliseconds for finishing a sample and for its share of a batch, in one epoch."""
     before = loader.stats.finish_cpu_s, loader.stats.collate_s
     for _ in loader:
         pass

@@ -1,8 +1,8 @@
-"""`sophon bench latency`: the same epoch over links of the same rate and ever longer round trips.
+"""`sophon bench latency`: the same epoch over links of the same rate and increasing round-trip times.
 
-A server on this machine, a long link in user space (`rig.delay_line`), and a loader for each policy and round trip. A
-loader plans by a profile that one job has made before, and is told the same epoch everywhere: the samples, their boxes
-and, where nothing has changed, their cuts are the same. What it takes to open a data set is not counted.
+The benchmark runs a server on this machine, a simulated long link (`rig.delay_line`), and one loader per policy and
+round trip. All loaders plan with a profile made by an earlier job and run the same epoch: the samples, their boxes and,
+if nothing has changed, their cuts are the same. The time to open a data set is not counted.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from sophon.store import open_store
 POLICIES = ("none", "optimal")
 ROUND_TRIPS_MS = (0, 10, 30, 100)
 _BATCH = 64
-_TRIED = 512  # samples of a short epoch, which says how many make a long one
-_TRIALS = {"none": 1, "optimal": 2}  # such epochs: the first one leaves a profile, the second follows a plan
+_TRIED = 512  # samples of a short epoch, used to choose the length of the long one
+_TRIALS = {"none": 1, "optimal": 2}  # number of short epochs: the first one leaves a profile, the second follows a plan
 _MARGIN = 1.15  # on the length of an epoch: later ones follow a better plan
 
 
@@ -40,16 +40,16 @@ def bench_latency(
     """Return the seconds of an epoch for each round trip and policy.
 
     Args:
-        folder: Photos, enough of them for epochs of the wanted length: of these each policy uses as many as it takes.
+        folder: Folder with enough photos for epochs of the wanted length; each policy uses as many as it needs.
         work: Folder for the profile that jobs share.
         link_bytes_per_s: Rate of the link.
-        least_s: How long an epoch lasts at least, if there are photos enough.
-        round_trips_ms: What to measure.
-        on_step: Told what runs next.
+        least_s: Minimum length of an epoch, if there are enough photos.
+        round_trips_ms: Round-trip times to measure.
+        on_step: Called with the name of the next step.
 
     Returns:
         ``{"rtt_ms": {"0": {"none_s", "optimal_s"}, …}, "spread": {POLICY: …}, "samples": {POLICY: …}}``: the spread is
-        the longest of these epochs over the shortest.
+            the ratio of the longest of these epochs to the shortest.
     """
     steps, count = iter(range(1, 1 << 30)), len(POLICIES) * len(round_trips_ms) + sum(_TRIALS.values())
     result: dict[str, Any] = {"rtt_ms": {str(rtt): {} for rtt in round_trips_ms}, "spread": {}, "samples": {}}
@@ -71,7 +71,7 @@ def bench_latency(
             for rtt_ms in round_trips_ms:
                 own = (
                     work / f"profile-{policy}-{rtt_ms}.parquet"
-                )  # all begin with the same, and each learns on by itself
+                )  # all start with the same profile, and each keeps learning on its own
                 if profile.exists():
                     shutil.copyfile(profile, own)
                 result["rtt_ms"][str(rtt_ms)][f"{policy}_s"] = epoch_s(policy, rtt_ms, samples, own)

@@ -54,7 +54,7 @@ def _print(result: dict[str, Any], console: Console) -> None:
     )
     ray = result["ray"]
     if ray is None:
-        console.print("Ray is not installed; what it costs was not measured.")
+        console.print("Ray is not installed; its cost was not measured.")
     else:
         console.print(
             f"Ray: {ray['overhead']:+.2%} CPU per sample against a list of the same nodes; opening takes "

@@ -1,1 +1,1 @@
-"""Commands for many nodes."""
+"""Commands for clusters of nodes."""

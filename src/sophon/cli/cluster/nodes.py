@@ -1,4 +1,4 @@
-"""`sophon nodes`: which nodes a registry knows."""
+"""`sophon nodes`: list the nodes that a registry knows."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from sophon.cli.output import json_option, show
 @click.option(
     "--forget",
     metavar="DATASET",
-    help="Forget the parts of this data set that no node holds: from then on it is smaller.",
+    help="Forget the parts of this data set that no node holds, which makes it smaller.",
 )
 @json_option
 def nodes(address: str, forget: str | None, json_target: str | None) -> None:
-    """Show the nodes of a registry, and parts that no node holds."""
+    """Show the nodes of a registry and parts that no node holds."""
     if forget is not None:
         count = _asked(address, "forget", {"dataset": forget})["forgotten"]
         click.echo(f"{count} {'part' if count == 1 else 'parts'} of {forget} forgotten", err=True)
@@ -45,4 +45,4 @@ def _print(result: dict[str, Any], console: Console) -> None:
             )
     console.print(table)
     for name in result["missing"]:
-        console.print(f"no node holds {name}; start one, or forget it: --forget")
+        console.print(f"no node holds {name}; start one, or forget the part with --forget")

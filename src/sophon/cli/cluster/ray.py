@@ -26,14 +26,19 @@ def ray_command() -> None:
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True), metavar="FILE.yaml")
 @_address
 @click.option(
-    "--wait", "wait_s", default=120.0, show_default=True, type=click.FloatRange(0), help="Seconds until all are ready."
+    "--wait",
+    "wait_s",
+    default=120.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="Seconds to wait until all are ready.",
 )
 def up_command(file: Path, address: str, wait_s: float) -> None:
     """Start a registry and storage nodes as described in FILE."""
     from sophon.cluster.on_ray.layout import Layout
     from sophon.cluster.on_ray.serving import serve
 
-    layout = Layout.load(file)  # before Ray is connected, which takes seconds
+    layout = Layout.load(file)  # before connecting to Ray, which takes seconds
     _connect(address)
     place = serve(layout, wait_s)
     names = sorted({name for node in layout.nodes for name in node.data})

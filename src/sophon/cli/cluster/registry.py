@@ -1,4 +1,4 @@
-"""`sophon registry`: which nodes there are and what they hold."""
+"""`sophon registry`: tell trainers which nodes exist and what they hold."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from sophon.cli.logs import INTERRUPTED, set_format, tell
 @click.option(
     "--node-token-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Who may announce nodes: lines of a token and the data sets that it may announce, or '*' for all.",
+    help="Tokens that may announce nodes: on each line a token and the data sets it may announce, or '*' for all.",
 )
 @click.option(
     "--state",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="File that keeps the parts that were announced, so that a part without any holder is noticed after a restart.",
+    help="File that records the announced parts, so that a part without any holder is noticed after a restart.",
 )
 @click.option(
     "--settle",
     "settle_s",
     type=click.FloatRange(0, 600),
-    help="Seconds to wait for nodes before the first answer; by default three announcements.",
+    help="Seconds to wait for nodes before the first answer; by default three announcement intervals.",
 )
 @click.option(
     "--ready-file",

@@ -1,1 +1,1 @@
-"""Nodes on a Ray cluster. Ray starts them and says where they are; no sample goes through it."""
+"""Nodes on a Ray cluster. Ray starts and locates them; no sample passes through Ray."""

@@ -1,9 +1,10 @@
-"""The actors: each starts and watches one `sophon` process on its host, and hands no sample on.
+"""Ray actors: each starts and watches one `sophon` process on its host, and handles no samples.
 
-An actor that dies leaves its process alone; the one that Ray starts in its place adopts it (`cluster.keeper`). Labels
-pin an actor to the Ray node that holds the data: while that node is away the actor waits, and its process goes on.
+When an actor dies, its process keeps running, and the actor that Ray starts in its place adopts it (`cluster.keeper`).
+Labels pin an actor to the Ray node that holds the data: while that node is unreachable the actor waits, and its process
+keeps running.
 
-Concurrency: a thread of the actor looks after the process; Ray calls the methods from others.
+Concurrency: a thread of the actor watches the process; Ray calls the methods from other threads.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from sophon.cluster.keeper import LOOK_S, Keeper
 from sophon.cluster.on_ray.layout import NAMESPACE, REGISTRY, Layout, NodeLayout
 from sophon.errors import ConfigError
 
-_ADDRESS_S = 2.0  # between two questions where the registry is
+_ADDRESS_S = 2.0  # between two lookups of the registry's address
 _ASK_S = 5.0
 
 
 class Watched:
-    """What both kinds of actors are: a process that is kept running.
+    """Base of both actors: keeps one process running.
 
     Args:
-        folder: Where it is known.
-        arguments: Its command line.
+        folder: Folder for the state of the process.
+        arguments: Command line of the process.
         port: Port to listen on; 0 for any.
     """
 
@@ -54,10 +55,10 @@ class Watched:
             self._ended.wait(LOOK_S)
 
     def between(self) -> None:
-        """Do what has to be done now and then."""
+        """Hook for periodic work."""
 
     def status(self) -> dict[str, Any]:
-        """Return what is known of the process."""
+        """Return the state of the process."""
         child, ready = self._keeper.child, self._keeper.ready
         return {
             "pid": None if child is None else child.pid,
@@ -69,7 +70,7 @@ class Watched:
         }
 
     def drain(self) -> None:
-        """Stop the process once what it is doing is done, and do not start it again."""
+        """Let the process finish its work, stop it, and do not restart it."""
         self._ended.set()
         with self._lock:
             self._keeper.stop()
@@ -114,7 +115,7 @@ class StorageKeeper(Watched):
         super().__init__(folder, [*arguments, *node.options], node.port)
 
     def between(self) -> None:
-        """Write down where the registry is, for the process to read."""
+        """Write the registry's address to a file that the process reads."""
         if time.monotonic() - self._asked_s < _ADDRESS_S:
             return
         self._asked_s = time.monotonic()
@@ -126,26 +127,26 @@ class StorageKeeper(Watched):
 
 
 def own_host() -> str:
-    """Return the address that this Ray node is known by."""
+    """Return the address of this Ray node."""
     import ray
 
     return str(ray.util.get_node_ip_address())
 
 
 def registry_address(timeout_s: float = _ASK_S) -> str:
-    """Return the address that the registry's actor gives; "" while there is none."""
+    """Return the registry's address from its actor; "" if there is none yet."""
     import ray
     from ray.exceptions import RayError
 
     try:
         actor = ray.get_actor(REGISTRY, namespace=NAMESPACE)
         return str(ray.get(actor.address.remote(), timeout=timeout_s))
-    except (ValueError, RayError):  # there is no such actor, it is away, or it does not answer
+    except (ValueError, RayError):  # the actor does not exist, is unreachable, or does not answer
         return ""
 
 
 def remote(kind: Callable[..., Any]) -> Any:
-    """Return the Ray class of a kind of actor."""
+    """Return an actor class wrapped for Ray."""
     import ray
 
     return ray.remote(kind)

@@ -1,7 +1,7 @@
 """Discovery by Ray: ``sophon+ray://dataset``, in a process that is connected to the cluster.
 
-Ray is asked where the registry is, when a data set is opened and after the registry has failed; all else is between the
-trainer, the registry and the nodes.
+Ray is asked for the registry's address when a data set is opened and after the registry has failed. Everything else
+happens between the trainer, the registry and the nodes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class OnRay(Discovery):
 
     Args:
         address: ``sophon+ray://`` and the name of a data set.
-        credentials: What to show to registry and nodes.
+        credentials: Credentials for the registry and the nodes.
         deadline_s: Deadline of the caller.
     """
 
@@ -33,7 +33,7 @@ class OnRay(Discovery):
         self._registered: Registered | None = None
 
     def find(self) -> Found:
-        """Ask the registry; if it is not where it was, ask Ray where it is."""
+        """Ask the registry; if it has moved, ask Ray for its new address."""
         if self._registered is not None:
             try:
                 return self._registered.find()
@@ -49,5 +49,5 @@ class OnRay(Discovery):
 
 
 def open_on_ray(address: str, credentials: Credentials, deadline_s: float) -> OnRay:
-    """Return the way to the nodes on a Ray cluster."""
+    """Return an `OnRay` for an address."""
     return OnRay(address, credentials, deadline_s)

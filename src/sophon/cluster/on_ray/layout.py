@@ -1,4 +1,4 @@
-"""What is to run on a Ray cluster, as a dictionary or a YAML file says it; checked before anything is started.
+"""The layout of a Ray cluster, from a dictionary or a YAML file; validated before anything is started.
 
 ::
 
@@ -36,10 +36,10 @@ class NodeLayout:
     """One storage node.
 
     Args:
-        name: What it is called, in Ray's dashboard too.
-        data: Paths by the name of the data set, as they are on that host.
-        label: Labels of the Ray node that holds them.
-        part: Which part of them it serves, such as 3/8; "" for all.
+        name: Name of the node, also shown in Ray's dashboard.
+        data: Paths on that host, by name of the data set.
+        label: Labels of the Ray node that holds the data.
+        part: Part of the data to serve, such as 3/8; "" for all.
         cores: Number of cores for ops; None for all.
         port: Port to listen on; 0 for any free one.
         host: Address to listen on; "" for that of the Ray node.
@@ -57,7 +57,7 @@ class NodeLayout:
 
     @property
     def actor(self) -> str:
-        """The name of its actor."""
+        """Name of the node's Ray actor."""
         return f"sophon:storage:{self.name}"
 
 
@@ -68,7 +68,7 @@ class RegistryLayout:
     Args:
         port: Port to listen on; 0 for any free one.
         host: Address to listen on; "" for that of the Ray node.
-        label: Labels of the Ray node to run on; any if there are none.
+        label: Labels of the Ray node to run on; empty for any node.
         options: Further options of `sophon registry`.
     """
 
@@ -80,12 +80,12 @@ class RegistryLayout:
 
 @dataclass(frozen=True)
 class Layout:
-    """All that is to run.
+    """Everything that should run.
 
     Args:
         nodes: The storage nodes.
         registry: The registry.
-        folder: Where hosts keep what they know of their processes.
+        folder: Folder in which each host keeps the state of its processes.
     """
 
     nodes: tuple[NodeLayout, ...]
@@ -94,7 +94,7 @@ class Layout:
 
     @classmethod
     def parse(cls, said: Any) -> Layout:
-        """Return what a dictionary says, or raise `ConfigError`."""
+        """Parse a layout from a dictionary, or raise `ConfigError`."""
         if not isinstance(said, Mapping):
             raise ConfigError(f"expected a dictionary with nodes, got {said!r:.80}")
         _check_names("the layout", said, ("nodes", "registry", "folder"))
@@ -105,12 +105,12 @@ class Layout:
         names = [node.name for node in parsed]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ConfigError(f"nodes: {twice[0]!r} is the name of several; give each its own")
+            raise ConfigError(f"nodes: {twice[0]!r} is used more than once; give each node its own name")
         return cls(parsed, _registry(said.get("registry") or {}), str(said.get("folder") or cls.folder))
 
     @classmethod
     def load(cls, path: Path) -> Layout:
-        """Return what a YAML file says."""
+        """Load a layout from a YAML file."""
         import yaml  # type: ignore[import-untyped]  # comes with Ray
 
         try:
@@ -159,7 +159,7 @@ def _registry(said: Any) -> RegistryLayout:
 def _check_names(where: str, said: Mapping[str, Any], known: Sequence[str]) -> None:
     unknown = sorted(str(name) for name in said if name not in known)
     if unknown:
-        raise ConfigError(f"{where}: {unknown[0]!r} is not known; there is {', '.join(known)}")
+        raise ConfigError(f"{where}: unknown key {unknown[0]!r}; expected one of {', '.join(known)}")
 
 
 def _port(where: str, port: Any) -> int:
@@ -178,9 +178,9 @@ def _label(where: str, label: Any) -> dict[str, str]:
 
 def _options(where: str, options: Any) -> tuple[str, ...]:
     if isinstance(options, str) or not isinstance(options, Sequence):
-        raise ConfigError(f"{where}: options: expected a list of texts, got {options!r:.80}")
+        raise ConfigError(f"{where}: options: expected a list of strings, got {options!r:.80}")
     texts = tuple(map(str, options))
     ours = [text for text in texts if text.partition("=")[0] in _OURS]
     if ours:
-        raise ConfigError(f"{where}: options: {ours[0]} is given by its own name in the layout")
+        raise ConfigError(f"{where}: options: {ours[0]} has its own key in the layout; use that key")
     return texts

@@ -1,7 +1,7 @@
-"""Bringing nodes up on a Ray cluster, taking them down, and looking at them.
+"""Start, stop and inspect nodes on a Ray cluster.
 
-`serve` may be called again: what runs already is left as it is, and what is missing is started. To have something run
-with other arguments, take it `down` first.
+`serve` may be called again: it starts what is missing and leaves running processes as they are. To change the arguments
+of a process, take it `down` first.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _PREFIX = "sophon:"
 
 
 def serve(layout: Layout | dict[str, Any], wait_s: float = 120.0) -> str:
-    """Have a registry and storage nodes run on the Ray cluster, and go on running when this program ends.
+    """Start a registry and storage nodes on the Ray cluster; they keep running after this program ends.
 
     Args:
-        layout: What is to run; see `sophon.cluster.on_ray.layout`.
-        wait_s: How long to wait until all of them are ready; 0 not to wait.
+        layout: What to run; see `sophon.cluster.on_ray.layout`.
+        wait_s: How long to wait until all of them are ready; 0 returns at once.
 
     Returns:
         The address of the registry; trainers may open ``sophon+ray://DATASET`` too.
 
     Raises:
         ConfigError: The layout is wrong, or Ray is not connected.
-        UnavailableError: Something is not ready in time; says what, and why.
+        UnavailableError: An actor was not ready in time; the message says which one and why.
     """
     layout = layout if isinstance(layout, Layout) else Layout.parse(layout)
     need_ray()
@@ -56,14 +56,14 @@ def down(wait_s: float = _DRAIN_S) -> list[str]:
     end_s = time.monotonic() + wait_s
     for name in names:
         actor = ray.get_actor(name, namespace=NAMESPACE)
-        with contextlib.suppress(RayError):  # away, with its node: nothing can be drained there
+        with contextlib.suppress(RayError):  # unreachable together with its Ray node: there is nothing to drain
             ray.get(draining.get(name) or actor.drain.remote(), timeout=max(0.1, end_s - time.monotonic()))
         ray.kill(actor, no_restart=True)
     return names
 
 
 def status() -> list[dict[str, Any]]:
-    """Return one row per actor: its name, and what it says of its process."""
+    """Return one row per actor: its name and the state of its process."""
     import ray
     from ray.exceptions import RayError
 
@@ -80,7 +80,7 @@ def status() -> list[dict[str, Any]]:
 
 
 def running() -> list[str]:
-    """Return the names of our actors that there are."""
+    """Return the names of our actors that exist."""
     import ray
 
     found = ray.util.list_named_actors(all_namespaces=True)
@@ -137,8 +137,8 @@ def _wait(actors: dict[str, Any], wait_s: float) -> str:
         if left and time.monotonic() > end_s:
             name = next(iter(left))
             raise UnavailableError(
-                f"{name} is not ready after {wait_s:g} s: {problem.get(name) or 'it says nothing'}. Has a Ray node the "
-                "labels that it asks for, and the paths of its data?"
+                f"{name} is not ready after {wait_s:g} s: {problem.get(name) or 'it gave no reason'}. Check that a Ray "
+                "node has the labels it asks for and the paths of its data"
             )
         time.sleep(_POLL_S)
     return address

@@ -1,4 +1,4 @@
-"""flac: lossless compression of sound that was once integers, as most crops of recordings are."""
+"""flac: lossless compression of sound that was stored as integers, as most recordings are."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _SUBTYPES = {16: "PCM_16", 24: "PCM_24"}
 
 
 class FlacCodec(Codec):
-    """Sound as a FLAC file, by libsndfile.
+    """Encodes sound as a FLAC file with libsndfile.
 
-    Byte layout: a FLAC file of 16 bits a sample where all samples are multiples of 2⁻¹⁵, else of 24. Samples that are
-    not multiples of 2⁻²³ either, such as those of resampled sound, are refused: a smaller cut is made.
+    Byte layout: a FLAC file with 16 bits per sample if all samples are multiples of 2⁻¹⁵, otherwise with 24. Samples
+    that are not multiples of 2⁻²³ either, such as those of resampled sound, are refused, and a smaller cut is made.
     """
 
     @property
@@ -45,7 +45,7 @@ class FlacCodec(Codec):
         channels, count = value.array.shape
         rate = value.scale[0] if value.scale else 0.0
         if not 1 <= channels <= _MOST_CHANNELS or not count or not 1 <= rate <= _MOST_RATE or rate != int(rate):
-            raise OpError(f"FLAC takes no sound of {channels} channels at {rate:g} samples per second.")
+            raise OpError(f"FLAC cannot hold sound of {channels} channels at {rate:g} samples per second.")
         bits, numbers = _integers(value.array)
         out = io.BytesIO()
         with soundfile.SoundFile(out, "w", int(rate), channels, _SUBTYPES[bits], format="FLAC") as file:
@@ -66,9 +66,9 @@ class FlacCodec(Codec):
 
 
 def _integers(array: np.ndarray[Any, np.dtype[np.float32]]) -> tuple[int, np.ndarray[Any, Any]]:
-    """Return bits, and samples as the integers that libsndfile writes in so many bits without a change."""
+    """Return the bit depth, and the samples as integers that libsndfile writes unchanged at that depth."""
     if not np.isfinite(array).all() or np.signbit(array[array == 0]).any():
-        raise OpError("it has samples that no integer stands for.")
+        raise OpError("it has samples that no integer can represent.")
     for bits in (16, 24):
         scaled = array * np.float32(2.0 ** (bits - 1))
         most = np.float32(2.0 ** (bits - 1))

@@ -1,7 +1,7 @@
 """The window of a sound: as much of a WAV or FLAC file as the next crop needs, as a file of the same format.
 
-Of a WAV file that is a range of its bytes, behind a header of its own; of a FLAC file the frames that the crop touches,
-which become the first of a stream of their own: numbered anew, their checksums with them (`_flac`).
+For a WAV file, the window is a range of its bytes with a new header. For a FLAC file, it is the frames that the crop
+touches, renumbered from the start and with new checksums (`_flac`).
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ else:
     except ImportError:  # built without a compiler
         kernel = None
 
-_PLACE = struct.Struct("<QQ")  # first sample of the window, samples of the whole
-_WORTHWHILE_SHARE = 0.7  # of a FLAC file: walking along its frames takes a fifth of decoding them
+_PLACE = struct.Struct("<QQ")  # first sample of the window, samples in the whole sound
+_WORTHWHILE_SHARE = 0.7  # for a FLAC file: walking its frames takes a fifth of the time of decoding them
 
 
 class AudioWindow(AheadCodec):
     """A WAV or FLAC file made of just those samples, or frames, that the next ops need.
 
-    Byte layout: two uint64, little-endian: the sample of the whole at which the window begins, and the samples of the
-    whole; then a file.
+    Byte layout: two uint64, little-endian: the sample at which the window begins, and the number of samples in the
+    whole sound; then a file.
     """
 
     @property
@@ -47,11 +47,11 @@ class AudioWindow(AheadCodec):
         return "window"
 
     def fits(self, spec: Spec) -> bool:
-        """Return whether values of this spec can be encoded: files."""
+        """Return whether values of this spec can be encoded; only files can."""
         return spec.kind is Kind.ENCODED
 
     def looks_ahead(self, pipeline: Pipeline) -> bool:
-        """Return whether the ops crop before they look at all of a sound."""
+        """Return whether the ops crop before they need all of a sound."""
         return can_crop_early(pipeline)
 
     def encode_ahead(self, data: Payload, pipeline: Pipeline, key: Key, trace: Trace | None = None) -> bytes:
@@ -109,7 +109,7 @@ class AudioWindow(AheadCodec):
             begun, file = cut(data, header, start, count)
             return _placed(decode.decoded(file, flac.parse(file)), begun, header.samples)
         except (NotWindowable, OpError):
-            return None  # decoding the whole file meets the same problem, and has a better message for it
+            return None  # decoding the whole file hits the same problem and reports it better
 
 
 def interval_of(pipeline: Pipeline, key: Key, header: Wav | Flac, stop: int | None = None) -> tuple[int, int] | None:
@@ -119,7 +119,7 @@ def interval_of(pipeline: Pipeline, key: Key, header: Wav | Flac, stop: int | No
         return None
     start, count = box
     is_inside = 0 <= start < start + count <= header.samples
-    return (start, count) if is_inside else None  # the op itself says what is wrong with others
+    return (start, count) if is_inside else None  # the op itself reports what is wrong with other values
 
 
 def cut(data: Payload, header: Wav | Flac, start: int, count: int) -> tuple[int, bytes]:
@@ -136,7 +136,7 @@ def cut(data: Payload, header: Wav | Flac, start: int, count: int) -> tuple[int,
     starts, blocks = kernel.walk(data, header.start, header.channels)
     ends = list(accumulate(blocks))
     if ends[-1] != header.samples:
-        raise NotWindowable(f"it has {ends[-1]:,} samples and declares {header.samples:,}")
+        raise NotWindowable(f"it has {ends[-1]:,} samples but declares {header.samples:,}")
     first, last = bisect_right(ends, start), bisect_left(ends, start + count)
     begun = ends[first] - blocks[first]
     frames = kernel.cut(data, starts, first, last + 1)
@@ -144,7 +144,7 @@ def cut(data: Payload, header: Wav | Flac, start: int, count: int) -> tuple[int,
 
 
 def _stream(header: Flac, samples: int) -> bytes:
-    """Return what a FLAC file of some of the frames begins with: sizes of frames and checksum of all are not known."""
+    """Return the start of a FLAC file made of some frames; frame sizes and the overall checksum are left unknown."""
     packed = int.from_bytes(header.info[10:18], "big") >> 36 << 36 | samples
     return b"fLaC\x80\x00\x00\x22" + header.info[:4] + bytes(6) + packed.to_bytes(8, "big") + bytes(16)
 
@@ -156,5 +156,5 @@ def _placed(sound: Signal, start: int, whole: int) -> Signal:
 def _decoder(pipeline: Pipeline) -> DecodeAudio:
     decode = pipeline.ops[0]
     if not isinstance(decode, DecodeAudio):
-        raise PayloadError("a window of a sound for a pipeline that decodes none")
+        raise PayloadError("a window of a sound, for a pipeline that does not decode sound")
     return decode

@@ -1,8 +1,7 @@
-"""Writing the index of the foreground of a data set's labels: a small file for each sample, beside the data.
+"""Write the foreground index of a data set's labels: one small file per sample, next to the data.
 
 Limits:
-    A file that is there already is kept where it is of a label of the same size in bytes, so that a run that was
-    interrupted goes on where it was.
+    An existing file is kept if its label has the same size in bytes, so an interrupted run resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ class Written:
     """What was written.
 
     Args:
-        folder: Where.
-        samples: Number of files there are now.
-        kept: Those of them that were there before.
-        unreadable: Samples whose label cannot be read.
+        folder: Folder with the files.
+        samples: Number of files in the folder now.
+        kept: Number of files that existed before.
+        unreadable: Samples whose labels cannot be read.
         index_bytes: Bytes of all files.
         sample_bytes: Bytes of all samples.
     """
@@ -51,13 +50,13 @@ def write_foreground(
     on_progress: Callable[[int, int], None] | None = None,
     label: str = LABEL,
 ) -> Written:
-    """Write the index of every sample's foreground.
+    """Write the foreground index of every sample.
 
     Args:
         store: A data set with label volumes.
-        folder: Where to write; one file for each sample, with the name of its image.
-        threads: Samples to look at once.
-        on_progress: Told how many samples are done, and how many there are.
+        folder: Folder to write to; one file per sample, named after its image.
+        threads: Number of samples to process at once.
+        on_progress: Called with the number of samples done and the total.
         label: Name of the field that holds labels.
 
     Raises:
@@ -91,7 +90,7 @@ def write_foreground(
 
 
 def _one(data: bytes, place: Path) -> tuple[int, bool]:
-    """Write the index of one label; return its bytes, and whether it was there."""
+    """Write the index of one label; return its size in bytes, and whether it existed."""
     file = opened_file(memoryview(data), MAX_VOXELS)
     if place.exists():
         before = place.read_bytes()

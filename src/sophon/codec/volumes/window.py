@@ -1,7 +1,7 @@
-"""The window of a volume: the chunks, or the voxels, that the next crop needs, of image and label alike.
+"""The window of a volume: the chunks or voxels of image and label that the next crop needs.
 
-Byte layout: a bundle (`bundle`) of a patch of the image (`pipeline.ops.volumes.patch`), one of the label where there
-is one, and the index of the foreground as it is; of an image alone, its patch.
+Byte layout: a bundle (`bundle`) of a patch of the image (`pipeline.ops.volumes.patch`), a patch of the label if there
+is one, and the unchanged foreground index; for an image alone, just its patch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sophon.pipeline.region import needed_region
 
 
 class VolumeWindow(AheadCodec):
-    """As much of the files of a volume as the next ops need."""
+    """The part of a volume's files that the next ops need."""
 
     @property
     def name(self) -> str:
@@ -25,11 +25,11 @@ class VolumeWindow(AheadCodec):
         return "window"
 
     def fits(self, spec: Spec) -> bool:
-        """Return whether values of this spec can be encoded: files."""
+        """Return whether values of this spec can be encoded; only files can."""
         return spec.kind is Kind.ENCODED
 
     def looks_ahead(self, pipeline: Pipeline) -> bool:
-        """Return whether the ops crop before they look at all of a volume."""
+        """Return whether the ops crop before they need all of a volume."""
         return can_crop_early(pipeline)
 
     def encode_ahead(self, data: Payload, pipeline: Pipeline, key: Key, trace: Trace | None = None) -> bytes:
@@ -69,7 +69,7 @@ class VolumeWindow(AheadCodec):
             box = _box(opened, pipeline, key, stop)
             return None if box is None else opened.read(box)
         except OpError:
-            return None  # the decoder meets the same problem, and says where
+            return None  # the decoder hits the same problem and reports where
 
 
 def _decoder(pipeline: Pipeline) -> DecodeVolume:
@@ -80,6 +80,6 @@ def _decoder(pipeline: Pipeline) -> DecodeVolume:
 
 
 def _box(opened: Opened, pipeline: Pipeline, key: Key, stop: int | None = None) -> Box | None:
-    """Return the box that one pass needs; None if that is all of the volume."""
+    """Return the box that one pass needs; None for the whole volume."""
     box = needed_region(pipeline, key, opened.spec(), stop)
     return None if box is None or count_of(box) == 0 else box

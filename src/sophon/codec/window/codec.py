@@ -29,7 +29,7 @@ _PLACE = struct.Struct("<4I")  # top, left, height and width of the whole pictur
 
 # Cutting a picture down before decoding it pays off only if enough is left out. Measured on photos of ImageNet and
 # OpenImages, both ways cost the same at these shares of the area: without an index the walk along the Huffman codes
-# costs about a quarter of decoding them all, with one next to nothing. In a progressive file all scans are read down to
+# costs about a quarter of decoding them all, with one almost nothing. In a progressive file all scans are read down to
 # the bottom of the window; only the inverse transform of the rest is saved.
 _WORTHWHILE_SHARE = 0.45
 _WORTHWHILE_SHARE_INDEXED = 0.8
@@ -116,7 +116,7 @@ def cut_down(
         if trace is not None:
             trace.windowable = False
         index = INDEXES.find(data)
-        if index is None:  # a file with these very bytes was checked before it was indexed
+        if index is None:  # a file with the same bytes was checked before it was indexed
             check_jpeg(data)
         header = parse(data)
         if trace is not None:
@@ -227,7 +227,7 @@ def _cut(data: Payload, header: Header, box: Box, indexes: Indexes, index: Index
         index = indexes.build(data, header)
     pillow_box = (left, top, left + width, top + height)
     try:
-        # The index was found by a hash of these very bytes: no need to hash them again.
+        # The index was found by a hash of these bytes: no need to hash them again.
         return cut(data, pillow_box, index, header, trusted=True)
     except (ArtifactError, NotWindowable):
         if index is None:

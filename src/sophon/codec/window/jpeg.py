@@ -186,7 +186,7 @@ def cut(
         box: (left, top, right, bottom) in pixels of the whole picture, and inside it.
         index: Index of the same file; without one the scan is walked.
         header: Header of the same file, if already parsed, since drawing a box needs the size of the picture.
-        trusted: Whether the index was found by the fingerprint of these very bytes, which are then not hashed again.
+        trusted: Whether the index was found by the fingerprint of these bytes, which are then not hashed again.
 
     Returns:
         A window that contains the box: column x of the picture is its column x - left.

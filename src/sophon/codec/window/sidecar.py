@@ -9,8 +9,8 @@ File layout, one Arrow IPC file::
                       fingerprint         uint64, XXH64 of the sample's bytes
                       index               binary, `Index.to_bytes`, sealed; null without a window, or if progressive
 
-An index is found by the hash of the very bytes to be cut: a stale or damaged entry is simply not found. Sizes and times
-show which entries are stale without reading the samples. A wrong index would silently give wrong pixels, and anyone can
+An index is found by the hash of the bytes to be cut: a stale or damaged entry is simply not found. Sizes and times show
+which entries are stale without reading the samples. A wrong index would silently give wrong pixels, and anyone can
 compute a checksum; so each index is sealed with a key of the user who made it (`process.folders.secret_key`), and an
 index with another seal is not used.
 

@@ -26,7 +26,7 @@ class Spent:
     Args:
         epoch: Number of the epoch.
         wall_s: Seconds from the request for its first batch to its end.
-        stats: What was counted in it.
+        stats: Its counts.
         batches: Number of batches handed out.
         is_whole: Whether it was run to its end.
     """
@@ -125,7 +125,7 @@ def count(number: int, kind: str) -> str:
 def _cheaper_reading(setup: Setup, plan: Plan | None) -> str:
     if setup.is_remote:
         more = _optimal(setup, plan)
-        sends = f" {more} sends what is smallest, if the storage node has CPU to spare." if more else ""
+        sends = f" {more} sends the smallest cut, if the storage node has CPU to spare." if more else ""
         return f"more cores, or fewer bytes: receiving them takes more CPU here than all ops.{sends}"
     remedy = {
         "tar": "A cheaper file system.",
@@ -171,7 +171,7 @@ def _fewer_bytes(stats: Stats, setup: Setup, plan: Plan | None) -> str:
     return {
         "planner": f"to continue: {wait}. This epoch was measured; the next one has a plan.",
         "plan": f"a faster link, more cores on the storage node, or a plan made for their current state: {wait}.",
-        "policy": f"fewer bytes on the link, or a faster one: {wait}. {more} sends what is smallest, if the storage "
+        "policy": f"fewer bytes on the link, or a faster one: {wait}. {more} sends the smallest cut, if the storage "
         "node has CPU to spare.",
         "cache": "a faster disk for the cache: the workers wait for it."
         if is_full
@@ -189,7 +189,7 @@ def _faster_link(plan: Plan, better: str) -> str:
     told = plan.prediction
     near = {kind_named(label).name for label, s in told.busy_s.items() if s >= _NEARLY * told.epoch_s} - {binds}
     if binds == "consumer" and near & {"link", "storage"}:
-        # Then neither has time to spare, and what one of them loses by chance is never made up for.
+        # Then neither has time to spare, and random delays of either are never made up.
         with_it = {"link": "the link takes", "storage": "ops on the storage node take"}
         both = " and ".join(text for name, text in with_it.items() if name in near)
         return (

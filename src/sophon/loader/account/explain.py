@@ -1,4 +1,4 @@
-"""Where the time of an epoch went and what would help, in words."""
+"""Explains how the time of an epoch was spent and what would help."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def _where(spent: Spent, setup: Setup) -> list[str]:
         )
     if stats.relayed:
         lines.append(
-            f"{stats.relayed:,} samples came through relays, which had {format_bytes(stats.first_bytes)} of them from "
-            f"the nodes and spent {format_seconds(stats.relay_cpu_s)} of CPU."
+            f"{stats.relayed:,} samples came through relays, which received {format_bytes(stats.first_bytes)} from the "
+            f"nodes and spent {format_seconds(stats.relay_cpu_s)} of CPU."
         )
     if stats.cached:
         lines.append(f"The first steps of {stats.cached:,} samples came from the cache on disk.")

@@ -1,4 +1,4 @@
-"""What a loader has done and where its time went."""
+"""What a loader has done and how it spent its time."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Stats:
                     setattr(self, name, value)
 
     def since(self, before: dict[str, Any]) -> Stats:
-        """Return what was counted since an earlier `to_dict`."""
+        """Return the counts since an earlier `to_dict`."""
         found: dict[str, Any] = {}
         for name, value in self.to_dict().items():
             found[name] = Counter(value) - Counter(before[name]) if isinstance(value, dict) else value - before[name]

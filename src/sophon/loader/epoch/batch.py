@@ -14,12 +14,12 @@ from sophon.process.blocks import Blocks
 from sophon.process.segments import array_in
 
 SMALL_BYTES = 1 << 15  # not worth a segment or a block: a process may map some 65,000 pieces of memory
-EMPTY = object()  # stands for a batch of which nothing is left, since all its samples are bad and skipped
+EMPTY = object()  # stands for an empty batch, whose samples were all bad and skipped
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a sample may be written.
+    """A place for a sample.
 
     Args:
         array: The sample's part of the batch.
@@ -33,7 +33,7 @@ class Place:
 
 
 class Memory(Protocol):
-    """Where batches get their arrays from."""
+    """Provides the arrays of batches."""
 
     def array(self, shape: tuple[int, ...], dtype: str) -> tuple[Any, Tensor]:
         """Return an array, and the segment of shared memory that contains it, if any."""
@@ -67,12 +67,12 @@ class Batch:
         finishing: How its samples are finished.
         size: How many samples it holds.
         layout: Shape and dtype of the samples, if they are known; None to keep them one by one.
-        memory: Where its array lies.
+        memory: Memory of its array.
         hands_on: Whether the samples are passed to the user's own function, so that the user's arrays stay unchanged.
 
     Attributes:
         errors: Errors of the slots whose samples failed.
-        result: What users see, once it is made.
+        result: The batch for users, once it is made.
         failure: Why it could not be made, for example an error in the user's own function.
         is_over: Whether it only remains to be delivered.
     """
@@ -102,12 +102,12 @@ class Batch:
             if self._array is None:
                 shape, dtype = self._layout
                 self._segment, self._array = self._memory.array((len(self._made), *shape), dtype)
-            mine = self._array[slot, ...]  # of a single number too this is a view, and not a copy
+            mine = self._array[slot, ...]  # this is a view, not a copy, even for a single number
             return Place(mine, self._segment, slot * mine.nbytes)
 
     @property
     def segment(self) -> Any:
-        """The shared memory that its samples lie in, if any."""
+        """The shared memory that contains its samples, if any."""
         return self._segment
 
     def put(self, slot: int, made: Made) -> None:
@@ -124,7 +124,7 @@ class Batch:
             return
         value = made.value if isinstance(made.value, np.ndarray) else None
         if value is None or value.shape != place.array.shape or value.dtype != place.array.dtype:
-            return  # of another size or kind than the others: it stays alone
+            return  # of another size or kind than the others: it is kept separately
         if value.__array_interface__["data"] != place.array.__array_interface__["data"]:
             place.array[...] = value
         self._placed[slot], made.value = True, None
@@ -154,7 +154,7 @@ class Batch:
         return [slot for slot, made in enumerate(self._made) if made is not None]
 
     def rows(self) -> list[tuple[Made, Place | None]]:
-        """Return the samples one by one; those that lie in the batch's array come with their place, as a view of it."""
+        """Return the samples one by one; those in the batch's array are views of it and come with their place."""
         found: list[tuple[Made, Place | None]] = []
         for slot in self.kept:
             made = self._made[slot]

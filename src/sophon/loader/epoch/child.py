@@ -40,7 +40,7 @@ from sophon.pipeline.rng import Key, Rng
 from sophon.process.line import Line, LineClosedError, close_others
 from sophon.process.segments import Bytes, array_in, map_file
 
-_LOOK_S = 5.0  # between two looks whether the parent is still there: somebody else may hold the other end of the line
+_LOOK_S = 5.0  # between two checks that the parent is alive: another process may hold the other end of the line
 _NOTHING = Parcel(b"")
 _INIT_POSITION = (1 << 32) + 3  # nothing else draws the same random words
 
@@ -82,7 +82,7 @@ def run(line: Line, work: Work) -> None:
         torch.set_num_threads(1)  # as in torch's own workers: there is a process per core, and OpenMP cannot be forked
     parent, child = os.getppid(), Child(work.finishing, work.collate)
     line.set_timeout(_LOOK_S)
-    with contextlib.suppress(LineClosedError):  # the loader may have been closed meanwhile, as is found below
+    with contextlib.suppress(LineClosedError):  # the loader may have been closed, which is noticed below
         send(line, Ready(_begin(work, torch)))
     while True:
         try:
@@ -154,7 +154,7 @@ class Child:
         made = self._finishing.make(reply, message.key, out, message.wants_trace)
         layout, is_placed, value = None, False, made.value
         if made.error is None:
-            # What the user's own functions hand to each other stays what it is: an array is no tensor.
+            # Values passed between the user's own functions keep their type: an array stays an array.
             is_theirs = self._collate is not None and self._finishing.gives_own and isinstance(value, np.ndarray)
             array = None if is_theirs else _numbers(value)
             layout = None if array is None else (array.shape, array.dtype.str)
@@ -170,7 +170,9 @@ class Child:
         if error is None:
             try:
                 parcel, memory, new = packed((value, made.target))
-                size_bytes = size_bytes if is_placed else parcel.size_bytes  # of what has no one size, such as a dict
+                size_bytes = (
+                    size_bytes if is_placed else parcel.size_bytes
+                )  # for values without one size, such as a dict
             except Exception as unfit:  # noqa: BLE001 - the user's own class may raise anything
                 unfit.add_note(f"a result of type {type(value).__name__} cannot be sent from a worker process")
                 error = unfit

@@ -21,7 +21,7 @@ from sophon.pipeline.seeding import seeded
 Collate = Callable[[list[Any]], Any]
 
 OUTPUTS = ("torch", "numpy")
-_COLLATE_POSITION = 1 << 32  # no pipeline has so many ops, so collating shares no random word with any of them
+_COLLATE_POSITION = 1 << 32  # no pipeline has this many ops, so collating shares no random word with any op
 
 
 def collate_seeded(collate: Collate, items: list[Any], key: Key) -> Any:
@@ -71,7 +71,7 @@ def pinning() -> Callable[[Any], Any]:
     device = torch.accelerator.current_device_index()
 
     def pin(batch: Any) -> Any:
-        # Each thread has a current accelerator of its own, at first number 0, on which it would open a context.
+        # Each thread has its own current accelerator, initially number 0, on which it would open a context.
         torch.accelerator.set_device_index(device)
         return pinned(batch)
 

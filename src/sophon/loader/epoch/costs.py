@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_EARLY = 2.0  # times the lead: a sample that ends last keeps all others waiting, an early one only takes its room
+_EARLY = 2.0  # times the lead: a late sample keeps all others waiting, an early one only takes up memory
 _WEIGHT = 0.5  # of the newest time of a sample: random crops differ, the picture's size does not
 _MEAN_WEIGHT = 0.02  # the mean follows about fifty samples
 

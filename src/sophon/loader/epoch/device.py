@@ -1,12 +1,12 @@
-"""Batches on a device: they cross as bytes, and the device makes floats of them.
+"""Batches on a device: they are copied as bytes, and the device turns them into floats.
 
 ToTensor and Normalize of an 8-bit picture are a table of 256 values for each channel. The table is computed on the CPU,
-by the ops themselves, so that the floats have the same bits on every device: looking a value up rounds nothing. That is
-tried on all values when a loader is made. A quarter of the bytes has to be written, kept and copied; what comes before
-the table stays where it was.
+by the ops themselves, so that the floats have the same bits on every device: looking a value up rounds nothing. This is
+checked on all values when a loader is created. Only a quarter of the bytes has to be written, kept and copied; the ops
+before the table run where they did before.
 
-Concurrency: `send` is called by whoever made the batch, a finishing thread or the consumer; `receive` by the consumer.
-On CUDA copies and look-ups are put on a stream of their own, for which the consumer's stream waits, not the consumer.
+Concurrency: `send` is called by the thread that made the batch, a finishing thread or the consumer; `receive` by the
+consumer. On CUDA, copies and look-ups run on a separate stream; the consumer's stream waits for it, not the consumer.
 Pinned memory comes from torch's own allocator, which uses it again as soon as the copy out of it is done: two or three
 batches' worth, however long the epoch.
 
@@ -33,8 +33,8 @@ _MODES = {1: "L", 3: "RGB"}  # by channels: pictures whose tensors have a table
 def divided(pipeline: Pipeline) -> tuple[Pipeline, Tensor | None]:
     """Return what the host does of a pipeline, which ends with bytes, and the table for the device.
 
-    The table has a row of 256 floats for each channel. None, and all of the pipeline, where it does not end with ops
-    that make floats of a picture value by value.
+    The table has a row of 256 floats for each channel. None, and the whole pipeline, if it does not end with ops that
+    make floats of a picture value by value.
     """
     ops = pipeline.ops
     first = next((at for at, op in enumerate(ops) if type(op) in (ToTensor, PILToTensor)), len(ops))
@@ -55,8 +55,8 @@ class Sent:
     """A batch on its way to a device.
 
     Args:
-        batch: What users will see.
-        event: Happens when it is there; None if it is there already.
+        batch: The batch for users.
+        event: Set when the batch has arrived; None if it already has.
     """
 
     batch: Any
@@ -67,8 +67,8 @@ class Device:
     """Where batches go.
 
     Args:
-        name: What torch calls it, such as "cuda:1".
-        table: What each value of each channel becomes there; None if batches are finished before they go.
+        name: Its name in torch, such as "cuda:1".
+        table: The float for each value of each channel; None if batches are finished before they go.
 
     Raises:
         ConfigError: There is no such device, or it does not look up the table's very bits.

@@ -5,7 +5,7 @@ starting with the most urgent ones, and make a batch as soon as its last sample 
 lets a worker process do it (`finishers`). The consumer's thread takes batches. All of them call the machine under one
 lock and do slow work outside it. With a tuner, the number of threads changes during the epoch. Without finishing
 threads everything happens in the consumer's thread. Nothing outlives `close` except a request to a node that has just
-fallen silent, which ends within `link.flight.SILENCE_S`. `leaving` handles an epoch that nobody closes.
+fallen silent, which ends within `link.flight.SILENCE_S`. `leaving` handles an epoch that is never closed.
 """
 
 from __future__ import annotations
@@ -137,16 +137,16 @@ class Engine:
         watcher = self._planner or hands.watcher
         errand = self._samples.errand(stretch.epoch, stretch.order, self._stats, watcher, stretch.keys)
         self._driver = Driver(machine, errand, self._samples.raise_fatal)
-        # Where the user's own function is given samples one by one, an array is of use if other processes see it.
+        # If the user's own function receives samples one by one, an array only helps if other processes can see it.
         self._may_place = self._finishers.writes_alone or not stretch.has_collate
         self._layout: Layout | None = self._finishing.layout if self._may_place else None
         self._batches: dict[int, Batch] = {}
         self._crash: BaseException | None = None
-        # Code of the user's own, which runs in processes, may take as long as it likes; so may files of one's own.
+        # The user's own code, which runs in processes, has no time limit; nor does reading local files.
         is_bound = any(node.is_remote for node in self._samples.sources) and not self._finishers.writes_alone
         self._finish_within_s = config.deadline_s if is_bound else math.inf
         self._is_stuck = False
-        self._begun: dict[int, float] = {}  # position and time of what is being finished
+        self._begun: dict[int, float] = {}  # position and start time of samples being finished
         self._gauge = Gauge(now_s)
         self._tuner = hands.tuner if stretch.workers else None
         self._setting = Setting(stretch.workers, config.max_requests, config.buffer_bytes)
@@ -160,7 +160,7 @@ class Engine:
             try:
                 with self._lock:
                     self._apply(self._setting)
-            except BaseException:  # Ctrl-C, or no more threads to be had: nobody knows of us who could close us
+            except BaseException:  # Ctrl-C, or no more threads available: nothing else could close this
                 self.close()
                 raise
 
@@ -233,8 +233,8 @@ class Engine:
         if self._fetchers.has(here) or self._workers.has(here) or leaving.by_collector():
             return
         now_s = time.monotonic()
-        # A request whose node has not said its first word cannot be cancelled (see `link.flight`). Its thread is left
-        # behind: it holds nothing that others wait for, and ends by itself when the silence is noticed.
+        # A request whose node has not answered at all cannot be cancelled (see `link.flight`). Its thread is left
+        # running: it holds nothing that others wait for, and ends when the silence is noticed.
         self._fetchers.join(now_s + _LEAVE_S)
         self._workers.join(now_s + (_LEAVE_S if self._is_stuck else finish_s))
 
@@ -345,7 +345,7 @@ class Engine:
     # --- in the fetching threads --------------------------------------------------------------------------------------
 
     def _fetch_loop(self) -> None:
-        # While one thread fetches, another one has to be there to ask.
+        # While one thread fetches, another must be free to send requests.
         self._driver.fetch(self._fetchers.is_done, self._queue, self._fetchers.staff)
 
     def _queue(self, position: int, reply: Reply) -> None:
@@ -396,7 +396,7 @@ class Engine:
         self._stats.add(finish_cpu_s=made.cpu_s)
         with self._lock:
             if self._layout is None and made.layout is not None and self._may_place:
-                self._layout = made.layout  # of what the user's own code gives: it is seen, and not declared
+                self._layout = made.layout  # for the user's own code, whose output is observed rather than declared
             self._made[position] = made
             self._costs.saw(sample, now_s - start_s)
             placed = self._machine.finished(position, made.size_bytes)
@@ -408,7 +408,7 @@ class Engine:
             complete = [self._machine.division.of(place) for _, place, _ in seats if self._machine.put(place)]
             batches = [(number, self._batches[number]) for number in complete]
         for number, whole in batches:
-            if not whole.errors:  # others wait for the consumer, who may raise the first of them
+            if not whole.errors:  # others wait for the consumer, which may raise the first of them
                 self._complete(finisher, number, whole)
         with self._lock:
             # A consumer that waits while the buffer is full may let us read further ahead.
@@ -422,7 +422,7 @@ class Engine:
         try:
             made = finisher.make(reply, key, place, self._planner is not None)
         except WorkerError as error:
-            if self._is_stopped:  # and the process was told to end: nobody wants to know its sample
+            if self._is_stopped:  # and the process was told to end: its sample is not needed
                 raise
             raise self._mending.named_death(error, self._mending.sample_of(key)) from None
         if made.error is not None:
@@ -445,7 +445,7 @@ class Engine:
         start_s = time.monotonic()
         result = finisher.batch(batch, self._key_of(number))
         if self._stretch.pin is not None and result is not EMPTY:
-            # The consumer's own thread may have turned to another accelerator meanwhile, and that is its own affair.
+            # The consumer's own thread may have switched to another accelerator in the meantime; leave that alone.
             is_ours = self._workers.has(threading.current_thread())
             result = self._stretch.pin(result) if is_ours else pinned(result)
         if self._stretch.device is not None and result is not EMPTY:

@@ -1,4 +1,4 @@
-"""Finishing: what is done to a sample at the trainer, from a payload to what users see.
+"""Finishing: the trainer's work on a sample, from a payload to the user's value.
 
 The same object does it in every thread and process, so that it does not matter where a sample is finished.
 """
@@ -127,7 +127,7 @@ class Finishing:
             reply: The reply for it.
             key: Key of the sample.
             out: Its place in the batch, used if that saves a copy.
-            wants_trace: Whether to note what each op takes.
+            wants_trace: Whether to record the cost of each op.
         """
         start_s = time.thread_time()
         made = Made(key)
@@ -182,7 +182,7 @@ class Finishing:
             raise reply.error
         pipeline, own, is_raw = self.pipeline, self.pipeline.first_call, reply.cut == RAW
         payload, size, fields = taken_apart(pipeline, reply.payload, is_raw)
-        noted = Trace(len(pipeline)) if trace is None else trace  # of the picture's size, where it is decoded here
+        noted = Trace(len(pipeline)) if trace is None else trace  # of the picture's size, if it is decoded here
         values = {**reply.columns, **dict(zip(targets.fields, fields, strict=True)), LABEL: reply.label}
         if pipeline.looks:
             key = with_sight(pipeline, key, payload, size, targets.boxes(values))
@@ -276,7 +276,7 @@ class Finishing:
         if self.output == "torch" and all(type(target) is int for target in targets):
             return self.as_output(np.array(targets, np.int64))
         if self.output == "torch":
-            # A tuple, as torch has it when it takes samples apart: texts stay what they are given in.
+            # A tuple, as in torch when it takes samples apart: texts keep their container.
             apart: Any = tuple(targets)
             return torch.utils.data.default_collate(apart)
         return self.collate(targets)

@@ -18,7 +18,7 @@ class Mending:
     """Fetches substitutes for bad samples.
 
     Args:
-        samples: Where they come from.
+        samples: Source of the substitutes.
         bad: The policy for bad samples, and their record.
         stats: Counts to add to.
     """
@@ -33,7 +33,7 @@ class Mending:
         Args:
             key: The bad sample, and its epoch.
             error: Why it is bad.
-            finisher: What finishes another one.
+            finisher: Finishes a substitute.
         """
         epoch = int(key.epoch)
 

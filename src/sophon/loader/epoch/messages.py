@@ -3,7 +3,7 @@
 A message is a pickled tuple and a body: the payload of a sample on the way out, the numbers of a small result on the
 way back. Large results are in shared memory, whose descriptor is sent once.
 
-Nothing here comes from outside of these two processes; see `parcel`.
+All data comes from these two processes; see `parcel`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from sophon.process.segments import map_file
 
 @dataclass(frozen=True)
 class Spot:
-    """Where in shared memory to write a sample.
+    """A place in shared memory for a sample.
 
     Args:
         segment: Number of the segment.
         segment_bytes: Its size.
-        offset: Where in it.
+        offset: Offset in the segment.
         layout: Shape and dtype of the sample.
     """
 
@@ -47,12 +47,12 @@ class Finish:
 
     Args:
         key: Identifies the sample and the epoch.
-        cut: What was done to it near storage.
+        cut: The cut at which it arrived.
         label: Its label.
-        spot: Where to write the result, if that is known.
-        wants_trace: Whether to note what each op takes.
+        spot: Place for the result, if known.
+        wants_trace: Whether to record the cost of each op.
         gone: Segments that are no longer needed.
-        columns: Those that are a part of the sample; others stay with the loader.
+        columns: Columns that are part of the sample; others stay with the loader.
     """
 
     key: Key
@@ -66,7 +66,7 @@ class Finish:
 
 @dataclass(frozen=True)
 class Collate:
-    """Make a batch of samples with the user's own function; the body is what belongs to the parcel.
+    """Make a batch of samples with the user's own function; the body is the memory of the parcel.
 
     Args:
         key: Key that identifies the batch.
@@ -86,10 +86,10 @@ class Failure:
     """An error in transit.
 
     Args:
-        error: The error itself, pickled; or, where that cannot be, its type and text.
-        cause: What it was raised from, in the same way.
+        error: The pickled error; if it cannot be pickled, its type and text.
+        cause: Its cause, in the same form.
         words: Its type and text.
-        notes: What was added to it.
+        notes: Its notes.
         where: Its traceback, as text.
     """
 
@@ -108,7 +108,7 @@ class Failure:
         return cls(_packed(error), _packed(error.__cause__), _words(error), texts, where)
 
     def to_error(self) -> Exception:
-        """Return the error as it was, with a note that says where it happened."""
+        """Return the original error, with a note that says where it happened."""
         error: Exception
         try:
             error, cause = load(self.error), load(self.cause)
@@ -124,7 +124,7 @@ class Ready:
     """A worker process has started.
 
     Args:
-        failure: What the user's own function raised that was called then.
+        failure: Error of the user's own start function.
     """
 
     failure: Failure | None = None
@@ -135,13 +135,13 @@ class Finished:
     """The result of a sample.
 
     Args:
-        rest: Parcel of the value, unless it lies in its spot, and the target.
-        layout: Shape and dtype of the value, if it is an array or a tensor that could lie in a batch's.
-        is_placed: Whether it lies in its spot.
+        rest: Parcel of the target, and of the value unless it is in its spot.
+        layout: Shape and dtype of the value, if it is an array or a tensor that fits into the array of a batch.
+        is_placed: Whether it is in its spot.
         size_bytes: Size of the value.
         cpu_s: CPU seconds that it took.
-        trace: What its ops took, if that was wanted.
-        failure: Why it cannot be had.
+        trace: Costs of its ops, if requested.
+        failure: Error, if the sample failed.
     """
 
     rest: Parcel
@@ -158,8 +158,8 @@ class Collated:
     """The result of a batch.
 
     Args:
-        rest: Parcel of what the user's own function returned.
-        failure: What it raised.
+        rest: Parcel of the result of the user's own function.
+        failure: Error of that function.
     """
 
     rest: Parcel

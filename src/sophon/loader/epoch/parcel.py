@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from sophon.process.segments import Bytes, make_file, map_file
 
 _ALIGN = 64  # bytes: of a cache line
-_SMALL = 1 << 15  # bytes of numbers that travel with the pickle: a segment costs as much as copying about so many
+_SMALL = 1 << 15  # bytes of numbers sent with the pickle: a segment costs about as much as copying this many
 
 CannotPickle = (pickle.PicklingError, AttributeError, TypeError)
-"""What pickling raises where a value cannot be pickled: a lambda, say."""
+"""Errors raised when a value, such as a lambda, cannot be pickled."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Parcel:
         return len(self.text) + sum(self.sizes)
 
     def open(self) -> Any:
-        """Return the value. Its arrays and tensors lie in the parcel's memory, which they keep."""
+        """Return the value. Its arrays and tensors use the parcel's memory and keep it alive."""
         memory = self.memory
         if not isinstance(memory, np.ndarray):
             memory = np.frombuffer(bytearray(memory), np.uint8)  # arrays that are opened must be writable
@@ -89,7 +89,7 @@ def load(text: bytes) -> Any:
 
 
 class NewFile:
-    """Allocates the memory of one parcel in a file of its own, whose descriptor is sent along."""
+    """Allocates the memory of one parcel in a separate file, whose descriptor is sent along."""
 
     def __init__(self) -> None:
         self.file: int | None = None
@@ -108,7 +108,7 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         torch: Any = sys.modules.get("torch")
         if torch is None or type(value) is not torch.Tensor:
-            return NotImplemented  # arrays leave their numbers out by themselves
+            return NotImplemented  # arrays leave out their numbers automatically
         if value.device.type != "cpu" or value.layout != torch.strided or value.requires_grad or value.is_quantized:
             return NotImplemented
         if value.is_conj() or value.is_neg():

@@ -41,13 +41,13 @@ class Batching:
     """How samples become batches.
 
     Args:
-        sampling: Which samples there are, in which order.
-        size: Number of samples in a batch; an estimate where a batch sampler decides.
+        sampling: Samples of an epoch and their order.
+        size: Number of samples in a batch; an estimate if a batch sampler decides.
         drop_last: Whether to leave out a last batch that is smaller.
         collate: The user's own function, if any.
         pin: Copy batches into pinned memory.
-        timeout_s: How long the next batch may take to come; infinite for as long as it takes.
-        device: Where batches go, if they do not stay on the host.
+        timeout_s: How long the next batch may take; infinite for no limit.
+        device: Device for batches, if they do not stay on the host.
     """
 
     sampling: Sampling
@@ -59,21 +59,21 @@ class Batching:
     device: Device | None = None
 
     def count(self, cursor: int, rank: Rank) -> int:
-        """Return how many batches one rank makes of what is left of an epoch."""
+        """Return how many batches one rank makes from the rest of an epoch."""
         return self.sampling.batches(cursor, rank, self.size, self.drop_last)
 
 
 @dataclass(frozen=True)
 class Staff:
-    """What finishes samples.
+    """The threads or processes that finish samples.
 
     Args:
-        workers: How many threads or processes; 0 for the thread that iterates.
+        workers: Number of threads or processes; 0 for the thread that iterates.
         kind: "threads" or "processes".
         method: How processes are started; see `workers.context_for`.
         is_persistent: Whether processes are kept between epochs.
         init: The user's own function, called in each process when it starts.
-        dataset: The data set that processes are told they work for.
+        dataset: The data set reported to worker processes.
     """
 
     workers: int
@@ -91,7 +91,7 @@ class Staff:
 
 @dataclass(frozen=True)
 class Start:
-    """Where a pass starts.
+    """The starting point of a pass.
 
     Args:
         epoch: Number of the epoch.
@@ -110,17 +110,17 @@ class Passes:
     """Makes the batches of successive passes.
 
     Args:
-        samples: Where samples come from.
-        finishing: What is done to them.
-        bad: What becomes of bad ones.
-        batching: How they become batches.
+        samples: Source of the samples.
+        finishing: How samples are finished.
+        bad: The policy for bad samples.
+        batching: How samples become batches.
         config: Bounds and times.
         staff: What finishes the samples.
         stats: Counts to add to.
-        planner: Chooses the cuts; None where they are fixed.
-        tuner: Decides how many workers there are; None where that is fixed.
+        planner: Chooses the cuts; None if they are fixed.
+        tuner: Decides the number of workers; None if it is fixed.
         replay: A recorded order to keep to, if any.
-        watcher: Wants to know how requests go, where there is no planner.
+        watcher: Observes requests if there is no planner.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Passes:
         is_relaxed = config.max_delay is not None
         self.log = OrderLog(samples.opened.fingerprint, batching.size) if is_relaxed else None
         if staff.has_processes:
-            context_for(staff.method)  # what cannot be is said when the loader is made
+            context_for(staff.method)  # impossible combinations are reported when the loader is created
 
     @property
     def setting(self) -> Setting:
@@ -173,10 +173,10 @@ class Passes:
         """Yield each remaining batch of an epoch with the positions of its samples.
 
         Args:
-            start: Where it begins.
-            running: Where the engine is added, so that others can stop it.
+            start: Starting point.
+            running: Receives the engine, so that other threads can stop it.
         """
-        # Processes are forked first: what the pass has beside them, threads and connections, does not exist yet.
+        # Processes are forked first, before the pass has any threads or connections.
         finishers = self._finishers()
         engine: Engine | None = None
         try:
@@ -215,7 +215,7 @@ class Passes:
         )
 
     def _stretch(self, start: Start) -> tuple[Positions, Positions, Stretch]:
-        """Return the positions that are left, this rank's row of samples, and what an engine has to do."""
+        """Return the positions that are left, this rank's row of samples, and the work for an engine."""
         epoch, turns, batching = start.epoch, start.turns, self._batching
         begun = start.cursor if turns is None else turns.begun
         told = batching.sampling.row(epoch, begun, start.ranks)
@@ -266,7 +266,7 @@ class Passes:
             staff.init,
             staff.dataset,
         )
-        if staff.is_persistent and self._kept is None:  # a second pass at the same time has processes of its own
+        if staff.is_persistent and self._kept is None:  # a second pass at the same time gets its own processes
             self._kept, workers.is_busy, workers.is_kept = workers, True, True
             # They end with the loader: at the latest when the interpreter does.
             self._ending = weakref.finalize(self, _close, workers)

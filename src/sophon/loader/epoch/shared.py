@@ -1,8 +1,8 @@
 """One epoch for several consumers in one process, such as one thread per accelerator.
 
 Concurrency: any number of threads may draw from it. One of them at a time waits for the next batch and takes it, the
-others stand in line behind it; what a thread does with its batch does not hold up the others. `close` may be called
-from any thread and wakes those that wait.
+others queue behind it; a thread that works on its batch does not block the others. `close` may be called from any
+thread and wakes those that wait.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from types import TracebackType
 from typing import Any
 
 _NAP_S = (
-    0.5  # between two looks at the signals: a signal that another thread takes wakes no thread that waits for a lock
+    0.5  # between two checks for signals: a signal taken by another thread does not wake a thread that waits for a lock
 )
 
 
 class Latest:
-    """What has become of the latest pass."""
+    """The state of the latest pass."""
 
     def __init__(self) -> None:
         self.is_started = False
@@ -37,7 +37,7 @@ class Latest:
 
 
 class Running:
-    """What has to be stopped to end a pass: its engine, as soon as it has one."""
+    """The engines that must be stopped to end a pass."""
 
     def __init__(self) -> None:
         self._engines: list[Any] = []
@@ -50,7 +50,7 @@ class Running:
             engine.close()
 
     def stop(self) -> None:
-        """Make whoever waits for a batch raise."""
+        """Make threads that wait for a batch raise."""
         self._is_over = True
         for engine in list(self._engines):
             engine.close()
@@ -63,7 +63,7 @@ class SharedBatches(Iterator[Any]):
     consumer's own code does not affect the others: they get the remaining batches.
 
     Args:
-        batches: Where they come from.
+        batches: Source of the batches.
         stop: Makes an iteration that waits for a batch raise, called from another thread.
     """
 
@@ -102,9 +102,9 @@ class SharedBatches(Iterator[Any]):
             return batch
 
     def close(self) -> None:
-        """Leave the epoch where it stands: threads that wait for a batch, or ask for one from now on, find the end.
+        """End the epoch early: threads that wait for a batch, or ask for one later, see the end of the epoch.
 
-        With worker processes this takes until the batch that a thread waits for is there.
+        With worker processes this takes until the batch that a thread waits for has arrived.
         """
         self._is_closed = True
         self._stop()

@@ -55,7 +55,7 @@ class Targets:
         fields: Those names that are fields, in the order in which they come.
         kinds: Kinds of fields and columns; "" for a column that stays unchanged.
         followers: The recipe's effect on targets.
-        form: Form of the picture's tensor, where an op gives an array.
+        form: Form of the picture's tensor, if an op returns an array.
     """
 
     sample: Any
@@ -73,7 +73,7 @@ class Targets:
         """Return name, kind and value of the sample's boxes; None if it has none.
 
         Args:
-            values: Fields as they came, and columns.
+            values: Received fields, and columns.
         """
         return boxes_among(tuple(self.kinds.items()), [values[name] for name in self.kinds])
 
@@ -83,15 +83,15 @@ class Targets:
         """Return a sample after the ops before the first `Call`.
 
         Args:
-            pipeline: What is done to pictures.
+            pipeline: The pipeline of pictures.
             value: The picture after those ops.
-            values: Fields as they came, columns and the label, by name.
-            key: Which sample, of which epoch, with what draws may look at.
-            size: Of the picture before the first op.
-            is_raw: Whether fields came as they are stored.
+            values: Received fields, columns and the label, by name.
+            key: Identifies the sample and the epoch, and holds the objects that draws may use.
+            size: Size of the picture before the first op.
+            is_raw: Whether fields arrived in their stored form.
 
         Raises:
-            OpError: A target is damaged, or torchvision refuses it; names the field.
+            OpError: A target is damaged, or torchvision refuses it; the message names the field.
         """
         tv_tensors = importlib.import_module("torchvision.tv_tensors")
         made = {}
@@ -127,7 +127,7 @@ _NO_OP = Op()  # draws nothing
 
 
 class _StandIn:
-    """Stands in a sample for the picture, which is elsewhere."""
+    """Placeholder for the picture in a sample."""
 
 
 _STAND_IN = _StandIn()
@@ -151,7 +151,7 @@ def _with_picture(sample: Any, picture: Any) -> Any:
 
 
 def _without_picture(sample: Any, stand_in: Any) -> Any:
-    """Return a sample with our own mark where a small picture stands."""
+    """Return a sample with a placeholder instead of its small picture."""
     if sample is stand_in:
         return _STAND_IN
     if isinstance(sample, dict):
@@ -162,14 +162,14 @@ def _without_picture(sample: Any, stand_in: Any) -> Any:
 
 
 def _follow(follower: Follower, sample: Any, op: Op, drawn: Params, spec: Spec, tv_tensors: Any) -> Any:
-    """Return a sample whose targets one transform has been applied to.
+    """Return a sample after one transform was applied to its targets.
 
     Args:
         follower: The transform.
         sample: The sample before it.
-        op: What it became.
-        drawn: What the op drew.
-        spec: Of the picture before it.
+        op: The op that the transform became.
+        drawn: Parameters that the op drew.
+        spec: Spec of the picture before it.
         tv_tensors: torchvision's module.
     """
     if follower.still:
@@ -186,7 +186,7 @@ def _follow(follower: Follower, sample: Any, op: Op, drawn: Params, spec: Spec, 
 def _transformed(follower: Follower, sample: Any, drawn: Params, size: Size, tv_tensors: Any) -> Any:
     """Return a sample whose targets torchvision has transformed.
 
-    torchvision decides what is transformed by the classes of all values, so a picture of one pixel is among them.
+    torchvision decides what to transform by the classes of all values, so the sample includes a picture of one pixel.
     """
     transform = follower.transform
     params = follower.params(drawn, size)
@@ -200,7 +200,7 @@ def _transformed(follower: Follower, sample: Any, drawn: Params, size: Size, tv_
     flat, shape = tree.tree_flatten(whole)
     needed = transform._needs_transform_list(flat)
     if follower.marks:
-        transform.check_inputs(flat)  # it refuses samples without boxes, also where it would leave them as they are
+        transform.check_inputs(flat)  # it refuses samples without boxes, even if it would leave them unchanged
     if follower.marks and params:
         params["is_within_crop_area"] = _are_within(flat, params, tv_tensors)
     done = [
@@ -287,7 +287,7 @@ def size_bytes(sample: Any) -> int:
 
 
 def collated(samples: list[Any]) -> Any:
-    """Return a batch of samples that cannot be stacked, as torchvision's references for detection have it."""
+    """Return a batch of samples that cannot be stacked, as in torchvision's reference scripts for detection."""
     first = samples[0]
     if isinstance(first, Mapping):
         return {name: [sample[name] for sample in samples] for name in first}

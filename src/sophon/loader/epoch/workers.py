@@ -49,21 +49,21 @@ from sophon.process.line import Line, LineClosedError
 from sophon.process.segments import Segment, Segments, array_in
 
 _START_S = 120.0  # a spawned process imports torch, on a busy machine; a forked one needs a millisecond
-_END_S = 1.0  # that an idle worker may take to end before it is told by a signal
+_END_S = 1.0  # for an idle worker to end before it is sent a signal
 
 
 class SharedMemory:
     """Arrays in memory that worker processes map.
 
     Args:
-        most_bytes: Bound on what is kept for later.
+        most_bytes: Bound on the bytes kept for later.
     """
 
     def __init__(self, most_bytes: int) -> None:
         self.segments = Segments(most_bytes)
 
     def array(self, shape: tuple[int, ...], dtype: str) -> tuple[Segment | None, Tensor]:
-        """Return an array, and the segment that it lies in unless it is small."""
+        """Return an array and the segment that contains it, unless it is small."""
         size_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         if size_bytes <= SMALL_BYTES:
             return None, np.empty(shape, dtype)
@@ -77,12 +77,12 @@ class Workers(Finishers):
     Args:
         count: How many.
         method: How they are started: "fork", "spawn", "forkserver", a context of `multiprocessing`, or None for "fork"
-            where there is one.
-        finishing: What is done to samples.
+            if available.
+        finishing: How samples are finished.
         collate: The user's own function that makes batches, if any.
         kept_bytes: Bound on the memory of batches that is kept for the next ones.
         init: The user's own function, called in each process with its number when it starts.
-        dataset: What processes are told that they work for.
+        dataset: The data set reported to the processes.
 
     Attributes:
         is_kept: Whether the processes stay when an epoch ends.
@@ -138,7 +138,7 @@ class Workers(Finishers):
             self._hang_up()
 
     def _hang_up(self) -> None:
-        # Not in a process that was forked meanwhile, to which they do not belong.
+        # Not in a process that was forked since: the workers do not belong to it.
         if os.getpid() == self._owner and not self._is_closed:
             for worker in self._all:
                 worker.hang_up()
@@ -181,8 +181,8 @@ class _Worker(Finisher):
         self._collate = work.collate
         self._gone = gone
         self._news = gone.subscribe()
-        self._turn = threading.Lock()  # held from the choice of what is told until it was answered
-        self._lock = threading.Lock()  # held while somebody talks
+        self._turn = threading.Lock()  # held from choosing a message until it is answered
+        self._lock = threading.Lock()  # held while a thread talks to the worker
         self._is_over = False
         self._known: set[int] = set()  # segments that it has mapped
         self._is_ready = False
@@ -315,7 +315,7 @@ class _Worker(Finisher):
                 self._line.close()
             finally:
                 self._lock.release()
-        else:  # whoever talks to it finds the line closed, and lets go of it
+        else:  # a thread that talks to it finds the line closed and lets go
             self.process.terminate()
 
     def join(self) -> None:
@@ -328,7 +328,7 @@ class _Worker(Finisher):
             self.process.kill()
             self.process.join()
         self._line.close()
-        with contextlib.suppress(ValueError):  # whoever else waited for it has to take note of its end first
+        with contextlib.suppress(ValueError):  # other threads that waited for it have to notice its end first
             self.process.close()  # or its two files stay open until the garbage collector comes
 
 
@@ -336,8 +336,7 @@ def context_for(method: Any) -> BaseContext:
     """Return how processes are started.
 
     Args:
-        method: Start method as users give it: a name, a context of `multiprocessing`, or None for "fork" where there is
-            one.
+        method: Start method as users give it: a name, a context of `multiprocessing`, or None for "fork" if available.
     """
     if multiprocessing.current_process().daemon:
         raise ConfigError(

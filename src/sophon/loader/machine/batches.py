@@ -12,8 +12,8 @@ class Batches:
 
     Args:
         count: Places in the epoch.
-        size: Places in a batch; the last one may have fewer. The mean of them, roughly, where they differ.
-        sizes: Places in each batch, where they differ; they add up to `count`.
+        size: Places in a batch; the last one may have fewer. Approximate mean, if batches differ in size.
+        sizes: Places in each batch, if batches differ in size; they add up to `count`.
     """
 
     def __init__(self, count: int, size: int, sizes: Sequence[int] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What workers and consumer did in the last stretch of time, for the tuner. The time is passed in; no clock is read."""
+"""Measures workers and consumer over a stretch of time, for the tuner. The time is passed in; no clock is read."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from sophon.loader.machine.tuner import STRETCH_S, STRETCH_SAMPLES, Seen
 class Gauge:
     """Sums over a stretch of time.
 
-    Time is counted while it passes, not when something has ended: a sample that takes longer than the stretch keeps its
-    worker busy all the same.
+    Time is counted while it passes, not when something has ended: a sample that takes longer than the stretch still
+    keeps its worker busy.
 
     Args:
         now_s: The time at the start.
@@ -57,11 +57,11 @@ class Gauge:
         self._waits = waits
 
     def took(self, spare_bytes: float) -> None:
-        """The consumer has taken a batch; that many bytes of later ones lie ready."""
+        """Record that the consumer has taken a batch, and how many bytes of later batches are ready."""
         self._spare_bytes = min(self._spare_bytes, spare_bytes)
 
     def look(self, now_s: float) -> Seen | None:
-        """Return what was seen if a stretch is over, and begin the next."""
+        """Return the measurements if a stretch is over, and begin the next."""
         if now_s - self._since_s < STRETCH_S or self._samples < STRETCH_SAMPLES:
             return None
         self._pass(now_s)

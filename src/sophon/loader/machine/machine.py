@@ -1,7 +1,7 @@
 """Decides what to ask for next, and what to do about an answer, a failure or a deadline.
 
-A state machine without sockets, threads or clocks: it is told what happened and when, and says what to do. Threads and
-Flight drive it in production, a seeded simulator with virtual time in tests.
+A state machine without sockets, threads or clocks: its input is what happened and when, its output what to do. Threads
+and Flight drive it in production, a seeded simulator with virtual time in tests.
 
 The samples of an epoch stand in a row; their *positions* are 0 … count - 1. Batches have *places* 0 … count - 1 in the
 same way, and every `batch_size` of them are a batch. In strict order the sample at a position gets the place of that
@@ -13,35 +13,35 @@ A position goes through these states, and back only along the one arrow::
                     └─failed, ended─┘
 
 Samples are wanted first, in order and as far as there is room; then one of their holders is asked for each. `parts`
-says who holds what: copies, parts of a data set and the fallback are the same thing here. A sample whose holders pause,
-or have enough to do, stays wanted, while the holders of others are asked for samples further ahead.
+lists the holders: copies, parts of a data set and the fallback are the same thing here. A sample whose holders pause or
+are full stays wanted, while other holders are asked for samples further ahead.
 
 A request that has brought no reply for a long time is *late*, and one whose node gives no sign of life is *lost*.
-Either is hedged: another holder (or, if there is none, the same node once more) is asked for what the request still
-owes, and the first answer counts. A request that owes nothing any more is surplus and may be cancelled. The node of a
-lost request counts as failed; if the second request is lost as well, the first is given up in favour of a third.
-`standing` says which source to ask, and `patience` how long a long time is.
+Either is hedged: another holder (or, if there is none, the same node again) is asked for what the request still owes,
+and the first answer counts. A request that owes nothing any more is surplus and may be cancelled. The node of a lost
+request counts as failed; if the second request is lost as well, the first is given up in favour of a third. `standing`
+says which source to ask, and `patience` how long a long time is.
 
 If the implementation is inconsistent with the following, it is a bug:
 
-- Every position is received exactly once; a second reply for it is refused, whoever sends it.
+- Every position is received exactly once; a second reply for it is refused.
 - A position is owed by at most two requests, and by at least one while it is asked for.
 - A request goes to a holder of all its positions, or to one that stands in for them, or to the fallback.
-- A stand-in is asked for what nobody is asked for yet only while no holder is well.
+- A stand-in gets the first request for a position only while no holder is healthy.
 - Every position gets exactly one place, and every place exactly one position.
 - Batches become ready in order.
-- In relaxed order no sample comes more than `max_delay` batches after the batch it would be in by strict order: where
-  a batch has as many free places as there are samples that must not wait any longer, these places are kept for them.
+- In relaxed order no sample comes more than `max_delay` batches after the batch it would be in by strict order: when
+  the free places of a batch are just enough for the samples that must not wait any longer, they are reserved for them.
 - The bytes held for positions between wanted and taken stay within `buffer_bytes`, except that the batch that comes
-  next may always be completed. Until its reply has come, a sample counts as what finished ones took lately: only what
-  is under way can turn out to be larger, and then nothing more is wanted until there is room.
+  next may always be completed. Until its reply arrives, a sample counts as much as recently finished ones: only samples
+  in flight can turn out to be larger, and then nothing more is wanted until there is room.
 - A failure is followed by the next try after a pause that grows as long as nothing is received, and by `fatal` once
   `deadline_s` has passed since something of a part was asked for or received, while something of it is still owed;
-  whatever the holders of other parts answer meanwhile. The error names the holders of that part.
-- Who holds what may change at any time (`divide`). What was wanted, asked for or received before stays so.
-- Requests under way are bounded by `max_requests`, which lanes share in proportion to their nodes; but every lane may
-  have one, so that nothing waits for holders that it does not have.
-- A driver that is woken by what happens and after `wait_s` asks nobody later than it could have.
+  answers from holders of other parts do not matter. The error names the holders of that part.
+- The holders may change at any time (`divide`). Positions that were wanted, asked for or received stay so.
+- Requests in flight are bounded by `max_requests`, which lanes share in proportion to their nodes; but every lane may
+  have one, so that no lane waits for another.
+- A driver that wakes up on events and after `wait_s` sends every request as early as possible.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ from sophon.loader.machine.placement import Placement, Placing
 from sophon.loader.machine.standing import Choice, Standings
 
 _WAITING, _ASKED, _AGAIN, _RECEIVED, _FINISHED = range(5)
-_SILENT_S = 5.0  # for which a node may say nothing where there is another source; after that it counts as failed
-_CAREFUL_SAMPLES = 16  # in a request at the beginning of an epoch that is planned on its way
-_TRIAL_S = 0.25  # the same for a node that has failed before, while a batch waits for what it was asked for
+_SILENT_S = 5.0  # for which a node may be silent if there is another source; after that it counts as failed
+_CAREFUL_SAMPLES = 16  # in a request at the beginning of an epoch that is planned while it runs
+_TRIAL_S = 0.25  # the same for a node that has failed before, while a batch waits for its samples
 _SOURCES_TRIED = 6  # one after the other, before the deadline
-_LONGEST_NAP_S = 1.0  # of a driver, which is woken by events anyway
+_LONGEST_NAP_S = 1.0  # for a driver, which events wake up anyway
 _SHORTEST_NAP_S = 1e-3  # rounding may leave a pause that is shorter than a clock can measure
 
 
@@ -77,8 +77,8 @@ class MachineConfig:
 
     Args:
         buffer_bytes: Bytes held for samples that are asked for and not yet taken.
-        deadline_s: How long nothing may come before the epoch is given up.
-        max_requests: Requests under way at once.
+        deadline_s: How long to wait without any reply before the epoch is given up.
+        max_requests: Requests in flight at once.
         request_samples: Samples in one request.
         request_bytes: Expected bytes of the payloads in one request.
         first_pause_s: Pause before the first retry; doubles with each further one.
@@ -87,7 +87,7 @@ class MachineConfig:
         nodes: How many storage nodes there are.
         has_fallback: Whether there is a path to fall back on.
         hedge: After how many seconds of silence a request is made a second time; True to learn it; False for never.
-        careful: So many samples at the beginning are asked for in small requests, since what they tell changes how the
+        careful: Number of samples at the beginning to ask for in small requests, because their results change how the
             others are asked for.
     """
 
@@ -124,7 +124,7 @@ class _Request:
     got_s: float  # when it was sent, or a reply came
     heard_s: float  # when it was sent, or its node or connection gave any sign of life
     hedged: set[int] = field(default_factory=set)  # positions for which there is a replacement request
-    can_be_lost: bool = False  # whether there are other sources for some of it
+    can_be_lost: bool = False  # whether other sources hold some of it
     is_suspect: bool = False
     is_second: bool = False
     is_trial: bool = False  # of a node that has failed before
@@ -136,7 +136,7 @@ class _Request:
 
 
 class _Choices(dict[int, Choice | None]):
-    """Whom to ask for each part now; None if nobody can be asked. Computed on demand, since there may be many parts."""
+    """The source to ask for each part now; None if there is none. Computed on demand, since there may be many parts."""
 
     def __init__(self, standings: Standings, parts: Parts, full: set[int], now_s: float) -> None:
         super().__init__()
@@ -161,13 +161,13 @@ class Machine:
         now_s: The time at the start.
         seed: Seed of the jitter of pauses, so that many trainers do not retry in step.
         standings: How the sources did in the previous epoch; by default nothing is known about them.
-        sizes: Samples in each batch, in strict order, where they differ.
+        sizes: Samples in each batch, in strict order, if batches differ in size.
         latest: In relaxed order, for every position the last batch that its sample may come in; by default `max_delay`
             after its own (see `placement`).
-        parts: Who holds what; by default all nodes hold everything.
+        parts: Holders of each part; by default all nodes hold everything.
 
     Attributes:
-        max_requests: Requests under way at once; may be changed during the epoch.
+        max_requests: Requests in flight at once; may be changed during the epoch.
         ahead_bytes: Bytes held at once, at most `buffer_bytes`; may be changed during the epoch.
         wanted: How many positions, from the first, have been wanted so far.
     """
@@ -205,8 +205,10 @@ class Machine:
         self._state = np.zeros(count, np.uint8)
         self._held: dict[int, int] = {}
         self._expected_bytes = float(expected_bytes)
-        self._payload_bytes = float(expected_bytes)  # of a reply, as they were lately
-        self._queues: list[list[int]] = [[] for _ in self._parts.holders]  # heaps of what is wanted and not asked for
+        self._payload_bytes = float(expected_bytes)  # of recent replies
+        self._queues: list[list[int]] = [
+            [] for _ in self._parts.holders
+        ]  # heaps of wanted positions that are not asked for
         self._queued: set[int] = set()  # the parts that may have something there
         self._waits = [Wait() for _ in self._parts.holders]
         self._requests: dict[int, _Request] = {}
@@ -220,7 +222,7 @@ class Machine:
         self._taken = 0
 
     def _know(self, parts: Parts) -> None:
-        """Take note of who holds what."""
+        """Record the holders of each part."""
         self._parts = parts
         self._lanes = parts.lanes(self._config.nodes if self._config.has_fallback else None)
         self._holding_nodes = len({node for holders in parts.holders for node in holders}) or 1
@@ -229,13 +231,13 @@ class Machine:
         self._patience.most_s = silent_s if any(self._has_others) else math.inf
 
     def divide(self, parts: Parts, now_s: float) -> None:
-        """Go on with other holders: parts were added, moved or lost.
+        """Continue with other holders: parts were added, moved or lost.
 
-        Requests under way stay under way, whoever holds their samples now. Where a holder has been added, the deadline
-        of what is owed begins anew; where it only lost some, it does not.
+        Requests in flight stay in flight, even if their samples have other holders now. The deadline of a part restarts
+        if it gained a holder, but not if it only lost some.
 
         Args:
-            parts: Who holds what from now on, of the same sources.
+            parts: The new holders of each part, among the same sources.
             now_s: The time.
         """
         before, waits, queues = self._parts, self._waits, self._queues
@@ -254,7 +256,7 @@ class Machine:
 
     @property
     def tries(self) -> int:
-        """Failures since something was received, of the part that has most of them."""
+        """Failures since the last reply, for the part with the most failures."""
         return max(wait.tries for wait in self._waits)
 
     @property
@@ -281,7 +283,7 @@ class Machine:
         return self._send(positions, choice.source, now_s, is_trial=choice.is_trial)
 
     def _full(self) -> set[int]:
-        """Return the sources that have as many requests as they may have."""
+        """Return the sources that have reached their limit of requests."""
         hoped_for = Counter(request.source for request in self._requests.values() if request.is_hoped_for)
         is_full = hoped_for.total() >= self.max_requests
         full: set[int] = set()
@@ -309,16 +311,16 @@ class Machine:
         return Ask(self._request_number, tuple(positions), source, is_second, is_trial)
 
     def _ready_s(self, part: int, now_s: float) -> float:
-        """Return since when a part could have been asked for; a driver always comes to the only one."""
+        """Return the time since when a part could have been asked for; irrelevant if there is only one part."""
         return now_s if len(self._waits) == 1 else self._standings.ready_s(self._parts.everybody(part))
 
     def _first(self, accepts: Callable[[int], bool]) -> int | None:
-        """Return which part that is accepted has the sample that is wanted first; want more if none has any."""
+        """Return the accepted part with the first wanted sample; want more samples if there is none."""
         waiting = [part for part in self._queued if self._queues[part] and accepts(part)]
         if waiting:
             return min(waiting, key=lambda part: self._queues[part][0])
         if not any(map(accepts, range(len(self._queues)))):
-            return None  # whatever is wanted, nobody can be asked for it
+            return None  # no source can be asked for anything that is wanted
         while self.wants_new:
             part = self._want()
             if accepts(part):
@@ -338,7 +340,7 @@ class Machine:
         self._queued.add(part)
 
     def _choose(self, accepts: Callable[[int], bool]) -> list[int]:
-        """Choose what to ask of a holder of the parts that are accepted."""
+        """Choose the samples to ask a holder of the accepted parts for."""
         chosen: list[int] = []
         size_bytes = 0.0
         most = self._config.request_samples
@@ -354,7 +356,7 @@ class Machine:
         return chosen
 
     def _choose_one(self, part: int) -> int:
-        """Choose a sample for a node that may not answer: the one that is waited for last."""
+        """Choose a sample for a node that may not answer: the one that is needed last."""
         if self.wants_new and self._parts.at(self.wanted) == part:
             self._want()
         queue = self._queues[part]
@@ -399,7 +401,7 @@ class Machine:
         return self._send(positions, request.source if source is None else source, now_s, is_second=True)
 
     def _replace(self, number: int, now_s: float) -> Ask | None:
-        """Ask another source for what is lost; if that is lost too, a third one instead of the first, and so on."""
+        """Ask another source for the samples of a lost request; if that is lost too, a third replaces the first."""
         request = self._requests[number]
         ask = self._ask_instead(request, None, self._owed_alone(request), now_s)
         if ask is not None:
@@ -410,10 +412,10 @@ class Machine:
                 if not request.positions:
                     self._surplus.append(number)
                 return ask
-        return None  # nobody else is there: when this one fails, it is asked again
+        return None  # there is no other source: when this one fails, it is asked again
 
     def _ask_instead(self, request: _Request, rival: _Request | None, owed: list[int], now_s: float) -> Ask | None:
-        """Ask for what is lost, or for what two requests have lost in place of the first."""
+        """Ask for the samples of a lost request, or of two lost requests in place of the first."""
         asked = {request.source} if rival is None else {request.source, rival.source}
         found = self._by_source(owed, lambda holders: self._standings.pick_instead(asked, now_s, holders))
         source = next((one for one in found if one is not None and self._is_held(found[one], one)), None)
@@ -438,7 +440,7 @@ class Machine:
         return found
 
     def _is_held(self, positions: list[int], source: int) -> bool:
-        """Return whether a source holds all these samples, or stands in for who does; the fallback holds everything."""
+        """Return whether a source holds all these samples or is a stand-in for a holder; the fallback holds all."""
         if source >= self._config.nodes:
             return True
         return all(source in self._parts.everybody(self._parts.at(position)) for position in positions)
@@ -459,16 +461,16 @@ class Machine:
 
     @property
     def _hoped_for(self) -> int:
-        """How many requests are under way that owe something and have no replacement request."""
+        """Number of requests in flight that owe something and have no replacement request."""
         return sum(request.is_hoped_for for request in self._requests.values())
 
     @property
     def calls(self) -> int:
-        """How many calls must be able to be open at once.
+        """Number of calls that must be allowed to be open at once.
 
         Cancelling a call that hangs may not end it. So calls that have been replaced do not count among the requests,
-        and there is one more call for the next replacement. Where there are several lanes, a call that owes nothing and
-        does not end must not keep another lane waiting either.
+        and there is one more call for the next replacement. With several lanes, a call that owes nothing and does not
+        end must not block another lane either.
         """
         most = self.max_requests + len(self._lanes) - 1
         if self._patience.most_s == math.inf and not self._config.hedge and len(self._lanes) == 1:
@@ -517,10 +519,10 @@ class Machine:
         return bool(self._parts.ways)
 
     def reroute(self, is_relayed: NDArray[np.bool_]) -> None:
-        """Have samples that are not wanted yet asked of nodes or relays; those that are wanted stay where they are.
+        """Choose nodes or relays for samples that are not wanted yet; samples that are already wanted keep their route.
 
         Args:
-            is_relayed: For each position whether a relay is to be asked.
+            is_relayed: For each position, whether to ask a relay.
         """
         self._parts = self._parts.rerouted(is_relayed, self.wanted)
 
@@ -530,7 +532,7 @@ class Machine:
         """Record a reply; return False if it is not wanted: it is late, unknown or the second one."""
         asked = self._requests.get(request)
         if asked is None or self.fatal:
-            return False  # what was given up stays given up, though it may be answered a moment later
+            return False  # a given-up request stays given up, even if it is answered a moment later
         self._hear(asked, now_s)
         if position not in asked.positions:
             return False
@@ -639,7 +641,7 @@ class Machine:
         return [(position, position)] if self._placement is None else self._placement.add(position)
 
     def put(self, place: int) -> bool:
-        """Record that a sample lies in its place; return whether its batch is complete with it."""
+        """Record that a sample is in its place; return whether this completes its batch."""
         batch = self.division.of(place)
         self._unfilled[batch] -= 1
         while self._next_ready < self.batches and self._unfilled[self._next_ready] == 0:
@@ -657,7 +659,7 @@ class Machine:
 
     @property
     def ready_bytes(self) -> float:
-        """About how many bytes lie in complete batches that are not yet handed out."""
+        """Approximate number of bytes in complete batches that have not been handed out."""
         return (self.division.start(self._next_ready) - self.division.start(self._taken)) * self._expected_bytes
 
     @property

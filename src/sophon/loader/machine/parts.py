@@ -6,10 +6,11 @@ in between is possible. The fallback, if there is one, holds everything and belo
 
 A relay can answer for whatever the node behind it holds. The plan says which samples go through relays, and then two
 parts are made of one: the samples that nodes are asked for, with relays as *stand-ins*, and those that relays are asked
-for, with nodes as stand-ins. A stand-in is asked while no holder is well, and for what a holder owes for too long.
+for, with nodes as stand-ins. A stand-in is asked while no holder is healthy, and for samples that a holder has owed for
+too long.
 
-Nodes that hold the same parts share a *lane*: so many requests may be under way at all of them together. Nodes of other
-lanes cannot take over that work, so none of them goes without a request because others have them all.
+Nodes that hold the same parts share a *lane*, which bounds the requests in flight at all of them together. Nodes of
+other lanes cannot take over that work, so no lane is left without requests because others have them all.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ class Parts:
     """The parts of an epoch's samples.
 
     Args:
-        holders: For each part the numbers of the nodes that hold it, ascending; none where only the fallback has it.
-        of: For each position the number of its part; None where there is only one.
+        holders: For each part the numbers of the nodes that hold it, ascending; empty if only the fallback has it.
+        of: For each position the number of its part; None if there is only one.
         names: Names of the nodes for messages; by default "node 0" and so on.
-        stand_ins: For each part the numbers of its stand-ins; empty where there are none at all.
-        ways: For each part the number of the one with the same samples that nodes are asked for, and of the one that
-            relays are.
+        stand_ins: For each part the numbers of its stand-ins; empty if there are none at all.
+        ways: For each part, the numbers of the two parts with the same samples: the one for nodes, and the one for
+            relays.
     """
 
     holders: tuple[tuple[int, ...], ...]
@@ -63,7 +64,7 @@ class Parts:
             relays: Which of them are relays.
             of: For each position the number of its part.
             is_relayed: For each position whether a relay is to be asked.
-            names: What to call all of them.
+            names: Names of all of them.
         """
         kept, ways = list(holders), [(part, part) for part in range(len(holders))]
         stand_ins: list[tuple[int, ...]] = [()] * len(holders)
@@ -127,7 +128,7 @@ class Wait:
     """
 
     owed: int = 0  # positions that were asked for and not received
-    asked: int = 0  # of these, the ones that a request under way owes
+    asked: int = 0  # of these, the ones that a request in flight owes
     since_s: float | None = None  # something was asked for or received; None while nothing is owed
     left_s: float = 0.0  # when the last request for it failed
     tries: int = 0  # failures since something was received
@@ -162,12 +163,12 @@ class Wait:
         self.left_s = now_s
 
     def inherit(self, other: Wait, is_asked: bool, since_s: float | None) -> None:
-        """Take over a position that is owed, with how long it has been waited for, as samples were divided before.
+        """Take over an owed position from an earlier division, with the time it has been waited for.
 
         Args:
             other: The wait that the position was part of.
-            is_asked: Whether a request under way owes it.
-            since_s: When the wait begins anew; None if it goes on.
+            is_asked: Whether a request in flight owes it.
+            since_s: New start of the wait; None to continue the old one.
         """
         is_anew = since_s is not None and other.since_s is not None
         began_s, tries = (since_s, 0) if is_anew else (other.since_s, other.tries)

@@ -23,8 +23,8 @@ class Patience:
 
     Args:
         hedge: Seconds of silence; True to learn them; False for never.
-        most_s: Bound on these seconds where there is another source; infinite where there is none. After that time
-            samples may be asked for twice however often that has happened.
+        most_s: Bound on these seconds if there is another source; infinite if there is none. After that time samples
+            may be asked for twice however often that has happened.
     """
 
     def __init__(self, hedge: bool | float, most_s: float) -> None:
@@ -35,7 +35,7 @@ class Patience:
         self._limit_s: float | None = None
 
     def waited(self, seconds: float) -> None:
-        """Record how long a stream was silent before it went on."""
+        """Record how long a stream was silent before it continued."""
         if self._hedge is True and seconds > 1e-3:  # with less, the reply came in one message with the one before
             self._waits.append(seconds)
             self._limit_s = None

@@ -21,8 +21,9 @@ class Placement:
         count: Samples in the epoch.
         batch_size: Samples in a batch.
         max_delay: How many batches late a sample may come.
-        latest: For every position the last batch that its sample may come in, ascending; none before its own in strict
-            order, and none for more than `batch_size` of them. By default `max_delay` after its own.
+        latest: For every position, the last batch that its sample may come in; ascending, never before the sample's
+            batch in strict order, and the same for at most `batch_size` positions. By default `max_delay` batches after
+            its own.
     """
 
     def __init__(self, count: int, batch_size: int, max_delay: int, latest: NDArray[np.int64] | None = None) -> None:

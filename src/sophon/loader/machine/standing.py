@@ -1,17 +1,17 @@
-"""Which of several sources to ask next: the holders of a sample, and maybe a path to fall back on.
+"""Chooses which source to ask next: one of the holders of a sample, or a path to fall back on.
 
 A part of the machine, and like it without sockets, threads or clocks. The nodes are numbered 0 … count - 1; the
 fallback, if there is one, has the number `count`. Every question names the holders among which to choose; below, "every
 node" and "others" mean these.
 
-- A node that answers is *well*, and well nodes share the requests: the one with the fewest under way gets the next,
-  and where these are equally many, the one that was asked longest ago.
+- A node that answers is *well*, and well nodes share the requests: the one with the fewest in flight gets the next; in
+  a tie, the one that was asked longest ago.
 - A node that fails is asked again after a pause that doubles with every further failure. As long as there is another
-  source to ask, it is asked for a single sample, so that little waits for a node that may be gone, and others are asked
-  in between: otherwise several nodes that are gone would leave a driver with one thread no time for one that is not.
-  And it is left alone for several times as long as it has kept us waiting.
-- The fallback is asked while every node has failed twice in a row: a node that just restarts its connection is well
-  again at the second try. Requests that were under way together fail together, which is one failure.
+  source, it is asked for only a single sample, so that little depends on a node that may be gone, and others are asked
+  in between: otherwise several dead nodes would leave a driver with one thread no time for a live one. It is also left
+  alone for several times as long as it has caused a wait.
+- The fallback is asked while every node has failed twice in a row: a node that only has to reconnect is well again at
+  the second try. Requests that were in flight together fail together and count as one failure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-_REST = 4.0  # times the wait that a node has caused: for so long it is left alone, where others answer
+_REST = 4.0  # times the wait that a node has caused: how long it is left alone while others answer
 _LONGEST_REST_S = 60.0
 _GIVEN_UP = 2  # failures in a row of every node before the fallback is asked
 
@@ -49,10 +49,10 @@ class Choice:
 
 
 class Standings:
-    """The sources of one epoch, and how they have done lately.
+    """The sources of one epoch, and their recent health.
 
     Args:
-        count: How many nodes there are.
+        count: Number of nodes.
         has_fallback: Whether there is a path to fall back on.
         first_pause_s: Pause before the first retry; doubles with each further one.
         longest_pause_s: The longest pause before a retry.
@@ -73,18 +73,18 @@ class Standings:
         self._turns = 0
 
     def begin(self, seed: int) -> None:
-        """Begin an epoch: nothing is under way, and each source is as well as it was."""
+        """Begin an epoch: no requests are in flight, and the health of each source is unchanged."""
         self._random.seed(seed)  # a forked process has a copy of its parent's
         for node in (*self._nodes, *([] if self._fallback is None else [self._fallback])):
             node.under_way = 0
 
     def pick(self, now_s: float, holders: Sequence[int] | None = None, full: Collection[int] = ()) -> Choice | None:
-        """Return which source to ask now; None while all of them pause or have enough to do.
+        """Return the source to ask now; None while all of them pause or are full.
 
         Args:
             now_s: The time.
             holders: The nodes to choose from; None for all.
-            full: Sources that have as many requests as they may have.
+            full: Sources that have reached their limit of requests.
         """
         holders = self._every if holders is None else holders
         is_well = any(self._nodes[number].tries == 0 for number in holders)
@@ -103,7 +103,7 @@ class Standings:
         return Choice(min(due, key=self._soonest), is_trial=falls_back) if due and not is_well else None
 
     def pick_other(self, than: Collection[int], now_s: float, holders: Sequence[int] | None = None) -> int | None:
-        """Return which source to ask for what others were asked for and do not send; None if there is no other."""
+        """Return the source to ask for samples that others owe but do not send; None if there is no other."""
         holders = self._every if holders is None else holders
         well = [number for number in holders if self._nodes[number].tries == 0 and number not in than]
         if well:
@@ -114,7 +114,7 @@ class Standings:
         return None
 
     def pick_instead(self, than: Collection[int], now_s: float, holders: Sequence[int] | None = None) -> int | None:
-        """Return which source to ask instead of lost ones: even one that has failed, or has answered others since."""
+        """Return the source to ask instead of lost ones, even one that has failed or has answered others since."""
         other = self.pick_other(than, now_s, holders)
         if other is not None:
             return other
@@ -125,7 +125,7 @@ class Standings:
         return next((number for number in sorted(than) if self._at(number).tries == 0), None)
 
     def ready_s(self, holders: Sequence[int]) -> float:
-        """Return when the first of these nodes, or the fallback where it is its turn, can be asked, or could have."""
+        """Return the earliest time at which one of these nodes, or the fallback if it is its turn, can be asked."""
         times_s = [node.retry_at_s if node.tries else 0.0 for node in (self._nodes[number] for number in holders)]
         if self._fallback is not None and self._falls_back(holders):
             times_s.append(self._fallback.retry_at_s)
@@ -136,7 +136,7 @@ class Standings:
         return any(self._nodes[number].tries == 0 for number in holders)
 
     def has_others(self, holders: Sequence[int]) -> bool:
-        """Return whether there is more than one source for what these nodes hold."""
+        """Return whether there is more than one source for the data of these nodes."""
         return len(holders) + (self._fallback is not None) > 1
 
     def _falls_back(self, holders: Sequence[int]) -> bool:
@@ -144,7 +144,7 @@ class Standings:
 
     @property
     def retries_s(self) -> list[float]:
-        """When the pauses and rests of each of them end, or have ended."""
+        """When the pauses of each source end, or have ended."""
         everybody = (*self._nodes, *([] if self._fallback is None else [self._fallback]))
         return [at_s for node in everybody for at_s in (node.retry_at_s, node.rests_until_s)]
 
@@ -170,7 +170,7 @@ class Standings:
 
         Args:
             number: Number of the source.
-            sent_s: When the request was sent that has failed: all that were under way fail together, and count once.
+            sent_s: When the failed request was sent: all requests in flight then fail together, and count once.
             now_s: The time.
         """
         node = self._at(number)
@@ -196,5 +196,5 @@ class Standings:
         return self._nodes[number].retry_at_s, self._nodes[number].tries
 
     def _idlest(self, number: int) -> tuple[int, int]:
-        """Sort by the number of requests under way, then by when a source was last asked."""
+        """Sort by the number of requests in flight, then by when a source was last asked."""
         return self._nodes[number].under_way, self._nodes[number].turn

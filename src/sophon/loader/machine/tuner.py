@@ -1,18 +1,19 @@
-"""How many workers, requests and bytes ahead: follows the measured bottleneck.
+"""Tunes the numbers of workers, requests and bytes ahead by following the measured bottleneck.
 
-A state machine like `machine`: it is told what was seen in each stretch of time and answers with the setting for the
-next. It asks no clock, so that it can be tested.
+A state machine like `machine`: it gets the measurements of each stretch of time and returns the setting for the next.
+It reads no clock, so that it can be tested.
 
 - The consumer hardly waits: there is nothing to gain, and nothing is changed.
-- It waits while workers have nothing to do: fetching binds. Twice as many requests are tried.
-- It waits while workers are busy: finishing binds. As long as they do not use all cores, one more is tried; where that
-  does not help, they hold each other up (Python's lock), and one less is tried.
-- It waits while the buffer is full: the engine tells at once (`deepen`), and the bound doubles, up to `buffer_bytes`.
+- It waits while workers have nothing to do: fetching is the bottleneck. Twice as many requests are tried.
+- It waits while workers are busy: finishing is the bottleneck. While they do not use all cores, one more is tried; if
+  that does not help, they block each other (Python's lock), and one less is tried.
+- It waits while the buffer is full: the engine reports it at once (`deepen`), and the bound doubles, up to
+  `buffer_bytes`.
 - It does not wait, and for a while more than half of the bound has always been finished and ready: half of the bound
-  would have been enough, and is the bound from then on, but never less than at the start. A bound that has to grow
-  again is kept four times as long, so that it does not go up and down forever.
+  would have been enough, so the bound is halved, but never below its initial value. A bound that has to grow again is
+  kept four times as long, so that it does not go up and down forever.
 
-A trial that does not pay is taken back, and the same one is not made again until the world has changed.
+A trial that does not pay off is reverted, and not repeated until conditions have changed.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from dataclasses import dataclass, replace
 STRETCH_S = 0.25  # several record batches of 50 ms; a few trials fit into the first seconds of a run
 STRETCH_SAMPLES = 16  # with fewer, chance decides
 _WAITS = 0.05  # of the time: less than that cannot be gained back
-_IDLE = 0.3  # of the workers' time; if they are idle for more of it, fetching binds
+_IDLE = 0.3  # of the workers' time; if they are idle for longer, fetching is the bottleneck
 _SATURATED = 0.85  # of the cores in use by workers; fetching and the consumer need some too
 _PAYS = 1.05  # the rate of a trial against the rate before
-_WORTH_LESS = 0.98  # of the rate before: where fewer workers do as well, fewer are kept
-_MOVED = 1.3  # the rate against the settled one: the world has changed, and trials are made anew
+_WORTH_LESS = 0.98  # of the rate before: if fewer workers do as well, fewer are kept
+_MOVED = 1.3  # the rate relative to the settled one: conditions have changed, and trials start again
 _PATIENCE = 8  # stretches of it in a row
-_SPARE = 0.5  # of the bytes ahead are never used: half of them are given back
-_KEPT_LONGER = 4  # times as many stretches, each time that what was given back was needed after all
+_SPARE = 0.5  # of the bytes ahead: if this share is never used, half of them are released
+_KEPT_LONGER = 4  # factor on the number of stretches, each time that released memory was needed after all
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is tuned.
+    """The tuned values.
 
     Args:
         workers: Threads that finish samples.
-        requests: Requests under way at once.
+        requests: Requests in flight at once.
         ahead_bytes: Bytes held for samples that are asked for and not yet taken.
     """
 
@@ -52,13 +53,13 @@ class Seen:
     """What happened in a stretch of time.
 
     Args:
-        seconds: How long it was.
+        seconds: Its length.
         samples: Samples finished in it.
         waited_s: Seconds that the consumer waited.
         busy_s: Seconds that workers were busy, summed.
         cpu_s: CPU seconds that they used, summed.
         fetching: Whether there was something to ask for, and room for it, all the time.
-        spare_bytes: Fewest bytes of finished batches that lay ready when the consumer had taken one.
+        spare_bytes: Smallest number of bytes ready in finished batches after the consumer had taken one.
     """
 
     seconds: float
@@ -79,8 +80,8 @@ class Tuner:
     """Finds the setting of one loader, and keeps it from one epoch to the next.
 
     Args:
-        start: Where to begin.
-        most: Bounds; where one equals the start it is a fixed number.
+        start: Initial setting.
+        most: Upper bounds; a value that equals the start is fixed.
         cores: Number of cores this process may use.
     """
 
@@ -89,7 +90,7 @@ class Tuner:
         self.trials = 0
         self.most = most
         self._cores = cores
-        self._before: tuple[Setting, float] | None = None  # a trial under way: what to go back to, and its rate
+        self._before: tuple[Setting, float] | None = None  # the running trial: the setting to return to, and its rate
         self._settling = False
         self._failed: set[tuple[str, int]] = set()
         self._settled_rate = 0.0
@@ -100,7 +101,7 @@ class Tuner:
         self._gave_back = False
 
     def begin(self) -> None:
-        """Begin an epoch: a trial under way goes on, but its first stretch does not count."""
+        """Begin an epoch: a running trial continues, but its first stretch does not count."""
         self._settling = True
 
     def deepen(self) -> bool:
@@ -115,7 +116,7 @@ class Tuner:
         return True
 
     def _give_back(self, seen: Seen) -> None:
-        """Allow half as many bytes ahead, if more than that have lain unused for a while."""
+        """Allow half as many bytes ahead, if more than that have been unused for a while."""
         is_spare = seen.waited_s < _WAITS * seen.seconds and seen.spare_bytes > _SPARE * self.setting.ahead_bytes
         self._spared = self._spared + 1 if is_spare else 0
         ahead_bytes = max(self.setting.ahead_bytes // 2, self._least_bytes)
@@ -126,7 +127,7 @@ class Tuner:
     def look(self, seen: Seen) -> Setting:
         """Return the setting for the next stretch."""
         self._give_back(seen)
-        if self._settling:  # threads started, requests under way: the first stretch is neither old nor new
+        if self._settling:  # threads were started and requests are in flight: the first stretch is neither old nor new
             self._settling = False
         elif self._before is not None:
             self._judge(seen.rate)
@@ -142,14 +143,14 @@ class Tuner:
         if rate < rate_before * (_WORTH_LESS if fewer else _PAYS):
             knob = "requests" if self.setting.requests != before.requests else "workers"
             self._failed.add((knob, getattr(self.setting, knob)))
-            # Bytes ahead may have grown meanwhile, for a reason of their own.
+            # Bytes ahead may have grown in the meantime, for another reason.
             self.setting = replace(before, ahead_bytes=self.setting.ahead_bytes)
             self._settling = True
             rate = rate_before
         self._settled_rate = rate
 
     def _notice(self, rate: float) -> None:
-        """Forget what did not pay, if the rate has changed for a while."""
+        """Forget failed trials if the rate has changed for a while."""
         known = self._settled_rate
         moved = known > 0 and not known / _MOVED <= rate <= known * _MOVED
         self._moved = self._moved + 1 if moved else 0

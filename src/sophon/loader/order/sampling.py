@@ -80,7 +80,7 @@ class Sampling(ABC):
         return ""
 
     def state(self, epoch: int, is_ahead: bool) -> dict[str, Any] | None:  # noqa: ARG002 - part of the contract
-        """Return what has to be restored before an epoch can be started again, as JSON values.
+        """Return the state to restore before an epoch can be started again, as JSON values.
 
         Args:
             epoch: The latest one, or the next.

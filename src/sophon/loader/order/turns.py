@@ -1,19 +1,19 @@
-"""Which samples of an epoch a rank has delivered, when some are delivered out of turn.
+"""Tracks which samples of an epoch a rank has delivered, when some are delivered out of turn.
 
 A rank's samples form a row, from its starting point in the epoch; their positions are 0, 1, 2, … After P of them have
-been delivered, all that has to be known is which positions below P were not (*late*), and which from P on were
+been delivered, it is enough to know which positions below P have not been delivered (*late*) and which from P on have
 (*early*). There are equally many of both. The rest comes in this order: the late ones, then the others.
 
-**Few, whatever the size of the data set.** Let a part of the epoch start at P₀ places, in batches of B, where samples
-may come D batches late, and let the first of the late ones be s₀ places back. With x = position - P₀, a sample may come
-no later than in batch (x + S) // B of the part, where S = max(D·B, s₀). After K batches of the part, at P = P₀ + K·B
-places, a late sample has x < K·B, being late, and (x + S) // B ≥ K, being still to come: so K·B - S ≤ x < K·B. None is
-more than S places back, and there are at most S of them. However often a run continues from its state, S is thus D·B;
-if D or B change on the way, it is at most the largest D·B so far.
+**There are few of them, whatever the size of the data set.** Let a part of the epoch start at P₀ places, in batches of
+B, where samples may come D batches late, and let the first of the late ones be s₀ places back. With x = position - P₀,
+a sample may come no later than in batch (x + S) // B of the part, where S = max(D·B, s₀). After K batches of the part,
+at P = P₀ + K·B places, a late sample has x < K·B, being late, and (x + S) // B ≥ K, being still to come: so K·B - S ≤ x
+< K·B. None is more than S places back, and there are at most S of them. However often a run continues from its state, S
+is thus D·B; if D or B change on the way, it is at most the largest D·B so far.
 
-**It can be kept.** The first of the remaining samples has x ≥ -S and each next one is at least one further, so the i-th
-has x ≥ i - S, and its last batch, (x + S) // B, is not before i // B, where it is in strict order. And no batch is the
-last one of more than B samples, since these have B different x. That is all that `placement` needs.
+**The order can be kept.** The first of the remaining samples has x ≥ -S and each next one is at least one further, so
+the i-th has x ≥ i - S, and its last batch, (x + S) // B, is not before i // B, where it is in strict order. And no
+batch is the last one of more than B samples, since these have B different x. That is all that `placement` needs.
 """
 
 from __future__ import annotations

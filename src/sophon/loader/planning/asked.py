@@ -1,8 +1,8 @@
 """Detects samples that are requested repeatedly within one epoch of a data set.
 
-A map-style data set does not see epochs: it has to be told. If it is not, every pass has the random parameters of the
-first one, and nothing looks wrong. So the samples of an epoch are ticked off, in memory that torch's worker processes
-share; when most of them have been requested a second time, the user is warned.
+A map-style data set does not know when an epoch begins unless it is told. Otherwise every pass has the random
+parameters of the first one, and nothing looks wrong. So the samples of an epoch are ticked off, in memory that torch's
+worker processes share; when most of them have been requested a second time, the user is warned.
 
 Concurrency: used by all of torch's worker processes at once. Some ticks may be lost, which only delays the warning.
 """
@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from sophon.loader.planning.shared import shared_array
 from sophon.loader.sources.assignment import SeedWarning
 
-_MANY = 0.5  # of the samples: more come again with a skewed sampler only, which is worth knowing, too
+_MANY = 0.5  # of the samples: only a skewed sampler repeats more, and then a warning is useful, too
 
 
 class Asked:
-    """The samples that were asked for in an epoch.
+    """The samples requested in an epoch.
 
     Args:
         count: Samples in the data set.
@@ -34,7 +34,7 @@ class Asked:
         self._warned = False
 
     def forget(self) -> None:
-        """Forget what was requested: another epoch starts."""
+        """Forget all requests, because another epoch starts."""
         self._view()[:] = 0
         self._again[0] = 0
 

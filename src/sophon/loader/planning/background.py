@@ -1,4 +1,4 @@
-"""Runs one job at a time in a separate thread, without anyone waiting for it.
+"""Runs one job at a time in a separate thread; no caller waits for it.
 
 Concurrency: may be called from any thread, and by the garbage collector in any of them: abandoning a job takes no lock.
 A job checks from time to time whether it is still wanted, and applies its result only if it is. Its thread is not a
@@ -21,7 +21,7 @@ class Job:
     """A job that runs in the background.
 
     Args:
-        run: Called with the job, which it asks whether it is still wanted.
+        run: Called with the job, so that it can check whether the result is still wanted.
     """
 
     def __init__(self, run: Callable[[Job], None]) -> None:
@@ -38,7 +38,7 @@ class Job:
     def _do(self) -> None:
         try:
             self._run(self)
-        except BaseException as error:  # noqa: BLE001 - told by `Background.check`, in a thread that is listened to
+        except BaseException as error:  # noqa: BLE001 - raised again by `Background.check`, in the caller's thread
             self.error = error if self.is_wanted else None
 
 
@@ -50,7 +50,7 @@ class Background:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget, in a forked child, the thread that stayed with the parent."""
+        """In a forked child, forget the thread, which stayed with the parent."""
         self._lock = threading.Lock()
         self._job: Job | None = None
 

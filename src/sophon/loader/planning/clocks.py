@@ -1,13 +1,13 @@
 """Measures the speed of the link, the storage node and its store with the loader's own clocks.
 
-Time counts while at least one reply stream is open. For each stretch of about a second of it the storage node says how
-long its streams waited for ops, and how long for the store. Where both are little, the bytes of the stretch show the
-link's speed. Where it waited for ops, the CPU seconds show how many cores the node really has for us; where it waited
-for the store, the samples show how fast that can be read.
+Time counts while at least one reply stream is open. For each stretch of about a second, the storage node reports how
+long its streams waited for ops and for the store. If both waits are short, the bytes received show the link's speed. If
+the node waited for ops, the CPU seconds show how many cores it really has for this loader; if it waited for the store,
+the number of samples shows how fast the store can be read.
 
-Of several ranks that share a link none gets the same part of it in every second. So what an epoch is planned with is
-the mean of the epoch before, or of the last twenty seconds where that was shorter; the last few alone count where they
-differ so much that the link itself has changed.
+When several ranks share a link, the part that each one gets varies from second to second. So an epoch is planned with
+the mean over the previous epoch, or over the last twenty seconds if that epoch was shorter. Only if the last few
+seconds differ so much that the link itself must have changed do they count alone.
 
 The time is passed in and no clock is read, so that it can be tested.
 """
@@ -20,15 +20,15 @@ from dataclasses import dataclass
 from sophon.loader.planning.replanning import differ
 
 _STRETCH_S = 1.0  # long enough for several record batches of 50 ms, short enough to notice a change soon
-_LONGEST = 4  # times that: a slow link, or one of many ranks, needs longer until enough has come
-_KEPT = 5  # stretches; together they are believed
-_MEMORY_S = 20.0  # of an epoch before: the parts of ranks that share a link were seen to be even to 4 % by then
-_WAITS = 0.5  # of the time, and it is the node's cores, or its store, that hold everything up
-_LEAST_MOVING = 0.05  # of the time: with less nothing could be said of a link that is never full
-_LEAST_BYTES = 1 << 20  # in a stretch: less than that, and headers and turn-around are what is measured
-_BEYOND_PROOF = 2.0  # times the most that was seen of a link which never was full, or a plan would fill it blindly
-_STEP = 1.25  # times the same, where an earlier plan knew the link, and it was empty most of the time
-_EMPTY = 6.0  # times what came could have come, had there been no waiting: 3.3 was seen of a link that was full
+_LONGEST = 4  # times that: a slow or widely shared link needs longer to deliver enough bytes
+_KEPT = 5  # stretches needed for a reliable estimate
+_MEMORY_S = 20.0  # of the previous epoch: by then, measured shares of ranks on one link differed by at most 4 %
+_WAITS = 0.5  # of the time: above this, the node's cores or its store are the bottleneck
+_LEAST_MOVING = 0.05  # of the time: with less, nothing can be said about a link that is never full
+_LEAST_BYTES = 1 << 20  # in a stretch: with fewer, headers and turn-around dominate the measurement
+_BEYOND_PROOF = 2.0  # times the highest rate seen on a link that was never full, or a plan would overfill it
+_STEP = 1.25  # times the same, if an earlier plan knew the link and it was idle most of the time
+_EMPTY = 6.0  # times the received bytes that could have arrived without waiting: 3.3 was measured on a full link
 
 
 @dataclass
@@ -42,7 +42,7 @@ class _Stretch:
 
     @property
     def moving_s(self) -> float:
-        """Seconds of it in which something was on the link: what is left of them after all waits."""
+        """Seconds in which the link was in use: those left after all waits."""
         return max(self.busy_s - self.computing_s - self.reading_s, _LEAST_MOVING * self.busy_s)
 
     def add(self, other: _Stretch) -> None:
@@ -52,26 +52,26 @@ class _Stretch:
 
 
 class LinkClock:
-    """Speed of the link, or links, and of the nodes behind, as far as this process has its share of them.
+    """Speed of the links and of the nodes behind them, as far as this process has a share of them.
 
-    Where several ranks use one link, each sees about its part of it; where one loader uses several nodes, it sees the
-    sum of what they send, whether they have one link or one each.
+    If several ranks use one link, each sees roughly its own part of it. If one loader uses several nodes, it sees the
+    sum of what they send, whether they share a link or have one each.
 
     Args:
-        cores: How many cores for ops the storage nodes say they have, as far as this process has a right to them.
+        cores: Number of cores for ops that the storage nodes report for this process.
     """
 
     def __init__(self, cores: float) -> None:
         self.cores = cores
-        self._open: dict[int, tuple[float, float]] = {}  # of each stream, how long it waited for ops and for the store
+        self._open: dict[int, tuple[float, float]] = {}  # for each stream, how long it waited for ops and for the store
         self._since_s = 0.0
         self._now = _Stretch()
         self._all = _Stretch()
-        self._usual: tuple[float, float] = (0.0, 0.0)  # bytes and seconds since the epoch began, and some before
+        self._usual: tuple[float, float] = (0.0, 0.0)  # bytes and seconds since the epoch began, and a little before
         self._link: deque[tuple[float, float]] = deque(maxlen=_KEPT)  # bytes and seconds
         self._storage: deque[tuple[float, float]] = deque(maxlen=_KEPT)  # CPU seconds and seconds
         self._store: deque[tuple[float, float]] = deque(maxlen=_KEPT)  # samples and seconds
-        self._cutting: deque[tuple[float, float]] = deque(maxlen=_KEPT)  # the same, where ops were waited for
+        self._cutting: deque[tuple[float, float]] = deque(maxlen=_KEPT)  # the same, while waiting for ops
 
     @property
     def link_bytes_per_s(self) -> float | None:
@@ -83,12 +83,12 @@ class LinkClock:
 
     @property
     def full_link_bytes_per_s(self) -> float | None:
-        """The link's speed in the last seconds in which it was what held things up; None if it never was."""
+        """The link's speed in the last seconds in which it was the bottleneck; None if it never was."""
         return _rate(self._link) if self._link else None
 
     @property
     def proven_bytes_per_s(self) -> float | None:
-        """Bytes per second received so far; None if the link was the bottleneck, so that its speed is known."""
+        """Bytes per second received so far; None if the link was the bottleneck, because then its speed is known."""
         busy_s = self._all.busy_s + self._now.busy_s
         if self._link or not busy_s:
             return None
@@ -96,18 +96,18 @@ class LinkClock:
 
     @property
     def usual_link_bytes_per_s(self) -> float | None:
-        """The link's speed since the epoch began, or in the last seconds if it has become another."""
+        """The link's speed since the epoch began, or in the last seconds if it has changed."""
         size_bytes, seconds = self._usual
         return size_bytes / seconds if seconds else self.link_bytes_per_s
 
     @property
     def storage_cores(self) -> float:
-        """Cores that the storage nodes have for us: what they say, or less where they were seen to be slower."""
+        """Cores that the storage nodes have for this process: the reported number, or fewer if they proved slower."""
         return min(_rate(self._storage), self.cores) if self._storage else self.cores
 
     @property
     def store_samples_per_s(self) -> float | None:
-        """How fast the store, or stores, can be read; None if they never held anything up."""
+        """How fast the stores can be read; None if they were never the bottleneck."""
         if self._store:
             return _rate(self._store)
         now = self._now
@@ -116,7 +116,7 @@ class LinkClock:
 
     @property
     def cut_samples_per_s(self) -> float | None:
-        """How fast samples are cut near storage; None where that was never what was waited for."""
+        """How fast samples are cut near storage; None if that was never the bottleneck."""
         if self._cutting:
             return _rate(self._cutting)
         now = self._now
@@ -130,13 +130,13 @@ class LinkClock:
         self._usual = (part * size_bytes, part * seconds)
 
     def hope(self) -> None:
-        """Assume that a slow node has become a quarter faster, since that goes unnoticed while it is not asked."""
+        """Assume that a slow node has become a quarter faster, since that goes unnoticed while it gets no requests."""
         for _ in range(len(self._storage)):
             cpu_s, seconds = self._storage.popleft()
             self._storage.append((1.25 * cpu_s, seconds))
 
     def began(self, request: int, now_s: float) -> None:
-        """Note that a request was sent."""
+        """Record that a request was sent."""
         self._count_time(now_s)
         self._open[request] = (0.0, 0.0)
 
@@ -149,7 +149,7 @@ class LinkClock:
         now_s: float,
         reading_s: float = 0.0,
     ) -> None:
-        """Note a reply.
+        """Record a reply.
 
         Args:
             request: Number of the request.
@@ -175,7 +175,7 @@ class LinkClock:
             self._close()
 
     def ended(self, request: int, now_s: float) -> None:
-        """Note that a stream has ended, well or badly."""
+        """Record that a stream has ended, normally or with an error."""
         self._count_time(now_s)
         self._open.pop(request, None)
 
@@ -191,13 +191,13 @@ class LinkClock:
         if stretch.reading_s > max(_WAITS * stretch.busy_s, stretch.computing_s):
             self._store.append((stretch.samples, stretch.busy_s))
             return
-        if self._store:  # its files may lie in memory by now: it is forgotten step by step
+        if self._store:  # its files may be cached in memory by now, so the estimate decays step by step
             self._store.popleft()
         if stretch.computing_s > _WAITS * stretch.busy_s:
             self._storage.append((stretch.cpu_s, stretch.busy_s))
             self._cutting.append((stretch.samples, stretch.busy_s))
             return
-        if self._cutting:  # samples may be cut otherwise by now
+        if self._cutting:  # samples may be cut differently by now
             self._cutting.popleft()
         if stretch.size_bytes < _LEAST_BYTES:
             return
@@ -206,22 +206,22 @@ class LinkClock:
         if len(self._link) == _KEPT and differ(_rate(self._link), self._usual[0] / self._usual[1]):
             self._usual = (sum(amount for amount, _ in self._link), sum(seconds for _, seconds in self._link))
         if self._storage and cores > self.storage_cores:
-            # It had more for us than we thought, and was not even the slower part.
+            # The node had more cores than estimated, and was not even the bottleneck.
             self._storage.append((stretch.cpu_s, stretch.busy_s))
 
 
 def believed(link: float, proven: float | None, before: float | None, *, is_hasty: bool) -> float:
-    """Return what a plan may believe of a link, which may never have been full; all in bytes per second.
+    """Return the speed that a plan may assume for a link, even one that was never full, in bytes per second.
 
-    A node computes while it sends, so the time in which it did not wait for ops says little of a link that never held
-    anything up: short epochs with both of them busy were seen to triple it. What an earlier plan knew counts more, and
-    a link that became faster shows step by step, as plans fill it.
+    A node computes while it sends, so the time in which it did not wait for ops says little about a link that was never
+    the bottleneck: in short epochs with both busy, the estimate was up to three times too high. Knowledge from an
+    earlier plan counts more, and a link that has become faster shows step by step, as plans fill it.
 
     Args:
-        link: What the clock makes of it.
-        proven: What came, if the link was never full.
-        before: What was believed before; None where nothing was.
-        is_hasty: Whether so little was seen that the clock's own guess is a wild one.
+        link: The clock's estimate.
+        proven: The rate received, if the link was never full.
+        before: The previous estimate; None if there is none.
+        is_hasty: Whether too little was measured for the clock's own estimate to be reliable.
     """
     if proven is None:
         return link

@@ -21,7 +21,7 @@ class KeptProfile:
     """Where a profile is kept.
 
     Args:
-        path: The file; None for nowhere.
+        path: Path of the file; None to keep nothing.
         is_cache: Whether it is the default cache file, not one that the user asked for.
     """
 
@@ -33,8 +33,8 @@ class KeptProfile:
         """Return the profile of an earlier run, if there is one and it can be used.
 
         Args:
-            take: Called with it; raises `ArtifactError` or `ConfigError` if it cannot be used, and has then taken
-                nothing.
+            take: Called with the profile; raises `ArtifactError` or `ConfigError`, without side effects, if it cannot
+                be used.
 
         Raises:
             ArtifactError: The user gave the path, and the file there cannot be read or used.
@@ -49,7 +49,7 @@ class KeptProfile:
             self._note(profile)
         except (ArtifactError, ConfigError, OSError) as error:
             if self._is_cache:
-                return None  # the first epoch measures again, and what it finds takes the place of this
+                return None  # the first epoch measures again, and its profile replaces this one
             if isinstance(error, ArtifactError) and str(self.path) in str(error):
                 raise
             raise ArtifactError(f"{self.path}: {error}; give another path, or remove it.") from error
@@ -69,7 +69,7 @@ class KeptProfile:
             self._note(profile)
         except (ArtifactError, OSError) as error:
             if not self._is_cache:
-                raise ConfigError(f"the profile cannot be kept at {self.path}: {error}; give another path") from error
+                raise ConfigError(f"the profile cannot be saved to {self.path}: {error}; give another path") from error
 
     def _note(self, profile: Profile) -> None:
         if self._is_cache and self.path is not None:
@@ -80,7 +80,7 @@ def cache_path(job: Iterable[object]) -> Path | None:
     """Return the path of a job's profile in the user's cache folder; None if there is no such folder.
 
     Args:
-        job: What identifies the job. The release is added, since another one may predict differently.
+        job: What identifies the job. The release is added, since another release may predict differently.
     """
     folder = user_folder()
     try:

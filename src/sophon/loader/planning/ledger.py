@@ -1,9 +1,9 @@
-"""What torch's own worker processes, in which a `RemoteDataset` runs, report to the process that plans.
+"""Reports from torch's worker processes, in which a `RemoteDataset` runs, to the process that plans.
 
-Each of them appends lines of JSON to one anonymous file, which the process that made it reads when an epoch begins or
-the counts are requested. So no process waits for another, and there is one record and one plan for all of them.
+Each worker appends lines of JSON to one anonymous file, which the process that created it reads when an epoch begins or
+the counts are requested. So no process waits for another, and all of them share one record and one plan.
 
-Limits: Linux, where a spawned process finds the file through /proc; elsewhere workers keep to themselves what they see.
+Limits: Linux, where a spawned process finds the file through /proc; on other systems, workers do not report.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from sophon.pipeline import Key, Trace
 
 
 class Ledger:
-    """Lines that any process may add to, and the one that made it reads."""
+    """A file to which any process may append lines, and which its creator reads."""
 
     def __init__(self) -> None:
         self._owner = os.getpid()
         self._read_bytes = 0
         with tempfile.TemporaryFile() as file:
-            # Opened anew, so that what several processes add at once does not overwrite each other.
+            # Opened separately in each process, so that concurrent appends do not overwrite each other.
             self._file: int | None = os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDWR | os.O_APPEND)
 
     @property
     def is_mine(self) -> bool:
-        """Whether this is the process that reads it."""
+        """Whether this is the process that reads the ledger."""
         return os.getpid() == self._owner
 
     def add(self, rows: list[list[Any]]) -> None:
@@ -61,7 +61,7 @@ class Ledger:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._owner, self._read_bytes, self._file = state["owner"], 0, None
-        with contextlib.suppress(OSError):  # on another machine, say, or when the owner is gone
+        with contextlib.suppress(OSError):  # for example on another machine, or when the owner is gone
             self._file = os.open(f"/proc/{self._owner}/fd/{state['file']}", os.O_RDWR | os.O_APPEND)
 
 
@@ -69,7 +69,7 @@ class Reporter:
     """Reports what a worker process sees to the process that plans; it replaces a `Planner` there.
 
     Args:
-        ledger: Where it is written down.
+        ledger: The ledger to write to.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -77,38 +77,38 @@ class Reporter:
         self._rows: list[list[Any]] = []
 
     def _name(self, request: int) -> int:
-        """Return a number for a request that no other process has."""
+        """Return a number for a request that is unique across processes."""
         return (os.getpid() << 32) + request
 
     def began(self, request: int, source: int = 0) -> None:  # noqa: ARG002 - one clock for all
-        """Note that a request was sent."""
+        """Record that a request was sent."""
         self._rows.append(["began", self._name(request), time.monotonic()])
 
     def received(self, request: int, sample: int, reply: Reply, asked: Cut, fetch: Fetch) -> None:
-        """Note that a reply has come."""
+        """Record that a reply has arrived."""
         waited = [float(fetch.computing_s), float(fetch.reading_s)]
         told = [len(reply.payload), float(reply.cpu_s), *waited, time.monotonic()]
         refused = str(asked) if reply.cut != asked else None
         self._rows.append(["received", self._name(request), sample, *told, refused, reply.reason])
 
     def ended(self, request: int) -> None:
-        """Note that a stream has ended."""
+        """Record that a stream has ended."""
         self._rows.append(["ended", self._name(request), time.monotonic()])
 
     def finished(self, key: Key, reply: Reply, trace: Trace) -> None:
-        """Note what a sample took."""
+        """Record the time a sample took."""
         there = [float(reply.cpu_s), list(map(float, reply.op_s)), int(reply.raw_bytes), list(map(int, reply.size))]
         which = [int(key.epoch), int(key.sample), str(reply.cut), len(reply.payload)]
         self._rows.append(["finished", *which, trace.to_json(), *there])
 
     def flush(self, stats: Stats) -> None:
-        """Write down all of it, and what was counted since the last time."""
+        """Write all pending rows, and the counts since the last call."""
         self._ledger.add([*self._rows, ["stats", stats.to_dict()]])
         self._rows.clear()
 
 
 def replay(rows: list[list[Any]], planner: Planner | None, stats: Stats) -> None:
-    """Pass what worker processes have seen to a planner and to the counts."""
+    """Pass the reports of worker processes to a planner and to the counts."""
     for name, *told in rows:
         if name == "stats":
             stats.merge(told[0])

@@ -1,10 +1,10 @@
-"""What each of several nodes gives, where they hold different samples: its own link, cores and store.
+"""Speed of each node's link, cores and store, for nodes that hold different samples.
 
-A clock for each node, which counts only the time in which that node has a stream open. So a node behind a slow link is
-told from its neighbours, and a plan cuts more there. What a part has is what its holders have together, each as far as
-it works for that part.
+Each node has its own clock, which counts only the time in which that node has a stream open. So a node behind a slow
+link is told apart from its neighbours, and a plan offloads more to it. The resources of a part are the sum of those of
+its holders, each weighted by how much it works for that part.
 
-It is told the time and asks no clock itself.
+The time is passed in and no clock is read.
 """
 
 from __future__ import annotations
@@ -18,63 +18,63 @@ from sophon.loader.machine.parts import Parts
 from sophon.loader.planning.clocks import LinkClock, believed
 from sophon.plan.resources import Node
 
-MOST_PARTS = 64  # that are planned one by one: each adds three resources to every plan
+MOST_PARTS = 64  # nodes that are planned individually: each adds three resources to every plan
 
 
 class NodeClocks:
-    """The clocks of all nodes of a data set that is in parts."""
+    """The clocks of all nodes of a data set that is divided into parts."""
 
     def __init__(self) -> None:
         self._clocks: dict[int, LinkClock] = {}
         self._source_of: dict[int, int] = {}
-        self._believed: dict[int, float] = {}  # bytes per second of each node's link, when it was last asked for
+        self._believed: dict[int, float] = {}  # last known bytes per second of each node's link
 
     def began(self, request: int, source: int, now_s: float) -> None:
-        """Note that a request was sent to a node."""
+        """Record that a request was sent to a node."""
         self._source_of[request] = source
         self._clocks.setdefault(source, LinkClock(math.inf)).began(request, now_s)
 
     def got(
         self, request: int, size_bytes: int, cpu_s: float, computing_s: float, now_s: float, reading_s: float
     ) -> None:
-        """Note a reply; see `LinkClock.got`."""
+        """Record a reply; see `LinkClock.got`."""
         if request in self._source_of:
             clock = self._clocks[self._source_of[request]]
             clock.got(request, size_bytes, cpu_s, computing_s, now_s, reading_s)
 
     def ended(self, request: int, now_s: float) -> None:
-        """Note that a stream has ended, well or badly."""
+        """Record that a stream has ended, normally or with an error."""
         source = self._source_of.pop(request, None)
         if source is not None:
             self._clocks[source].ended(request, now_s)
 
     def turn(self) -> None:
-        """Note that an epoch begins."""
+        """Record that an epoch begins."""
         for clock in self._clocks.values():
             clock.turn()
 
     def hope(self) -> None:
-        """Assume that nodes which were slow have become a quarter faster."""
+        """Assume that slow nodes have become a quarter faster."""
         for clock in self._clocks.values():
             clock.hope()
 
     def nodes(
         self, parts: Parts, samples: int, cores: Sequence[float | None], ranks: int, lately: bool
     ) -> tuple[Node, ...]:
-        """Return what the holders of each part have for it; nothing where too little is known yet.
+        """Return the resources of the holders of each part; empty if too little is known yet.
 
         Args:
-            parts: Who holds what.
+            parts: Which nodes hold which samples.
             samples: Number of samples of the data set.
-            cores: Number of cores that each node says it has for ops.
-            ranks: How many ranks share them; each has seen its part of them.
-            lately: Whether to look at the last seconds rather than the whole epoch.
+            cores: Number of cores for ops that each node reports.
+            ranks: Number of ranks that share the nodes; each has measured its own part of them.
+            lately: Whether to use the last seconds rather than the whole epoch.
         """
         if not 1 < len(parts.holders) <= MOST_PARTS:
             return ()
         of = np.zeros(samples, np.int64) if parts.of is None else parts.of
         counts = np.bincount(of, minlength=len(parts.holders)).astype(np.float64)
-        load: dict[int, float] = {}  # samples that each node answers for, if holders of a part share it
+        load: dict[int, float] = {}  # samples that each node serves, if the holders of a part share it
         for part, holders in enumerate(parts.holders):
             for node in holders:
                 load[node] = load.get(node, 0.0) + counts[part] / len(holders)
@@ -92,7 +92,7 @@ class NodeClocks:
                 rates["link_bytes_per_s"] += share * ranks * (seen[node] or usual)
                 rates["storage_cores"] += share * self._cores_of(node, 0.0 if has is None else has, ranks)
                 rates["store_reads_per_s"] += share * ranks * self._reads_of(node)
-            # A rate that nobody knows is left out: infinity has no place in a file of JSON.
+            # Unknown rates are left out, because JSON has no infinity.
             known = {k: v for k, v in rates.items() if math.isfinite(v) and (v > 0 or k == "storage_cores")}
             found.append(Node(parts.called(part), known))
         return tuple(found) if all("link_bytes_per_s" in node.rates for node in found) else ()

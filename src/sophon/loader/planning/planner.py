@@ -1,20 +1,20 @@
 """Planner: measures while the loader runs, plans, and plans again when conditions have changed.
 
-The first samples of the first epoch are sent in several ways and tell what they cost (`sophon.profile`). With some
-dozens of them a first plan is made, and better ones as more have passed (`early`); the paper's own policies measure for
-a whole epoch, as they are described. From then on every epoch gets a plan of its own, since the boxes of its crops are
-known beforehand; and in the middle of one the plan is made anew when the link or the storage node has become faster or
+The first samples of the first epoch are sent in several ways to measure their cost (`sophon.profile`). A few dozen are
+enough for a first plan, and better plans follow as more samples pass (`early`); the paper's own policies measure for a
+whole epoch, as the paper describes them. From then on every epoch gets its own plan, since the boxes of its crops are
+known beforehand. A new plan is made in the middle of an epoch when the link or the storage node has become faster or
 slower by more than a quarter. All of this changes when and where work is done, never its results.
 
-A plan is one for the whole job, whatever the number of ranks: all samples, with what all ranks have together. Each rank
-makes its own, since it sees its own clocks, and supposes that the others see the same: R times its part of the link, R
-times its trainer cores and its consumer, and the cores of all storage nodes, or R times what it was seen to get of
-them. So a prediction is of the epoch that all of them run side by side, and what one run keeps is good for another with
-more ranks or fewer.
+A plan covers the whole job, whatever the number of ranks: all samples, with the resources of all ranks together. Each
+rank makes its own plan from its own clocks, and assumes that the other ranks see the same: R times its part of the
+link, R times its trainer cores and its consumer, and the cores of all storage nodes, or R times what it actually gets
+of them. So a prediction is for the epoch that all ranks run side by side, and a saved profile remains valid for a run
+with more or fewer ranks.
 
-Concurrency: told by the engine's threads. Before an epoch the plan is made in the thread that iterates, in the middle
-of one in a thread of its own (`background`), and the end of the epoch abandons it. A plan is put in place by replacing
-the data set's assignment as a whole.
+Concurrency: called by the engine's threads. Before an epoch, the plan is made in the thread that iterates; during an
+epoch, in a background thread (`background`), which the end of the epoch abandons. A plan takes effect by replacing the
+data set's assignment as a whole.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ from sophon.profile.recorder import Recorder, Storage
 from sophon.profile.table import Profile
 from sophon.profile.verdict import Verdict
 
-_CANNOT = ("op_failed", "crash", "cpu_limit")  # why a smaller cut was made that will be made again
-_OWN_WEIGHT = 0.02  # of the newest sample in the mean of what own steps take: it follows about fifty
-_CAREFUL = 4  # times the samples that the first plan needs: so many are under way by the time that it is made
-_MOST_ASKED = 1 << 20  # samples whose sizes are asked for while an epoch begins: 8 MB that compete with the first ones
-_BUSY = 0.6  # of the trainer's cores spent on samples: then nobody knows how much more the link could bring
-_BEYOND_BUSY = 4.0  # times what such a link is believed to bring, where relays could make use of it
-_UNMEASURED_LINK = 1e9  # bytes per second, where not one stretch of a second was seen
+_CANNOT = ("op_failed", "crash", "cpu_limit")  # reasons for a smaller cut that will recur
+_OWN_WEIGHT = 0.02  # weight of the newest sample in the mean cost of the user's own steps: averages about fifty
+_CAREFUL = 4  # times the samples that the first plan needs: that many are in flight by the time it is made
+_MOST_ASKED = 1 << 20  # samples whose sizes are requested when an epoch begins: 8 MB beside the first samples
+_BUSY = 0.6  # of the trainer's cores busy with samples: above this, the link's spare capacity is unknown
+_BEYOND_BUSY = 4.0  # times the estimated speed of such a link, if relays could make use of it
+_UNMEASURED_LINK = 1e9  # bytes per second, if not even one stretch of a second was measured
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,11 @@ class PlanSettings:
     """Settings of the planner.
 
     Args:
-        policy: Which of `sophon.plan.policies.POLICIES`.
+        policy: One of `sophon.plan.policies.POLICIES`.
         options: Options for the policy.
-        share: Share of the samples that are cut in the first epoch, to learn what codecs cost.
+        share: Share of the samples that are cut in the first epoch, to measure the cost of codecs.
         profile: Where the profile is kept; None for the user's cache folder.
-        keep: Whether it is kept, and used again by the next run.
+        keep: Whether the profile is kept for the next run.
     """
 
     policy: str = "optimal"
@@ -95,12 +95,12 @@ class Planner:
     """Learns, plans and watches for one loader.
 
     Args:
-        samples: Whose cuts are planned; their assignment is replaced.
+        samples: Samples to plan cuts for; their assignment is replaced.
         settings: The user's settings.
-        trainer_cores: How many cores finish samples here.
+        trainer_cores: Number of cores that finish samples here.
         stats: The loader's own counts.
-        is_alone: Whether the thread that iterates does everything, also what is done to samples and batches here.
-        may_relay: Whether samples may go through relays, where there are any.
+        is_alone: Whether the thread that iterates does everything, including the work on samples and batches here.
+        may_relay: Whether samples may go through relays, if there are any.
     """
 
     def __init__(
@@ -139,8 +139,8 @@ class Planner:
         self._epoch = 0
         self._ranks = 1
         self._row: NDArray[np.int64] | None = None
-        self._early: Early | None = None  # in an epoch that is planned on its way
-        self._tried: tuple[NDArray[Any], NDArray[np.uint8]] | None = None  # samples of it, and their columns
+        self._early: Early | None = None  # in an epoch that is planned while it runs
+        self._tried: tuple[NDArray[Any], NDArray[np.uint8]] | None = None  # its samples and their columns
         self._has_asked = False
         self._saves = 0
         self._begin = (0, 0.0)
@@ -160,7 +160,7 @@ class Planner:
 
     @property
     def careful(self) -> int:
-        """How many samples of this epoch should be asked for little by little, until the first plan is there."""
+        """How many samples of this epoch to request gradually, until the first plan exists."""
         return 0 if self._early is None else _CAREFUL * self._early.first
 
     # --- an epoch -----------------------------------------------------------------------------------------------------
@@ -176,12 +176,12 @@ class Planner:
 
         Args:
             epoch: Number of the epoch.
-            ranks: How many share it.
-            row: The samples that come to this one, in order; None if that is not known.
-            left: Places in the row that are still to come; None for all.
+            ranks: Number of ranks that share it.
+            row: The samples of this rank, in order; None if not known.
+            left: Positions in the row that are still to come; None for all.
         """
         self._background.check()
-        self._background.abandon()  # where two passes run at once, or the one before was not ended
+        self._background.abandon()  # if two passes run at once, or the previous one was not finished
         self._epoch = epoch
         self._ranks = ranks
         self._row = row
@@ -207,7 +207,7 @@ class Planner:
         self._replanning.settle(time.monotonic())
 
     def _first_cuts(self, row: NDArray[np.int64] | None) -> NDArray[np.uint8]:
-        """Return a column for each sample of an epoch of which nothing is known yet."""
+        """Return a column for each sample of an epoch before anything is known."""
         samples, share = self._samples, self._settings.share
         told = (samples.pipeline, self.cuts, len(samples), share, samples.seed)
         found = explore_first(*told, row) if row is not None and self.policy == "optimal" else None
@@ -219,10 +219,10 @@ class Planner:
         return found.columns
 
     def _ask_for_sizes(self) -> None:
-        """Ask once for the sizes of all files where a plan is made before they were seen.
+        """Ask once for the sizes of all files if a plan is made before they are known.
 
-        On photos of ImageNet a plan that knows them sends 2 % more bytes than one that has seen every sample, and one
-        that does not 7 %.
+        On ImageNet photos, a plan that knows the sizes sends 2 % more bytes than one that has seen every sample; a plan
+        that does not know them sends 7 % more.
         """
         is_worth_it = self._ranks > 1 or (self._early is not None and len(self._samples) <= _MOST_ASKED)
         if is_worth_it and not self._has_asked:
@@ -234,11 +234,11 @@ class Planner:
     def end(self) -> None:
         """Update the profile after an epoch."""
         self._background.abandon()
-        self._early = None  # what was not tried in it can still be predicted, and be wanted by the next one
+        self._early = None  # cuts that were not tried in it can still be predicted, and the next epoch may want them
         if not self._is_ready:
             return
         self._resources = self.resources()
-        keep = self._settings.keep and self._saves < 2  # the second time with what the first plan has shown
+        keep = self._settings.keep and self._saves < 2  # the second time with the results of the first plan
         if self.profile is None or keep:
             profile = self._estimate(self._epoch)
             self.profile = self.profile or self._with_own_steps(profile)
@@ -258,7 +258,7 @@ class Planner:
         """Return the resources of all ranks together, estimated from this rank's measurements.
 
         Args:
-            lately: Whether to look at the last seconds rather than the whole epoch.
+            lately: Whether to use the last seconds rather than the whole epoch.
         """
         ranks, before = self._ranks, self._resources
         samples, loop_s = self._begin
@@ -266,7 +266,7 @@ class Planner:
         rate = math.inf if before is None else before.consumer_samples_per_s
         if taken:
             rate = ranks * taken / spent_s if spent_s > 0 else math.inf
-        quota = quota_here()  # of all ranks here together; containers often have one
+        quota = quota_here()  # of all ranks on this host together; containers often have one
         here = min(self._trainer_cores, min(cores_here(), math.inf if quota is None else quota) / ranks_here(ranks))
         there = self._samples.sources.cores(self._samples.opened)
         with self._lock:
@@ -280,10 +280,10 @@ class Planner:
             bytes_per_s = ranks * believed(link, proven, known, is_hasty=self._recorder.is_hasty)
             if self._relaying is not None and self._is_busy(here):
                 bytes_per_s *= _BEYOND_BUSY
-        # What sending takes is not counted on top: the cores that the clock has seen are those left over for ops.
+        # The cost of sending is not added: the cores that the clock has measured are those left over for ops.
         reads_per_s = math.inf if store is None else ranks * store
         nodes = self._nodes(lately)
-        if nodes:  # each has its own; together they have the sum
+        if nodes:  # each rank has its own; together they have the sum
             bytes_per_s, cores = (sum(n.rates[name] for n in nodes) for name in ("link_bytes_per_s", "storage_cores"))
             found = Resources(bytes_per_s, cores, ranks * here, rate, nodes=nodes)
         else:
@@ -294,16 +294,16 @@ class Planner:
             return self._relaying.resources(found, self._samples.sources.relay_cores, ranks)
 
     def _is_busy(self, cores: float) -> bool:
-        """Return whether the trainer's cores are what holds this epoch up, and not what comes to them."""
+        """Return whether the trainer's cores, not the incoming samples, are the bottleneck of this epoch."""
         start_s, cpu_s = self._start
         return self._cpu_s() - cpu_s > _BUSY * cores * (time.monotonic() - start_s)
 
     def _cpu_s(self) -> float:
-        """Return the CPU seconds that fetching and finishing samples took here so far."""
+        """Return the CPU seconds spent here so far on fetching and finishing samples."""
         return self._stats.finish_cpu_s + self._stats.fetch_cpu_s
 
     def _nodes(self, lately: bool) -> tuple[Node, ...]:
-        """Return what each part of the data set has to spend; nothing where all samples are held by the same nodes."""
+        """Return the resources of each part of the data set; empty if all samples are held by the same nodes."""
         sources, samples = self._samples.sources, len(self._samples)
         if not sources.has_parts:
             return ()
@@ -312,32 +312,32 @@ class Planner:
             return self._node_clocks.nodes(parts, samples, sources.cores_of_nodes, self._ranks, lately)
 
     def _in_parts(self, profile: Profile, resources: Resources) -> tuple[Profile, Resources]:
-        """Return a profile that knows the part of each sample, if the resources know as many parts."""
+        """Return a profile that knows the part of each sample, if the resources list the same number of parts."""
         parts = self._samples.sources.parts(np.arange(len(self._samples))) if resources.nodes else None
         if parts is not None and parts.of is not None and len(parts.holders) == len(resources.nodes):
             return replace(profile, parts=parts.of), resources
         return profile, resources.without_nodes()
 
     def _loop_s(self) -> float:
-        """Return the seconds that the iterating thread was busy, independent of the cuts."""
+        """Return the seconds for which the iterating thread was busy, regardless of the cuts."""
         return self._stats.consumer_s + (self._stats.collate_s if self._is_alone else 0.0)
 
     def _with_own_steps(self, profile: Profile) -> Profile:
-        """Return a profile in which finishing includes what the user's own steps, and batches, take of a worker."""
+        """Return a profile in which finishing includes the cost of the user's own steps and of batching."""
         batches_s = 0.0 if self._is_alone else self._stats.collate_s / max(self._stats.samples, 1)
         own_s = self._own_s + batches_s
-        if self._relaying is not None:  # which are there to relieve these cores: all that the cores do has to count
+        if self._relaying is not None:  # which are there to relieve these cores, so all work of the cores has to count
             own_s += self._stats.fetch_cpu_s / max(self._stats.samples, 1)
         return replace(profile, trainer_s=profile.trainer_s + np.float32(own_s)) if own_s else profile
 
     def finish_s(self) -> NDArray[Any] | None:
-        """Return the seconds that finishing each sample is predicted to take here under the plan, if there is one."""
+        """Return the predicted seconds for finishing each sample here under the plan, if there is one."""
         if self.plan is None or self.profile is None or self.plan.routes != self.profile.routes:
             return None
         return self.profile.trainer_s[np.arange(len(self.profile)), self.plan.cut]
 
     def verdict(self) -> Verdict | None:
-        """Return what would hold this rank back if nothing were offloaded."""
+        """Return what would be the bottleneck of this rank if nothing were offloaded."""
         if self.profile is None or self._resources is None:
             return None
         raw, samples = self.profile.column(RAW), len(self.profile)
@@ -352,7 +352,7 @@ class Planner:
         )
 
     def _replan(self, resources: Resources, job: Job | None = None) -> None:
-        """Make a plan and put it in place, unless it is no longer wanted by then."""
+        """Make a plan and apply it, unless it is no longer wanted by then."""
         profile = self._estimate(self._epoch, with_relays=resources.relay_cores > 0)
         if job is not None and not job.is_wanted:
             return
@@ -365,7 +365,7 @@ class Planner:
                 return
             self.profile, self.plan, self._resources = profile, plan, resources
             column = plan.cut
-            if self._tried is not None:  # they go on being tried, or nothing more would be learnt of other cuts
+            if self._tried is not None:  # these are still tried, or nothing would be learnt about other cuts
                 tried, columns = self._tried
                 column = column.copy()
                 column[tried] = columns
@@ -375,7 +375,7 @@ class Planner:
                 self._replanning.settle(time.monotonic())
 
     def _plan_early(self, early: Early, job: Job) -> None:
-        """Plan with what is known so far of an epoch."""
+        """Plan with what is known so far about an epoch."""
         start_s = time.monotonic()
         self._ask_for_sizes()
         if self._recorder.count(RAW):
@@ -438,14 +438,14 @@ class Planner:
 
     def finished(self, key: Key, reply: Reply, trace: Trace) -> None:
         """Record that a sample was finished here."""
-        if reply.first is not None:  # what it took near storage and at the relay is not what a cut takes
+        if reply.first is not None:  # the time near storage and at the relay is not the cost of a cut
             self._count_own(trace)
             return
         told = Storage(reply.cpu_s, reply.op_s, reply.raw_bytes, reply.size)
         self._saw(key, reply.cut, len(reply.payload), trace, told)
 
     def hear(self, event: str, *told: Any) -> None:
-        """Note what a worker process has written in a ledger; see `ledger`, which says what is told."""
+        """Record a row that a worker process wrote to a ledger; see `ledger` for the rows."""
         if event == "began":
             with self._lock:
                 self._clock.began(*told)
@@ -466,7 +466,7 @@ class Planner:
 
     def _saw(self, key: Key, cut: Cut, size_bytes: int, trace: Trace, told: Storage) -> None:
         self._count_own(trace)
-        if key.sample < len(self._samples):  # one that comes again in an epoch has another box than is predicted for it
+        if key.sample < len(self._samples):  # a sample that is repeated in an epoch has another box than predicted
             self._recorder.saw(key, cut, size_bytes, trace, told)
         early = self._early
         if early is not None:

@@ -1,10 +1,10 @@
-"""What relays give, from the loader's own clocks: cores, a link, and how fast they are beside the trainer.
+"""Resources of relays, measured with the loader's own clocks: cores, link, and speed relative to the trainer.
 
-A relay says of each sample how many CPU seconds it took, so an unlike CPU is measured and not assumed. Its streams say
-how long they waited for ops, and how long for the node, as a node's streams do for its store; so the clock that knows
-the cores and the link of a node knows those of relays.
+A relay reports the CPU seconds of each sample, so a different CPU is measured rather than assumed. Its streams report
+how long they waited for ops and for the node, just as a node's streams do for its store, so the same clock measures the
+cores and links of nodes and relays.
 
-Concurrency: the caller sees to it that one thread at a time uses it.
+Concurrency: the caller makes sure that only one thread at a time uses it.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from sophon.profile.columns import routes_to_profile
 from sophon.profile.estimate import Relayed
 from sophon.profile.table import Profile
 
-_FEW = 16  # samples through relays before their times are believed
+_FEW = 16  # samples through relays before their times are trusted
 _EXTREME = 10.0  # as in `estimate`
 
 
 class Relaying:
-    """What is known of the relays of one loader.
+    """Measurements of the relays of one loader.
 
     Args:
-        pipeline: What is divided.
+        pipeline: The pipeline to divide.
         cuts: The cuts that have a column in the profile.
     """
 
     def __init__(self, pipeline: Pipeline, cuts: tuple[Cut, ...]) -> None:
         self.routes: tuple[Route, ...] = routes_to_profile(pipeline, cuts)
-        # One for each: what a relay that nobody asks could do is not seen at another.
+        # One per relay: an idle relay cannot be judged by another one.
         self._clocks: defaultdict[int, LinkClock] = defaultdict(lambda: LinkClock(math.inf))
         self._requests: dict[int, LinkClock] = {}
         self._planned_s = 0.0
@@ -49,7 +49,7 @@ class Relaying:
 
     @property
     def relayed(self) -> Relayed:
-        """The routes to plan with, and how fast relays are."""
+        """The routes to plan with, and the speed of the relays."""
         return Relayed(self.routes, self._to_trainer)
 
     def is_of(self, request: int) -> bool:
@@ -57,21 +57,21 @@ class Relaying:
         return request in self._requests
 
     def began(self, request: int, relay: int, now_s: float) -> None:
-        """Note that a request was sent to a relay."""
+        """Record that a request was sent to a relay."""
         clock = self._requests[request] = self._clocks[relay]
         clock.began(request, now_s)
 
     def received(
         self, request: int, sample: int, reply: Reply, fetch: Fetch, known: tuple[Plan, Profile] | None, now_s: float
     ) -> None:
-        """Note a reply.
+        """Record a reply.
 
         Args:
             request: Number of the request.
             sample: Index of the sample.
-            reply: What has come.
+            reply: The reply.
             fetch: The stream it came from.
-            known: Plan and profile that it was asked for with, if there are any.
+            known: Plan and profile behind the request, if there are any.
             now_s: The time.
         """
         clock = fetch.clock
@@ -88,35 +88,35 @@ class Relaying:
             self._seen += 1
 
     def ended(self, request: int, now_s: float) -> None:
-        """Note that a stream has ended."""
+        """Record that a stream has ended."""
         self._requests.pop(request).ended(request, now_s)
 
     def turn(self) -> None:
-        """Note that a plan is made: what was seen since the last one corrects what relays are believed to take."""
+        """Record that a plan is being made: measurements since the last plan correct the estimated speed of relays."""
         if self._seen >= _FEW and self._planned_s > 0:
             to_trainer = self._to_trainer * self._spent_s / self._planned_s
             self._to_trainer = min(max(to_trainer, 1 / _EXTREME), _EXTREME)
             self._planned_s, self._spent_s, self._seen = 0.0, 0.0, 0
 
     def hope(self) -> None:
-        """Assume that relays which were slow have become faster; see `LinkClock.hope`."""
+        """Assume that slow relays have become faster; see `LinkClock.hope`."""
         for clock in self._clocks.values():
             clock.hope()
 
     def resources(self, before: Resources, cores: Mapping[int, float], ranks: int) -> Resources:
-        """Return resources with what relays have.
+        """Return resources that include the relays.
 
         Args:
-            before: Those of nodes and trainer. A link that was never full is taken for one like the node's.
-            cores: How many cores each relay that answers says it has, by its number.
-            ranks: How many ranks share them.
+            before: Resources of nodes and trainer. A link that was never full is assumed to be like the node's.
+            cores: Number of cores that each answering relay reports, by the relay's number.
+            ranks: Number of ranks that share the relays.
         """
         found = links = 0.0
         for number, its in cores.items():
             clock = self._clocks[number]
             clock.cores = its / ranks
             found += clock.storage_cores
-            # What was seen of a link that was not full says how much a trainer wanted, and no more.
+            # The rate on a link that was not full only shows how much the trainer wanted.
             links += max(clock.full_link_bytes_per_s or 0.0, before.link_bytes_per_s / ranks)
         link = {"relay_link_bytes_per_s": ranks * links} if links else {}
         return before.having(relay_cores=ranks * found, **link)

@@ -6,8 +6,8 @@ import math
 
 from sophon.plan.resources import Resources
 
-MOVED = math.log(1.25)  # a quarter more or less, and the plan is made anew
-LOOK_S = 0.5  # between two looks at the clocks
+MOVED = math.log(1.25)  # a change of more than a quarter triggers a new plan
+LOOK_S = 0.5  # between two checks of the clocks
 SETTLE_S = 5.0  # after a new plan, before its effect is judged
 
 
@@ -31,7 +31,7 @@ class Replanning:
 
 
 def moved(seen: Resources, planned: Resources) -> bool:
-    """Return whether link, storage node or relays, or those of any part, have changed since the plan."""
+    """Return whether the link, the storage node or the relays, of any part, have changed since the plan."""
     if any(differ(getattr(seen, rate), getattr(planned, rate)) for rate in ("relay_cores", "relay_link_bytes_per_s")):
         return True
     if len(seen.nodes) == len(planned.nodes) > 0:

@@ -1,10 +1,10 @@
 """One plan and one set of counts for all processes that get samples from one `RemoteDataset`.
 
-Under torch's own DataLoader samples are fetched and finished by its worker processes, which know nothing of each other.
-What they measure and count goes through a ledger to the process that made the data set. That one plans when an epoch
-begins, and the cuts lie in shared memory, where the workers find them.
+Under torch's own DataLoader, samples are fetched and finished by its worker processes, which know nothing of each
+other. Their measurements and counts go through a ledger to the process that created the data set. That process plans
+when an epoch begins, and puts the cuts in shared memory for the workers.
 
-Concurrency: `begin` and `stats` are for the process that made the data set, `flush` is for all.
+Concurrency: `begin` and `stats` are for the process that created the data set; any process may call `flush`.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from sophon.process.cores import cores_here
 from sophon.process.renewal import renew_after_fork
 
 MEASURED = ("optimal", "sophon", "fastflow")
-"""Policies that measure first and plan then."""
+"""Policies that measure first and then plan."""
 
 
 def shared_array(count: int, dtype: Any) -> Any:
-    """Return zeros that worker processes, forked or spawned, see as they are; without torch, a plain array."""
+    """Return an array of zeros shared with forked or spawned worker processes; without torch, a plain array."""
     zeros = np.zeros(count, dtype)
     return zeros if torch is None else torch.from_numpy(zeros).share_memory_()  # type: ignore[no-untyped-call]
 
 
 class SharedPlanning:
-    """Plans for a data set, and keeps its account.
+    """Plans for a data set and keeps its counts.
 
     Args:
         samples: Samples whose cuts are planned.
@@ -75,7 +75,7 @@ class SharedPlanning:
 
     @property
     def stats(self) -> Stats:
-        """What was counted so far, by all processes."""
+        """The counts of all processes so far."""
         if self.is_mine:
             self._listen()
         return self.own_stats
@@ -98,13 +98,13 @@ class SharedPlanning:
         return self._reporter
 
     def flush(self) -> None:
-        """Tell the process that plans what was seen and counted, if this is another one."""
+        """Report measurements and counts to the process that plans, if that is another process."""
         if not self.is_mine and self._ledger is not None:
             self._reports().flush(self.own_stats)
             self.own_stats.clear()
 
     def begin(self, epoch: int) -> None:
-        """Plan for an epoch, if that is what this process does and it has not done so."""
+        """Plan for an epoch, if this process plans and has not done so yet."""
         if self._planner is None or not self.is_mine or epoch == self._epoch:
             return
         self._listen()
@@ -133,5 +133,5 @@ class SharedPlanning:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         renew_after_fork(self)
-        if self._numbers is not None:  # the array that came with the pickle is a copy of what is shared
+        if self._numbers is not None:  # the array in the pickle is a copy, not the shared one
             self._samples.assignment = Assignment(self._samples.assignment.cuts, self._view())

@@ -1,6 +1,6 @@
-"""Finds what holds training back when nothing is planned: in local mode, or with fixed cuts.
+"""Finds the bottleneck of training when nothing is planned: in local mode, or with fixed cuts.
 
-Concurrency: told by the engine's threads.
+Concurrency: called by the engine's threads.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from sophon.profile.verdict import Verdict
 
 
 class Watch:
-    """Follows requests with a clock, as a `Planner` does, and plans nothing.
+    """Times requests as a `Planner` does, but makes no plans.
 
     Args:
         is_remote: Whether samples come over a link.
-        trainer_cores: How many cores finish samples here.
+        trainer_cores: Number of cores that finish samples here.
         stats: The loader's own counts.
         is_alone: Whether the thread that iterates does everything.
     """
@@ -42,7 +42,7 @@ class Watch:
         self._lock = threading.RLock()  # as in `stats`
 
     def began(self, request: int, source: int = 0) -> None:  # noqa: ARG002 - one clock for all
-        """A request was sent."""
+        """Record that a request was sent."""
         with self._lock:
             self._clock.began(request, time.monotonic())
 
@@ -60,7 +60,7 @@ class Watch:
             self._clock.ended(request, time.monotonic())
 
     def verdict(self) -> Verdict | None:
-        """Return what holds training back, from what was seen so far; None if no sample has arrived."""
+        """Return the bottleneck of training so far; None if no sample has arrived."""
         stats = self._stats
         if not stats.samples:
             return None

@@ -75,7 +75,7 @@ class Absences:
         return Absences, (self._names, self._deadline_s)  # another process has its own connections
 
     def replaced(self, source: int, name: str) -> None:
-        """Note that another node has the number of a source."""
+        """Record that another node has taken the number of a source."""
         with self._lock:
             self._names[source] = name
             self._away.pop(source, None)
@@ -85,7 +85,7 @@ class Absences:
 
         Args:
             source: Number of the source that it was sent to.
-            error: What happened.
+            error: The error.
             since_s: When something was last received for it, or when it was sent.
         """
         with self._lock:

@@ -51,7 +51,7 @@ class Census:
         pipeline: The pipeline to divide.
         deadline_s: Seconds without any answer before an error is raised.
         expected: Fingerprints of the nodes' data sets, by number, if discovery has provided them. The census does not
-            wait for a silent node if another one holds the same.
+            wait for a silent node if another holds the same data.
         keep_ids: Whether to keep ids, for nodes that are found later.
     """
 
@@ -109,12 +109,12 @@ class Census:
         return whole, union, holders
 
     def _fingerprint(self, number: int) -> str:
-        """Return the fingerprint of what a node holds, as it says itself or was said of it; "" if it is not known."""
+        """Return the fingerprint of a node's data, as reported by the node or by discovery; "" if not known."""
         opened = self._nodes[number].opened
         return self._expected[number] if opened is None else opened.fingerprint
 
     def _is_unknown(self, number: int) -> bool:
-        """Return whether a node may hold samples that none of those that answer holds."""
+        """Return whether a node may hold samples that no answering node holds."""
         answered = {node.opened.fingerprint for node in self._nodes if node.opened is not None}
         return self._nodes[number].opened is None and self._fingerprint(number) not in answered
 
@@ -199,7 +199,7 @@ class Census:
                 )
 
     def _state(self) -> str:
-        """Return what stands for the files of all nodes that have answered."""
+        """Return a digest of the files of all nodes that have answered."""
         return " ".join(sorted({node.opened.state for node in self._nodes if node.opened is not None})).strip()
 
     def _check_copies(self, opened: Opened, absent: list[str]) -> None:
@@ -225,7 +225,7 @@ class Census:
             )
 
     def _check_parts(self, union: Union, absent: list[str]) -> None:
-        """Raise unless nothing can be missing; give the fallback the indexes of its samples in the whole."""
+        """Raise if samples may be missing; give the fallback the indexes of its samples in the whole."""
         if self._fallback is None:
             if absent:
                 raise UnavailableError(
@@ -275,7 +275,7 @@ def check_numbers(told: Sequence[Opened]) -> None:
 
     Raises:
         ConfigError: They are parts of different data sets, or of one that was divided in several ways.
-        UnavailableError: Nobody holds some part.
+        UnavailableError: No node holds some part.
     """
     parts = [one for one in told if one.part]
     wholes = {one.whole for one in parts}
@@ -286,7 +286,7 @@ def check_numbers(told: Sequence[Opened]) -> None:
     if not parts or not all(one.whole != one.fingerprint for one in parts):
         return
     if any(not one.part for one in told):
-        return  # somebody holds what was not numbered: maybe the whole
+        return  # a node holds data without a part number: maybe the whole
     of = int(counts.pop())
     seen = {int(one.part.partition("/")[0]) for one in parts}
     missing = [f"{number}/{of}" for number in range(1, of + 1) if number not in seen]

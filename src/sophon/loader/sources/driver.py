@@ -19,7 +19,7 @@ from sophon.link.wire import Reply
 from sophon.loader.machine.machine import Ask, Machine
 from sophon.loader.machine.parts import Parts
 
-_LONGEST_SLEEP_S = 0.05  # in a thread that cannot be woken: what it waits for may come earlier than expected
+_LONGEST_SLEEP_S = 0.05  # in a thread that cannot be woken: an event may come earlier than expected
 
 
 class Errand(ABC):
@@ -30,7 +30,7 @@ class Errand(ABC):
         """Send a request."""
 
     def look(self, machine: Machine) -> None:  # noqa: B027
-        """Tell the machine, before it is asked, what has changed about what is to be fetched."""
+        """Tell the machine about changes to the samples to fetch, before it is asked."""
 
     def received(self, ask: Ask, reply: Reply, fetch: Fetch) -> None:  # noqa: B027 - not everybody keeps books
         """Called when a wanted reply arrives."""
@@ -45,7 +45,7 @@ class Errand(ABC):
         """Called when a request ends; one that failed was incomplete."""
 
     def moved(self) -> Parts | None:
-        """Return who holds what, if that has changed since the last call; asked before every request."""
+        """Return the holders if they have changed since the last call; called before every request."""
         return None
 
 

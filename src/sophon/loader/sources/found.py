@@ -1,16 +1,15 @@
-"""Sources behind one address: nodes that a way of discovery finds, and that may come, go and move at any time.
+"""Sources behind one address: nodes found by discovery, which may come, go and move at any time.
 
-The data set itself is fixed when it is opened: its samples, their order and their indexes. Who holds what is not. After
-a failure, and every few seconds meanwhile, the way of discovery is asked again. A node that was not known is asked what
-it holds; what it has of the data set it is a holder of from then on, and samples that the data set did not have are
-left out. A node that is not named any more is asked only for what nobody else holds, and one that was started again
-with other files for what it holds now. The machine goes on with the new division (`Machine.divide`): nothing that was
-asked for or received is lost.
+The data set itself is fixed when it is opened: its samples, their order and their indexes. The nodes that hold it may
+change. After a failure, and every few seconds while it lasts, discovery runs again. A new node is asked what it holds,
+and from then on serves those of its samples that belong to the data set. A node that is no longer listed is asked only
+for samples that no other node holds, and a node that was restarted with other files only for what it holds now. The
+machine continues with the new division (`Machine.divide`): no request or reply is lost.
 
-Nodes have numbers, which machines and counts know them by. So there are more *slots* than nodes; one that comes later
-takes a free one, or that of a node that is gone.
+Machines and counts identify nodes by number. So there are more *slots* than nodes: a new node takes a free slot, or
+that of a node that is gone.
 
-Concurrency: one thread at a time looks who there is; it changes slots first, and who holds what last, in one step.
+Concurrency: one thread at a time runs discovery; it changes the slots first, and then the division, in one step.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ from sophon.loader.sources.union import Holding, Told, whole_of
 from sophon.pipeline import Pipeline
 from sophon.process.renewal import renew_after_fork
 
-_PAUSE_S = 0.1  # between two questions while a data set is opened
-_AGAIN_S = 0.5  # between two looks after failures
+_PAUSE_S = 0.1  # between two discoveries while a data set is opened
+_AGAIN_S = 0.5  # between two discoveries after failures
 _SPARE = 16  # slots for nodes that come later, or as many as there are nodes
 _NOWHERE = ""  # the address of a slot without a node
 
@@ -59,18 +58,18 @@ class Vacant(Transport):
 
 
 def _nobody() -> NoReturn:
-    raise RetryableError("no node is there any more")
+    raise RetryableError("the node is gone")
 
 
 class FoundSources(Sources):
-    """Nodes that a way of discovery finds.
+    """Nodes found by discovery.
 
     Args:
-        discovery: Who is asked for them.
-        connect: Returns the way to a node, by its address.
+        discovery: Finds the nodes.
+        connect: Returns the source for the address of a node.
         fallback: Path of the same files.
-        pipeline: What is divided.
-        deadline_s: How long nothing may come before an error is raised.
+        pipeline: The pipeline to divide.
+        deadline_s: How long to wait without any reply before an error is raised.
     """
 
     def __init__(
@@ -100,11 +99,11 @@ class FoundSources(Sources):
 
     @property
     def relays(self) -> frozenset[int]:
-        """None: a relay among them is asked as a node, since routes with two cuts need nodes that stay."""
+        """None: a relay among them is treated as a node, since routes with two cuts need a fixed set of nodes."""
         return frozenset()
 
     def renew(self) -> None:
-        """Replace the lock, in a forked child; a look that was under way stayed with the parent."""
+        """Replace the lock in a forked child; a discovery in progress stays with the parent."""
         self._looking = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -123,25 +122,25 @@ class FoundSources(Sources):
 
     @property
     def plain_nodes(self) -> tuple[Transport, ...]:
-        """The ways to the nodes that there are now."""
+        """The sources of the current nodes."""
         return tuple(source.inner for source in self._used)
 
     @plain_nodes.setter
     def plain_nodes(self, nodes: tuple[Transport, ...]) -> None:
-        pass  # they are asked for again when they are needed
+        pass  # they are looked up again when needed
 
     @property
     def known_nodes(self) -> int:
-        """How many nodes there are now."""
+        """Number of nodes now."""
         return len(self._used)
 
     def holdings(self, opened: Opened) -> list[tuple[Holding, Opened]]:
-        """Return what each node holds of a data set, and has said that it has."""
+        """Return the samples of a data set that each node says it holds."""
         held = super().holdings(opened)
         return [one for one, source in zip(held, self._sources, strict=True) if source.address != _NOWHERE]
 
     def divided(self, samples: int) -> Any:
-        """Return the part of each of so many samples, and the numbers of the nodes that hold each part."""
+        """Return the part of each sample, and the numbers of the nodes that hold each part."""
         part_of, holders = super().divided(samples)
         place = {self._sources.index(source): number for number, source in enumerate(self._used)}
         return part_of, tuple(tuple(place[n] for n in numbers if n in place) for numbers in holders)
@@ -150,7 +149,7 @@ class FoundSources(Sources):
         """Open the data set at the nodes that were found; see `Sources.open`."""
         opened = super().open(pipeline)
         if self._union is None:
-            for source in self._used:  # one that did not answer holds the same as the others, or nothing
+            for source in self._used:  # a node that did not answer holds the same as the others, or nothing
                 source.expected = "" if source.opened is not None else opened.fingerprint
         self._opened_as = opened
         return opened
@@ -164,21 +163,21 @@ class FoundSources(Sources):
     # --- who there is now ---------------------------------------------------------------------------------------------
 
     def follow(self, row: Row, version: int) -> tuple[int, Parts | None]:
-        """Return who holds the samples of a row, if that is not what it was in a version; look again if it is time.
+        """Return which nodes hold the samples of a row if that has changed; run discovery if it is due.
 
         Args:
-            row: Samples in the order they are wanted.
-            version: What was returned before.
+            row: Samples in the order they are needed.
+            version: The version returned by the previous call.
 
         Returns:
-            The version, and who holds what; None if nothing has changed.
+            The new version and division; None if nothing has changed.
         """
         if time.monotonic() >= self._looks_at_s and self._opened_as is not None:
             self._look_soon()
         return (version, None) if version == self._version else (self._version, self.parts(row))
 
     def failed(self, number: int) -> None:
-        """Look who there is, since a request has failed."""
+        """Run discovery, because a request has failed."""
         if not self.is_fallback(number):
             self._looks_at_s = min(self._looks_at_s, self._looked_s + _AGAIN_S)
 
@@ -191,7 +190,7 @@ class FoundSources(Sources):
         try:
             self._change(self._discovery.find())
         except (RetryableError, ConfigError, AccessError) as error:
-            LOG.info("%s cannot be asked who there is: %s", self.url, error, extra={"event": "discovery"})
+            LOG.info("%s: discovery failed: %s", self.url, error, extra={"event": "discovery"})
         except Error as error:
             LOG.warning("%s: %s", self.url, error, extra={"event": "discovery"})
         finally:
@@ -199,7 +198,7 @@ class FoundSources(Sources):
             self._looking.release()
 
     def _change(self, found: Found) -> None:
-        """Have those hold samples who do; from now on."""
+        """Switch to a new division of the samples."""
         named = {node.address for node in found.nodes}
         slots = {source.address: number for number, source in enumerate(self._sources)}
         is_new = [node for node in found.nodes if node.address not in slots]
@@ -216,7 +215,7 @@ class FoundSources(Sources):
         self._divide(named)
 
     def _seat(self, node: FoundNode, named: set[str]) -> int | None:
-        """Give a node a slot: a free one, or that of a node that is not named any more and holds nothing alone."""
+        """Give a node a slot: a free one, or that of an unlisted node that is not the only holder of anything."""
         free = [n for n, source in enumerate(self._sources) if source.address == _NOWHERE]
         holding = {number for holders in self._holders for number in holders}
         free += [n for n, source in enumerate(self._sources) if source.address not in named and n not in holding]
@@ -230,7 +229,7 @@ class FoundSources(Sources):
         return free[0]
 
     def _learn(self, number: int, node: FoundNode) -> None:
-        """Ask a node what it holds; one that does not answer, or holds something else, holds nothing yet."""
+        """Ask a node what it holds; a node that does not answer or holds something else counts as empty for now."""
         source = self._sources[number]
         try:
             opened = source.open(self._pipeline)
@@ -242,7 +241,7 @@ class FoundSources(Sources):
         LOG.info("%s holds %s samples", node.address, f"{opened.samples:,}", extra={"event": "discovery"})
 
     def _fitted(self, source: Source, opened: Opened) -> tuple[Holding, Any]:
-        """Return what a node holds of the data set, and the labels of all samples, where nodes number theirs."""
+        """Return what a node holds of the data set and, if nodes number their labels, the labels of all samples."""
         for other in self._used:
             known, held = other.opened, other.holding
             is_same = known is not None and known.fingerprint == opened.fingerprint
@@ -257,7 +256,7 @@ class FoundSources(Sources):
         return self._union.fitted(Told(source.address, listing, opened.classes)), self._union.labels
 
     def _list(self) -> None:
-        """Ask what the samples are called, where all nodes have held the same so far and nobody had to know."""
+        """Ask for the names of the samples, which were not needed while all nodes held the same ones."""
         assert self._opened_as is not None
         for source in self._used:
             if source.opened is not None and source.opened.fingerprint == self._opened_as.fingerprint:
@@ -269,10 +268,10 @@ class FoundSources(Sources):
                         if other.holding is None:
                             other.hold(everything, None)
                     return
-        raise RetryableError(f"nobody says what the samples of {self.url} are called")
+        raise RetryableError(f"no node says what the samples of {self.url} are called")
 
     def _divide(self, named: set[str]) -> None:
-        """Find out who holds what; nodes that are not named any more only what nobody else does."""
+        """Divide the samples among the nodes; unlisted nodes get only what no other node holds."""
         if self._union is None:
             well = [n for n, source in enumerate(self._sources) if source.address in named and self._holds_all(source)]
             self._holders = (tuple(well or self._holders[0]),)
@@ -282,7 +281,7 @@ class FoundSources(Sources):
             listed = {n for n, source in enumerate(self._sources) if source.address in named}
             holders = [tuple(n for n in numbers if n in listed) or numbers for numbers in both.holders]
             before = self._union.holders
-            if not all(holders):  # somebody who held it has left: it is asked until the deadline
+            if not all(holders):  # a node that held it has left: keep asking that node until the deadline
                 holders = [now or self._held_before(both.part_of, part, before) for part, now in enumerate(holders)]
             self._union = both
             self._holders = tuple(holders)
@@ -291,7 +290,7 @@ class FoundSources(Sources):
         LOG.info("%s: samples are held by %s", self.url, ", ".join(held), extra={"event": "discovery"})
 
     def _held_before(self, part_of: Any, part: int, before: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-        """Return who held a part that nobody holds any more, so that somebody is asked, and named in the error."""
+        """Return the last holders of a part that is now missing, so that they can be asked and named in the error."""
         assert self._union is not None
         was = int(self._union.part_of[(part_of == part).argmax()])
         return before[was]
@@ -312,10 +311,10 @@ class FoundSources(Sources):
 
 
 def _first(discovery: Discovery, deadline_s: float) -> Found:
-    """Ask for the nodes until there is a holder of every part that is known to exist.
+    """Run discovery until every part that is known to exist has a holder.
 
     Raises:
-        UnavailableError: Nobody answers, or some part has no holder, until the deadline.
+        UnavailableError: By the deadline no node has answered, or a part has no holder.
     """
     end_s = time.monotonic() + deadline_s
     while True:
@@ -329,7 +328,7 @@ def _first(discovery: Discovery, deadline_s: float) -> Found:
             problem = str(error).removeprefix(f"{discovery.url}: ")
         if time.monotonic() >= end_s:
             raise UnavailableError(
-                f"{discovery.url}: {problem}, for {deadline_s:g} s. Is `sophon serve` running for every part? "
-                "`sophon nodes` shows who there is; raise Faults(deadline_s=…) to wait longer."
+                f"{discovery.url}: {problem}, for {deadline_s:g} s. Is `sophon serve` running for every part? `sophon "
+                "nodes` lists the nodes; raise Faults(deadline_s=…) to wait longer."
             )
         time.sleep(_PAUSE_S)

@@ -251,6 +251,6 @@ class _LocalFetch(Fetch):
         return int(self._store.manifest.sizes[self._request.samples[position]])
 
     def cancel(self) -> None:
-        """Stop: a hanging store keeps no one waiting."""
+        """Stop, without waiting for a store that hangs."""
         self._lane.close()
         self._read.put(None)

@@ -117,7 +117,7 @@ class PrefixCache:
         Args:
             sample: Its index.
             columns: Names of the columns that are wanted.
-            stamp: What tells its file from an earlier one of the same name; "" if that is not known.
+            stamp: Distinguishes its file from an earlier one of the same name; "" if that is not known.
         """
         try:
             data = self._path(sample).read_bytes()
@@ -134,7 +134,7 @@ class PrefixCache:
         return Reply(0, self.cut, memoryview(data)[end:], label, columns=found, is_cached=True)
 
     def put(self, sample: int, reply: Reply, stamp: str = "") -> None:
-        """Keep the reply of a sample if there is room; a failing disk is no reason to stop training."""
+        """Keep the reply of a sample if there is room; a failing disk does not stop training."""
         header = json.dumps({"label": reply.label, "columns": reply.columns, "stamp": stamp}).encode()
         body = struct.pack("<I", len(header)) + header + bytes(reply.payload)
         data = _MAGIC + struct.pack("<I", zlib.crc32(body)) + body
@@ -177,7 +177,7 @@ class Cache:
     """Settings of the cache for the results of the first ops.
 
     Args:
-        cut: What is kept, such as "1:webp"; True for the results just before the first random op.
+        cut: The cut to keep, such as "1:webp"; True for the results just before the first random op.
         folder: Folder of the cache; None for the user's cache folder.
         most_bytes: Upper bound on the bytes kept for one data set and these ops.
     """
@@ -276,7 +276,7 @@ class _CachedFetch(Fetch):
         transport, request, cut = self._transport, self._request, self._transport.cache.cut
         missing = []
         for position, sample in enumerate(request.samples):
-            wanted = request.cuts[position] == cut  # not so when somebody looks for the name of a file
+            wanted = request.cuts[position] == cut  # but not when looking up the name of a file
             stamp = transport.inner.stamp(sample) if wanted else ""  # before the file is read: stale, never wrong
             reply = transport.cache.get(sample, request.columns, stamp) if wanted else None
             if reply is None:

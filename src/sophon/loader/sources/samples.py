@@ -55,7 +55,7 @@ class Samples:
     """The samples of a data set, as its sources deliver them.
 
     Args:
-        sources: Where they are.
+        sources: Their sources.
         opened: The opened data set.
         pipeline: Their pipeline.
         seed: Seed of all randomness.
@@ -215,7 +215,7 @@ class _Samples(Errand):
         self._row = row
         self._stats = stats
         self._watcher = watcher
-        self._version = 0  # the machine may have been made before the latest change: it is told once more
+        self._version = 0  # the machine may have been made before the latest change: report it again
         self._sent: dict[int, Request] = {}
         self._fetches: dict[int, Fetch] = {}
         self._assignment = samples.assignment
@@ -247,7 +247,7 @@ class _Samples(Errand):
     def received(self, ask: Ask, reply: Reply, fetch: Fetch) -> None:
         request = self._sent[ask.request]
         sources = self._samples.sources
-        # A node that stands in for a relay is asked for its own part of the work.
+        # A node that replaces a relay is asked only for its own part of the work.
         wanted = request.firsts if request.firsts and reply.first is None else request.cuts
         asked = wanted[reply.position]
         sources.absences.answered(ask.source)

@@ -42,18 +42,18 @@ class Source(Transport):
         self._inner = inner
         self._pipeline = pipeline
         self._opened: Opened | None = None
-        self._most: int | None = None  # ops that give the same bits there; None until somebody asks for a cut
+        self._most: int | None = None  # ops that give the same bits there; None until a cut is requested
         self._most_behind: int | None = None  # the same for the node behind a relay
-        self.may_hold_a_part = False  # of what was opened at the fallback, while no node answered
-        self.expected = ""  # the fingerprint of what it holds, where somebody else has said that
-        self.may_move = False  # whether it may hold something else when it is started again
+        self.may_hold_a_part = False  # of the data set opened at the fallback while no node answered
+        self.expected = ""  # fingerprint of its data, if discovery reported one
+        self.may_move = False  # whether it may hold other data after a restart
         self.is_stale = False  # whether it does
         self._holding: Holding | None = None  # None where it holds everything, in the same order
         self._labels: NDArray[np.int64] | None = None
 
     @property
     def inner(self) -> Transport:
-        """The way to the node itself."""
+        """The transport to the node."""
         return self._inner
 
     @property
@@ -78,11 +78,12 @@ class Source(Transport):
         return _PiecesFetch(self, self._inner, fitted, opened.max_samples, timeout_s)
 
     def moved(self, error: Error, asked: str) -> Error:
-        """Return the error of a request: one that may be tried elsewhere, if the node was started with other files.
+        """Return the error of a request; a retryable one if the node was restarted with other files.
 
         Args:
-            error: What the node said.
-            asked: Fingerprint of what the request was for; others may have found out meanwhile what the node has.
+            error: The node's error.
+            asked: Fingerprint that the request was for; another thread may have found the node's new data in the
+                meantime.
         """
         if not self.may_move or not isinstance(error, ConfigError):
             return error
@@ -114,7 +115,7 @@ class Source(Transport):
         return self._labels
 
     def _straight(self, request: Request, opened: Opened) -> Request:
-        """Return a request as a node is to have it: of what goes through a relay, the node's own part of the work."""
+        """Return a request in the form for a node: for relayed samples, only the node's part of the work."""
         cuts = request.firsts or request.cuts
         if any(cut.k > 0 for cut in cuts):
             most = self._agreed(opened)
@@ -122,7 +123,7 @@ class Source(Transport):
         return replace(request, cuts=cuts, firsts=(), versions=versions_for(cuts, opened))
 
     def _through(self, request: Request, opened: Opened) -> Request:
-        """Return a request as a relay is to have it: of what goes to the trainer straight, all is left to its node."""
+        """Return a request in the form for a relay: for samples with a direct route, its node does all the work."""
         assert opened.behind is not None
         firsts, cuts = request.firsts or request.cuts, request.cuts
         if any(cut.k > 0 for cut in cuts):
@@ -173,7 +174,7 @@ class Source(Transport):
         return None if self._opened is None else self._inner.file_sizes(samples, fields)
 
     def stamp(self, sample: int) -> str:
-        """Return what is known of a sample's file where it lies."""
+        """Return the stamp of a sample's file."""
         return self._inner.stamp(sample if self._holding is None else self._holding.own_of((sample,))[0])
 
     def _checked(self, fingerprint: str) -> Opened:

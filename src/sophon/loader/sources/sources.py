@@ -158,12 +158,12 @@ class Sources:
 
     @property
     def relay_cores(self) -> dict[int, float]:
-        """How many cores each relay has that answers, or was not asked yet, by its number."""
+        """Number of cores of each relay that answers or has not been asked yet, by the relay's number."""
         there = {number: self._sources[number].opened for number in self.relays if not self.absences.is_away(number)}
         return {number: told.cores for number, told in there.items() if told is not None}
 
     def revisit(self) -> None:
-        """Ask relays that have failed whether they are back; in a thread of its own, one at a time.
+        """Ask relays that have failed whether they are back, one at a time, in a separate thread.
 
         Nodes are asked again when they are needed. A relay that is not planned with is not needed.
         """
@@ -245,7 +245,7 @@ class Sources:
         sizes: Sequence[int] | None = None,
         is_relayed: NDArray[np.bool_] | None = None,
     ) -> Machine:
-        """Return a machine that knows who holds what, and what the previous one learned about the sources; see `keep`.
+        """Return a machine that knows the holders, and what the previous machine learned about the sources; see `keep`.
 
         Args:
             row: Samples in the order they are wanted.
@@ -253,20 +253,20 @@ class Sources:
             config: Bounds and times.
             size_bytes: First guess at the bytes held for one sample.
             latest: In relaxed order the last batch that each sample may come in.
-            sizes: Samples in each batch, where they differ.
-            is_relayed: Which of the samples go through relays; None if none do, or there are none.
+            sizes: Samples in each batch, if batches differ in size.
+            is_relayed: Which of the samples go through relays; None if none do or there are no relays.
         """
         parts = self.parts(row)
         if is_relayed is not None and (relays := self.relays):
             of = np.zeros(len(row), np.uint16) if parts.of is None else parts.of.astype(np.uint16)
             parts = Parts.among(parts.holders, relays, of, is_relayed, parts.names)
-        standings, self._kept = self._kept, None  # whoever asks meanwhile begins anew
-        seed = int.from_bytes(os.urandom(8))  # of pauses: trainers that lose a node together do not come back in step
+        standings, self._kept = self._kept, None  # a machine requested in the meantime starts without them
+        seed = int.from_bytes(os.urandom(8))  # of pauses, so that trainers do not retry in step
         now_s = time.monotonic()
         return Machine(len(row), batch_size, config, size_bytes, now_s, seed, standings, sizes, latest, parts)
 
     def parts(self, row: Row) -> Parts:
-        """Return who holds the samples of a row."""
+        """Return the holders of the samples of a row."""
         of = None if self._union is None else self._union.part_of[np.asarray(row, np.int64)]
         return Parts(self._holders, of, self._names)
 
@@ -299,35 +299,35 @@ class Sources:
             self.warn_of_fallback("nothing is offloaded in this run", stacklevel=5)
         elif self._sources:
             opened, self._union, self._holders = self._census(pipeline).take(opened)
-            if opened.is_relay and self._union is None:  # a node says the same, and what itself can do
+            if opened.is_relay and self._union is None:  # a node gives the same answer, and its own abilities
                 told = [source.opened for source in self._sources if source.opened is not None]
                 opened = next((one for one in told if not one.is_relay), opened)
         elif opened.part:
             warnings.warn(
-                f"{self.url} holds part {opened.part} of a data set, {opened.samples:,} samples, and it is opened "
-                "alone; give the addresses of all parts, or the registry's, to have the whole",
+                f"{self.url} holds only part {opened.part} of a data set, {opened.samples:,} samples; give the "
+                "addresses of all parts, or the registry's, to open the whole",
                 PartsWarning,
                 stacklevel=5,
             )
         return opened
 
     def _census(self, pipeline: Pipeline) -> Census:
-        """Return what asks all nodes what they hold."""
+        """Return the census that asks all nodes what they hold."""
         return Census(self._sources, self._fallback, pipeline, self._deadline_s)
 
     # --- where nodes may come and go ----------------------------------------------------------------------------------
 
     @property
     def known_nodes(self) -> int:
-        """How many nodes there are now."""
+        """Number of nodes now."""
         return self.nodes
 
     def follow(self, row: Row, version: int) -> tuple[int, Parts | None]:  # noqa: ARG002 - these nodes stay
-        """Return who holds the samples of a row, if that is not what it was in a version."""
+        """Return the holders of the samples of a row, if they have changed since a version."""
         return version, None
 
     def failed(self, number: int) -> None:
-        """Take note that a request has failed."""
+        """Record that a request has failed."""
 
     def compare_columns(self, columns: Sequence[str]) -> None:
         """Raise unless copies of a data set have the same values in their columns, if any of these are asked for.

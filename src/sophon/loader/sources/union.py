@@ -1,7 +1,7 @@
-"""Combines the contents of several sources into one data set: who has which sample, and its index.
+"""Combines the contents of several sources into one data set: the holders and the index of each sample.
 
-A sample's index is its place among all ids, sorted, whoever holds it; for folders, sorted as torchvision sorts them. So
-order, random ops, state and fingerprint do not depend on how a data set is divided: moving a part changes nothing. A
+A sample's index is its position among all sorted ids, regardless of its holder; folders are sorted as in torchvision.
+So order, random ops, state and fingerprint do not depend on how a data set is divided: moving a part changes nothing. A
 folder spread over nodes has the same fingerprint as in one piece.
 
 Class folders may exist on some nodes only; labels are numbered over all of them.
@@ -64,8 +64,8 @@ class Union:
         part_of: The part of every sample.
         holders: The sources that hold each part, by their position among the listings.
         holdings: What each source holds.
-        ids: Id of every sample, where somebody may hold them who has not said so yet; None where they are not kept.
-        kept: Digests of what manifests keep of samples, if they do.
+        ids: Id of every sample, for sources that are found later; None if ids are not kept.
+        kept: Digests of the sample data that manifests keep, if any.
     """
 
     fingerprint: str
@@ -82,7 +82,7 @@ class Union:
         return len(self.sizes)
 
     def fitted(self, told: Told) -> Holding:
-        """Return what another source holds of this data set; what it has beyond that is left out.
+        """Return what another source holds of this data set; any other samples are left out.
 
         Raises:
             ConfigError: It has something else under an id of this data set.
@@ -107,7 +107,7 @@ class Union:
         order = np.argsort(indexes, kind="stable")
         indexes, own = indexes[order], own[order]
         if len(indexes) > 1 and (np.diff(indexes) == 0).any():
-            raise ConfigError(f"{told.name} has several samples of one name")
+            raise ConfigError(f"{told.name} has several samples with the same name")
         return _holding(indexes, own)
 
     def divided_among(self, holdings: Sequence[Holding | None]) -> Union:
@@ -145,7 +145,7 @@ def unite(told: Sequence[Told], *, keep_ids: bool = False) -> Union:
     """Return the data set that some sources hold together.
 
     Args:
-        told: What they have told of themselves.
+        told: Reports of the sources.
         keep_ids: Whether ids are kept, for sources that are found later.
 
     Raises:
@@ -274,7 +274,7 @@ def _holding(indexes: Indexes, own: Indexes) -> Holding:
 
 
 def _parts(samples: int, holdings: Sequence[Holding]) -> tuple[NDArray[np.uint16], tuple[tuple[int, ...], ...]]:
-    """Return the part of every sample, and who holds each part."""
+    """Return the part of every sample, and the holders of each part."""
     part_of = np.zeros(samples, np.int64)
     holders: list[tuple[int, ...]] = [()]
     for number, holding in enumerate(holdings):

@@ -34,7 +34,7 @@ class Verify:
 
     Args:
         digests: File of digests, made with ``sophon index --digests FILE`` where the data are trusted.
-        samples: Which are checked: "sampled", one in 32 raw files and one in 1,024 processed samples, or "all".
+        samples: Which samples are checked: "sampled", one in 32 raw files and one in 1,024 processed samples, or "all".
     """
 
     digests: str | PathLike[str]
@@ -49,7 +49,7 @@ class VerifiedTransport(Transport):
     """Another transport, whose replies are checked.
 
     Args:
-        inner: Where samples come from.
+        inner: Source of the samples.
         digests: Digests of their files.
         samples: Which samples are checked.
         pipeline: Their pipeline.
@@ -77,7 +77,7 @@ class VerifiedTransport(Transport):
         return self.inner.listing(opened)
 
     def stamp(self, sample: int) -> str:
-        """Return what is known of a sample's file where it lies."""
+        """Return the stamp of a sample's file."""
         return self.inner.stamp(sample)
 
     def fetch(self, request: Request, timeout_s: float) -> Fetch:
@@ -142,7 +142,7 @@ class _VerifiedFetch(Fetch):
 
     @property
     def clock(self) -> StreamClock:  # type: ignore[override]  # theirs
-        """Where the time went on the other side."""
+        """How the other side has spent its time."""
         return self._fetch.clock
 
     @property

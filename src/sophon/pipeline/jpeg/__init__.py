@@ -1,1 +1,1 @@
-"""JPEG files decoded by the very libjpeg that Pillow uses."""
+"""JPEG files decoded by the same libjpeg that Pillow uses."""

@@ -177,7 +177,7 @@ class Normalize(Op):
         return self.finish(value - self._mean)
 
     def apply_to(self, tensor: Tensor) -> Tensor:
-        """Normalise a tensor that nobody else holds, in place."""
+        """Normalise a tensor in place; the caller must hold the only reference."""
         tensor -= self._mean
         return self.finish(tensor)
 

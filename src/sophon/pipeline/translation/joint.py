@@ -117,7 +117,7 @@ class Follower:
     Args:
         transform: The user's object.
         position: Position of its op in the pipeline, or where that would be.
-        met: What the picture is at that point.
+        met: State of the picture at that point.
         inside: For a container: what each of its transforms does, in the order of the op's inner ops.
     """
 
@@ -162,8 +162,8 @@ class JointOps:
     """The translation of a recipe over samples.
 
     Args:
-        ops: What is done to the picture, and from the first `Call` on to the sample.
-        followers: What is done to the targets before that, in order.
+        ops: Ops on the picture and, from the first `Call` on, on the sample.
+        followers: Transforms of the targets before that, in order.
         form: Form of the picture's tensor, where an op gives an array.
     """
 

@@ -1,4 +1,4 @@
-"""What a transform gets as input, who wrote it, and what it may become.
+"""The input of a transform, its origin, and the ops it may become.
 
 A transform becomes an op only where the kind of its input is known and the op is proven for that kind
 (`tests/pipeline/test_every_transform.py`). Everywhere else the user's own object runs unchanged on the trainer.
@@ -52,7 +52,7 @@ Rows: TypeAlias = Mapping[str, Build]
 
 @dataclass(frozen=True)
 class Origin:
-    """Who wrote a class: "torchvision", "timm" …, or "" for the user; its name; whether it is of torchvision's v2."""
+    """The library of a class ("torchvision", "timm", …, or "" for the user), its name, and whether it is from v2."""
 
     library: str
     name: str

@@ -223,7 +223,7 @@ ON_TENSORS: Rows = {
 
 _KERNELS = "it computes with torch's kernels, whose last bits depend on the processor"
 
-# Why a class has no op, where it is not obvious.
+# Why a class has no op, if that is not obvious.
 REASONS = {
     "AugMix": _KERNELS,
     "ElasticTransform": _KERNELS,

@@ -61,7 +61,7 @@ def views_of(transform: Any) -> Found | None:
         return None
     try:
         return _seen(transform, function)
-    except Exception:  # noqa: BLE001 - the user's own code, which was given what it does not expect
+    except Exception:  # noqa: BLE001 - the user's own code, called with unexpected input
         return None
 
 

@@ -72,11 +72,11 @@ takes 25 to 40 % longer than predicted with nothing free, 9 to 11 % with 15 to 2
 """
 
 HEADROOM = 0.15
-"""Share of the consumer's time that link and cores have free in a plan which is really run, where that is to be had.
+"""Share of the consumer's time that a plan leaves free on link and cores when it is actually run, if possible.
 
-Where a plan is as fast as the consumer, many others are, and the one of least storage seconds has the link busy all the
-time that the consumer is. Then every sample that comes late keeps the consumer waiting, and none that comes early makes
-up for it. As much as `RESERVE`, and for the same reason: stretches differ by so much.
+If a plan is as fast as the consumer, so are many others, and the one with the fewest storage seconds keeps the link as
+busy as the consumer. Then every late sample makes the consumer wait, and no early sample makes up for it. The value is
+that of `RESERVE`, for the same reason: stretches of an epoch differ by this much.
 """
 
 

@@ -52,12 +52,12 @@ def _rate(samples: int, seconds: float) -> float:
 
 
 def _busy_s(made: Prediction, *, of_node: bool) -> float:
-    # The longest seconds of what nodes have, or of what the trainer has.
+    # The longest time of the nodes' resources, or of the trainer's.
     return max((s for label, s in made.busy_s.items() if kind_named(label).is_of_node == of_node), default=0.0)
 
 
 def _mixed_s(local: Prediction, remote: Prediction, share: float) -> float:
-    # 0 × inf: no storage cores and nothing offloaded is no time at all.
+    # 0 × inf: with no storage cores and nothing offloaded, the time is zero.
     return max(
         (1 - share) * here_s + (share * remote.busy_s[label] if share > 0 else 0.0)
         for label, here_s in local.busy_s.items()

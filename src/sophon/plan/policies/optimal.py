@@ -45,8 +45,8 @@ def choose(profile: Profile, resources: Resources, options: Options) -> Choice:
     consumer = resources.consumer_samples_per_s
     if not options.headroom or not np.isfinite(consumer):
         return _choose(profile, resources, options)
-    # A plan that is best for a quicker consumer is best for this one too: T is the longer of what the plan takes and
-    # what the consumer takes. So are the bounds.
+    # A plan that is best for a quicker consumer is best for this one too: T is the longer of the plan's time and what
+    # the consumer takes. So are the bounds.
     keen = resources.having(consumer_samples_per_s=consumer / (1 - options.headroom))
     choice = _choose(profile, keen, options)
     floor_s = Costs.of(profile, resources, exact_columns(profile, options)).floor_s

@@ -68,9 +68,9 @@ def _rank(profile: Profile, *, with_cores: bool) -> tuple[CutIndex, NDArray[np.i
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             efficiency = saved / extra
         shrinks = np.flatnonzero((saved > 0) & (with_cores | (extra == 0)))
-        # One sort of one integer: the efficiency's bits upside down, then the index in the lowest bits.
-        # Positive floats sort as their bits do; at ten million samples 2^-30 of the efficiency is left to
-        # tell two apart.
+        # A single sort of one integer: the inverted bits of the efficiency, with the index in the lowest bits. Positive
+        # floats sort as their bits do; at ten million samples efficiencies that differ by 2^-30 are still
+        # distinguished.
         key = (_INFINITE - efficiency[shrinks].view(np.uint64)) << np.uint64(1)
         key = (key >> index_bits << index_bits) | (shrinks + low).astype(np.uint64)
         keys.append(key)

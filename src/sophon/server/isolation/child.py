@@ -35,8 +35,8 @@ from sophon.server.isolation.frames import Kind
 from sophon.server.maker import made
 
 LEFT = 75  # exit code of a child that was at work when the server hung up
-# Kept, the oldest goes first: the server keeps count of the same, and has to know for sure which are still here. What
-# was used last plays no part in it, as the two would have to agree on that too.
+# Pipelines kept; the oldest is dropped first. The server mirrors this list and must know exactly which are still here.
+# The order of use is ignored, since both sides would have to agree on that too.
 PIPELINES = 64
 
 

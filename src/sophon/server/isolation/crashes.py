@@ -81,7 +81,7 @@ class Crashes:
             return resting or (work, sample) in of.samples
 
     def fell(self, tenant: int, work: Hashable, sample: Hashable) -> None:
-        """Note that a child crashed."""
+        """Record that a child crashed."""
         with self._lock:
             of = self._tenants.setdefault(tenant, _OfTenant())
             now_s = self._clock()
@@ -94,7 +94,7 @@ class Crashes:
             of.own.fell(now_s, _SHARED if self.is_shared else _ALONE)
 
     def stood(self, tenant: int, work: Hashable) -> None:
-        """Note that a child did its work."""
+        """Record that a child completed its work."""
         of = self._tenants.get(tenant)
         if of is not None:
             with self._lock:

@@ -29,7 +29,7 @@ _COSTS = struct.Struct("<d2I")  # CPU seconds in total, height and width of the 
 MAX_NOTE_BYTES = 1 << 20
 MAX_DATA_BYTES = MAX_VALUE_BYTES + (1 << 20)
 _WORTH_JOINING_BYTES = 1 << 12
-_DROPPED_BYTES = 1 << 20  # at a time, of data that there is no space for
+_DROPPED_BYTES = 1 << 20  # at a time, when discarding data that does not fit
 _MAX_SIDE = (1 << 31) - 1  # of a picture: the most that fits into a reply
 
 
@@ -39,8 +39,8 @@ class Kind(IntEnum):
     PIPELINE = 1  # to a child: the note is a fingerprint, the data is the spec to remember under it
     MAKE = 2  # to a child: the data is a file
     PROBE = 3  # to a child: the note is the fingerprint of a pipeline
-    PAYLOAD = 4  # from a child: the note is what it cost
-    FAILED = 5  # from a child: an op or codec raised; the note is what it cost
+    PAYLOAD = 4  # from a child: the note holds its cost
+    FAILED = 5  # from a child: an op or codec raised; the note holds its cost
     DIGEST = 6  # from a child: the data is the digest of one more op
     END = 7  # from a child: there are no more digests
     READY = 8  # from a child: it has started

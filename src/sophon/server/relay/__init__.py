@@ -1,1 +1,1 @@
-"""A relay: a server whose store is another node."""
+"""Relays: servers that fetch their samples from another node."""

@@ -1,7 +1,7 @@
-"""From a request to replies, at a relay: what `Executor` does with a store is done with a node here.
+"""From a request to replies at a relay: like `Executor`, but with a node in place of a store.
 
-A relay holds nothing. It says of a data set what its node says, to a caller whom the node lets open it; asks the node
-for the samples of a request, each at the first cut of its route; and runs the ops up to the second one.
+A relay holds no data. It describes a data set as its node does, to callers that the node allows to open it. For a
+request, it asks the node for each sample at the first cut of its route, then runs the ops up to the second cut.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class RelayExecutor(Executor):
     Args:
         upstreams: Nodes by the name of the data set.
         budget: CPU for ops.
-        patience_s: Longest time a sample may wait for a core, whatever the request says.
-        limits: What one request and one sample may use.
+        patience_s: Longest time a sample may wait for a core, regardless of the request.
+        limits: Limits for one request and one sample.
         maker: Where ops run.
     """
 
@@ -57,11 +57,11 @@ class RelayExecutor(Executor):
         self._upstreams = dict(upstreams)
 
     def names(self, rights: Rights = EVERYTHING) -> list[str]:
-        """Names of the data sets that their nodes let a caller read."""
+        """Names of the data sets that a caller may read, as their nodes decide."""
         return [name for name in self._upstreams if self._opens(name, rights)]
 
     def describe(self, message: dict[str, Any], rights: Rights = EVERYTHING) -> dict[str, Any]:
-        """Answer a trainer that opens a data set: what the node says it is, and what the ops give there and here."""
+        """Answer a trainer that opens a data set: the node's description, and the specs of the ops there and here."""
         upstream = self._upstream(str(message.get("dataset", "")), rights)
         spec = message.get("pipeline") if isinstance(message.get("pipeline"), dict) else None
         told = upstream.describe(rights.token, spec)
@@ -82,7 +82,7 @@ class RelayExecutor(Executor):
         return answer
 
     def file_sizes(self, message: dict[str, Any], rights: Rights = EVERYTHING) -> NDArray[np.int64]:
-        """Return what the node says of the bytes of every file."""
+        """Return the size of every file, as reported by the node."""
         upstream = self._upstream(str(message.get("dataset", "")), rights)
         names = message.get("fields", [])
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -91,35 +91,35 @@ class RelayExecutor(Executor):
         return upstream.with_node(rights.token, lambda node: node.file_sizes(samples, tuple(names[:MOST_PARTS])))
 
     def listing(self, message: dict[str, Any], rights: Rights = EVERYTHING) -> list[bytes]:
-        """Return what the node says of some of its samples."""
+        """Return the node's listing of some of its samples."""
         upstream = self._upstream(str(message.get("dataset", "")), rights)
         start, fingerprint = message.get("start", 0), message.get("fingerprint")
         if isinstance(start, bool) or not isinstance(start, int) or start < 0 or not isinstance(fingerprint, str):
             raise ProtocolError(f"start: expected a number and a fingerprint, got {start!r:.80}")
         return upstream.with_node(rights.token, lambda node: node.piece(fingerprint, start))
 
-    def replies(self, request: Request, rights: Rights = EVERYTHING, seat: Seat | None = None) -> RelayWork:  # type: ignore[override]  # of the same interface
-        """Return one reply per sample, each with the CPU seconds that node and relay took."""
+    def replies(self, request: Request, rights: Rights = EVERYTHING, seat: Seat | None = None) -> RelayWork:  # type: ignore[override]  # same interface
+        """Return one reply per sample, each with the CPU seconds spent by the node and the relay."""
         upstream = self._upstream(request.dataset, rights)
         self.check_versions(request)
         if len(request.samples) > self.limits.request_samples:
             raise ConfigError(
-                f"a request for {len(request.samples):,} samples; this relay takes {self.limits.request_samples:,} at "
-                "most: ask for fewer at once, or raise --max-request-samples there"
+                f"a request for {len(request.samples):,} samples; this relay accepts at most "
+                f"{self.limits.request_samples:,}: ask for fewer at once, or raise --max-request-samples there"
             )
         pipeline, _ = self.known_part(request.pipeline, rights.tenant)
-        # Who names no route has no relay in mind, and is spared no work that can be done here.
+        # A request without a route does not know about relays, so as much work as possible is done here.
         firsts = request.firsts or tuple(cut if cut.k == 0 else RAW for cut in request.cuts)
         return RelayWork(
             self, upstream, rights.token, request, _asked(request, firsts), pipeline, seat or Seats(self.limits).enter()
         )
 
     def id_of(self, dataset: str, sample: int) -> str:  # noqa: ARG002 - a relay knows no ids
-        """Return what to call a sample in the log."""
+        """Return the name of a sample for the log."""
         return f"number {sample} at the node"
 
     def close(self) -> None:
-        """Ask nobody any more."""
+        """Close the connections to all nodes."""
         for upstream in self._upstreams.values():
             upstream.close()
 
@@ -137,10 +137,10 @@ class RelayExecutor(Executor):
         there_is = ", ".join(self.names(rights)) or "none"
         if rights.token is None:
             raise ConfigError(f"no data set {name[:80]!r} here; there is {there_is}")
-        raise AccessError(f"this token opens no data set {name[:80]!r}; it opens {there_is}")
+        raise AccessError(f"this token does not give access to a data set {name[:80]!r}; it gives access to {there_is}")
 
 
 def _asked(request: Request, firsts: tuple[Cut, ...]) -> Request:
-    """Return the request to the node; it says which data set it means by the address that it is sent to."""
+    """Return the request for the node, which names its data set by the address it is sent to."""
     needs = request.node_versions if request.firsts and any(cut.k > 0 for cut in firsts) else ""
     return replace(request, cuts=firsts, firsts=(), versions=needs, node_versions="", in_order=False)

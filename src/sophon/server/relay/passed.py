@@ -1,10 +1,10 @@
-"""The tokens that a relay is shown: it knows none of them, and passes each on to its node, which decides.
+"""Tokens at a relay: the relay knows none of them, and passes each on to its node, which decides.
 
-A relay has no right of its own. What it may fetch for a caller is what the node lets that caller's token read, call by
-call; so it can neither show a trainer what its token does not open, nor be used by somebody who has none. A token is a
-tenant of the relay once a node has accepted it. Until then it costs nobody a place, however many are tried.
+A relay has no rights of its own. For each call it may fetch only what the node lets the caller's token read, so it
+cannot show a trainer anything its token does not cover, and is useless to a caller without a token. A token becomes a
+tenant of the relay once a node has accepted it. Until then it takes no tenant's place, however many tokens are tried.
 
-Concurrency: asked by Flight on the thread of each call, and told by those that answer it.
+Concurrency: Flight asks for rights on the thread of each call; the threads that answer calls report accepted tokens.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from sophon.errors import AccessError
 from sophon.link.credentials import Credentials
 from sophon.server.access import NEEDS_A_TOKEN, Rights, Tokens, bearer_of
 
-_MOST_TENANTS = 1 << 12  # numbers that are given out; tokens beyond them share the last
+_MOST_TENANTS = 1 << 12  # numbers available; tokens beyond them share the last one
 
 
 class PassedTokens(Tokens):
-    """Accepts any token, for a node to judge; none is refused if the node asks for one."""
+    """Accepts any token and leaves the decision to the node; refuses calls without a token if the node requires one."""
 
     def __init__(self) -> None:
         super().__init__(())
@@ -28,10 +28,10 @@ class PassedTokens(Tokens):
         self._tenants: dict[bytes, int] = {}
 
     def __len__(self) -> int:
-        return 2  # who shares the relay is not known: shares are kept as among several
+        return 2  # the number of tenants is not known: assume several share the relay
 
     def rights_of(self, authorization: str | None) -> Rights:
-        """Return the rights of a caller: whatever the node says that the token opens."""
+        """Return the rights of a caller, which the node decides."""
         token = bearer_of(authorization)
         if not token:
             raise AccessError(NEEDS_A_TOKEN)
@@ -39,14 +39,14 @@ class PassedTokens(Tokens):
             return Rights(None, self._tenants.get(digest_of(token), 0), token)
 
     def accepted(self, token: str | None) -> None:
-        """Give a token that a node has accepted a number of its own."""
+        """Assign a number to a token that a node has accepted."""
         if token is not None:
             with self._lock:
                 self._tenants.setdefault(digest_of(token), min(len(self._tenants) + 1, _MOST_TENANTS))
 
 
 class Shown(Credentials):
-    """What a relay shows to its node: the caller's token or none, never one of the relay's own environment."""
+    """Credentials for the node: the caller's token or none, never a token from the relay's own environment."""
 
     __slots__ = ()
 
@@ -55,5 +55,5 @@ class Shown(Credentials):
 
 
 def digest_of(token: str) -> bytes:
-    """Return what a token is remembered by."""
+    """Return the digest that stands for a token."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()

@@ -1,4 +1,4 @@
-"""The life of a relay: it looks at its nodes, then listens as any server does."""
+"""The life of a relay: it checks its nodes, then listens like any other server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sophon.server.relay.executor import RelayExecutor
 from sophon.server.relay.passed import PassedTokens
 from sophon.server.relay.upstream import Upstream
 
-WAIT_S = 60.0  # that nodes may take to come up; whatever starts relays starts them anew after that
+WAIT_S = 60.0  # for nodes to come up; after that, whatever started the relay has to restart it
 _PAUSE_S = 0.5
 
 
@@ -36,14 +36,15 @@ def run_relay(
         on_ready: Called once requests are accepted.
         tls: Certificates for the nodes: `tls_ca`, `tls_cert` and `tls_key`.
         trusted: Whether the nodes are the operator's own.
-        wait_s: How long nodes may take to answer.
+        wait_s: How long to wait for the nodes to answer.
 
     Raises:
-        ConfigError: A node does not answer, or the relay would let anybody read what only the relay can reach.
+        ConfigError: A node does not answer, or the relay would expose data that only the relay can reach.
     """
     upstreams = {name: Upstream(addresses, tls, trusted=trusted) for name, addresses in nodes.items()}
     until_s = time.monotonic() + wait_s
-    # A node that asks for tokens protects the relay as well. Where one does not, the relay's own place has to.
+    # A node that requires tokens protects the relay as well. Otherwise the address the relay listens on must protect
+    # it.
     asking = [_asks(upstream, until_s) for upstream in upstreams.values()]
     if all(asking):
         tokens = PassedTokens()
@@ -61,13 +62,14 @@ def run_relay(
 
 
 def _asks(upstream: Upstream, until_s: float) -> bool:
-    """Return whether a node asks for tokens, once it answers."""
+    """Wait until a node answers; return whether it requires tokens."""
     while True:
         try:
             return upstream.asks_for_tokens()
         except RetryableError as error:
             if time.monotonic() >= until_s:
                 raise ConfigError(
-                    f"{upstream.address} does not answer ({error}); start `sophon serve` there, and then this relay"
+                    f"{upstream.address} does not answer ({error}); start `sophon serve` there, then start this relay "
+                    "again"
                 ) from error
         time.sleep(_PAUSE_S)

@@ -1,10 +1,10 @@
-"""The node behind a relay, or several that hold copies: opened and asked with the right of whoever asks the relay.
+"""The node behind a relay, or several that hold copies, accessed with the rights of the relay's caller.
 
-Nothing of a data set is kept. What is kept is a connection for each token that the node has accepted, for as long as
-there are not too many; each call shows the token again, and the node judges it again.
+No data is kept. One connection is kept for each token that the node has accepted, up to a limit; every call sends the
+token again, and the node checks it again.
 
-A failure of the node is told as one (`UpstreamError`), so that a trainer can tell which of the two to ask again, and
-another copy is asked first for the next request. What a node refuses is refused in its own words.
+A failure of the node is reported as `UpstreamError`, so that a trainer knows whether the node or the relay failed; the
+next request goes to another copy first. A refusal is passed on in the node's own words.
 
 Concurrency: used by the threads of all requests.
 """
@@ -22,9 +22,9 @@ from sophon.link.flight import FlightTransport
 from sophon.server.relay.passed import PassedTokens, Shown, digest_of
 
 _OPEN_S = 10.0
-# Shorter than a trainer's own patience with the relay, so that it hears of a silent node from a relay that is not.
+# Shorter than a trainer's timeout for the relay, so that the relay can report a silent node in time.
 _SILENCE_S = 4.0
-_CONNECTIONS = 64  # of tokens that were used last, for each node
+_CONNECTIONS = 64  # for the most recently used tokens, per node
 _ANYBODY = b""
 T = TypeVar("T")
 
@@ -33,9 +33,9 @@ class Upstream:
     """Nodes that hold one data set.
 
     Args:
-        addresses: Where it is; all of them hold the same.
-        tls: Certificates to show and to expect; None for what the environment says.
-        tokens: Told which tokens were accepted; None if nodes ask for none.
+        addresses: Addresses of the nodes; all hold the same data.
+        tls: Certificates to present and to expect; None to use the environment.
+        tokens: Informed of accepted tokens; None if the nodes require none.
         trusted: Whether the nodes are the operator's own; see `Credentials`.
     """
 
@@ -55,7 +55,7 @@ class Upstream:
         self._first = 0  # the copy that is asked first
         self._known: list[LRUCache[bytes, FlightTransport]] = [_Connections(_CONNECTIONS) for _ in self.addresses]
         for address in self.addresses:
-            self._transport(address, None)  # raises if the address, or what TLS needs, is wrong
+            self._transport(address, None)  # raises if the address or the TLS settings are wrong
 
     @property
     def address(self) -> str:
@@ -63,7 +63,7 @@ class Upstream:
         return self.addresses[self._first]
 
     def asks_for_tokens(self) -> bool:
-        """Return whether the nodes refuse a caller without a token; raise `RetryableError` if none answers."""
+        """Return whether the nodes refuse callers without a token; raise `RetryableError` if no node answers."""
         try:
             self.describe(None, None)
         except AccessError:
@@ -71,18 +71,18 @@ class Upstream:
         return False
 
     def judge(self, tokens: PassedTokens) -> None:
-        """Have tokens judged by the nodes from now on."""
+        """Let the nodes check tokens from now on."""
         self._tokens = tokens
 
     def describe(self, token: str | None, spec: dict[str, Any] | None) -> dict[str, Any]:
-        """Return what a node says of the data set, and of a pipeline's spec, to a caller with this token."""
+        """Return a node's description of the data set and of a pipeline's spec, for a caller with this token."""
         told = self.with_node(token, lambda node: node.describe(spec))
         if told.get("relay") is not None:
             raise ConfigError(f"{self.address} is a relay itself; give the relay the address of the node behind it")
         return told
 
     def with_node(self, token: str | None, ask: Callable[[FlightTransport], T]) -> T:
-        """Ask the copies, one after the other, until one answers."""
+        """Ask the copies one after another until one answers."""
         problem: Error | None = None
         for _ in self.addresses:
             number = self._first
@@ -95,7 +95,7 @@ class Upstream:
         raise problem
 
     def node(self, token: str | None) -> tuple[int, FlightTransport]:
-        """Return the node to ask now, and its number; one that has accepted the token, for this or another call."""
+        """Return the node to ask now and its number; reuse a connection whose token was accepted."""
         node = self.with_node(token, lambda node: node)
         return self.addresses.index(node.address), node
 
@@ -113,7 +113,7 @@ class Upstream:
             return found
         node = self._transport(self.addresses[number], token)
         try:
-            # A token that nobody knows gets no place among those that are.
+            # A token that has not been accepted takes no place among those that have.
             node.describe(None)
         except BaseException:
             node.close()
@@ -145,8 +145,8 @@ class _Connections(LRUCache[bytes, FlightTransport]):
 
 
 def told_of(address: str, error: Error) -> Error:
-    """Return what a trainer is told of a node's failure: that it is the node's, and which one's."""
+    """Return the error that tells a trainer that a node failed, and which one."""
     text = str(error) if address in str(error) else f"{address}: {error}"
     if isinstance(error, RetryableError | ProtocolError):
-        return UpstreamError(f"this relay is well, but its node is not: {text}")
+        return UpstreamError(f"this relay is working, but its node is not: {text}")
     return type(error)(text) if isinstance(error, ConfigError | AccessError) else error

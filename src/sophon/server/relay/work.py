@@ -1,13 +1,14 @@
-"""One request under way at a relay: its samples come from a node, are worked on, and go on to the trainer.
+"""One request in progress at a relay: samples arrive from a node, are processed, and go on to the trainer.
 
-A thread of its own takes the replies of the node and hands each to the CPU budget, or to the stream where there is
-nothing to do. No more is taken than may be held: then the node's stream stands still, as the trainer's does.
+A separate thread receives the node's replies and hands each to the CPU budget, or straight to the stream if there is
+nothing to do. When as many samples are held as the limit allows, the thread stops receiving, and the node's stream
+stalls as the trainer's does.
 
-Invariant 3 holds here as it does at a node. What a relay cannot do, it answers with what it has: the node's payload, at
-the node's cut.
+Invariant 3 holds here as it does at a node. If a relay cannot run the ops, it answers with the node's payload at the
+node's cut.
 
-Concurrency: one thread iterates, one takes the node's replies, and the budget's threads run `RelayWork._process`. What
-these have to say goes through one queue.
+Concurrency: one thread iterates, one receives the node's replies, and the budget's threads run `RelayWork._process`.
+They communicate through one queue.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from sophon.server.work import Space
 if TYPE_CHECKING:
     from sophon.server.relay.executor import RelayExecutor
 
-_FETCH_S = 24 * 3600.0  # silence ends a stream that hangs, and the trainer one that it does not want any more
-_LOOK_S = 0.2  # between two looks whether there is room again, or the trainer has left
+_FETCH_S = 24 * 3600.0  # a hanging stream is ended by the silence check, an unwanted one by the trainer
+_LOOK_S = 0.2  # between two checks for room, or for a trainer that has left
 
 Task = Future[tuple[Reply, float]]
 
@@ -51,16 +52,16 @@ class _End:
 
 
 class RelayWork:
-    """The samples of one request; iterating does the work.
+    """The samples of one request; iterating processes them.
 
     Args:
-        executor: Whose CPU and limits.
+        executor: Provides the CPU budget and the limits.
         upstream: Where the samples come from.
-        token: What the trainer has shown.
-        request: What the trainer asks for.
-        asked: What the node is asked for.
-        pipeline: As much of it as can run here; None if nothing can.
-        seat: What the request may hold.
+        token: The trainer's token.
+        request: The trainer's request.
+        asked: The request sent to the node.
+        pipeline: The part of the pipeline that can run here; None if nothing can.
+        seat: Limits what the request may hold.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class RelayWork:
 
     @property
     def clock(self) -> StreamClock:
-        """Where the time went so far: waiting for ops here, or for the node."""
+        """Time spent so far waiting for ops here, and for the node."""
         return self._clock
 
     def __iter__(self) -> Iterator[Reply]:
@@ -102,7 +103,7 @@ class RelayWork:
     def pulse(
         self,
         patience_s: Callable[[], float | None],
-        run_bytes: Callable[[int], float] | None = None,  # noqa: ARG002 - what comes from a node is no run
+        run_bytes: Callable[[int], float] | None = None,  # noqa: ARG002 - samples from a node do not come in runs
     ) -> Iterator[Reply | None]:
         """Yield the replies, and None whenever there is none yet; see `server.work.Work.pulse`."""
         threading.Thread(target=self._bring, name="sophon-relay", daemon=True).start()
@@ -117,7 +118,7 @@ class RelayWork:
                 while turn in self._early:
                     yield self._early.pop(turn)
                     turn += 1
-        finally:  # also if the stream is dropped halfway
+        finally:  # also if the stream is abandoned halfway
             self._close()
 
     def _close(self) -> None:
@@ -127,7 +128,8 @@ class RelayWork:
             tasks = list(self._tasks)
         self._executor.withdraw(tasks)
 
-    # --- in the thread that takes what the node sends -----------------------------------------------------------------
+    # --- in the thread that receives the node's replies
+    # -----------------------------------------------------------------
 
     def _bring(self) -> None:
         end = _End()
@@ -136,13 +138,13 @@ class RelayWork:
                 if not self._wait_for_room(len(reply.payload)):
                     return
                 self._came(reply)
-                del reply  # it would keep a record batch while nothing comes
+                del reply  # it would keep a record batch alive while nothing arrives
         except Error as error:
             if isinstance(error, RetryableError):
                 self._upstream.failed(self._number)
             end = _End(told_of(self._upstream.addresses[self._number], error))
         except Exception as error:  # noqa: BLE001 - raised again in the thread that iterates: the request ends with it
-            end = _End(UpstreamError(f"what came from {self._upstream.address} cannot be read: {error!r:.200}"))
+            end = _End(UpstreamError(f"the reply of {self._upstream.address} cannot be read: {error!r:.200}"))
         self._ended.put(end)
 
     def _wait_for_room(self, size_bytes: int) -> bool:
@@ -157,7 +159,7 @@ class RelayWork:
         return not self._is_closed
 
     def _came(self, reply: Reply) -> None:
-        """Hand a sample on: to the budget if there is something to do, else to the stream."""
+        """Pass a sample on: to the budget if there is something to do, otherwise to the stream."""
         position = reply.position
         if position not in self._owed:
             raise UpstreamError(f"{self._upstream.address} has sent sample {position} of a request twice")
@@ -201,7 +203,7 @@ class RelayWork:
     # --- taking results -----------------------------------------------------------------------------------------------
 
     def _next(self, timeout_s: float | None) -> Reply | None:
-        """Return what has ended, or None if nothing ends in time."""
+        """Return the next result, or None if there is none in time."""
         start_s = time.monotonic()
         computing = bool(self._tasks)
         try:
@@ -215,7 +217,8 @@ class RelayWork:
                 raise ended.error
             if self._owed:
                 raise UpstreamError(
-                    f"this relay is well, but its node {self._upstream.address} ended {len(self._owed)} samples early"
+                    f"this relay is working, but its node {self._upstream.address} ended {len(self._owed)} samples "
+                    "early"
                 )
             return None
         self._left -= 1
@@ -225,12 +228,12 @@ class RelayWork:
     def _result(self, task: Task) -> Reply:
         with self._lock:
             self._tasks.discard(task)
-        if task.cancelled():  # the budget was closed meanwhile
+        if task.cancelled():  # the budget was closed in the meantime
             raise RetryableError("this relay is shutting down")
         reply, cpu_s = task.result()
         if self._request.firsts:
             reply.relay_s = cpu_s
-        else:  # the trainer does not know of two
+        else:  # the trainer knows of only one cut
             reply.cpu_s += cpu_s
         return reply
 
@@ -243,7 +246,7 @@ class RelayWork:
     # --- making replies -----------------------------------------------------------------------------------------------
 
     def _process(self, slot: Slot, came: Reply, cut: Cut) -> Reply:
-        """Make the reply of one sample, in a thread of the budget."""
+        """Make the reply for one sample, in a thread of the budget."""
         assert self._pipeline is not None
         request, executor, position = self._request, self._executor, came.position
         route = cut if came.cut == RAW else Route((came.cut, cut))
@@ -278,13 +281,13 @@ class RelayWork:
         return reply
 
     def _smaller(self, came: Reply, reason: str) -> Reply:
-        """Answer with what came from the node."""
+        """Answer with the payload that came from the node."""
         self._executor.count(reason)
         reply = self._as_it_is(came)
         reply.reason = reason
         if not self._request.firsts and came.cut not in (RAW, self._request.cuts[came.position]):
-            # Nobody asked for it by that name. It does not come to this: without a route nodes are asked for files.
-            reply.error = RetryableError(f"this relay has {came.cut} of the sample, and could not go on ({reason})")
+            # The trainer did not ask for this cut. This should not happen: without a route, nodes are asked for files.
+            reply.error = RetryableError(f"this relay has {came.cut} of the sample and could not continue ({reason})")
         return reply
 
     def _as_it_is(self, came: Reply) -> Reply:

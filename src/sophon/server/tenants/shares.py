@@ -33,7 +33,7 @@ class Turn:
     Args:
         share: Share of its tenant.
         slot: Where it runs.
-        since_s: When it began, or went on.
+        since_s: When it began or resumed.
         ran_s: How long it ran before it was held.
         counted_s: Seconds charged to its tenant so far.
         paid_s: Seconds of it that the cores' own account was charged for.
@@ -104,7 +104,7 @@ class Shares:
         share = self.of(tenant)
         if not share.is_active:
             others = [other.had_s for other in self._shares.values() if other.is_active]
-            # What was had while nobody else wanted it counts against nobody.
+            # CPU used while no other tenant was waiting is not charged.
             start_s = min(others) if others else max(other.had_s for other in self._shares.values())
             share.had_s = max(share.had_s, start_s)
         if is_first:

@@ -15,9 +15,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-_PAUSE = 4.0  # times what was spent: a tenant has a fifth of a core for this at most
-_LITTLE_S = 0.0002  # that any call counts for: threads and HTTP/2 take as much before anybody can look at the time
-_LEAST_S = 0.002  # that a long message counts for: it was received and copied before anybody could look at the time
+_PAUSE = 4.0  # times the CPU spent: a tenant gets at most a fifth of a core for this
+_LITTLE_S = 0.0002  # minimum charge per call: threads and HTTP/2 take this long before the clock can be read
+_LEAST_S = 0.002  # charge for a long message: it was received and copied before the clock could be read
 
 
 class Toll:
@@ -34,11 +34,11 @@ class Toll:
 
     @property
     def is_shared(self) -> bool:
-        """Whether several tenants have had something done."""
+        """Whether several tenants have used it."""
         return len(self._locks) > 1
 
     def pay_little(self, tenant: int, work: Callable[[], T]) -> T:
-        """Do what takes less than a millisecond: as `pay`, if there is anybody else whom many of it would keep waiting.
+        """Do work of less than a millisecond; like `pay` if other tenants share the node.
 
         A tenant may then have a thousand such calls a second, one after the other.
         """
@@ -52,7 +52,7 @@ class Toll:
         Args:
             tenant: Number of the tenant.
             work: What to do.
-            least_s: CPU seconds that it counts for, if it takes less: what cannot be measured here.
+            least_s: Minimum CPU seconds to charge, for costs that cannot be measured here.
         """
         with self._lock:
             turn = self._locks[tenant]

@@ -200,14 +200,14 @@ def by_stem(
 
 
 def files_beside(root: Path, folder: str, stems: list[str], field: Field, there: ByStem) -> Found:
-    """Return where the files of a field lie; the values are paths, followed by the sizes as a column.
+    """Return the paths of the files of a field, with their sizes as a column.
 
     Args:
         root: The data set.
-        folder: Where they lie in it.
+        folder: Folder of the files, inside the data set.
         stems: Names of the samples, without endings.
-        field: What they are.
-        there: What lies in the folder.
+        field: The field.
+        there: Contents of the folder.
     """
     files, folders = there
     found = Found((field,), columns={"bytes": []})
@@ -251,12 +251,12 @@ def manifest_of(
     """Return the manifest of files with others beside them.
 
     Args:
-        kind: Of the store.
+        kind: Kind of the store.
         root: The data set.
-        folder: Where the first files lie in it.
+        folder: Folder of the first files, inside the data set.
         base: Manifest of that folder.
         first: Kind of the first field.
-        files: Of each field that is a file of its own, where these lie.
+        files: Paths of the fields that are separate files.
         boxes: Fields that are kept in the manifest.
     """
     fields = [Field(IMAGE, first)]

@@ -47,7 +47,7 @@ _PAGE: Final = 1000  # objects that a server lists at once
 _MOST_OBJECTS: Final = 1 << 25  # below one prefix; three times as many as we plan for
 LEVEL_S: Final = 600.0  # for the folders and objects of one level: ten million at the pace of common servers
 _WHOLE_BYTES: Final = 64 << 20  # largest object that is read whole where a server gives no parts
-_RENEWALS: Final = 3  # tries with credentials looked up anew: whoever rotates them may be a moment late
+_RENEWALS: Final = 3  # tries with freshly loaded credentials: a rotation may be a moment late
 _RENEW_S: Final = 1.0
 
 

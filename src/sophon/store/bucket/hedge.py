@@ -45,7 +45,7 @@ class _Threads:
         self._idle = 0  # threads that wait and have no job promised to them
 
     def start(self, job: Callable[[], None]) -> None:
-        """Have a job done by a thread that waits, or by a new one."""
+        """Run a job in an idle thread, or in a new one."""
         with self._lock:
             has_idle = self._idle > 0
             self._idle -= has_idle

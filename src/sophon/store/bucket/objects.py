@@ -41,7 +41,7 @@ class BucketStore(Store):
     """Pictures or other files, each a separate object.
 
     Args:
-        path: What was opened.
+        path: The address that was opened.
         name: Name of the data set.
         manifest: One row per object, with its ETag.
     """
@@ -117,7 +117,7 @@ class BucketStore(Store):
 
 
 def as_bytes(data: memoryview) -> bytes:
-    """Return what was read as bytes: as it is where it is that already, since fresh memory costs more than a request.
+    """Return the data read as bytes: unchanged if it already is bytes, since fresh memory costs more than a request.
 
     A copy of a photo takes a few microseconds, and the page faults of the memory that it lies in up to half a
     millisecond where many threads do so at once.

@@ -71,7 +71,7 @@ class Pace:
         return self.under_way < self._limit and self.under_way_bytes + size_bytes <= self.most_bytes
 
     def slow_down(self) -> None:
-        """Note that an object store asked for fewer requests."""
+        """Record that an object store asked for fewer requests."""
         with self._free:
             now_s = time.monotonic()
             if now_s - self._halved_s >= _HALVE_S:

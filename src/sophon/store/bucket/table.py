@@ -334,14 +334,14 @@ def make_store(address: Address, name: str, manifest: Manifest) -> Store:
     """Return the store of a manifest.
 
     Raises:
-        StoreError: The manifest names objects outside of the data set: somebody else may have written it.
+        StoreError: The manifest names objects outside the data set: it may be forged.
     """
     root = _root_of(address)
     for text in map(decode_name, manifest.sources["name"].to_pylist()):
         if not text.startswith(root) or leads_out(text):
-            raise StoreError(f"{address}: a manifest that names {text!r:.80}, outside of the data set; make it anew")
+            raise StoreError(f"{address}: the manifest names {text!r:.80}, which is outside the data set; recreate it")
     needed = {"bucket": {"etag"}}.get(manifest.kind, {"shard"}) - set(manifest.locations.column_names)
     if needed or not len(manifest.sources):
-        raise StoreError(f"{address}: a manifest without what its objects are known by; make it anew")
+        raise StoreError(f"{address}: the manifest lacks the identities of its objects; recreate it")
     store: Store = KINDS[manifest.kind](address, name, manifest)
     return store

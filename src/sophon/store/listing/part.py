@@ -54,7 +54,7 @@ class Part:
         StatefulSet are named.
 
         Raises:
-            ConfigError: The text is no part.
+            ConfigError: The text is not a part.
         """
         found = _TEXT.fullmatch(text.strip())
         if found is None:
@@ -69,7 +69,7 @@ class Part:
 
 
 def part_of(store: Store, part: Part) -> Store:
-    """Return a store of one part of a data set, which knows what it is a part of.
+    """Return a store of one part of a data set, which knows the whole.
 
     Raises:
         ConfigError: There are fewer samples than parts.

@@ -132,9 +132,9 @@ def _path_column(table: pa.Table, told: str | None, file: Path) -> str:
     if told is None:
         name = _find(table, (*PATH_NAMES, *ID_NAMES))
     if name is None:
-        wanted = f"named {told!r}" if told else f"of paths, named {', '.join(PATH_NAMES[:4])} or so,"
+        wanted = f"named {told!r}" if told else f"of paths, named {', '.join(PATH_NAMES[:4])} or similar,"
         raise ConfigError(
-            f"{file} has no column {wanted} but {', '.join(map(repr, table.column_names))}; "
+            f"{file} has no column {wanted}, only {', '.join(map(repr, table.column_names))}; "
             f"write {file.name}?path=COLUMN, or give it a header line with names"
         )
     kind = table[name].type

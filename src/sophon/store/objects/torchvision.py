@@ -13,7 +13,7 @@ _HOME: Final = "torchvision.datasets."
 _PAIRS: Final = ("samples", "_samples", "imgs")  # lists of (path, target)
 _LOADERS: Final = ("default_loader", "pil_loader")  # Image.open(…).convert("RGB")
 _PET_TARGETS: Final = {"category": "_labels", "binary-category": "_bin_labels"}
-_OWN: Final = "use sophon.from_dataset(ds, path=…, target=…), which tells where its files are"
+_OWN: Final = "use sophon.from_dataset(ds, path=…, target=…), which says where its files are"
 
 
 def is_torchvision(data: object) -> bool:

@@ -8,7 +8,7 @@ Layout, all numbers little-endian::
                      | all other columns, an Arrow record batch as IPC writes it | zeros up to a multiple of 8
     sections     whole arrays of int64 (sizes, labels, what is kept), the table of pages, and Arrow IPC streams: what
                  was listed, the columns' types, and their dictionaries
-    directory    JSON: what the manifest says of itself, and for every section where it lies, its length and its SHA-256
+    directory    JSON: the manifest's own metadata, and for every section its offset, its length and its SHA-256
     footer       length of the directory, uint64 | its SHA-256 | b"sophonM4"
 
 The table of pages has a SHA-256 of the ids of each page and one of its other columns (16 bytes each). The fingerprint

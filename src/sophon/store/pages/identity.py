@@ -1,6 +1,6 @@
-"""What tells data sets apart: digests over the rows of a manifest, and over what they were made of.
+"""Identity of data sets: digests over the rows of a manifest, and over what they were made of.
 
-Equal digests stand for equal data wherever they lie, so no path or time of a machine goes into them, except into the
+Equal digests mean equal data, wherever it is stored, so no path or time of a machine goes into them, except into the
 digest of sources, which is for telling one copy from another.
 """
 
@@ -21,8 +21,8 @@ from sophon.store.pages.file import REMEDY
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
-KEPT = "data/"  # how the locations of fields begin that lie in the manifest itself
-_PROBLEM = "problem/"  # how the locations begin that say what is wrong with a field
+KEPT = "data/"  # prefix of the locations of fields that are stored in the manifest itself
+_PROBLEM = "problem/"  # prefix of locations that describe a problem with a field
 _OF_FIELDS = ("bytes/", "file/", _PROBLEM)
 _ROWS = 1 << 16  # of a column at once
 
@@ -115,7 +115,7 @@ def int64_of(column: Any) -> Int64Array:
 
 
 def frozen(values: Any) -> Int64Array:
-    """Return integers as an array that nobody can write to."""
+    """Return integers as a read-only array."""
     array: Int64Array = np.ascontiguousarray(values, np.int64).view()
     array.setflags(write=False)
     return array

@@ -19,7 +19,7 @@ from sophon.units import format_bytes
 @data_option
 @click.option("--count", default=256, show_default=True, type=click.IntRange(2), help="Number of photos to generate.")
 @seconds_option(20.0)
-@click.option("--device", default="cpu", show_default=True, help="Where batches go, as torch names it.")
+@click.option("--device", default="cpu", show_default=True, help="Device for batches, as torch names it.")
 @json_option
 def bench_device_command(data: Path | None, count: int, seconds: float, device: str, json_target: str | None) -> None:
     """CPU time of a trainer before a batch is copied to a device."""

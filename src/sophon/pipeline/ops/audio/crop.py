@@ -18,11 +18,11 @@ from sophon.pipeline.streams import Boxes, Numbers, Sizes, Streams
 
 @dataclass(frozen=True)
 class CenterTimeCrop(AudioOp):
-    """Take so many samples from the middle.
+    """Take a fixed number of samples from the middle of a sound.
 
     Args:
-        samples: How many.
-        pad_if_needed: Add silence after sound that is shorter; otherwise that is an error.
+        samples: Number of samples.
+        pad_if_needed: Pad shorter sound with silence; otherwise it is an error.
     """
 
     samples: int
@@ -35,13 +35,13 @@ class CenterTimeCrop(AudioOp):
         )
 
     def output(self, spec: Spec) -> Spec:
-        """Return sound of so many samples."""
+        """Return the spec of sound of this length."""
         self._check_kind(spec)
         spec = expected(spec)
         return audio((spec.shape[0], self.samples), spec.scale)
 
     def box_needed(self, spec: Spec, params: Params) -> Box | None:
-        """Return the interval, or None where all of it is needed."""
+        """Return the interval needed, or None if all of the sound is."""
         length = spec.sizes[0] or 0
         return None if length <= self.samples else (self._start(length, params), self.samples)
 
@@ -53,21 +53,21 @@ class CenterTimeCrop(AudioOp):
         return starts, np.where(is_longer, self.samples, lengths)
 
     def sizes_made(self, sizes: Sizes) -> Sizes | None:
-        """Return one size for all."""
+        """Return the same size for all samples."""
         return (np.full_like(sizes[0], self.samples),)
 
     def _start(self, length: int, params: Params) -> int:  # noqa: ARG002 - others draw it
         return (length - self.samples) // 2
 
-    def _starts(self, streams: Streams, lengths: Numbers) -> Numbers:  # noqa: ARG002 - others draw them
+    def _starts(self, streams: Streams, lengths: Numbers) -> Numbers:  # noqa: ARG002 - other crops draw them
         return (lengths - self.samples) // 2
 
     def apply(self, value: Signal, params: Params) -> Signal:
-        """Return the interval, of a whole or of a part that holds it."""
+        """Return the interval, taken from a whole sound or from a part that contains it."""
         (length,) = value.whole_sizes
         if length < self.samples and not self.pad_if_needed:
             raise OpError(
-                f"{length:,} samples, and {self.samples:,} are to be taken of them.",
+                f"the sound has {length:,} samples, but the crop needs {self.samples:,}.",
                 remedy=f"Use {self.name()}(…, pad_if_needed=True), or leave the file out.",
             )
         if length >= self.samples:
@@ -80,15 +80,15 @@ class CenterTimeCrop(AudioOp):
 
 @dataclass(frozen=True)
 class RandomTimeCrop(CenterTimeCrop):
-    """Take so many samples from a random place.
+    """Take a fixed number of samples from a random position.
 
     Args:
-        samples: How many.
-        pad_if_needed: Add silence after sound that is shorter; otherwise that is an error.
+        samples: Number of samples.
+        pad_if_needed: Pad shorter sound with silence; otherwise it is an error.
     """
 
     def draw(self, rng: Rng, spec: Spec) -> int:
-        """Return where to begin."""
+        """Return the first sample of the crop."""
         return rng.below(max((spec.sizes[0] or 0) - self.samples, 0) + 1)
 
     def _start(self, length: int, params: Params) -> int:  # noqa: ARG002 - as drawn
@@ -100,10 +100,10 @@ class RandomTimeCrop(CenterTimeCrop):
 
 @dataclass(frozen=True)
 class TimePad(AudioOp):
-    """Add silence after sound that is shorter than so many samples; longer sound stays as it is.
+    """Pad sound with silence at the end to a minimum length; longer sound is unchanged.
 
     Args:
-        samples: How many there are to be at least.
+        samples: Minimum number of samples.
     """
 
     samples: int
@@ -112,14 +112,14 @@ class TimePad(AudioOp):
         self._set(samples=checks.integer(self._where("samples"), self.samples, 1, MOST_SAMPLES))
 
     def output(self, spec: Spec) -> Spec:
-        """Return sound of at least so many samples."""
+        """Return the spec of sound of at least this length."""
         self._check_kind(spec)
         spec = expected(spec)
         length = spec.shape[1]
         return audio((spec.shape[0], None if length is None else max(length, self.samples)), spec.scale)
 
     def box_before(self, box: Box, spec: Spec, params: Params) -> Box | None:  # noqa: ARG002 - part of the contract
-        """Return the interval of the input, unless there is silence in it: then all of it."""
+        """Return the interval of the input, or all of the input if the interval includes padding."""
         return box if box[0] + box[1] <= (spec.sizes[0] or 0) else None
 
     def boxes_before(self, boxes: Boxes, streams: Streams, sizes: Sizes) -> Boxes | None:  # noqa: ARG002
@@ -129,7 +129,7 @@ class TimePad(AudioOp):
         return np.where(is_inside, starts, 0), np.where(is_inside, lengths, whole)
 
     def sizes_made(self, sizes: Sizes) -> Sizes | None:
-        """Return the larger of both."""
+        """Return the larger of the input size and the minimum."""
         return (np.maximum(sizes[0], self.samples),)
 
     def apply(self, value: Signal, params: Params) -> Signal:  # noqa: ARG002 - part of the contract
@@ -137,6 +137,6 @@ class TimePad(AudioOp):
         (length,) = value.whole_sizes
         if length >= self.samples:
             return value
-        if value.array.shape[1] < length:  # silence is not needed of it, or there would be all of it
+        if value.array.shape[1] < length:  # a part never includes padding: then the whole sound would be here
             return Signal(value.array, value.kind, value.scale, value.starts, (self.samples,))
         return Signal(np.pad(value.array, ((0, 0), (0, self.samples - length))), value.kind, value.scale)

@@ -28,9 +28,10 @@ class DecodeAudio(Decoder):
     extra ``audio``.
 
     Args:
-        rate: Samples per second that every file has; others are refused. By default any.
-        channels: Channels that every file has; others are refused. By default any. Batches need one number: see `Mono`.
-        max_samples: A file that declares more, of all channels together, is refused before anything is decoded.
+        rate: Required samples per second; other files are refused. By default, any rate is accepted.
+        channels: Required number of channels; other files are refused. By default, any number is accepted, but batches
+            need the same number everywhere: see `Mono`.
+        max_samples: A file that declares more samples over all channels is refused before anything is decoded.
     """
 
     rate: int | None = None
@@ -47,20 +48,20 @@ class DecodeAudio(Decoder):
         self._set(rate=rate, channels=channels, max_samples=most)
 
     def output(self, spec: Spec) -> Spec:
-        """Return sound of unknown length."""
+        """Return the spec of sound of unknown length."""
         self._check_kind(spec)
         return audio((self.channels, None), () if self.rate is None else (float(self.rate),))
 
     def sized(self, sizes: Sequence[int]) -> Spec:
-        """Return sound of this length; of one channel and unknown rate where those are not given."""
+        """Return the spec of sound of this length; with one channel and unknown rate if those are not given."""
         return audio((self.channels or 1, *sizes), () if self.rate is None else (float(self.rate),))
 
     def within(self, most: int) -> DecodeAudio:
-        """Return the op that refuses more samples than this."""
+        """Return this op with a lower limit on samples."""
         return self if self.max_samples <= most else replace(self, max_samples=most)
 
     def specimen(self) -> bytes:
-        """Return two thirds of a second of noise that swells: WAV, 16 bits."""
+        """Return two thirds of a second of swelling noise as a 16-bit WAV file."""
         return _specimen(self.rate or 44_100, self.channels or 2)
 
     def apply(self, value: bytes, params: Params = None) -> Signal:  # noqa: ARG002 - part of the contract
@@ -69,16 +70,16 @@ class DecodeAudio(Decoder):
         return self.decoded(value, header)
 
     def decoded(self, value: bytes | memoryview, header: Wav | Flac) -> Signal:
-        """Return all samples of a file whose header was read."""
+        """Return all samples of a file whose header has been read."""
         found: Waveform = wav.decoded(value, header) if isinstance(header, Wav) else flac.decoded(value, header)
         return sound(found, header.rate)
 
     def header(self, value: bytes | memoryview, file_bytes: int | None = None) -> Wav | Flac:
-        """Return what a file declares, which is what this op takes.
+        """Return the header of a file, or raise if this op does not accept it.
 
         Args:
             value: The file, or the beginning of a WAV file.
-            file_bytes: Size of the file, where only its beginning is given.
+            file_bytes: Size of the file, if only its beginning is given.
         """
         if wav.is_wav(value):
             header: Wav | Flac = wav.parse(value, file_bytes)
@@ -90,7 +91,7 @@ class DecodeAudio(Decoder):
                 f"neither WAV nor FLAC: {len(value):,} bytes that start with {start or 'nothing'}.", remedy=wav.REMEDY
             )
         if header.samples == 0:
-            raise OpError("a file without a single sample.", remedy=wav.REMEDY)
+            raise OpError("the file has no samples.", remedy=wav.REMEDY)
         if header.samples * header.channels > self.max_samples:
             raise OpError(
                 f"it declares {header.samples:,} samples of {header.channels} channels, more than the limit of "
@@ -99,26 +100,26 @@ class DecodeAudio(Decoder):
             )
         if self.rate not in (None, header.rate):
             raise OpError(
-                f"{header.rate:,} samples per second, expected {self.rate:,}.",
-                remedy="Leave DecodeAudio(rate=…) out, and resample: Resample(rate).",
+                f"the file has {header.rate:,} samples per second, expected {self.rate:,}.",
+                remedy="Omit DecodeAudio(rate=…) and add Resample(rate).",
             )
         if self.channels not in (None, header.channels):
             raise OpError(
                 f"{header.channels} channels, expected {self.channels}.",
-                remedy="Leave DecodeAudio(channels=…) out, and mix them: Mono().",
+                remedy="Omit DecodeAudio(channels=…) and mix the channels with Mono().",
             )
         return header
 
 
 def spec_of_file(header: Wav | Flac) -> Spec:
-    """Return the spec of what a file gives."""
+    """Return the spec of the sound in a file."""
     return audio((header.channels, header.samples), (float(header.rate),))
 
 
 @cache
 def _specimen(rate: int, channels: int) -> bytes:
     count = min(rate * 2 // 3 + 1, 1 << 18) * channels
-    # Numbers of a linear congruential generator, the same wherever they are computed.
+    # A linear congruential generator gives the same numbers on every machine.
     words: np.ndarray[Any, np.dtype[np.uint64]] = np.cumprod(
         np.full(count, 6364136223846793005, np.uint64)
     ) + np.arange(count, dtype=np.uint64)  # type: ignore[assignment]

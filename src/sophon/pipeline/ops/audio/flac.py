@@ -1,4 +1,4 @@
-"""FLAC files: what they declare. libsndfile decodes them, with the package soundfile (extra `audio`)."""
+"""Headers of FLAC files. libsndfile decodes the files, through the package soundfile (extra `audio`)."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _LEAST_FRAME: Final = 9  # bytes
 
 @dataclass(frozen=True)
 class Flac:
-    """What the first block of a FLAC file declares.
+    """Contents of the first block of a FLAC file.
 
     Args:
-        info: The block, as it is.
-        channels: How many there are.
+        info: The raw block.
+        channels: Number of channels.
         rate: Samples per second.
-        bits: Of a sample.
-        samples: How many there are of each channel.
-        start: Where the frames begin in the file.
+        bits: Bits per sample.
+        samples: Number of samples per channel.
+        start: Offset of the first frame in the file.
     """
 
     info: bytes
@@ -46,15 +46,15 @@ def available() -> bool:
 
 
 def is_flac(data: bytes | memoryview) -> bool:
-    """Return whether a file begins as FLAC files do."""
+    """Return whether a file begins like a FLAC file."""
     return bytes(data[:4]) == _MAGIC
 
 
 def parse(data: bytes | memoryview) -> Flac:
-    """Return what a FLAC file declares.
+    """Parse the header of a FLAC file.
 
     Raises:
-        OpError: It is damaged, or does not say how many samples it has.
+        OpError: The file is damaged, or does not say how many samples it has.
     """
     at, info = 4, b""
     for number in range(_MOST_BLOCKS):
@@ -66,13 +66,13 @@ def parse(data: bytes | memoryview) -> Flac:
         if at + length > len(data):
             break
         if (number == 0) != (kind == 0) or (kind == 0 and length != _STREAMINFO_BYTES):
-            raise OpError("a FLAC file that does not begin with what it declares.", remedy=REMEDY)
+            raise OpError("the FLAC file does not begin with a STREAMINFO block.", remedy=REMEDY)
         if kind == 0:
             info = bytes(data[at : at + length])
         at += length
         if is_last:
             return _declared(info, at, len(data))
-    raise OpError("a FLAC file whose header was cut off.", remedy=REMEDY)
+    raise OpError("the header of the FLAC file is cut off.", remedy=REMEDY)
 
 
 def _declared(info: bytes, start: int, file_bytes: int) -> Flac:
@@ -87,11 +87,11 @@ def _declared(info: bytes, start: int, file_bytes: int) -> Flac:
         raise OpError(f"a FLAC file of {bits} bits at {rate:,} samples per second.", remedy=REMEDY)
     if samples == 0:
         raise OpError(
-            "a FLAC file that does not say how many samples it has.",
+            "the FLAC file does not say how many samples it has.",
             remedy="It was written to a pipe; encode it again to a file.",
         )
     if samples > (file_bytes - start) // _LEAST_FRAME * _LARGEST_BLOCK:
-        raise OpError(f"a FLAC file of {file_bytes:,} bytes that declares {samples:,} samples.", remedy=REMEDY)
+        raise OpError(f"the FLAC file declares {samples:,} samples in only {file_bytes:,} bytes.", remedy=REMEDY)
     return Flac(info, channels, rate, bits, samples, start)
 
 
@@ -103,21 +103,21 @@ def decoded(data: bytes | memoryview, flac: Flac) -> Waveform:
     """
     soundfile = _soundfile()
     if soundfile is None:
-        raise OpError("a FLAC file, and the package soundfile is missing.", remedy="pip install 'sophon-loader[audio]'")
+        raise OpError("decoding a FLAC file needs the package soundfile.", remedy="pip install 'sophon-loader[audio]'")
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
             if file.format != "FLAC" or file.channels != flac.channels:
-                raise OpError("a FLAC file that is not what it declares.", remedy=REMEDY)
+                raise OpError("the FLAC file does not match its header.", remedy=REMEDY)
             found = file.read(flac.samples, "float32", always_2d=True)
     except (soundfile.SoundFileError, RuntimeError, ValueError, TypeError) as error:
         raise OpError(f"a damaged FLAC file: {error}", remedy=REMEDY) from error
     if len(found) != flac.samples:
-        raise OpError(f"a FLAC file of {len(found):,} samples that declares {flac.samples:,}.", remedy=REMEDY)
+        raise OpError(f"the FLAC file declares {flac.samples:,} samples but has {len(found):,}.", remedy=REMEDY)
     return np.ascontiguousarray(found.T)
 
 
 def _soundfile() -> Any:
-    # Imported here since it loads a library of its own, which those without sound need not have.
+    # Imported here because it loads a native library, which is not needed without sound.
     try:
         import soundfile
     except (ImportError, OSError):

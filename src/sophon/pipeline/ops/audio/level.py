@@ -1,4 +1,4 @@
-"""How loud and on how many channels: Gain, RandomGain, Mono."""
+"""Loudness and channels: Gain, RandomGain, Mono."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from sophon.pipeline.ops.audio.sound import EachSample, Waveform, audio, expecte
 from sophon.pipeline.rng import Rng
 from sophon.pipeline.spec import Spec
 
-_LN10_OVER_20 = 0.11512925464970229  # a decibel, in logarithms of amplitudes
+_LN10_OVER_20 = 0.11512925464970229  # one decibel, as the natural logarithm of an amplitude ratio
 _MOST_DB = 120.0
 
 
 @dataclass(frozen=True)
 class Gain(EachSample):
-    """Multiply every sample: torchaudio's ``Vol`` with ``gain_type="amplitude"`` where it clips.
+    """Multiply every sample by a factor; with `clip`, the same as torchaudio's ``Vol`` with ``gain_type="amplitude"``.
 
     Args:
-        factor: By what; 0.5 is 6 dB softer.
-        clip: Whether what is beyond -1 … 1 becomes -1 or 1.
+        factor: Factor; 0.5 is 6 dB quieter.
+        clip: Whether to clip samples to -1 … 1.
     """
 
     factor: float
@@ -42,10 +42,10 @@ class Gain(EachSample):
 
 @dataclass(frozen=True)
 class RandomGain(EachSample):
-    """Make sound louder or softer by a random number of decibels.
+    """Make sound louder or quieter by a random number of decibels.
 
     Args:
-        low_db: Least gain in decibels.
+        low_db: Smallest gain in decibels.
         high_db: Largest gain in decibels.
     """
 
@@ -68,10 +68,10 @@ class RandomGain(EachSample):
 
 @dataclass(frozen=True)
 class Mono(EachSample):
-    """Mix all channels into one: their mean, added up in order."""
+    """Mix all channels into one by taking their mean, summed in order."""
 
     def output(self, spec: Spec) -> Spec:
-        """Return sound of one channel."""
+        """Return the spec of sound with one channel."""
         self._check_kind(spec)
         spec = expected(spec)
         return audio((1, spec.shape[1]), spec.scale)

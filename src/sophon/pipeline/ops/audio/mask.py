@@ -1,4 +1,4 @@
-"""SpecAugment: TimeMask and FrequencyMask, torchaudio's ``TimeMasking`` and ``FrequencyMasking``."""
+"""SpecAugment: TimeMask and FrequencyMask, like torchaudio's ``TimeMasking`` and ``FrequencyMasking``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST = 1 << 20
 class TimeMask(Op):
     """Set some consecutive frames of a spectrogram to one value, in all bands and channels.
 
-    How many is drawn below `most`, then where: as in torchaudio, with other random numbers.
+    First the number of frames is drawn, then their position, as in torchaudio but with different random numbers.
 
     Args:
         most: Largest number of frames, exclusive.

@@ -1,4 +1,4 @@
-"""Resample: other numbers of samples per second, the same bits on every machine."""
+"""Resample: change the sample rate, with the same bits on every machine."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from sophon.pipeline.ops.audio.waves import Reals, bessel_i0, sines
 from sophon.pipeline.part import Box, Signal
 from sophon.pipeline.spec import Spec
 
-_REACH = 10  # periods of the slower rate on either side, and
-_BETA = 5.0  # Kaiser's window: what scipy.signal.resample_poly does by default
-_MOST_RATIO = 1 << 12  # of either part of the fraction: its filter has twenty times as many numbers
+_REACH = 10  # periods of the slower rate on either side
+_BETA = 5.0  # beta of the Kaiser window; both are the defaults of scipy.signal.resample_poly
+_MOST_RATIO = 1 << 12  # limit on both terms of the ratio: the filter has twenty times as many coefficients
 _PI = 3.141592653589793
 
 
 @dataclass(frozen=True)
 class Resample(AudioOp):
-    """Resample sound: what ``scipy.signal.resample_poly`` does, computed so that no machine rounds otherwise.
+    """Resample sound like ``scipy.signal.resample_poly``, with the same rounding on every machine.
 
-    A polyphase filter of fixed length, in float64; each sample is a sum of products in a fixed order, rounded to
-    float32 at the end. It differs from SciPy's result by less than 1e-6 of full scale.
+    Uses a polyphase filter of fixed length in float64; each sample is a sum of products in a fixed order, rounded to
+    float32 at the end. The result differs from SciPy's by less than 1e-6 of full scale.
 
     Args:
         rate: Samples per second of the result.
@@ -40,7 +40,7 @@ class Resample(AudioOp):
         self._set(rate=checks.integer(self._where("rate"), self.rate, 1, MOST_RATE))
 
     def output(self, spec: Spec) -> Spec:
-        """Return sound of this rate; its length where length and rate of the input are known."""
+        """Return the spec of sound of this rate; its length is known if the length and rate of the input are."""
         self._check_kind(spec)
         spec = expected(spec)
         length = spec.shape[1]
@@ -48,7 +48,7 @@ class Resample(AudioOp):
         return audio((spec.shape[0], known), (float(self.rate),))
 
     def _ratio(self, scale: tuple[float, ...]) -> tuple[int, int]:
-        """Return by what to multiply and to divide."""
+        """Return the upsampling and downsampling factors."""
         if not scale or scale[0] != int(scale[0]) or scale[0] < 1:
             raise OpError("sound of unknown rate cannot be resampled.")
         rate = int(scale[0])
@@ -57,7 +57,7 @@ class Resample(AudioOp):
         if max(up, down) > _MOST_RATIO:
             raise OpError(
                 f"{rate:,} samples per second cannot become {self.rate:,}: the ratio is {up} : {down}.",
-                remedy="Choose a rate whose ratio to that of the files is of smaller numbers.",
+                remedy="Choose a rate with a simpler ratio to the rate of the files.",
             )
         return up, down
 
@@ -66,7 +66,7 @@ class Resample(AudioOp):
         return -(-length * up // down)
 
     def box_before(self, box: Box, spec: Spec, params: Params) -> Box | None:  # noqa: ARG002 - part of the contract
-        """Return the interval that the filter reaches."""
+        """Return the interval of the input that the filter needs."""
         if not spec.scale:
             return None
         up, down = self._ratio(spec.scale)
@@ -74,7 +74,7 @@ class Resample(AudioOp):
         return low, high - low
 
     def apply(self, value: Signal, params: Params) -> Signal:  # noqa: ARG002 - part of the contract
-        """Return the resampled sound, or as much of it as a part is enough for."""
+        """Return the resampled sound, or as much of it as a part of the input determines."""
         up, down = self._ratio(value.scale)
         scale, (length,) = (float(self.rate),), value.whole_sizes
         if up == down:
@@ -87,7 +87,7 @@ class Resample(AudioOp):
 
 
 def _reached(first: int, stop: int, up: int, down: int, length: int) -> tuple[int, int]:
-    """Return which samples of the input decide about samples first … stop of the output."""
+    """Return which samples of the input determine samples first … stop of the output."""
     half = _REACH * max(up, down)
     low = -((half - first * down) // up)  # smallest n with n·up ≥ first·down - half
     high = ((stop - 1) * down + half) // up + 1
@@ -95,7 +95,7 @@ def _reached(first: int, stop: int, up: int, down: int, length: int) -> tuple[in
 
 
 def _enough(start: int, stop: int, up: int, down: int, length: int, whole: int) -> tuple[int, int]:
-    """Return which samples of the output a part of the input is enough for."""
+    """Return which samples of the output a part of the input determines."""
     half = _REACH * max(up, down)
     first = 0 if start == 0 else -(-((start - 1) * up + half + 1) // down)
     last = whole if stop == length else min(-((half - stop * up) // down), whole)  # those with m·down + half < stop·up
@@ -104,15 +104,15 @@ def _enough(start: int, stop: int, up: int, down: int, length: int, whole: int) 
 
 
 def _filtered(array: Waveform, start: int, first: int, stop: int, up: int, down: int, length: int) -> Waveform:
-    """Return samples first … stop of the output, of a part of the input that begins at a sample."""
+    """Return samples first … stop of the output, given a part of the input and its first sample."""
     taps = _filter(up, down)
     half = _REACH * max(up, down)
     at = np.arange(first, stop, dtype=np.int64) * down
-    newest = (at + half) // up  # the last sample that the filter reaches, and by which of its numbers
+    newest = (at + half) // up  # the last sample that the filter covers, and its phase
     phase = (at + half) % up
     padded = np.zeros((len(array), array.shape[1] + 1))
     padded[:, :-1] = array
-    nothing = array.shape[1]  # the place of silence before and after the sound
+    nothing = array.shape[1]  # indexes of silence before and after the sound
     total = np.zeros((len(array), stop - first))
     for tap in range(taps.shape[1] - 1, -1, -1):  # from the oldest sample on
         sample = newest - tap
@@ -123,7 +123,7 @@ def _filtered(array: Waveform, start: int, first: int, stop: int, up: int, down:
 
 @lru_cache(maxsize=16)
 def _filter(up: int, down: int) -> Reals:
-    """Return the numbers of the filter by phase, [up, taps]: a sinc below the lower half rate in Kaiser's window."""
+    """Return the filter coefficients by phase, [up, taps]: a Kaiser-windowed sinc below the lower Nyquist rate."""
     most = max(up, down)
     half = _REACH * most
     n = np.arange(2 * half + 1) - half
@@ -143,6 +143,6 @@ def _filter(up: int, down: int) -> Reals:
 
 
 def _root(x: Any) -> Reals:
-    """Return square roots, which IEEE fixes to the bit as it does the basic operations."""
+    """Return square roots, which IEEE 754 defines to the bit, like the basic operations."""
     found: Reals = np.sqrt(x)
     return found

@@ -1,4 +1,4 @@
-"""What ops for sound have in common: they take a `Signal` of one axis, time, and many do the same to every sample."""
+"""Base classes of ops for sound: they take a `Signal` with one axis, time, and many treat every sample alike."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from sophon.pipeline.streams import Boxes, Sizes, Streams
 Waveform: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 MOST_CHANNELS = 64
 MOST_RATE = 1 << 20  # samples per second
-MOST_SAMPLES = 1 << 27  # of all channels: 50 minutes at 44.1 kHz, half a gigabyte
+MOST_SAMPLES = 1 << 27  # over all channels: 50 minutes at 44.1 kHz, half a gigabyte
 
 
 def audio(shape: Shape, scale: Sequence[float] = ()) -> Spec:
-    """Return the spec of sound: channels and samples; its rate where that is known."""
+    """Return the spec of sound: channels, samples and, if known, the rate."""
     return Spec(Kind.AUDIO, shape, "float32", scale=tuple(scale))
 
 
@@ -30,18 +30,18 @@ def sound(array: Waveform, rate: float) -> Signal:
 
 
 def expected(spec: Spec) -> Spec:
-    """Return the spec of sound that an op is given: of what a step of the user's own gives, nothing is known."""
+    """Return the spec of an op's input as sound; nothing is known about the output of a user's own step."""
     return audio((None, None)) if spec.kind is Kind.OBJECT else spec
 
 
 @dataclass(frozen=True)
 class AudioOp(Op):
-    """An op that takes sound and gives sound."""
+    """An op that takes sound and returns sound."""
 
     takes: ClassVar[Kind] = Kind.AUDIO
 
     def output(self, spec: Spec) -> Spec:
-        """Return sound of the same shape, unless an op says otherwise."""
+        """Return the spec of sound of the same shape; ops that change it override this."""
         self._check_kind(spec)
         return expected(spec)
 
@@ -51,19 +51,19 @@ class EachSample(AudioOp):
     """An op that makes each sample of the output from that sample of the input alone."""
 
     def box_before(self, box: Box, spec: Spec, params: Params) -> Box | None:  # noqa: ARG002 - part of the contract
-        """Return the box itself."""
+        """Return the same box."""
         return box
 
     def boxes_before(self, boxes: Boxes, streams: Streams, sizes: Sizes) -> Boxes | None:  # noqa: ARG002
-        """Return the boxes themselves."""
+        """Return the same boxes."""
         return boxes
 
     def sizes_made(self, sizes: Sizes) -> Sizes | None:
-        """Return the sizes themselves."""
+        """Return the same sizes."""
         return sizes
 
     def apply(self, value: Signal, params: Params) -> Signal:
-        """Return a signal of the same place."""
+        """Return a signal at the same position."""
         return replace(value, array=self.changed(value.array, params))
 
     def changed(self, array: Waveform, params: Params) -> Waveform:

@@ -18,27 +18,27 @@ from sophon.pipeline.spec import Kind, Spec
 
 _MOST_FFT = 1 << 14
 _MOST_MELS = 1024
-_LEAST_POWER = 1e-10  # of torchaudio: below it, decibels are those of this
+_LEAST_POWER = 1e-10  # from torchaudio: floor of the power before it is converted to decibels
 _DB = 4.342944819032518  # 10 / ln 10
 _HTK_Q, _HTK_HZ = 1127.0104803, 700.0  # 2595 log10(1 + f / 700), by natural logarithms: 2595 / ln 10
 
 
 @dataclass(frozen=True)
 class MelSpectrogram(Op):
-    """Make a mel spectrogram of sound: torchaudio's, with its defaults (Hann window, reflected ends, HTK's mels).
+    """Make a mel spectrogram like torchaudio's, with its defaults (Hann window, reflected ends, HTK mel scale).
 
-    The transform is computed in float64 with basic operations alone, so its bits are the same on every machine. They
-    are not torchaudio's own, which depend on the processor: they differ from those by about 1e-6 of the largest.
+    The transform is computed in float64 with basic operations only, so its bits are the same on every machine.
+    torchaudio's bits depend on the processor; the results differ by about 1e-6 of the largest value.
 
     Args:
-        rate: Samples per second of the sound; other sound is refused. Put ``Resample(rate)`` before it.
-        n_fft: Samples of a frame.
+        rate: Samples per second of the sound; other rates are refused. Put ``Resample(rate)`` before this op.
+        n_fft: Samples per frame.
         hop: Samples from one frame to the next; by default half a frame.
         n_mels: Number of bands.
         f_min: Lowest frequency in Hz.
         f_max: Highest frequency in Hz; by default half the rate.
         power: 2 for power, 1 for magnitude.
-        decibels: Whether to give 10 log₁₀ of what there is, of no less than 1e-10.
+        decibels: Whether to return 10 log₁₀ of the values, which are raised to at least 1e-10.
     """
 
     rate: int
@@ -72,7 +72,7 @@ class MelSpectrogram(Op):
         return self.n_mels
 
     def output(self, spec: Spec) -> Spec:
-        """Return a tensor: channels, bands, frames."""
+        """Return the spec of a tensor: channels, bands, frames."""
         self._check_kind(spec)
         spec = expected(spec)
         length = spec.shape[1]
@@ -109,16 +109,16 @@ class MelSpectrogram(Op):
 
 @dataclass(frozen=True)
 class MFCC(MelSpectrogram):
-    """Make mel-frequency cepstral coefficients: the cosine transform, orthonormal, of mel bands in decibels.
+    """Make mel-frequency cepstral coefficients: the orthonormal cosine transform of mel bands in decibels.
 
     Args:
-        rate: As in `MelSpectrogram`, and so are the others.
-        n_fft: See there.
-        hop: See there.
-        n_mels: See there.
-        f_min: See there.
-        f_max: See there.
-        power: See there.
+        rate: Samples per second of the sound; see `MelSpectrogram`.
+        n_fft: Samples per frame.
+        hop: Samples from one frame to the next.
+        n_mels: Number of bands.
+        f_min: Lowest frequency in Hz.
+        f_max: Highest frequency in Hz.
+        power: 2 for power, 1 for magnitude.
         decibels: Always true.
         n_mfcc: Number of coefficients.
     """
@@ -152,7 +152,7 @@ def _hann(length: int) -> Reals:
 
 @lru_cache(maxsize=16)
 def _bands(rate: int, n_fft: int, n_mels: int, f_min: float, f_max: float) -> tuple[tuple[int, tuple[float, ...]], ...]:
-    """Return for each band its first frequency of the transform that counts, and the weights from there on."""
+    """Return, for each band, its first frequency bin and the weights from there on."""
     low, high = (_HTK_Q * portable.log(1.0 + hz / _HTK_HZ) for hz in (f_min, f_max))
     edges = [low + (high - low) * number / (n_mels + 1) for number in range(n_mels + 2)]
     corners = [_HTK_HZ * (portable.exp(mel / _HTK_Q) - 1.0) for mel in edges]
@@ -169,7 +169,7 @@ def _bands(rate: int, n_fft: int, n_mels: int, f_min: float, f_max: float) -> tu
 
 @lru_cache(maxsize=16)
 def _cosines(n_mels: int, n_mfcc: int) -> tuple[tuple[float, ...], ...]:
-    """Return the table of the cosine transform of the second kind, orthonormal."""
+    """Return the table of the orthonormal cosine transform of the second kind."""
     rows = []
     for number in range(n_mfcc):
         cos, _ = sines(number * (2 * np.arange(n_mels) + 1), 4 * n_mels)

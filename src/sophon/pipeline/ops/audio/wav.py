@@ -1,8 +1,8 @@
-"""WAV files: where the samples lie, and which numbers they are.
+"""WAV files: where the samples are, and how to convert them to numbers.
 
-Samples of 8, 16, 24 and 32 bits become float32 between -1 and 1, divided by 2 to the power of their bits less one:
-exact up to 24 bits, above that rounded to the nearest. Those of 32-bit floats are what they are, those of 64 bits
-rounded. That is what libsndfile does. RF64, big-endian RIFX and compressed samples are refused.
+Samples of 8, 16, 24 and 32 bits become float32 between -1 and 1, divided by 2 to the power of their bits minus one:
+exact up to 24 bits, and rounded to nearest above that. 32-bit floats are unchanged and 64-bit floats are rounded, as in
+libsndfile. RF64, big-endian RIFX and compressed samples are refused.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ _FORMAT: Final = struct.Struct("<HHIIHH")
 _MOST_CHUNKS: Final = 1024
 _TO_THE_END: Final = 0xFFFFFFFF  # of a file that was written to a pipe
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
-_GUID: Final = bytes.fromhex("000000001000800000aa00389b71")  # of a sub-format, after its number
+_GUID: Final = bytes.fromhex("000000001000800000aa00389b71")  # rest of a sub-format, after its number
 _BITS: Final = {_PCM: (8, 16, 24, 32), _FLOAT: (32, 64)}
 REMEDY: Final = "Check that the file is complete and opens elsewhere, replace it, or leave it out."
 
 
 @dataclass(frozen=True)
 class Wav:
-    """What a WAV file declares.
+    """The header of a WAV file.
 
     Args:
-        form: Its format chunk, as it is.
+        form: The raw format chunk.
         is_float: Whether samples are floats.
-        bits: Of a sample.
-        channels: How many there are.
+        bits: Bits per sample.
+        channels: Number of channels.
         rate: Samples per second.
-        start: Where the samples begin in the file.
-        samples: How many there are of each channel.
+        start: Offset of the first sample in the file.
+        samples: Number of samples per channel.
     """
 
     form: bytes
@@ -50,24 +50,24 @@ class Wav:
 
     @property
     def step(self) -> int:
-        """Bytes from one sample of all channels to the next."""
+        """Bytes per sample, over all channels."""
         return self.channels * self.bits // 8
 
 
 def is_wav(data: bytes | memoryview) -> bool:
-    """Return whether a file begins as WAV files do."""
+    """Return whether a file begins like a WAV file."""
     return bytes(data[:4]) == b"RIFF" and bytes(data[8:12]) == b"WAVE"
 
 
 def parse(data: bytes | memoryview, file_bytes: int | None = None) -> Wav:
-    """Return what a WAV file declares.
+    """Parse the header of a WAV file.
 
     Args:
         data: The file, or its beginning.
-        file_bytes: Size of the file, where only its beginning is given.
+        file_bytes: Size of the file, if only its beginning is given.
 
     Raises:
-        OpError: It is damaged, or something else than samples as they are.
+        OpError: The file is damaged, or its samples are compressed.
     """
     size = len(data) if file_bytes is None else file_bytes
     at, form = 12, b""
@@ -83,12 +83,12 @@ def parse(data: bytes | memoryview, file_bytes: int | None = None) -> Wav:
                 raise OpError(f"a WAV file with a format chunk of {length:,} bytes.", remedy=REMEDY)
             form = bytes(data[at : at + length])
         at += length + (length & 1)
-    raise OpError("a WAV file without samples.", remedy=REMEDY)
+    raise OpError("the WAV file has no samples.", remedy=REMEDY)
 
 
 def _with_samples(form: bytes, start: int, length: int, file_bytes: int) -> Wav:
     if len(form) < 16:
-        raise OpError("a WAV file whose samples come before their format.", remedy=REMEDY)
+        raise OpError("the samples of the WAV file come before their format.", remedy=REMEDY)
     tag, channels, rate, _, step, bits = _FORMAT.unpack_from(form)
     if tag == _EXTENSIBLE and len(form) >= 40 and form[26:40] == _GUID:
         tag = int.from_bytes(form[24:26], "little")
@@ -96,7 +96,7 @@ def _with_samples(form: bytes, start: int, length: int, file_bytes: int) -> Wav:
         raise OpError(f"a WAV file of format {tag:#x} with {bits} bits.", remedy="Save it as PCM, or as FLAC.")
     if not 1 <= channels <= MOST_CHANNELS or not 1 <= rate <= MOST_RATE or step * 8 != channels * bits:
         raise OpError(
-            f"a WAV file that declares {channels} channels, {rate:,} samples per second and {step} bytes a sample.",
+            f"the WAV file declares {channels} channels, {rate:,} samples per second and {step} bytes per sample.",
             remedy=REMEDY,
         )
     there = file_bytes - start
@@ -104,7 +104,7 @@ def _with_samples(form: bytes, start: int, length: int, file_bytes: int) -> Wav:
         length = there
     if length > there:
         raise OpError(
-            f"a WAV file that was cut off: {length:,} bytes of samples declared, {there:,} there.", remedy=REMEDY
+            f"the WAV file is cut off: it declares {length:,} bytes of samples and has {there:,}.", remedy=REMEDY
         )
     return Wav(form, tag == _FLOAT, bits, channels, rate, start, length // step)
 
@@ -131,14 +131,14 @@ def _numbers(piece: memoryview, wav: Wav) -> Waveform:
 
 
 def form_of(channels: int, rate: int, bits: int) -> Wav:
-    """Return the format of integers, for files that are to be written."""
+    """Return the format chunk for integer samples."""
     step = channels * bits // 8
     form = _FORMAT.pack(_PCM, channels, rate, rate * step, step, bits)
     return Wav(form, False, bits, channels, rate, 0, 0)
 
 
 def written(wav: Wav, samples: bytes | memoryview) -> bytes:
-    """Return a WAV file of these samples, in the format of another one."""
+    """Return a WAV file with these samples, in a given format."""
     form = wav.form + b"\0" * (len(wav.form) & 1)
     head = b"WAVE" + _CHUNK.pack(b"fmt ", len(wav.form)) + form + _CHUNK.pack(b"data", len(samples))
     pad = b"\0" * (len(samples) & 1)

@@ -1,9 +1,9 @@
-"""Sines, Bessel's I₀ and Fourier transforms from additions, multiplications and divisions alone.
+"""Sines, Bessel's I₀ and Fourier transforms, using only additions, multiplications and divisions.
 
-The C library's sine and every FFT library may round otherwise on another machine. Here each number comes from IEEE
-basic operations on arrays of float64, in an order that is written down, so that spectrograms and filters are the same
-bits everywhere. Real and imaginary parts are arrays of their own: NumPy multiplies complex numbers with fused
-multiply-adds where the processor has them.
+The C library's sine and every FFT library may round differently on another machine. Here each number comes from basic
+IEEE operations on float64 arrays in a fixed order, so spectrograms and filters have the same bits everywhere. Real and
+imaginary parts are separate arrays, because NumPy multiplies complex numbers with fused multiply-adds on processors
+that have them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _PI = 3.141592653589793
 
 
 def sines(numerators: Any, denominator: int) -> Pair:
-    """Return cos and sin of 2π times fractions, whose angles are brought into the first eighth of a turn exactly."""
+    """Return cos and sin of 2π times fractions; the angles are reduced exactly to the first eighth of a turn."""
     turn = np.asarray(numerators, np.int64) % denominator * 8
     eighth, rest = turn // denominator, turn % denominator
-    # From the nearer end of the eighth: odd ones are run through backwards.
+    # Measured from the nearer end of the eighth: odd eighths run backwards.
     is_odd = eighth % 2 == 1
     angle = np.where(is_odd, denominator - rest, rest) / (8.0 * denominator) * (2.0 * _PI)
     square = angle * angle
@@ -48,14 +48,14 @@ def bessel_i0(x: Reals) -> Reals:
 
 
 def fft(real: Reals) -> Pair:
-    """Return the discrete Fourier transform of real rows: real and imaginary parts, numbers 0 … n // 2."""
+    """Return the discrete Fourier transform of real rows: real and imaginary parts of bins 0 … n // 2."""
     length = real.shape[-1]
     re, im = _fft(real, None)
     return re[..., : length // 2 + 1], im[..., : length // 2 + 1]
 
 
 def _fft(re: Reals, im: Reals | None) -> Pair:
-    """Transform rows by dividing their length by its smallest factor, again and again (Cooley and Tukey)."""
+    """Transform rows by repeatedly dividing their length by its smallest factor (Cooley and Tukey)."""
     length = re.shape[-1]
     if length == 1:
         return re, np.zeros_like(re) if im is None else im

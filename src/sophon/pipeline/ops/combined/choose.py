@@ -82,7 +82,7 @@ class RandomApply(_Choose):
     """Apply some ops, one after the other, with probability p; or none of them.
 
     Args:
-        ops: What to apply.
+        ops: Ops to apply.
         p: Probability.
     """
 
@@ -141,7 +141,7 @@ class RandomChoice(_Choose):
         return _common(self.name(), [op.output(spec) for op in self.ops])
 
     def draw(self, rng: Rng, spec: Spec) -> tuple[int, Params]:
-        """Return which op, and its parameters."""
+        """Return the chosen op and its parameters."""
         weights = self.p or (1.0,) * len(self.ops)
         point = rng.uniform(0.0, sum(weights))
         chosen = 0
@@ -161,7 +161,7 @@ class RandomOrder(_Choose):
     """Apply all ops, one after the other, in a random order.
 
     Args:
-        ops: What to apply.
+        ops: Ops to apply.
     """
 
     def __post_init__(self) -> None:

@@ -42,7 +42,7 @@ class Views(Op):
     Args:
         views: For each view an op, a callable, or a list of them. Every view draws separately, even where two have the
             same steps.
-        container: What users get the views of a sample in: "list", "tuple", or another arrangement; see
+        container: Container for the views of a sample: "list", "tuple", or another arrangement; see
             `sophon.pipeline.spec.arrangement`.
     """
 
@@ -147,7 +147,7 @@ class Views(Op):
 
         Args:
             value: The picture, or the views so far.
-            rng: What `draw` gave.
+            rng: The result of `draw`.
             fusions: For each view its fusions by position; none by default.
         """
         if isinstance(value, ViewSet) and len(value.values) != len(self.views):

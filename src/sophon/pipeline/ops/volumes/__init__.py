@@ -1,4 +1,4 @@
-"""Volumes: CT and MR scans with labels, of NIfTI files and of arrays in chunks."""
+"""Volumes: CT and MR scans with labels, from NIfTI files and chunked arrays."""
 
 from sophon.pipeline.ops.volumes.crop import RandomBalancedCrop, RandomFlipVolume
 from sophon.pipeline.ops.volumes.decode import DecodeVolume

@@ -1,11 +1,11 @@
-"""Volumes in chunks: an array of Zarr 3 in one zip file (`.zarr.zip`), as ``zarr.storage.ZipStore`` writes it.
+"""Chunked volumes: a Zarr 3 array in one zip file (`.zarr.zip`), as written by ``zarr.storage.ZipStore``.
 
-Only the chunks that a box touches are decompressed. Zip's directory and `zarr.json` are read by the code below, which
-takes a tenth of a millisecond where the zarr library takes ten; that library is the oracle in tests. Chunks are
-compressed by zstd, gzip or blosc (where numcodecs is installed), or not at all, and zip itself stores them as they are.
+Only the chunks that a box touches are decompressed. The code below reads the zip directory and `zarr.json` in a tenth
+of a millisecond, where the zarr library takes ten; tests compare the two. Chunks may be compressed with zstd, gzip or
+blosc (if numcodecs is installed), or not at all; zip itself must store them uncompressed.
 
-The array is (x, y, z) or (channels, x, y, z). The attribute `spacing` has the distance of voxels along x, y and z in
-mm, 1 where there is none; `slope` and `inter` are as in NIfTI.
+The array is (x, y, z) or (channels, x, y, z). The attribute `spacing` is the distance of voxels along x, y and z in mm,
+by default 1; `slope` and `inter` are as in NIfTI.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _COMPRESSORS = ("zstd", "gzip", "blosc")
 
 @dataclass(frozen=True)
 class Chunks:
-    """How an array is divided into chunks, and what is done to each.
+    """How an array is divided into chunks, and how they are compressed.
 
     Args:
-        header: Of the volume.
-        shape: Of a chunk, as long as the shape of the array.
-        fill: Value of a chunk that is not there.
+        header: Header of the volume.
+        shape: Shape of a chunk, with as many dimensions as the array.
+        fill: Value of a missing chunk.
         compressor: One of zstd, gzip and blosc; "" for none.
     """
 
@@ -65,7 +65,7 @@ class Chunks:
         return sizes if len(self.shape) == AXES else (self.header.channels, *sizes)
 
     def touched(self, box: Box) -> list[range]:
-        """Return which chunks a box touches, by dimension."""
+        """Return the indexes of the chunks that a box touches, by dimension."""
         starts, lengths = _all_dimensions(box, self)
         return [
             range(start // side, -(-(start + length) // side))
@@ -76,7 +76,7 @@ class Chunks:
         """Return the voxels of a chunk.
 
         Raises:
-            OpError: It is damaged.
+            OpError: The chunk is damaged.
         """
         size = math.prod(self.shape) * self.header.dtype.itemsize
         try:
@@ -88,7 +88,7 @@ class Chunks:
         return np.frombuffer(found, self.header.dtype).reshape(self.shape)
 
     def assembled(self, box: Box, found: Mapping[Grid, Buffer]) -> Voxels:
-        """Return the stored numbers of a box, given the chunks that it touches."""
+        """Return the stored values of a box, given the chunks that it touches."""
         starts, lengths = _all_dimensions(box, self)
         dtype = self.header.dtype.newbyteorder("=")
         out = np.full(lengths, self.fill, dtype)
@@ -107,17 +107,17 @@ class Chunks:
 
 
 class ChunkedFile(VolumeFile):
-    """An array of Zarr 3 in one zip file.
+    """A Zarr 3 array in one zip file.
 
     Args:
-        data: All of the file.
-        max_voxels: How many voxels it may have.
+        data: The whole file.
+        max_voxels: Maximum number of voxels.
 
     Raises:
-        OpError: It is none, or is damaged.
+        OpError: The file is not a Zarr array, or is damaged.
 
     Attributes:
-        meta: What `zarr.json` says.
+        meta: Contents of `zarr.json`.
         chunks: How the array is divided.
     """
 
@@ -126,7 +126,7 @@ class ChunkedFile(VolumeFile):
         self._places = dict(_entries(self._data))
         if _META not in self._places:
             there = ", ".join(sorted(self._places)[:3])
-            raise OpError(f"a zip file without {_META}, but with {there:.80}.", remedy="Save a single array of Zarr 3.")
+            raise OpError(f"the zip file has no {_META}, only {there:.80}.", remedy="Save a single Zarr 3 array.")
         text = self._member(_META)
         if len(text) > _MOST_META_BYTES:
             raise OpError(f"a {_META} of {len(text):,} bytes.", remedy=REMEDY)
@@ -138,11 +138,11 @@ class ChunkedFile(VolumeFile):
         self.header = self.chunks.header
 
     def read(self, box: Box) -> Voxels:
-        """Return the stored numbers of a box."""
+        """Return the stored values of a box."""
         return self.chunks.assembled(box, self.stored(box))
 
     def stored(self, box: Box) -> dict[Grid, memoryview]:
-        """Return the chunks that a box touches as they are in the file; those that are not there are left out."""
+        """Return the compressed chunks that a box touches; missing chunks are left out."""
         found = {}
         for place in itertools.product(*self.chunks.touched(box)):
             name = "/".join(("c", *map(str, place)))
@@ -151,7 +151,7 @@ class ChunkedFile(VolumeFile):
         return found
 
     def _member(self, name: str) -> memoryview:
-        """Return the bytes of a member of the zip file, which must be stored as they are."""
+        """Return the bytes of a member of the zip file, which must be stored uncompressed."""
         offset, size, method, checksum = self._places[name]
         if method != 0:
             raise OpError(f"{name} is compressed by zip.", remedy="Write it with zarr.storage.ZipStore.")
@@ -168,21 +168,21 @@ class ChunkedFile(VolumeFile):
 
 
 def chunks_of(meta: Any, max_voxels: int) -> Chunks:
-    """Return what `zarr.json` says of an array.
+    """Return the chunks that `zarr.json` describes.
 
     Raises:
-        OpError: It is no array that can be read here.
+        OpError: This module cannot read such an array.
     """
     try:
         return _chunks(meta, max_voxels)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         what = f"{type(error).__name__}: {error}"
-        raise OpError(f"{_META} is not that of an array ({what:.120}).", remedy=REMEDY) from error
+        raise OpError(f"{_META} does not describe an array ({what:.120}).", remedy=REMEDY) from error
 
 
 def _chunks(meta: Any, max_voxels: int) -> Chunks:
     if (meta["zarr_format"], meta["node_type"]) != (3, "array"):
-        raise OpError("it is no array of Zarr 3.", remedy="Save a single array with zarr_format=3.")
+        raise OpError("it is not a Zarr 3 array.", remedy="Save a single array with zarr_format=3.")
     grid, keys = meta["chunk_grid"], meta["chunk_key_encoding"]
     if grid["name"] != "regular" or keys["name"] != "default" or keys["configuration"]["separator"] != "/":
         raise OpError(f"chunks of a {grid['name']:.20} grid.", remedy="Save it with a regular grid and default keys.")
@@ -208,7 +208,7 @@ def _chunks(meta: Any, max_voxels: int) -> Chunks:
     ).checked(max_voxels)
     fill = float(meta["fill_value"])
     if dtype.kind != "f" and (not math.isfinite(fill) or np.array(fill).astype(dtype) != fill):
-        raise OpError(f"chunks are filled with {fill}, which is no {dtype.name}.", remedy=REMEDY)
+        raise OpError(f"chunks are filled with {fill}, which is not a {dtype.name}.", remedy=REMEDY)
     return Chunks(header, sides, fill, compressor)
 
 
@@ -229,7 +229,7 @@ def _codecs(said: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
 
 
 def _all_dimensions(box: Box, chunks: Chunks) -> tuple[Grid, Grid]:
-    """Return where a box begins and how long it is, in all dimensions of the array."""
+    """Return the start and length of a box in all dimensions of the array."""
     starts, lengths = box[:AXES], box[AXES:]
     if len(chunks.shape) == AXES:
         return starts, lengths
@@ -237,7 +237,7 @@ def _all_dimensions(box: Box, chunks: Chunks) -> tuple[Grid, Grid]:
 
 
 def _decompressed(compressor: str, data: Buffer, size: int) -> Buffer:
-    """Return the bytes of a chunk, which has so many of them."""
+    """Return the decompressed bytes of a chunk of known size."""
     if not compressor:
         return data
     if compressor == "gzip":
@@ -256,9 +256,9 @@ def _from_blosc(data: Buffer, size: int) -> Buffer:
     except ImportError as error:
         raise OpError("a chunk compressed by blosc.", remedy="pip install 'sophon-loader[volumes]'") from error
     if len(data) < _BLOSC.size:
-        raise ValueError(f"{len(data)} bytes are no blosc frame")
+        raise ValueError(f"{len(data)} bytes are not a blosc frame")
     *_, whole, block, own = _BLOSC.unpack_from(data)
-    # The library trusts these: a frame that says it is longer than its bytes would be read beyond their end.
+    # The library trusts these sizes: it would read beyond the end of a frame that claims to be longer than it is.
     if whole != size or own != len(data) or not 0 < block <= max(size, 1):
         raise ValueError(f"a blosc frame of {own:,} bytes for {whole:,}, found {len(data):,} for {size:,}")
     out = np.empty(size, np.uint8)
@@ -267,23 +267,23 @@ def _from_blosc(data: Buffer, size: int) -> Buffer:
 
 
 def _entries(data: memoryview) -> Iterator[tuple[str, tuple[int, int, int, int]]]:
-    """Yield what the directory of a zip file says of each member: offset, size, compression and checksum."""
+    """Yield the directory entry of each member of a zip file: offset, size, compression and checksum."""
     tail = bytes(data[-(_END.size + _MOST_COMMENT) :])
     at = tail.rfind(b"PK\x05\x06")
     if at < 0 or at + _END.size > len(tail):
-        raise OpError("a zip file without a directory.", remedy=REMEDY)
+        raise OpError("the zip file has no directory.", remedy=REMEDY)
     _, _, _, _, count, size, offset, _ = _END.unpack_from(tail, at)
     if count > _MOST_ENTRIES or offset + size > len(data) or count * _ENTRY.size > size:
-        raise OpError(f"a zip file whose directory of {count:,} members lies beyond its end.", remedy=REMEDY)
+        raise OpError(f"the directory of the zip file, of {count:,} members, lies beyond its end.", remedy=REMEDY)
     place, end = offset, offset + size
     for _ in range(count):
         if place + _ENTRY.size > end:
-            raise OpError("a zip file whose directory ends too early.", remedy=REMEDY)
+            raise OpError("the directory of the zip file ends too early.", remedy=REMEDY)
         entry = _ENTRY.unpack_from(data, place)
         name_bytes, extra_bytes, comment_bytes = entry[10:13]
         name = bytes(data[place + _ENTRY.size : place + _ENTRY.size + name_bytes])
         if entry[0] != b"PK\x01\x02" or len(name) < name_bytes:
-            raise OpError("a zip file with a damaged directory.", remedy=REMEDY)
-        # The size is that of the stored bytes: for members stored as they are, both sizes are the same.
+            raise OpError("the directory of the zip file is damaged.", remedy=REMEDY)
+        # This is the size of the stored bytes; for uncompressed members both sizes are the same.
         yield name.decode("utf-8", "replace"), (entry[16], entry[8], entry[4], entry[7])
         place += _ENTRY.size + name_bytes + extra_bytes + comment_bytes

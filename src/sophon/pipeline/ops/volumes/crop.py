@@ -1,4 +1,4 @@
-"""Crops of volumes: at random, and more often where there is something to see."""
+"""Random crops of volumes, which may favour the foreground; and random flips."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Starts = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class RandomBalancedCrop(VolumeOp):
-    """Cut a box out of a volume, with a given probability one with foreground in it, as in MLPerf's 3D U-Net.
+    """Crop a random box, with a given probability one that contains foreground, as in MLPerf's 3D U-Net.
 
-    A class is drawn, one of its pieces, and where the crop lies so that it holds the piece, or as much of the piece as
-    it can; never beyond the border. Without an index of the foreground (`DecodeVolume.foreground`), or where a label
-    has none, crops are drawn evenly. Along an axis on which the volume is smaller than the crop, it lies in the middle
-    between voxels of `fill`, which for the label are 0.
+    For a crop with foreground, a class and one of its pieces are drawn, then a position at which the crop holds as much
+    of the piece as possible without crossing the border. Without a foreground index (`DecodeVolume.foreground`), or if
+    a label has no foreground, crops are drawn uniformly. Along an axis on which the volume is smaller than the crop,
+    the volume is centred and padded with `fill`, or with 0 for the label.
 
     Args:
-        size: Voxels along each axis: one number for all, or three.
+        size: Voxels along each axis: one number for all axes, or three.
         oversampling: Probability of a crop with foreground.
         fill: Value of voxels around a volume that is too small.
     """
@@ -44,12 +44,12 @@ class RandomBalancedCrop(VolumeOp):
         )
 
     def output(self, spec: Spec) -> Spec:
-        """Return a volume of the crop's size."""
+        """Return the spec of a volume of the crop's size."""
         self._check_kind(spec)
         return replace(spec.resized(self.size), objects=None)
 
     def draw(self, rng: Rng, spec: Spec) -> Starts:
-        """Return where the crop begins; before the border where the volume is too small."""
+        """Return the start of the crop; negative if the volume is too small."""
         sizes = [spec.known(size) for size in spec.sizes]
         boxes = spec.objects
         if boxes is None or not len(boxes) or not rng.chance(self.oversampling):
@@ -60,7 +60,7 @@ class RandomBalancedCrop(VolumeOp):
         found = []
         for axis, (size, side) in enumerate(zip(sizes, self.size, strict=True)):
             low, high = int(piece[1 + axis]), int(piece[1 + AXES + axis])
-            # From where the piece is at the crop's end to where it is at its beginning, whichever is larger.
+            # Between the piece at the end of the crop and the piece at its start, whichever of the two is larger.
             first, last = min(low, high - side), max(low, high - side)
             first, last = max(first, 0), min(last, max(size - side, 0))
             found.append(min(first, last) + rng.below(max(last - first, 0) + 1))
@@ -74,7 +74,7 @@ class RandomBalancedCrop(VolumeOp):
         return x, y, z
 
     def box_needed(self, spec: Spec, params: Starts) -> Box | None:
-        """Return the box of the crop, as far as it lies inside of the volume."""
+        """Return the part of the crop's box that lies inside the volume."""
         return self._inside(params, tuple(spec.known(size) for size in spec.sizes))
 
     def _inside(self, params: Starts, sizes: tuple[int, ...]) -> Box:
@@ -102,7 +102,7 @@ class RandomBalancedCrop(VolumeOp):
 
 @dataclass(frozen=True)
 class RandomFlipVolume(VolumeOp):
-    """Mirror a volume along each axis, each with its own chance.
+    """Flip a volume along each axis at random, independently.
 
     Args:
         p: Probability for each axis.
@@ -118,7 +118,7 @@ class RandomFlipVolume(VolumeOp):
         return rng.chance(self.p), rng.chance(self.p), rng.chance(self.p)
 
     def placed(self, spec: Spec, params: tuple[bool, bool, bool]) -> Any:
-        """Return the boxes of the foreground in the mirror."""
+        """Return the mirrored boxes of the foreground."""
         return None if spec.objects is None else _mirrored(spec.objects, spec.sizes, params)
 
     def box_before(self, box: Box, spec: Spec, params: tuple[bool, bool, bool]) -> Box | None:

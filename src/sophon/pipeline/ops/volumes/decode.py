@@ -1,4 +1,4 @@
-"""DecodeVolume: from the files of a sample, image, label and index of foreground, to a volume."""
+"""DecodeVolume: make a volume from the files of a sample: image, label and foreground index."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _LONGEST_NAME = 80
 
 @dataclass(frozen=True)
 class Opened:
-    """The files of one sample, whose headers have been read.
+    """The files of one sample, with parsed headers.
 
     Args:
         image: The image.
         label: Its label, if there is one.
-        boxes: Where the foreground lies, if that is known.
+        boxes: Boxes of the foreground, if known.
     """
 
     image: VolumeFile
@@ -43,7 +43,7 @@ class Opened:
     boxes: foreground.Boxes | None
 
     def spec(self) -> Spec:
-        """Return the spec of the whole, with what crops are drawn by."""
+        """Return the spec of the whole volume, with the boxes that crops are drawn from."""
         header = self.image.header
         return volume(header.channels, header.sizes, self.label is not None, header.spacing).with_objects(self.boxes)
 
@@ -65,16 +65,16 @@ class Opened:
 
 @dataclass(frozen=True)
 class DecodeVolume(Decoder):
-    """Decode a volume of NIfTI (`.nii`, `.nii.gz`) or of Zarr (`.zarr.zip`), with its label.
+    """Decode a volume and its label from NIfTI (`.nii`, `.nii.gz`) or Zarr (`.zarr.zip`) files.
 
-    The image becomes float32, after the slope and intercept of its file, the label uint8; both are (channels, x, y, z),
-    with the axes of the file.
+    The image becomes float32, after applying the slope and intercept of its file, and the label uint8; both are
+    (channels, x, y, z), with the axes of the file.
 
     Args:
         label: Name of the field that holds the label; "" for an image alone.
         foreground: Name of the field that says where the label's foreground lies (`sophon index`); "" for none.
-        channels: Number of values of a voxel; other files are refused.
-        max_voxels: Refuse files of more voxels.
+        channels: Number of values per voxel; other files are refused.
+        max_voxels: Refuse files with more voxels.
     """
 
     label: str = ""
@@ -97,25 +97,25 @@ class DecodeVolume(Decoder):
 
     @property
     def fields(self) -> tuple[tuple[str, str], ...]:
-        """Names and kinds of the fields that a sample has besides the image."""
+        """Names and kinds of the fields of a sample other than the image."""
         told = ((self.label, VOLUME), (self.foreground, FOREGROUND))
         return tuple((name, kind) for name, kind in told if name)
 
     def output(self, spec: Spec) -> Spec:
-        """Return a volume of unknown size."""
+        """Return the spec of a volume of unknown size."""
         self._check_kind(spec)
         return volume(self.channels, (None,) * AXES, bool(self.label))
 
     def sized(self, sizes: Sequence[int]) -> Spec:
-        """Return a volume of this size, whose spacing is not known."""
+        """Return the spec of a volume of this size, with unknown spacing."""
         return volume(self.channels, tuple(sizes), bool(self.label))
 
     def specimen(self) -> bytes:
-        """Return a small sample made from nothing."""
+        """Return a small synthetic sample."""
         return _specimen(self.channels, bool(self.label), bool(self.foreground))
 
     def within(self, most: int) -> DecodeVolume:
-        """Return the op that refuses volumes of more voxels than this."""
+        """Return this op with a lower limit on voxels."""
         return self if self.max_voxels <= most else replace(self, max_voxels=most)
 
     def apply(self, value: Buffer, params: Any = None) -> Signal:  # noqa: ARG002 - part of the contract
@@ -127,7 +127,7 @@ class DecodeVolume(Decoder):
         """Return the files of a sample.
 
         Raises:
-            OpError: One of them is no volume, or they do not belong together; names the field.
+            OpError: A file is not a volume, or the files do not belong together; the message names the field.
         """
         parts = self._parts(value)
         image = self._opened("", parts[0], opened_file)
@@ -135,16 +135,16 @@ class DecodeVolume(Decoder):
         return self._checked(image, label, parts, is_whole=True)
 
     def open_patches(self, value: Buffer) -> tuple[Opened, Box]:
-        """Return the patches that came in the place of a sample's files, and the box that they are of.
+        """Return the patches that were sent in place of a sample's files, and their box.
 
         Raises:
-            OpError: They are none, or do not belong together.
+            OpError: The files are not patches, or do not belong together.
         """
         parts = self._parts(value)
         image = Patch(parts[0], self.max_voxels)
         label = Patch(parts[1], self.max_voxels) if self.label else None
         if label is not None and not holds(label.box, image.box):
-            raise OpError(f"a patch of {label.box} of the label, and one of {image.box} of the image.")
+            raise OpError(f"the patch of the label covers {label.box}, but that of the image {image.box}.")
         return self._checked(image, label, parts, is_whole=False), image.box
 
     def _parts(self, value: Buffer) -> list[memoryview]:
@@ -163,15 +163,15 @@ class DecodeVolume(Decoder):
     def _checked(self, image: VolumeFile, label: VolumeFile | None, parts: list[memoryview], is_whole: bool) -> Opened:
         if image.header.channels != self.channels:
             raise OpError(
-                f"a volume of {image.header.channels} channels, expected {self.channels}.",
+                f"the volume has {image.header.channels} channels, expected {self.channels}.",
                 remedy=f"Write DecodeVolume(channels={image.header.channels}).",
             )
         if label is None:
             return Opened(image, None, None)
         if label.header.sizes != image.header.sizes or label.header.channels != 1:
             raise OpError(
-                f"field {self.label!r}: a label of {label.header} voxels, and its image has {image.header}.",
-                remedy="Save a label of the image's size, with one channel.",
+                f"field {self.label!r}: the label has {label.header} voxels, but its image has {image.header}.",
+                remedy="Save a label with the size of the image and one channel.",
             )
         boxes = None
         if self.foreground:
@@ -180,7 +180,7 @@ class DecodeVolume(Decoder):
 
 
 def opened_file(data: memoryview, max_voxels: int) -> VolumeFile:
-    """Return the file of a volume, by its first bytes."""
+    """Open the file of a volume; the first bytes decide the format."""
     if data[:4] == ZIP:
         return ChunkedFile(data, max_voxels)
     if is_nifti(data):
@@ -193,7 +193,7 @@ def opened_file(data: memoryview, max_voxels: int) -> VolumeFile:
 
 @cache
 def _specimen(channels: int, has_label: bool, has_foreground: bool) -> bytes:
-    """Return a sample of 24 × 20 × 28 voxels: gradients, an edge and something like noise."""
+    """Return a sample of 24 × 20 × 28 voxels: gradients, an edge and pseudo-noise."""
     x, y, z = np.mgrid[:24, :20, :28]
     image = (x * 31 - y * 17 + z * 5 + (x * 7919 + y * 104729 + z * 1299709) % 97 - 300).astype(np.int16)
     label = ((x - 10) ** 2 + (y - 8) ** 2 + (z - 15) ** 2 < 30).astype(np.uint8)

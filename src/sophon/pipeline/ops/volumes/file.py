@@ -1,7 +1,7 @@
-"""What is in the file of a volume, whatever its format: sizes, numbers, spacing, and any box of the voxels.
+"""The file of a volume, in any format: sizes, data type, spacing, and any box of the voxels.
 
-Axes are those of the file, x, y and z for NIfTI; channels come first. Files are hostile until they are parsed: every
-number of a header is bounded before anything is allocated, and whatever is wrong ends in an `OpError`.
+Axes are those of the file, x, y and z for NIfTI; channels come first. Files are untrusted: every number in a header is
+checked before anything is allocated, and every problem raises `OpError`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sophon.pipeline.part import Box
 Voxels = np.ndarray[Any, np.dtype[Any]]
 
 AXES = 3
-MAX_VOXELS = 1 << 28  # of all channels: 512 × 512 × 1,024, a gigabyte of float32
+MAX_VOXELS = 1 << 28  # over all channels: 512 × 512 × 1,024, a gigabyte of float32
 _MOST_CHANNELS = 1 << 16
 _NUMBERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64")
 REMEDY = "Check that the file is complete and opens elsewhere, replace it, or leave it out."
@@ -27,15 +27,15 @@ REMEDY = "Check that the file is complete and opens elsewhere, replace it, or le
 
 @dataclass(frozen=True)
 class Header:
-    """What a file says of itself.
+    """The header of a file.
 
     Args:
-        channels: Number of values of a voxel.
+        channels: Number of values per voxel.
         sizes: Number of voxels along each axis.
-        dtype: Of the numbers in the file, with their byte order.
-        spacing: Distance of two voxels along each axis, in mm.
-        slope: What stored numbers are multiplied by, and
-        inter: what is added to them then; 1 and 0 where they stand for themselves.
+        dtype: Type of the numbers in the file, with its byte order.
+        spacing: Distance between voxels along each axis, in mm.
+        slope: Factor for stored numbers; 1 to leave them unchanged.
+        inter: Offset added afterwards; 0 to leave them unchanged.
     """
 
     channels: int
@@ -59,14 +59,14 @@ class Header:
         """Return the header itself.
 
         Raises:
-            OpError: It promises more voxels than are allowed, none at all, or numbers that cannot be.
+            OpError: The header declares too many voxels, none at all, or impossible numbers.
         """
         if min(self.sizes) < 1 or not 1 <= self.channels <= _MOST_CHANNELS:
             raise OpError(f"a volume of {self} voxels.", remedy=REMEDY)
         if self.voxels > max_voxels:
             raise OpError(
-                f"a volume of {self} voxels, more than the {max_voxels:,} allowed.",
-                remedy="Raise DecodeVolume(max_voxels=…) if the file is what it should be.",
+                f"the volume has {self} voxels, more than the {max_voxels:,} allowed.",
+                remedy="Raise DecodeVolume(max_voxels=…) if the file is correct.",
             )
         if self.dtype.name not in _NUMBERS:
             raise OpError(f"voxels of type {self.dtype.name}.", remedy=f"Save it with one of {', '.join(_NUMBERS)}.")
@@ -82,17 +82,17 @@ class Header:
 
 
 class VolumeFile(ABC):
-    """The file of a volume, whose header has been read.
+    """The file of a volume, with a parsed header.
 
     Attributes:
-        header: What it says of itself.
+        header: The header of the file.
     """
 
     header: Header
 
     @abstractmethod
     def read(self, box: Box) -> Voxels:
-        """Return the stored numbers of a box of the whole as (channels, x, y, z).
+        """Return the stored values of a box of the whole volume as (channels, x, y, z).
 
         Raises:
             OpError: The file is damaged there.
@@ -100,7 +100,7 @@ class VolumeFile(ABC):
 
 
 def as_image(stored: Voxels, header: Header) -> Voxels:
-    """Return stored numbers as what they stand for, in float32."""
+    """Convert stored values to the float32 values they represent."""
     if (header.slope, header.inter) == (1.0, 0.0):
         return np.ascontiguousarray(stored, np.float32)
     scaled = stored.astype(np.float64)
@@ -111,10 +111,10 @@ def as_image(stored: Voxels, header: Header) -> Voxels:
 
 
 def as_label(stored: Voxels, header: Header) -> Voxels:
-    """Return stored numbers as classes, in uint8.
+    """Convert stored values to uint8 classes.
 
     Raises:
-        OpError: They are no whole numbers of 0 … 255.
+        OpError: The values are not whole numbers in 0 … 255.
     """
     if stored.dtype == np.uint8 and (header.slope, header.inter) == (1.0, 0.0):
         return np.ascontiguousarray(stored)
@@ -123,13 +123,13 @@ def as_label(stored: Voxels, header: Header) -> Voxels:
         classes = numbers.astype(np.uint8)
     if not np.array_equal(classes, numbers):
         raise OpError(
-            f"a label with values of {numbers.min()} … {numbers.max()}, expected whole numbers of 0 … 255.",
+            f"the label has values of {numbers.min()} … {numbers.max()}, expected whole numbers of 0 … 255.",
             remedy="Save class numbers, or leave the label out.",
         )
     return np.ascontiguousarray(classes)
 
 
 def slices(box: Box) -> tuple[slice, ...]:
-    """Return where a box lies, all channels of it."""
+    """Return the slices of a box, with all channels."""
     starts, lengths = box[:AXES], box[AXES:]
     return (slice(None), *(slice(start, start + length) for start, length in zip(starts, lengths, strict=True)))

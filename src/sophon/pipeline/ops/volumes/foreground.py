@@ -1,15 +1,15 @@
-"""Where the foreground of a label lies: a few boxes for each class, so that crops can be drawn without a voxel read.
+"""Index of a label's foreground: a few boxes per class, so that crops can be drawn without reading any voxels.
 
-They are made once (`sophon index`), by looking for the connected pieces of each class, and are a field of the sample,
-so that both ends of a link draw by the same ones. As in MLPerf's recipe for 3D U-Net, the two largest pieces of each
+The boxes are made once (`sophon index`) from the connected components of each class, and are a field of the sample, so
+that both ends of a link draw the same crops. As in MLPerf's recipe for 3D U-Net, the two largest components of each
 class are kept.
 
 A file is JSON::
 
     {"format": 1, "sizes": [256, 256, 96], "label_bytes": 40213, "boxes": [[1, 30, 90, 12, 71, 133, 60], …]}
 
-A box is a class, where it begins along x, y and z, and where it ends. The size of the label's file is there so that an
-index of another label is not taken for this one's.
+A box lists its class, its starts along x, y and z, and its ends. The size of the label's file is stored so that the
+index of another label is not used by mistake.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REMEDY = "Run `sophon index` on the data set again."
 
 
 def found_in(label: Voxels) -> list[list[int]]:
-    """Return the boxes of the largest pieces of each class, by class and then by size.
+    """Return the boxes of the largest components of each class, ordered by class and then by size.
 
     Args:
         label: Classes as (1, x, y, z) in uint8; 0 is the background.
@@ -41,7 +41,7 @@ def found_in(label: Voxels) -> list[list[int]]:
     try:
         from scipy import ndimage
     except ImportError as error:
-        raise ConfigError("the foreground is looked for with scipy: pip install 'sophon-loader[volumes]'") from error
+        raise ConfigError("finding the foreground needs scipy: pip install 'sophon-loader[volumes]'") from error
     boxes = []
     for number in np.unique(label):
         if number == 0:
@@ -62,18 +62,18 @@ def to_bytes(boxes: list[list[int]], sizes: tuple[int, ...], label_bytes: int) -
 
 
 def from_bytes(data: bytes | memoryview, sizes: tuple[int, ...], label_bytes: int | None) -> Boxes:
-    """Return the boxes that a file holds, one to a row: class, starts, stops.
+    """Return the boxes in a file, one per row: class, starts, stops.
 
     Args:
         data: The file.
-        sizes: Of the label.
-        label_bytes: Of the label's file; None where only a part of it is here.
+        sizes: Sizes of the label.
+        label_bytes: Size of the label's file; None if only a part of it is available.
 
     Raises:
-        OpError: It is damaged, or that of another label.
+        OpError: The index is damaged, or belongs to another label.
     """
     if len(data) > _MOST_BYTES:
-        raise OpError(f"an index of foreground of {len(data):,} bytes.", remedy=_REMEDY)
+        raise OpError(f"the foreground index has {len(data):,} bytes, which is too many.", remedy=_REMEDY)
     try:
         said = json.loads(bytes(data))
         if said["format"] != _FORMAT:
@@ -90,11 +90,11 @@ def from_bytes(data: bytes | memoryview, sizes: tuple[int, ...], label_bytes: in
         if not ((boxes[:, 0] >= 1) & (boxes[:, 0] <= 255)).all():
             raise ValueError("a class beyond 1 … 255")
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
-        raise OpError(f"the index of the foreground is damaged: {error!s:.100}.", remedy=_REMEDY) from error
+        raise OpError(f"the foreground index is damaged: {error!s:.100}.", remedy=_REMEDY) from error
     if told != sizes or (label_bytes is not None and its_bytes != label_bytes):
         raise OpError(
-            f"the index of the foreground is that of a label of {told} voxels in {its_bytes} bytes, and this one has "
-            f"{sizes} in {label_bytes}.",
+            f"the foreground index is for a label of {told} voxels in {its_bytes} bytes, but this label has {sizes} "
+            f"in {label_bytes}.",
             remedy=_REMEDY,
         )
     return boxes

@@ -1,6 +1,6 @@
-"""Intensities of volumes: normalised, brightened, with noise, in another type.
+"""Ops on the intensities of volumes: normalise, brighten, add noise, change the type.
 
-Portable: additions, multiplications and divisions of float32, and normal numbers of `rng`.
+Portable: only float32 additions, multiplications and divisions, and normal random numbers from `rng`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class NormalizeVolume(IntensityOp):
     The defaults are those of MLPerf for KiTS19: the range of kidneys and tumours in Hounsfield units.
 
     Args:
-        low: Least intensity.
+        low: Smallest intensity.
         high: Largest intensity.
-        mean: What is subtracted.
-        std: What is divided by.
+        mean: Mean to subtract.
+        std: Standard deviation to divide by.
     """
 
     low: float = -79.0
@@ -55,7 +55,7 @@ class NormalizeVolume(IntensityOp):
 
 @dataclass(frozen=True)
 class RandomBrightnessVolume(IntensityOp):
-    """Multiply the image by a random factor, now and then.
+    """Multiply the image by a random factor, with probability `p`.
 
     Args:
         factor: Factors are 1 - factor … 1 + factor.
@@ -72,7 +72,7 @@ class RandomBrightnessVolume(IntensityOp):
         )
 
     def draw(self, rng: Rng, spec: Spec) -> float | None:  # noqa: ARG002 - part of the contract
-        """Return the factor; None for none."""
+        """Return the factor; None to leave the image unchanged."""
         if not rng.chance(self.p):
             return None
         return rng.uniform32(1.0 - self.factor, 1.0 + self.factor)
@@ -84,11 +84,11 @@ class RandomBrightnessVolume(IntensityOp):
 
 @dataclass(frozen=True)
 class RandomNoiseVolume(VolumeOp):
-    """Add Gaussian noise to the image, now and then, of a deviation that is drawn too.
+    """Add Gaussian noise of random standard deviation to the image, with probability `p`.
 
     Args:
-        mean: Of the noise.
-        std: Largest deviation.
+        mean: Mean of the noise.
+        std: Largest standard deviation.
         p: Probability that it is done at all.
     """
 
@@ -104,7 +104,7 @@ class RandomNoiseVolume(VolumeOp):
         )
 
     def draw(self, rng: Rng, spec: Spec) -> Voxels | None:
-        """Return the noise; None for none."""
+        """Return the noise; None to add none."""
         if not rng.chance(self.p):
             return None
         deviation = np.float32(rng.uniform32(0.0, self.std))
@@ -123,10 +123,10 @@ class RandomNoiseVolume(VolumeOp):
 
 @dataclass(frozen=True)
 class CastVolume(VolumeOp):
-    """Bring image and label to other types, clipped to what these hold.
+    """Convert image and label to other types, clipped to their range.
 
     Args:
-        image: float32, or int16 or uint8, to which intensities are rounded.
+        image: float32, int16 or uint8; intensities are rounded to integers.
         label: uint8 or int32.
     """
 
@@ -138,17 +138,17 @@ class CastVolume(VolumeOp):
         checks.choice(self._where("label"), self.label, _LABEL_TYPES)
 
     def output(self, spec: Spec) -> Spec:
-        """Return a volume of these types."""
+        """Return the spec of a volume of these types."""
         self._check_kind(spec)
         views = tuple(replace(view, dtype=self.label) for view in spec.views)
         return replace(spec, dtype=self.image, views=views)
 
     def placed(self, spec: Spec, params: Any) -> Any:  # noqa: ARG002 - part of the contract
-        """Return the boxes as they were."""
+        """Return the same boxes."""
         return spec.objects
 
     def box_before(self, box: Box, spec: Spec, params: Any) -> Box | None:  # noqa: ARG002 - part of the contract
-        """Return the box itself."""
+        """Return the same box."""
         return box
 
     def apply(self, value: Signal, params: Any = None) -> Signal:  # noqa: ARG002 - part of the contract

@@ -1,11 +1,11 @@
-"""NIfTI files, versions 1 and 2, of either byte order, plain (`.nii`) or compressed (`.nii.gz`).
+"""NIfTI files, versions 1 and 2, in either byte order, plain (`.nii`) or compressed (`.nii.gz`).
 
-Only what decides about voxels is read: sizes, type, spacing, slope and intercept, as nibabel has them. Orientation
-(qform, sform) is left alone: voxels come in the order of the file, as from ``nibabel.load(file).dataobj``.
+Only the fields that affect voxels are read: sizes, type, spacing, slope and intercept, with nibabel's meaning.
+Orientation (qform, sform) is ignored: voxels are in the order of the file, as in ``nibabel.load(file).dataobj``.
 
 Limits:
-    A gzip stream can only be read from its beginning, and its checksum is at its end. So all of it is decompressed for
-    any box, and a damaged file is found whichever box is wanted. Files in pairs (`.hdr` and `.img`) are refused.
+    A gzip stream can only be read from its beginning, and its checksum is at its end. So the whole file is decompressed
+    for any box, which also detects damage outside the box. Pairs of files (`.hdr` and `.img`) are refused.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _TYPES = {
     1024: "i8",
     1280: "u8",
 }
-_SIZES = (348, 540)  # of the headers of versions 1 and 2
-_EXTENSION_BYTES = 4  # after the header, whether or not there are extensions
+_SIZES = (348, 540)  # header sizes of versions 1 and 2
+_EXTENSION_BYTES = 4  # bytes after the header that flag extensions
 _MOST_DIMENSIONS = 7
-_MOST_LEFT_BYTES = 1 << 20  # after the voxels of a compressed file
+_MOST_LEFT_BYTES = 1 << 20  # bytes allowed after the voxels of a compressed file
 _PIECE_BYTES = 1 << 16
-_MOST_MEMBERS = 1 << 16  # bgzip makes one of 64 KiB; each costs some microseconds, however small it is
+_MOST_MEMBERS = 1 << 16  # bgzip writes members of 64 KiB; each costs some microseconds, however small it is
 _GZIP_ONLY = 31  # zlib's window bits: the largest window, and a gzip header
 
 
@@ -49,11 +49,11 @@ class NiftiFile(VolumeFile):
     """A NIfTI file.
 
     Args:
-        data: All of the file.
-        max_voxels: How many voxels it may have.
+        data: The whole file.
+        max_voxels: Maximum number of voxels.
 
     Raises:
-        OpError: It is none, or is damaged.
+        OpError: The file is not NIfTI, or is damaged.
     """
 
     def __init__(self, data: Buffer, max_voxels: int) -> None:
@@ -65,15 +65,15 @@ class NiftiFile(VolumeFile):
         self.header = header.checked(max_voxels)
 
     def read(self, box: Box) -> Voxels:
-        """Return the stored numbers of a box."""
+        """Return the stored values of a box."""
         header = self.header
         wanted = self._offset + header.voxels * header.dtype.itemsize
         data: Buffer = _unpacked(self._data, wanted) if self._packed else self._data
         if len(data) < wanted:
-            raise OpError(f"{len(data):,} bytes, where {wanted:,} were expected.", remedy=REMEDY)
+            raise OpError(f"found {len(data):,} bytes, expected {wanted:,}.", remedy=REMEDY)
         flat = np.frombuffer(data, header.dtype, header.voxels, self._offset)
         x, y, z = header.sizes
-        # x is the axis along which voxels are next to each other, channels are the last.
+        # x is the fastest axis in memory, and channels are the slowest.
         found = flat.reshape(header.channels, z, y, x).transpose(0, 3, 2, 1)[slices(box)]
         return found.astype(header.dtype.newbyteorder("="))
 
@@ -87,7 +87,7 @@ def is_nifti(data: Buffer) -> bool:
 
 
 def _parsed(start: bytes) -> tuple[Header, int]:
-    """Return what a header says, and where the voxels begin."""
+    """Return the parsed header and the offset of the voxels."""
     for order in "<>":
         if len(start) >= _SIZES[0] and struct.unpack_from(f"{order}i", start)[0] in _SIZES:
             break
@@ -102,7 +102,7 @@ def _parsed(start: bytes) -> tuple[Header, int]:
     else:
         magic, least = start[4:8], _SIZES[1] + _EXTENSION_BYTES
         if len(start) < _SIZES[1]:
-            raise OpError(f"a header of {len(start)} bytes, expected {_SIZES[1]}.", remedy=REMEDY)
+            raise OpError(f"the header has {len(start)} bytes, expected {_SIZES[1]}.", remedy=REMEDY)
         (code,) = struct.unpack_from(f"{order}h", start, 12)
         dim = struct.unpack_from(f"{order}8q", start, 16)
         pixdim = struct.unpack_from(f"{order}8d", start, 104)
@@ -127,7 +127,7 @@ def _header(
     if min(shape) < 1 or any(size != 1 for size in shape[AXES + 1 :]):
         raise OpError(f"a shape of {tuple(shape)}.", remedy="Save it with three dimensions, or channels as a fourth.")
     steps = [abs(step) or 1.0 for step in pixdim[1 : AXES + 1]]
-    if slope == 0 or not math.isfinite(slope):  # as the standard has it: numbers stand for themselves
+    if slope == 0 or not math.isfinite(slope):  # as the standard says: values are not scaled
         slope, inter = 1.0, 0.0
     sizes = (shape[0], shape[1], shape[2])
     channels = shape[AXES] if len(shape) > AXES else 1
@@ -135,7 +135,7 @@ def _header(
 
 
 class _Stream:
-    """Bytes of a gzip file of one or more members, as many at a time as are asked for."""
+    """Decompresses a gzip file of one or more members, as many bytes at a time as requested."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
@@ -144,7 +144,7 @@ class _Stream:
         self._members = 1
 
     def read(self, most: int) -> bytes:
-        """Return as many bytes, fewer at the end.
+        """Return this many bytes, or fewer at the end.
 
         Raises:
             OpError: The stream is damaged, or ends too early.
@@ -156,7 +156,7 @@ class _Stream:
                     break
                 self._members += 1
                 if self._members > _MOST_MEMBERS:
-                    raise OpError(f"a gzip file of more than {_MOST_MEMBERS:,} members.", remedy=REMEDY)
+                    raise OpError(f"the gzip file has more than {_MOST_MEMBERS:,} members.", remedy=REMEDY)
                 self._inflate = zlib.decompressobj(_GZIP_ONLY)
             given = self._data[self._at : self._at + _PIECE_BYTES]
             try:
@@ -165,20 +165,20 @@ class _Stream:
                 raise OpError(f"a damaged gzip stream: {error}.", remedy=REMEDY) from error
             self._at += len(given) - len(self._inflate.unconsumed_tail) - len(self._inflate.unused_data)
             if not len(given) and not piece and not self._inflate.eof:
-                raise OpError("a gzip stream that ends too early.", remedy=REMEDY)
+                raise OpError("the gzip stream ends too early.", remedy=REMEDY)
             pieces.append(piece)
             most -= len(piece)
         return b"".join(pieces)
 
 
 def _unpacked(data: memoryview, wanted: int) -> bytes:
-    """Return so many bytes of a gzip file, whose checksum has been compared.
+    """Return this many bytes of a gzip file, after verifying its checksum.
 
     Raises:
-        OpError: It is damaged, has fewer bytes, or many more.
+        OpError: The file is damaged, has fewer bytes, or many more.
     """
     stream = _Stream(data)
     found = stream.read(wanted)
     if len(found) == wanted and len(stream.read(_MOST_LEFT_BYTES)) == _MOST_LEFT_BYTES:
-        raise OpError(f"more than {_MOST_LEFT_BYTES:,} bytes after the voxels.", remedy=REMEDY)
+        raise OpError(f"there are more than {_MOST_LEFT_BYTES:,} bytes after the voxels.", remedy=REMEDY)
     return found

@@ -1,4 +1,4 @@
-"""What ops on volumes have in common: image and label go the same way, or the label stays as it is."""
+"""Base classes of ops on volumes: image and label change together, or the label stays unchanged."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ Triple = tuple[Any, Any, Any]
 
 @dataclass(frozen=True)
 class VolumeOp(Op):
-    """An op on volumes that gives one of the same size."""
+    """An op on volumes that keeps their size."""
 
     takes: ClassVar[Kind] = Kind.VOLUME
 
     def output(self, spec: Spec) -> Spec:
-        """Return a volume of the same size."""
+        """Return the spec of a volume of the same size."""
         self._check_kind(spec)
         return spec
 
 
 @dataclass(frozen=True)
 class IntensityOp(VolumeOp):
-    """An op that makes of every voxel of the image another, whatever lies around it; the label stays as it is."""
+    """An op that changes each voxel of the image independently of its neighbours and leaves the label unchanged."""
 
     still: ClassVar[bool] = True
 
     def box_before(self, box: Box, spec: Spec, params: Params) -> Box | None:  # noqa: ARG002 - part of the contract
-        """Return the box itself."""
+        """Return the same box."""
         return box
 
     def apply(self, value: Signal, params: Params = None) -> Signal:
-        """Return the volume with other intensities."""
+        """Return the volume with new intensities."""
         return replace(value, array=self.changed(value.array, params))
 
     def changed(self, image: Voxels, params: Params) -> Voxels:
-        """Return the image with other intensities."""
+        """Return the image with new intensities."""
         raise NotImplementedError
 
 
 def sides(where: str, value: Any) -> tuple[int, int, int]:
-    """Return a size along each axis, in canonical form: one number for all, or three."""
+    """Return a size in canonical form: one number for all axes, or three."""
     found = (value,) * AXES if isinstance(value, int) else checks.sequence(where, value, (AXES,))
     x, y, z = (checks.integer(where, side, 1, 1 << 16) for side in found)
     return x, y, z

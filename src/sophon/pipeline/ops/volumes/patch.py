@@ -1,18 +1,17 @@
-"""Patches: as much of a volume's file as a box needs, which crosses the link in the place of the file.
+"""Patches: the part of a volume's file that a box needs, sent over the link instead of the file.
 
-Two forms, and the smaller one is sent. *chunks* are those of a chunked file that the box touches, as they are, so that
-nothing is decompressed near storage. *voxels* are the stored numbers of the box itself, compressed anew; a `.nii.gz`
-has no other. Either way the trainer has the numbers of the file, not what they stand for, which may be larger.
+There are two forms, and the smaller one is sent. *chunks* are the unchanged chunks of a file that the box touches, so
+nothing is decompressed near storage. *voxels* are the stored values of the box itself, recompressed; it is the only
+form for a `.nii.gz`. Either way the trainer receives the stored values, not the scaled ones, which may be larger.
 
 Byte layout, little-endian::
 
     4 bytes "SVP1" | length of the header: uint32 | header: JSON | chunks, one after another; or one zstd frame
 
-Floats of few different values, as of scans that were integers once and have been scaled, are sent as a table of those
-values before the frame, and the frame holds their places in it. The frame holds numbers in the smallest type that holds
-them all, as differences along x where that helps, zigzag coded, and shuffled: all first bytes, then all second bytes,
-and so on. On abdominal CT that takes 6 % fewer bytes than numbers shuffled as they are, and a quarter fewer than zstd
-alone.
+Floats with few distinct values, as in scans of scaled integers, are sent as a table of those values before the frame,
+and the frame holds indexes into the table. The frame holds numbers in the smallest type that fits them all, as
+zigzag-coded differences along x if that helps, and shuffled: all first bytes, then all second bytes, and so on. On
+abdominal CT this takes 6 % fewer bytes than shuffled plain numbers, and a quarter fewer than zstd alone.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _LEVEL = 3  # zstd's own default
 _NARROWER = ("uint8", "int8", "uint16", "int16", "int32")
 _PROBE_VOXELS = 1 << 15
 _MOST_ENTRIES = 1 << 12  # of a table
-_AS_THEY_ARE = 1.15  # chunks have so many times the voxels of the box at most: no use in encoding these anew
+_AS_THEY_ARE = 1.15  # chunks with at most this many times the box's voxels are not worth recompressing
 
 
 def cut_patch(file: VolumeFile, box: Box) -> bytes:
@@ -62,17 +61,17 @@ def cut_patch(file: VolumeFile, box: Box) -> bytes:
 
 
 class Patch(VolumeFile):
-    """A patch that somebody has sent.
+    """A received patch.
 
     Args:
-        data: All of it.
-        max_voxels: How many voxels the whole may have.
+        data: The whole patch.
+        max_voxels: Maximum number of voxels in the whole volume.
 
     Raises:
-        OpError: It is none, or is damaged.
+        OpError: The data is not a patch, or is damaged.
 
     Attributes:
-        box: What it holds of the whole.
+        box: The box of the whole volume that the patch covers.
     """
 
     box: Box
@@ -95,9 +94,9 @@ class Patch(VolumeFile):
             raise OpError(f"not a patch of a volume: {error!s:.120}.") from error
 
     def read(self, box: Box) -> Voxels:
-        """Return the stored numbers of a box, which must lie inside of the patch."""
+        """Return the stored values of a box, which must lie inside the patch."""
         if not holds(self.box, box):
-            raise OpError(f"a box of {box} is not in the patch of {self.box}.")
+            raise OpError(f"the box {box} is not inside the patch of {self.box}.")
         if self._chunks is not None:
             return self._chunks.assembled(box, self._found(self._chunks))
         starts = self.box[:AXES]
@@ -108,9 +107,9 @@ class Patch(VolumeFile):
         places = list(itertools.product(*chunks.touched(self.box)))
         lengths = self._said.get("lengths")
         if not isinstance(lengths, list) or len(lengths) != len(places) or any(type(n) is not int for n in lengths):
-            raise OpError("a patch that does not say how long its chunks are.")
+            raise OpError("the patch does not give the lengths of its chunks.")
         if sum(length for length in lengths if length >= 0) != len(self._rest):
-            raise OpError("a patch whose chunks do not add up to its bytes.")
+            raise OpError("the chunks of the patch do not add up to its size.")
         found, at = {}, 0
         for place, length in zip(places, lengths, strict=True):
             if length >= 0:
@@ -146,7 +145,7 @@ class Patch(VolumeFile):
         if entries:
             values = np.frombuffer(table, self.header.dtype.newbyteorder("="))
             if dtype.kind != "u" or len(values) != entries or int(numbers.max(initial=0)) >= entries:
-                raise OpError("a patch whose numbers are not in its table.")
+                raise OpError("the patch refers to values that are not in its table.")
             return values[numbers]
         with np.errstate(invalid="ignore"):
             return numbers.astype(self.header.dtype)
@@ -203,17 +202,17 @@ def _header(said: Mapping[str, Any], max_voxels: int) -> Header:
 
 
 def _narrowed(stored: Voxels) -> Voxels:
-    """Return numbers in the smallest type that holds them all, to the last bit."""
+    """Return numbers in the smallest type that represents all of them exactly."""
     if stored.size == 0:
         return stored
     stored = np.ascontiguousarray(stored)
     low, high = stored.min(), stored.max()
     for name in _NARROWER:
         dtype, limits = np.dtype(name), np.iinfo(name)
-        # Not where a number is none: every comparison with it is false.
+        # Not if there are NaNs: every comparison with one is false.
         if dtype.itemsize < stored.dtype.itemsize and limits.min <= low and high <= limits.max:
             narrow = stored.astype(dtype)
-            # Minus zero is equal to zero, but has another bit.
+            # Minus zero equals zero but has different bits.
             if stored.dtype.kind == "f" and not np.array_equal(
                 narrow.astype(stored.dtype).view("u1"), stored.view("u1")
             ):
@@ -223,7 +222,7 @@ def _narrowed(stored: Voxels) -> Voxels:
 
 
 def _tabled(numbers: Voxels) -> tuple[Voxels, bytes]:
-    """Return the places of floats in a table of the different ones, and the table; as they are where these are many."""
+    """Return the indexes of floats into a table of the distinct values, and the table; unchanged if there are many."""
     bits = np.ascontiguousarray(numbers).view(f"u{numbers.itemsize}")
     found, places = np.unique(bits, return_inverse=True)
     if len(found) > min(_MOST_ENTRIES, numbers.size // 8):
@@ -233,9 +232,9 @@ def _tabled(numbers: Voxels) -> tuple[Voxels, bytes]:
 
 
 def _differences(numbers: Voxels) -> Voxels:
-    """Return how much each number is more than the one before it along x, small ones of either sign as small numbers.
+    """Return the zigzag-coded differences between neighbours along x.
 
-    Whatever overflows here does so once more when they are added up.
+    Any overflow here is undone by the matching overflow when they are summed.
     """
     found = np.diff(numbers, axis=1, prepend=numbers.dtype.type(0))
     unsigned = found.view(f"u{found.itemsize}")

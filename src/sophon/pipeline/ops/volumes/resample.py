@@ -1,8 +1,8 @@
-"""ResampleVolume: to another distance of voxels.
+"""ResampleVolume: change the spacing of voxels.
 
-Portable: positions come from one multiplication and one division of whole numbers, and voxels from one subtraction, one
-multiplication and one addition of float32 for each axis, all of them IEEE-754 basic operations; so the bits are the
-same on every machine, and of a part those of the whole.
+Portable: positions take one multiplication and one division of whole numbers, and voxels one subtraction, one
+multiplication and one addition of float32 per axis. All are basic IEEE 754 operations, so the bits are the same on
+every machine, and a part has the same bits as the whole.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOST_SIZE = 1 << 16  # along one axis
 
 @dataclass(frozen=True)
 class ResampleVolume(VolumeOp):
-    """Bring a volume to another spacing: the image by trilinear interpolation, the label by the nearest voxel.
+    """Resample a volume to another spacing: trilinear interpolation for the image, nearest voxel for the label.
 
     The outermost voxels stay where they are (``align_corners=True`` of torch's ``interpolate``). Along each axis, n
     voxels at a distance of a become ``floor(n * a / b + 0.5)`` at a distance of b, one at least.
@@ -45,10 +45,10 @@ class ResampleVolume(VolumeOp):
         self._set(spacing=tuple(float(checks.number(where, step, 1e-3, 1e3)) for step in steps))
 
     def output(self, spec: Spec) -> Spec:
-        """Return a volume of another size, which is known where that of the input and its spacing are."""
+        """Return the spec of a volume of another size, which is known if the size and spacing of the input are."""
         self._check_kind(spec)
         if spec.dtype != "float32":
-            raise ConfigError(f"ResampleVolume takes volumes of float32, and the op before it gives {spec}")
+            raise ConfigError(f"ResampleVolume takes float32 volumes, but the op before it returns {spec}")
         before = spec.sizes
         sizes = [
             None if size is None or not spec.scale else self._made(size, spec.scale[axis], axis)
@@ -68,7 +68,7 @@ class ResampleVolume(VolumeOp):
         return _moved(spec.objects, before, after)
 
     def box_before(self, box: Box, spec: Spec, params: Any) -> Box | None:  # noqa: ARG002 - part of the contract
-        """Return the voxels that those of a box lie between."""
+        """Return the box of input voxels that surround the voxels of a box."""
         starts, lengths = [], []
         for axis, size in enumerate(spec.sizes):
             assert size is not None
@@ -80,7 +80,7 @@ class ResampleVolume(VolumeOp):
         return (*starts, *lengths)
 
     def apply(self, value: Signal, params: Any = None) -> Signal:  # noqa: ARG002 - part of the contract
-        """Return the volume at the other spacing; of a part, as much as can be made of it."""
+        """Return the resampled volume; for a part, as much of it as the part determines."""
         before = value.whole_sizes
         after = tuple(self._made(size, value.scale[axis], axis) for axis, size in enumerate(before))
         starts = value.starts or (0,) * AXES
@@ -103,7 +103,7 @@ class ResampleVolume(VolumeOp):
 
 
 def _positions(size: int, made: int, first: int, count: int) -> tuple[Any, Any]:
-    """Return between which voxels those of the result lie: the lower one, and how far above it in float64."""
+    """Return the lower input neighbour of each output voxel, and the distance above it in float64."""
     at = np.arange(first, first + count, dtype=np.int64)
     if made == 1:
         return np.zeros(count, np.int64), np.zeros(count)
@@ -113,7 +113,7 @@ def _positions(size: int, made: int, first: int, count: int) -> tuple[Any, Any]:
 
 
 def _covered(size: int, made: int, start: int, length: int) -> tuple[int, int]:
-    """Return which voxels of the result can be made of a stretch of the input: the first of them, and how many."""
+    """Return the first output voxel that a range of the input determines, and how many there are."""
     low, share = _positions(size, made, 0, made)
     needed = np.minimum(low + (share > 0), size - 1)
     inside = np.flatnonzero((low >= start) & (needed < start + length))
@@ -139,7 +139,7 @@ def _nearest(label: Voxels, axis: int, size: int, made: int, start: int, first: 
 
 
 def _moved(boxes: Objects, before: Sequence[int], after: Sequence[int]) -> Objects:
-    """Return boxes of the foreground where they lie after resampling, grown to whole voxels."""
+    """Return the boxes of the foreground after resampling, grown to whole voxels."""
     moved = boxes.copy()
     for axis, (size, made) in enumerate(zip(before, after, strict=True)):
         if size != made:

@@ -1,4 +1,4 @@
-"""Files of volumes, written: NIfTI, and arrays of Zarr 3 in one zip file."""
+"""Write files of volumes: NIfTI, and Zarr 3 arrays in one zip file."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Spacing = tuple[float, float, float]
 
 _CODES = {"uint8": 2, "int16": 4, "int32": 8, "float32": 16, "float64": 64, "int8": 256, "uint16": 512}
 _OFFSET = 352
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # zip's first date: the same array gives the same bytes
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date in zip files, so that the same array gives the same bytes
 _LEVEL = 5
 
 
 def nifti(array: Voxels, spacing: Spacing = (1.0, 1.0, 1.0), *, compressed: bool = False) -> bytes:
-    """Return the NIfTI file of an array of three dimensions, or of four with the channels as the last."""
+    """Return the NIfTI file of a three-dimensional array, or of a four-dimensional one with channels last."""
     header = bytearray(_OFFSET)
     struct.pack_into("<i", header, 0, 348)
     sides = (*array.shape, *(1,) * (7 - array.ndim))
@@ -37,20 +37,20 @@ def nifti(array: Voxels, spacing: Spacing = (1.0, 1.0, 1.0), *, compressed: bool
     data = bytes(header) + array.astype(array.dtype.newbyteorder("<")).tobytes(order="F")
     if not compressed:
         return data
-    # Without a name or a time, as `gzip -n`, so that the same array gives the same bytes.
+    # Without a name or a time, like `gzip -n`, so that the same array gives the same bytes.
     deflate = zlib.compressobj(6, zlib.DEFLATED, 31)
     return deflate.compress(data) + deflate.flush()
 
 
 def chunked(array: Voxels, side: int = 32, spacing: Spacing = (1.0, 1.0, 1.0)) -> bytes:
-    """Return the file of an array of three dimensions in cubic chunks, compressed by blosc with zstd.
+    """Return the file of a three-dimensional array in cubic chunks, compressed by blosc with zstd.
 
-    Chunks of zeros alone are left out, as Zarr has it for what is equal to its fill value.
+    Chunks of only zeros are left out, as Zarr does for chunks equal to the fill value.
     """
     try:
         from numcodecs import Blosc
     except ImportError as error:
-        raise ConfigError("chunks are compressed with numcodecs: pip install 'sophon-loader[volumes]'") from error
+        raise ConfigError("compressing chunks needs numcodecs: pip install 'sophon-loader[volumes]'") from error
     blosc = Blosc("zstd", clevel=_LEVEL, shuffle=Blosc.SHUFFLE)
     bytes_codec: dict[str, Any] = {"name": "bytes"}
     if array.itemsize > 1:
