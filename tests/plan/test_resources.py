@@ -66,7 +66,7 @@ def test_nodes_have_rates_of_their_own():
     assert str(found) == (
         "2 storage cores, 1 trainer cores, consumer ∞, a (link 80 bit/s, 1 storage cores), b (link 40 bit/s)"
     )
-    with pytest.raises(ConfigError, match="'trainer_cores' is not a rate of a node"):
+    with pytest.raises(ConfigError, match="'trainer_cores' is not a per-node rate"):
         Node("a", {"trainer_cores": 1})
 
 

@@ -21,7 +21,7 @@ class _PlainConsole(Console):
     """A console that shows what in a text would steer the terminal: names and messages come from others."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """Make pieces of text, without rich's control codes."""
+        """Yield rich's segments, with control characters in their text escaped."""
         for part in super().render(renderable, options):
             yield part if part.control else Segment(printable(part.text), part.style)
 

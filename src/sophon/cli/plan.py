@@ -41,8 +41,8 @@ def _parse_cores(text: str) -> tuple[float, ...]:
 @click.option(
     "--resize-k",
     type=int,
-    help="Number of ops that `resize` runs near storage; by default up to the op after which all pictures have "
-    "one size.",
+    help="Number of ops that `resize` runs near storage. Default: all ops up to the one that makes every picture the "
+    "same size.",
 )
 @click.option("--allow-lossy", is_flag=True, help="Let `optimal` choose codecs that change the tensors.")
 @click.option(

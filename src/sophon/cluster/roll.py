@@ -203,7 +203,7 @@ class Roll:
     # --- for people, and for the next roll ----------------------------------------------------------------------------
 
     def status(self, now_s: float) -> list[dict[str, Any]]:
-        """Return one row per node, for people."""
+        """Return a human-readable status row for each node."""
         return [
             {
                 "node": member.record.node,

@@ -1,7 +1,7 @@
-"""Boxes and other numbers of a sample, as stored in fields and columns, and what random draws may use of them.
+"""A sample's boxes and other numeric values, as stored in fields and columns, and which of them draws may depend on.
 
-Both ends read boxes with the same code, so that an op whose draws depend on them (`RandomIoUCrop`) draws the same on
-both.
+The node and the trainer read boxes with the same code, so an op whose random draws depend on them (`RandomIoUCrop`)
+makes the same draws on both.
 """
 
 from __future__ import annotations

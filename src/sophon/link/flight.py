@@ -236,7 +236,7 @@ class FlightTransport(Transport):
         return flight.FlightCallOptions(timeout=timeout_s, headers=self._credentials.headers(), **read)
 
     def release(self) -> None:
-        """Count one user of the client fewer."""
+        """Decrement the client's user count."""
         with self._lock:
             self._busy -= 1
 
@@ -368,12 +368,14 @@ class typed_errors:  # noqa: N801 - reads as a statement
             pa.ArrowIOError,
         )
         if error is not None and "larger than max" in str(error):
-            raise ProtocolError(f"{self._address} sent a message that is longer than any may be") from error
+            raise ProtocolError(f"{self._address} sent a message that exceeds the maximum size") from error
         # gRPC has no class for a node that has no threads left for a while, and Arrow none for gRPC's word for it.
         if isinstance(error, lost) or (error is not None and "resource exhausted error" in str(error)):
             if isinstance(error, flight.FlightCancelledError) and str(error).endswith("with message: "):
                 # All that Arrow passes on of gRPC's refusal of a message that is too long.
-                raise RetryableError(f"{self._address}: its answer was cut off, or longer than any may be") from error
+                raise RetryableError(
+                    f"{self._address}: the reply was cut off or exceeded the maximum message size"
+                ) from error
             text = plain_reason(str(error)) or f"{_first_line(error)}{connection_hint(str(error))}"
             raise RetryableError(f"{self._address}: {text}") from error
         if isinstance(error, NotImplementedError | flight.FlightServerError) and "http2 header" in str(error):

@@ -105,7 +105,10 @@ def _wait_for_grpc() -> bool:
 
 
 def grpc_threads() -> bool:
-    """Return whether gRPC has threads or may have: the kernel's list is cut short if a thread ends in the meantime."""
+    """Return whether gRPC has, or might have, running threads.
+
+    The kernel's thread list may be incomplete if a thread exits while it is read; the answer is then True.
+    """
     if not _TASKS.is_dir():  # not on Linux
         return False
     try:

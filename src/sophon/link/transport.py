@@ -124,7 +124,10 @@ class Fetch(ABC):
     def __iter__(self) -> Iterator[Reply]: ...
 
     def cancel(self) -> None:  # noqa: B027 - there is nothing to stop if nothing runs elsewhere
-        """Stop, from any thread; the iterating thread gets an error or the end."""
+        """Stop the fetch; may be called from any thread.
+
+        In the iterating thread, iteration ends or raises an error.
+        """
 
 
 class Transport(ABC):

@@ -108,8 +108,8 @@ class Output:
         columns: Further columns and fields of the data set to include, as a dict; "id" is the sample's id, and a
             field comes as bytes.
         device: Device for the batches of a `DataLoader`, as torch names it: "cuda", "cuda:1", "cpu". Where the recipe
-            ends with ToTensor and Normalize they cross to it as bytes and become floats there, with the same bits. None
-            leaves them on the host.
+            ends with ToTensor and Normalize they are transferred as bytes and converted to floats on the device, with
+            bit-identical results. None leaves them on the host.
     """
 
     kind: str = "torch"

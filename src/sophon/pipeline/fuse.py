@@ -149,7 +149,7 @@ def _is_one_pass(moves: Sequence[Op]) -> bool:
 def _straight(
     moves: Sequence[Op], value: Image.Image | Part, params: Sequence[Any], table: Tensor | None, out: Tensor | None
 ) -> Tensor | None:
-    """Return the tensor of a picture that is cropped, resized and mirrored; None if a picture in between is needed."""
+    """Return the tensor of a cropped, resized and mirrored picture; None if an intermediate picture is needed."""
     spec = spec_of(value)
     box: Box = (0, 0, spec.height, spec.width)
     size: tuple[int, ...] = (spec.height, spec.width)

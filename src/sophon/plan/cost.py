@@ -178,13 +178,13 @@ def sum_chosen(
 
 @dataclass(frozen=True)
 class Loads:
-    """How sums of measures become seconds of resources.
+    """Converts summed measures into seconds of resource use.
 
     Args:
         rows: The resources whose rates are known.
         measures: Names of the measures.
         per_s: [resources, parts, measures] seconds of a resource per unit of a measure.
-        closed: [resources, parts, measures] true if the resource is missing and the measure would spend it.
+        closed: [resources, parts, measures] True where the measure would use a resource that is not available.
     """
 
     rows: tuple[Resource, ...]

@@ -249,7 +249,7 @@ class Node:
         for rate, value in self.rates.items():
             if rate not in _BY_RATE or not KINDS[_BY_RATE[rate]].is_of_node:
                 known = ", ".join(kind.rate for kind in KINDS if kind.is_of_node)
-                raise ConfigError(f"node {self.name}: {rate!r} is not a rate of a node; give some of {known}.")
+                raise ConfigError(f"node {self.name}: {rate!r} is not a per-node rate; choose from {known}.")
             checked[rate] = _checked(KINDS[_BY_RATE[rate]], value, needed=False)
         object.__setattr__(self, "rates", checked)
 

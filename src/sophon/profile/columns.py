@@ -51,7 +51,7 @@ def cuts_to_profile(
 
 
 def routes_to_profile(pipeline: Pipeline, cuts: Iterable[Cut]) -> tuple[Route, ...]:
-    """Return the routes through a relay that a plan may want, of cuts that are worth a column themselves.
+    """Return the relay routes worth profiling, built from cuts that have their own column.
 
     A relay is for work that neither the node nor the trainer has cores for. So it receives a file, or the window of
     one, which costs the node almost nothing, and it sends on the result after the crop, if there is one.

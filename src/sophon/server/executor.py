@@ -138,7 +138,10 @@ class Executor:
         }
 
     def file_sizes(self, message: dict[str, Any], rights: Rights = EVERYTHING) -> NDArray[np.int64]:
-        """Return the size of every file of a data set, for a rank that plans for all but sees only its share."""
+        """Return the size of every file of a data set.
+
+        It is for a rank that plans for every rank, although it sees only its own share.
+        """
         store = self._store(str(message.get("dataset", "")), rights)
         names = message.get("fields", [])
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):

@@ -73,7 +73,7 @@ class _Begun(NamedTuple):
 
 
 class _Came(NamedTuple):
-    """The outcome of a read, and how many jobs of raw samples, or samples to be cut, end with it."""
+    """A result, with the number of raw-sample jobs and of samples to cut that it completes."""
 
     result: Reply | Run | Exception
     raw_jobs: int = 0

@@ -49,7 +49,7 @@ _LONGEST_NAME = 80
 
 
 def kind_by_ending(name: str) -> str | None:
-    """Return the kind of data that a file is of, by the end of its name in lower case."""
+    """Return a file's kind of data, judged by its extension; `name` must be lower case."""
     return next((kind for kind, endings in SUFFIXES.items() if name.endswith(endings)), None)
 
 

@@ -133,7 +133,7 @@ class FolderStore(Store):
             return False
 
     def changed_ns(self, index: int) -> int:
-        """Return the time of a picture's file."""
+        """Return the modification time of a picture's file, in nanoseconds."""
         return self._stat(index).st_mtime_ns
 
     def stamp(self, index: int) -> str:

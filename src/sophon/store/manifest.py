@@ -1,8 +1,8 @@
 """The manifest: one row per sample of a data set, held as NumPy and Arrow, or read from a file of pages.
 
 A manifest that was just listed is in memory: 16 bytes per sample plus its id, 8 for a label, and the further columns.
-One that comes from a file (`pages`) is also held in memory if it is small; of a large one only sizes and labels are, 16
-bytes per sample, and the rest is read when needed.
+One that comes from a file (`pages`) is also held in memory if it is small. For a large one, only sizes and labels are
+held in memory (16 bytes per sample), and the rest is read when needed.
 
 For exchange it is one Arrow table (`to_table`)::
 

@@ -68,7 +68,7 @@ def test_a_header_that_lies_about_its_size_allocates_nothing():
     data[21] |= 0x0F  # the upper bits of how many samples there are
     with pytest.raises(OpError, match="declares"):
         ops.DecodeAudio().apply(bytes(data))
-    with pytest.raises(OpError, match="more than the limit of 99"):
+    with pytest.raises(OpError, match="exceeds the limit of 99 values"):
         ops.DecodeAudio(max_samples=99).apply(sound_file("wav 16", 100))
 
 

@@ -1,7 +1,7 @@
-"""Benchmark one, two and four nodes with a part each and a link each; and nodes with unequal links.
+"""Benchmark one, two and four nodes, each with its own part of the data and its own link, and nodes with unequal links.
 
-Epochs of all cases take turns. Where links are compared, raw files are sent, so that the link is the bottleneck. The
-digest of all batches must be the same for any number of nodes.
+Epochs of the different cases are interleaved. Where links are compared, raw files are sent, so that the link is the
+bottleneck. The digest of all batches must be the same for any number of nodes.
 """
 
 from __future__ import annotations

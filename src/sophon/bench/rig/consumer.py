@@ -78,7 +78,9 @@ def consumer_of(kind: str, samples_per_s: float | None) -> Consumer:
         return Cnn()
     if kind == "stand-in" and samples_per_s is not None:
         return StandIn(samples_per_s)
-    raise ConfigError(f"expected a consumer cnn or a stand-in with samples per second, got {kind!r} {samples_per_s!r}")
+    raise ConfigError(
+        f"expected consumer 'cnn', or 'stand-in' with a rate in samples per second, got {kind!r} {samples_per_s!r}"
+    )
 
 
 def cnn_speed(batch_size: int) -> float:

@@ -42,7 +42,8 @@ class OnRay(Discovery):
         place = registry_address()
         if not place:
             raise RetryableError(
-                f"{self.url}: Ray knows no registry; start one with `sophon ray up` or sophon.ray.serve"
+                f"{self.url}: no registry is running on this Ray cluster; start one with `sophon ray up` or "
+                "sophon.ray.serve"
             )
         self._registered = Registered(f"{place}/{self._dataset}", self._credentials, self._deadline_s)
         return self._registered.find()

@@ -4,7 +4,7 @@ The scan of a JPEG file runs row by row. So the rows that a box needs are one co
 index points locate; with the header from the index (`pages`) that piece is all that is needed to cut a window. Unread
 bytes are zero in memory, and `cut` fails rather than read them: it stops at the next index point.
 
-A band is used if it is enough smaller than the object; otherwise the whole object is read.
+A band is used if it is sufficiently smaller than the object; otherwise the whole object is read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Parses the header of a JPEG file, and decides whether a window may be cut from it.
 
-The rules are those under which libjpeg (through Pillow) is certain to decode the whole file, and to decode the part the
-same way alone: files it would reject, repair or treat specially are rejected here. The list is in `parse`.
+The rules guarantee that libjpeg (through Pillow) decodes the whole file, and that it decodes a window on its own to the
+same pixels: files it would reject, repair or treat specially are rejected here. The list is in `parse`.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Finishers(ABC):
     def __getitem__(self, number: int) -> Finisher: ...
 
     def stop(self) -> None:  # noqa: B027 - nothing runs elsewhere
-        """Make threads that wait for a worker process return, unless processes are kept for the next epoch."""
+        """Release threads waiting for a worker process, unless the processes are kept for the next epoch."""
 
     def close(self, wait: bool = True) -> None:  # noqa: B027
         """End the worker processes.

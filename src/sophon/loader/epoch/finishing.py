@@ -214,7 +214,7 @@ class Finishing:
 
         Args:
             made: The finished sample.
-            fit: Copy an array of the user's own step that torch cannot take as it is.
+            fit: Whether to copy an array returned by a user-defined step if torch cannot use it directly.
         """
         if self.targets is not None:
             return as_arrays(made.value) if self.output == "numpy" else made.value

@@ -315,7 +315,10 @@ class Machine:
         return now_s if len(self._waits) == 1 else self._standings.ready_s(self._parts.everybody(part))
 
     def _first(self, accepts: Callable[[int], bool]) -> int | None:
-        """Return the accepted part with the first wanted sample; want more samples if there is none."""
+        """Return the accepted part whose next wanted sample comes first.
+
+        If there is none, add wanted samples until one is accepted.
+        """
         waiting = [part for part in self._queued if self._queues[part] and accepts(part)]
         if waiting:
             return min(waiting, key=lambda part: self._queues[part][0])
@@ -506,7 +509,7 @@ class Machine:
 
     @property
     def wants_new(self) -> bool:
-        """Whether one more sample can be wanted: there is one, and room for it."""
+        """Whether another sample can be queued: one is left, and there is room for it."""
         return self.wanted < self.count and self._room_for(self.wanted)
 
     def _hold(self, position: int, size_bytes: int) -> None:

@@ -63,7 +63,7 @@ class Parts:
             holders: For each part the nodes and relays that can answer for it.
             relays: Which of them are relays.
             of: For each position the number of its part.
-            is_relayed: For each position whether a relay is to be asked.
+            is_relayed: Whether to ask a relay, for each position.
             names: Names of all of them.
         """
         kept, ways = list(holders), [(part, part) for part in range(len(holders))]
@@ -80,11 +80,11 @@ class Parts:
         return made.rerouted(is_relayed)
 
     def rerouted(self, is_relayed: NDArray[np.bool_], since: int = 0) -> Parts:
-        """Return the same parts with other samples in them.
+        """Return a copy with samples reassigned to the relayed or direct variant of their part.
 
         Args:
-            is_relayed: For each position whether a relay is to be asked.
-            since: The first position that may change its part.
+            is_relayed: Whether to ask a relay, for each position.
+            since: First position that may be reassigned.
         """
         assert self.of is not None
         table = np.array(self.ways, np.uint16)

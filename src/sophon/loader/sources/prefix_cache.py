@@ -251,7 +251,7 @@ class CachedTransport(Transport):
         self.is_remote = inner.is_remote
 
     def open(self, pipeline: Pipeline) -> Opened:
-        """Ask the other transport."""
+        """Open the data set through the wrapped transport."""
         return self.inner.open(pipeline)
 
     def fetch(self, request: Request, timeout_s: float) -> Fetch:
@@ -259,7 +259,7 @@ class CachedTransport(Transport):
         return _CachedFetch(self, request, timeout_s)
 
     def close(self) -> None:
-        """Close the other transport."""
+        """Close the wrapped transport."""
         self.inner.close()
 
 

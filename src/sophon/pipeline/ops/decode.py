@@ -96,7 +96,7 @@ class Decode(Decoder):
         return image(height, width, MODES[self.mode][0], self.mode)
 
     def specimen(self) -> bytes:
-        """Return the built-in picture, or one made from nothing where files in another mode alone are taken."""
+        """Return the built-in picture, or a generated one if the op accepts only files in another mode."""
         return _numbers(self.mode) if self.mode in AS_THEY_ARE else built_in()
 
     def within(self, most: int) -> Decode:

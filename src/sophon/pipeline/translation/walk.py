@@ -139,10 +139,10 @@ def inner(transforms: Iterable[Any], met: Met) -> tuple[Op, ...]:
         became = translate(part, met)
         met = after(met, became)
         if not met.is_picture:
-            raise NoOp("a step inside that is not on pictures")
+            raise NoOp("an inner step does not return a picture")
         steps += became.ops
     if not all(op.portable for op in steps):
-        raise NoOp("a step inside that has no op")
+        raise NoOp("an inner step has no equivalent op")
     return tuple(steps)
 
 

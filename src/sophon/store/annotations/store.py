@@ -109,7 +109,7 @@ class AnnotatedStore(Store):
             self._kept[field.name] = of_field
 
     def changed_ns(self, index: int) -> int:
-        """Return the latest time of a sample's files."""
+        """Return the latest modification time among a sample's files, in nanoseconds."""
         return max(stat.st_mtime_ns for stat in self._stats(index))
 
     def stamp(self, index: int) -> str:

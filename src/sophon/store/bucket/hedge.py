@@ -32,7 +32,7 @@ _MOST_SHARE: Final = 0.05  # share of requests made twice: a struggling server m
 
 
 class _Threads:
-    """Daemon threads for requests, used again: to start one takes as long as a request's own work."""
+    """A pool of reusable daemon threads for requests: starting a thread takes as long as the request's own work."""
 
     def __init__(self) -> None:
         self.renew()

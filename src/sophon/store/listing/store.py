@@ -109,7 +109,10 @@ def _scan_folder(
         existing = dict(zip(base.ids.to_pylist(), base.sizes.tolist(), strict=True))
         files = find_files_of(listing, paths, rows, folder, existing)
         if is_told and not files.paths:
-            raise StoreError(f"{listing.file} names no file in {folder}; check its paths, which are relative to it")
+            raise StoreError(
+                f"{listing.file} names no file in {folder}; check that its paths are relative to that folder or to the "
+                "listing"
+            )
         if (base.classes and not is_told) or not files.paths:
             reason = "the folder has class folders" if base.classes else "it names none of its files"
             return _with_notes(base, f"{listing.file} is not used for {folder}, since {reason}")

@@ -94,8 +94,8 @@ class DecodeAudio(Decoder):
             raise OpError("the file has no samples.", remedy=wav.REMEDY)
         if header.samples * header.channels > self.max_samples:
             raise OpError(
-                f"it declares {header.samples:,} samples of {header.channels} channels, more than the limit of "
-                f"{self.max_samples:,}.",
+                f"the file declares {header.samples:,} samples × {header.channels} channels, which exceeds the limit "
+                f"of {self.max_samples:,} values.",
                 remedy="Raise DecodeAudio(max_samples=…) if you trust the file.",
             )
         if self.rate not in (None, header.rate):

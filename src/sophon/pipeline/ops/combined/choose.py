@@ -27,7 +27,8 @@ def _common(name: str, specs: Sequence[Spec]) -> Spec:
     """Return what all possible results have in common; dimensions that may differ are unknown."""
     first = specs[0]
     if any((s.kind, s.dtype, s.mode) != (first.kind, first.dtype, first.mode) for s in specs):
-        raise ConfigError(f"{name}: its results differ: " + " or ".join(sorted({str(s) for s in specs})))
+        found = " or ".join(sorted({str(s) for s in specs}))
+        raise ConfigError(f"{name}: every possible result must be the same kind of value, got {found}")
     shape = tuple(d if all(s.shape[i] == d for s in specs) else None for i, d in enumerate(first.shape))
     return Spec(first.kind, shape, first.dtype, first.mode)
 
