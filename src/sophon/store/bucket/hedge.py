@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue, SimpleQueue
 from typing import Final, TypeVar
 
 from sophon.process.renewal import renew_after_fork
@@ -41,7 +41,8 @@ class _Threads:
     def renew(self) -> None:
         """Begin without threads, in a forked child."""
         self._lock = threading.Lock()
-        self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        # No SimpleQueue: with several readers its `get` may wait forever once its timeout is over (CPython 3.11).
+        self._jobs: Queue[Callable[[], None]] = Queue()
         self._idle = 0  # threads that wait and have no job promised to them
 
     def start(self, job: Callable[[], None]) -> None:
@@ -55,7 +56,7 @@ class _Threads:
             # A daemon: an abandoned request must not keep the process alive.
             threading.Thread(target=self._work, args=(job, self._jobs), name="sophon-get", daemon=True).start()
 
-    def _work(self, job: Callable[[], None], jobs: SimpleQueue[Callable[[], None]]) -> None:
+    def _work(self, job: Callable[[], None], jobs: Queue[Callable[[], None]]) -> None:
         while True:
             job()
             del job  # and with it what was read
