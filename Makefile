@@ -16,7 +16,7 @@ test: lint check
 
 # More processes than the two cores this is meant for: most tests wait for servers, links and deadlines.
 check: .venv/installed-test
-	$(BIN)/python -m pytest -m "not slow" --numprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not slow" --numprocesses 6 --dist loadfile --no-loadscope-reorder
 
 test-slow: .venv/installed-test
 	$(BIN)/python -m pytest -m slow

@@ -57,7 +57,7 @@ def test_what_is_wrong_with_masks_and_boxes_is_said(tmp_path):
     assert _found(address) == {
         (FAULT, "1 of 5 samples lack a field"),
         (FAULT, "1 of 5 samples have a mask of another size than the picture"),
-        (ADVICE, "1 of 5 samples have boxes that stand out of the picture"),
+        (ADVICE, "1 of 5 samples have boxes that reach beyond the picture"),
         (ADVICE, "1 of 5 samples have boxes without an area"),
     }
 

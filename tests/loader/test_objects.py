@@ -178,7 +178,7 @@ def test_what_cannot_be_represented_is_refused_with_a_reason(folder, tmp_path):
         (joint, "its `transforms` change picture and target together"),
         (own_loader, "its loader fromfile reads files in its own way"),
         (_made(datasets.UCF101, folder, samples=[("a", 1)], video_clips=object()), "video clips"),
-        (torch.utils.data.TensorDataset(torch.zeros(3)), "TensorDataset does not tell where its files are"),
+        (torch.utils.data.TensorDataset(torch.zeros(3)), "TensorDataset does not say where its files are"),
     ]:
         with pytest.raises(ConfigError, match=message):
             sophon.DataLoader(data)

@@ -297,7 +297,7 @@ def test_a_subset(images, settings):
 
 def test_a_data_set_of_ones_own_is_refused_with_a_remedy(images):
     for data in (Plain(images), Subset(Plain(images), [1])):
-        with pytest.raises(ConfigError, match=r"Plain does not tell where its files are.*from_dataset"):
+        with pytest.raises(ConfigError, match=r"Plain does not say where its files are.*from_dataset"):
             sophon.DataLoader(data, 4)
 
 
