@@ -334,7 +334,8 @@ class Engine:
 
         A file can be made so that a decoder is busy with it for hours. The thread cannot be stopped; it is left behind.
         """
-        position, begun_s = min(self._begun.items(), key=lambda item: item[1], default=(0, math.inf))
+        begun = self._begun.copy()  # in one step: finishing threads go on changing it without a lock
+        position, begun_s = min(begun.items(), key=lambda item: item[1], default=(0, math.inf))
         if self._finish_within_s < now_s - begun_s:
             sample = int(self._order[position])
             problem = f"decoding and transforming took more than the deadline of {self._finish_within_s:g} s"
