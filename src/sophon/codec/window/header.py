@@ -71,7 +71,7 @@ class Header:
             files.
         jfif: Whether a JFIF segment says that three components are YCbCr.
         adobe: The 12 bytes of the Adobe segment that name the colour transform, or none.
-        doubtful: Whether Pillow reads more metadata of this file than is checked here, and may fail on it.
+        doubtful: Whether Pillow reads metadata of this file that is not checked here, and may fail on it.
     """
 
     width: int
@@ -117,7 +117,7 @@ def parse(data: bytes | bytearray | memoryview) -> Header:
     Returns: The parsed header.
 
     Raises:
-        NotWindowable: It is not a file from which a window can be cut.
+        NotWindowable: No window can be cut from the file.
     """
     if bytes(data[:3]) != b"\xff\xd8\xff":
         raise NotWindowable("not a JPEG file")

@@ -1,4 +1,4 @@
-"""The error that no window can be cut from a file."""
+"""The error raised when no window can be cut from a file."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The scans of a progressive JPEG: which coefficients each contains, and whether together they are complete.
 
-libjpeg decodes a file whose scans break the rules as well as it can, and smooths the blocks of a file that ends before
+libjpeg does its best with a file whose scans break the rules, and smooths the blocks of a file that ends before
 its coefficients are complete. Neither works with part of a picture, so such files are rejected.
 """
 
@@ -72,7 +72,7 @@ def read_scans(data: bytes | bytearray | memoryview, at: int, identifiers: bytes
         tables: The tables before the first scan; those between the scans are added.
 
     Raises:
-        NotWindowable: It is not a file from which a window can be cut.
+        NotWindowable: No window can be cut from the file.
     """
     if kernel is None:
         raise NotWindowable("progressive, and the extension was not built")

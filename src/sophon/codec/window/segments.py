@@ -73,7 +73,7 @@ class Tables:
     def read_between(self, marker: int, body: bytes) -> None:
         """Read a segment between two scans.
 
-        libjpeg keeps the quantisation table that is current at a component's first scan, so a different one is
+        libjpeg keeps the quantisation table that is current at a component's first scan, so a different table is
         rejected.
         """
         if marker == 0xC4:
