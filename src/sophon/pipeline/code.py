@@ -3,8 +3,8 @@
 It becomes part of fingerprints, so that a state or profile of one recipe is never mistaken for that of another. It is
 the same in every run and on every machine: addresses, hash order and generator states do not enter it.
 
-Limits: globals of a function's module, the order of a dict and everything beyond a few thousand values are ignored; of
-a large array only some evenly spaced elements are hashed.
+Limits: globals of a function's module, the order of a dict and everything beyond a few thousand values are ignored;
+only some evenly spaced elements of a large array are hashed.
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@ before anything is decoded. `region.needed_box` follows that through the ops bet
 decodes only that box passes a `Part` to the pipeline, which continues with the same bits.
 
 An op that resizes, or that works on tensors whose bits may depend on how they lie in memory, needs a value of the full
-size. It gets a `Canvas`: the part in its place, and nothing of meaning around it. Both know which box of them is true,
-and refuse to give anything else.
+size. It gets a `Canvas`: the part in its place, with meaningless values around it. Both know which box of them is
+valid, and refuse to give anything else.
 
-Sound and volumes are arrays whatever the ops need of them, so that one class, `Signal`, is both the whole and a part.
+Sound and volumes are arrays in either case, so one class, `Signal`, serves as both the whole and a part.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Signal:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the array, and of the label."""
+        """Size of the array and the label in bytes."""
         return int(self.array.nbytes) + (0 if self.label is None else int(self.label.nbytes))
 
     def piece(self, box: Box) -> np.ndarray[Any, np.dtype[Any]]:
@@ -153,7 +153,7 @@ class Signal:
 def missing(box: Box | None) -> OpError:
     """Return the error for a box that was not decoded."""
     if box is None:
-        return OpError("all of it is needed, and only a part of it was decoded.")
+        return OpError("the whole value is needed, but only a part of it was decoded.")
     axes = len(box) // 2
     sides = "×".join(map(str, reversed(box[axes:])))
     start = ", ".join(map(str, reversed(box[:axes])))

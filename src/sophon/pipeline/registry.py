@@ -29,7 +29,7 @@ _OpClass = TypeVar("_OpClass", bound=type[Op])
 def register(op: _OpClass) -> _OpClass:
     """Add your own op to the table; do this on both trainer and storage node."""
     if OPS.setdefault(op.name(), op) is not op:
-        raise ConfigError(f"an op named {op.name()} is registered already: {OPS[op.name()]!r}; choose another name")
+        raise ConfigError(f"an op named {op.name()} is already registered: {OPS[op.name()]!r}; choose another name")
     return op
 
 

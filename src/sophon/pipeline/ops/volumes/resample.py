@@ -30,10 +30,10 @@ class ResampleVolume(VolumeOp):
     """Resample a volume to another spacing: trilinear interpolation for the image, nearest voxel for the label.
 
     The outermost voxels stay where they are (``align_corners=True`` of torch's ``interpolate``). Along each axis, n
-    voxels at a distance of a become ``floor(n * a / b + 0.5)`` at a distance of b, one at least.
+    voxels at a distance of a become ``floor(n * a / b + 0.5)`` at a distance of b, at least one.
 
     Args:
-        spacing: Distance of voxels along each axis, in mm.
+        spacing: Distance between voxels along each axis, in mm.
     """
 
     spacing: tuple[float, float, float] = (1.6, 1.2, 1.2)
