@@ -89,7 +89,7 @@ def _several(value: object) -> str:
 
 
 def _points(annotations: list[Any]) -> int:
-    """Return how many keypoints an object has, 0 if there are none."""
+    """Return how many keypoints an object has."""
     for one in annotations:
         if isinstance(one, dict) and isinstance(one.get("keypoints"), list):
             return len(one["keypoints"]) // 3

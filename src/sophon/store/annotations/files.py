@@ -136,9 +136,9 @@ def _objects(text: str) -> list[dict[str, str]]:
     try:
         parser.Parse(text, True)
     except expat.ExpatError as error:
-        raise Broken(f"not XML: {error}") from error
+        raise Broken(f"it is not XML: {error}") from error
     if not objects.found and "<annotation" not in text:
-        raise Broken("expected an annotation of Pascal VOC")
+        raise Broken("expected a Pascal VOC annotation")
     return objects.found
 
 
@@ -152,6 +152,6 @@ def _text(path: Path) -> str:
             raise Broken(f"it has more than {_MOST_BYTES:,} bytes")
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise Broken("it is not text in UTF-8") from error
+        raise Broken("it is not UTF-8 text") from error
     except OSError as error:
         raise Broken(f"it cannot be read: {describe(error)}") from error

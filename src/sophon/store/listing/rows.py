@@ -34,10 +34,10 @@ _BLOCK_BYTES: Final = 1 << 26  # a row, including its newlines, has to fit into 
 
 @dataclass(frozen=True)
 class Listing:
-    """A listing file that was read.
+    """The contents of a listing file.
 
     Args:
-        file: Where it lies.
+        file: Location of the file.
         table: Its columns, one row per sample.
         path: Name of the column that holds the paths.
         label: Name of the column that holds the labels, if there is one.
@@ -45,7 +45,7 @@ class Listing:
         counts_lines: Whether that number is a line of the file.
         size_bytes: Size of the file in bytes, taken before it was read.
         mtime_ns: Its modification time, taken before it was read.
-        ctime_ns: Its change time, which cannot be set by users, taken at the same moment.
+        ctime_ns: Its change time, which users cannot set, taken at the same moment.
     """
 
     file: Place
@@ -67,13 +67,13 @@ def read_listing(file: Path, path: str | None = None, label: str | None = None) 
     """Return the rows of a listing.
 
     Args:
-        file: Where it lies.
+        file: Location of the file.
         path: The column that holds the paths; found by its name if not given.
         label: The column that holds the labels; "none" for no labels; found by its name if not given.
 
     Raises:
-        StoreError: The file cannot be read; names the line.
-        ConfigError: A named column, or the column of the paths, does not exist.
+        StoreError: The file cannot be read; the message names the line.
+        ConfigError: A named column, or the path column, does not exist.
     """
     suffix = file.suffix.lower()
     try:
@@ -150,7 +150,7 @@ def _label_column(table: pa.Table, told: str | None, path: str, file: Path) -> s
     if told is not None:
         if told not in table.column_names or told == path:
             raise ConfigError(
-                f"{file} has no column {told!r} of labels; there is {', '.join(map(repr, table.column_names))}"
+                f"{file} has no label column {told!r}; choose from {', '.join(map(repr, table.column_names))}"
             )
         return told
     return _find(table.drop_columns([path]), LABEL_NAMES)
