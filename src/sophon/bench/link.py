@@ -86,7 +86,7 @@ def _measure(run: Callable[[], int], server_cpu: Callable[[], float]) -> tuple[f
 
 
 def _flight_pass(transport: FlightTransport, pool: ThreadPoolExecutor, count: int) -> int:
-    """Fetch all samples; as in the loader two requests share the connection, so that no side waits for the other."""
+    """Fetch all samples, with two requests on the connection as in the loader, so that neither side waits."""
     parts = [range(start, min(start + _REQUEST_SAMPLES, count)) for start in range(0, count, _REQUEST_SAMPLES)]
     return sum(pool.map(lambda part: _fetch(transport, tuple(part)), parts))
 
@@ -97,7 +97,7 @@ def _fetch(transport: FlightTransport, samples: tuple[int, ...]) -> int:
 
 
 class _SocketServer:
-    """Sends some files over a plain TCP connection, each time it is asked to."""
+    """Sends some files over a plain TCP connection whenever it is asked to."""
 
     def __init__(self, paths: list[str], sizes: list[int]) -> None:
         self._sizes = sizes

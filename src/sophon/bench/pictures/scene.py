@@ -26,7 +26,7 @@ THINGS = (RED_PAINT, BLUE_PAINT, YELLOW_PAINT, WALL, WALL, STONE, STONE, FUR, FU
 
 
 def landscape(canvas: Canvas) -> None:
-    """Paint sky, ridges one in front of the other, ground and a few things."""
+    """Paint sky, ridges one in front of the other, ground and a few objects."""
     rng = canvas.rng
     canvas.fill(SKY)
     level = rng.uniform(0.15, 0.5)
@@ -47,7 +47,7 @@ def close_up(canvas: Canvas) -> None:
 
 
 def street(canvas: Canvas) -> None:
-    """Paint walls side by side under the sky, a road and many things."""
+    """Paint walls side by side under the sky, a road and many objects."""
     rng = canvas.rng
     canvas.fill(SKY)
     left = 0
