@@ -34,7 +34,7 @@ class CutsResult:
         rows: One per cut; the first is the raw file.
         raw_bytes: Mean size of a file.
         best_bytes: Mean payload if every sample takes its own smallest cut.
-        best_share: Share of the samples for which each cut is that smallest one.
+        best_share: Share of the samples for which each cut is the smallest.
         tensors: Number of tensors that were finished.
         mismatches: Number of tensors that differ from the uncut run.
     """
@@ -81,7 +81,7 @@ def measure_cuts(
             start_s = time.thread_time()
             try:
                 payload, made = make_payload(RECIPE, data, key, cut), cut
-            except OpError:  # as a server does it: what cannot be cut is sent whole
+            except OpError:  # as a server does: files that cannot be cut are sent whole
                 payload, made = data, RAW
             middle_s = time.thread_time()
             tensor = finish_payload(RECIPE, payload, key, made)

@@ -57,7 +57,7 @@ def bench_link(seconds: float, folder: Path | None = None, on_step: OnStep | Non
             _SocketServer(paths, manifest.sizes.tolist()) as bare,
             ThreadPoolExecutor(2) as pool,
         ):
-            # Of one's own node, as the bare socket's is: its batches need no look before they are unpacked.
+            # The node is trusted, like the bare socket: its batches are not inspected before they are unpacked.
             transport = FlightTransport(server.url, credentials=Credentials(trusted=True))
             contestants = {
                 "flight": (lambda: _flight_pass(transport, pool, len(paths)), lambda: _cpu_of(server.pid)),
@@ -142,7 +142,7 @@ def _send_files(listener: socket.socket, paths: list[str]) -> None:
 
 
 def _cpu_of(pid: int) -> float:
-    """Return the CPU seconds that a process of ours has used."""
+    """Return the CPU seconds that one of our processes has used."""
     if pid == os.getpid():
         usage = resource.getrusage(resource.RUSAGE_SELF)
         return usage.ru_utime + usage.ru_stime

@@ -112,8 +112,8 @@ def bench_soak(minutes: float, seed: int = 0, on_step: OnStep | None = None) -> 
 
     Returns:
         ``{"minutes", "samples", "faults", "lost", "repeated", "mismatched", "rss_growth", "fd_growth", "kinds",
-        "timeline"}``; growth is that of this process, where the trainers are, from the first third to the last: a share
-        of its memory, a number of files.
+        "timeline"}``; growth refers to this process, which runs the trainers, from the first third to the last: a share
+        of its memory, and a number of files.
     """
     report = Report()
     stop = threading.Event()

@@ -47,7 +47,7 @@ class Codec(ABC):
 
 
 class AheadCodec(Codec):
-    """A codec that looks ahead: it encodes only as much of a file as the ops after the decoder need.
+    """A codec that looks ahead: it encodes only the part of a file that the ops after the decoder need.
 
     It works at the start of a pipeline (k is 0), and decodes to what the decoder would give, as a `Part` or a `Signal`.
     """

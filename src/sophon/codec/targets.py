@@ -44,7 +44,7 @@ _MARGIN = 2  # pixels: nearest neighbours of a mask and filters of a picture rou
 
 
 def packed(pipeline: Pipeline, parts: list[memoryview], made: Payload, size: Size, box: Box | None) -> bytes:
-    """Return the payload of a sample, given that of its picture.
+    """Return the payload of a sample, given the payload of its picture.
 
     Args:
         pipeline: The pipeline of the sample.

@@ -18,7 +18,7 @@ If an op is inconsistent with the following, it is a bug:
 - `boxes_needed`, `boxes_before` and `sizes_made` give for many pictures at once what `draw`, `box_needed`, `box_before`
   and `made` give for one, to the last bit. They are optional: without them pictures are examined one by one, which
   takes half a minute for a plan of a million samples (`tests/pipeline/test_many_boxes.py`).
-- A change of any bit of any result comes with a new `version`.
+- A change that affects any bit of a result comes with a new `version`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Part, Canvas and Signal: as much of a value as the next ops need.
+"""Part, Canvas and Signal: the part of a value that the next ops need.
 
 A *box* is an interval per axis of a value: where each begins, then how long each is. A picture has two axes: its boxes
 are (top, left, height, width). Sound has one: (start, length). A volume has three. Channels are not an axis.
@@ -44,7 +44,7 @@ def count_of(box: Box) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of a picture, and where it lies in the whole.
+    """A piece of a picture, and its position in the whole.
 
     Args:
         picture: The piece.
@@ -62,7 +62,7 @@ class Part:
 
     @property
     def box(self) -> Box:
-        """Where the piece lies."""
+        """The box of the piece in the whole."""
         return self.top, self.left, self.picture.height, self.picture.width
 
     def holds(self, box: Box) -> bool:

@@ -35,7 +35,7 @@ _MAX_JSON_BYTES = 1 << 16  # a recipe is a few hundred bytes
 
 
 class Pipeline:
-    """What is done to a sample, from the bytes of its file to the tensor the model sees.
+    """All preprocessing of a sample, from the bytes of its file to the tensor the model sees.
 
     A pipeline checks itself when it is built: every op must accept what the op before it gives. It cannot be changed
     afterwards, and its fingerprint names it on both sides of the link.
@@ -272,7 +272,7 @@ class Pipeline:
         try:
             spec = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ConfigError(f"not a pipeline in JSON: {error}; give the output of pipeline.to_json()") from error
+            raise ConfigError(f"expected a pipeline in JSON: {error}; give the output of pipeline.to_json()") from error
         return cls.from_spec(spec)
 
     def prefix(self, stop: int) -> Pipeline:

@@ -235,7 +235,7 @@ def seen(value: Signal) -> Value:
 
 
 # --- arrangements -----------------------------------------------------------------------------------------------------
-# The container in which users get the views of a sample, as a text, so that a spec can hold it: "list", "tuple", or
+# The container in which users get the views of a sample, as a string, so that a spec can hold it: "list", "tuple", or
 # JSON for a nest of lists, tuples and dicts, such as DINOv2 returns. In the JSON a number stands for a view, […] for a
 # list, {"tuple": […]} for a tuple and {"dict": [[name, …], …]} for a dict.
 
@@ -253,7 +253,7 @@ def arranged(text: str, values: Sequence[Any]) -> Any:
 
 
 def arrangement(shape: Any, count: int) -> str:
-    """Return the text of an arrangement.
+    """Return an arrangement as a string.
 
     Args:
         shape: Lists, tuples and dicts with the numbers of views in them.
@@ -265,7 +265,7 @@ def arrangement(shape: Any, count: int) -> str:
 
 
 def checked_arrangement(where: str, text: Any, count: int) -> str:
-    """Return the text of an arrangement after checking it; it may come from the network.
+    """Return an arrangement after checking it; it may come from the network.
 
     Raises:
         ConfigError: It is not an arrangement of this many views.

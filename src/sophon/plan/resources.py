@@ -53,7 +53,7 @@ class Kind:
         metavar: Placeholder of the option's value; empty for a number.
         parse: Parses the option.
         help: Help text of the option.
-        remedy: What to give instead of an invalid number.
+        remedy: Advice for an invalid number.
         show: Formats the rate.
         is_of_node: Whether every node has its own; otherwise it belongs to the trainer.
         is_required: Whether a job must give it; otherwise it is infinite if unknown.

@@ -20,7 +20,7 @@ from sophon.plan.game import Matrix, Vector
 from sophon.plan.pricing import Costs
 
 STRETCH = 64
-"""Samples in a stretch: as many as a loader puts into one request, of which two run at a time."""
+"""Number of samples in a stretch: as many as a loader puts into one request; two requests run at a time."""
 
 _BINDS = 0.7  # of the epoch for which a resource is busy: above this, its share of a stretch counts
 _ROUNDS = 3  # rounds at most; each evens out the two most unequal resources of a stretch

@@ -413,7 +413,7 @@ def _frozen(values: ArrayLike, name: str, cuts: int, dtype: type[np.generic]) ->
 
 
 def _axes(sizes: NDArray[Any]) -> int:
-    """Return the number of axes of sizes; if it is invalid, that of pictures, and `_frozen` then reports the error."""
+    """Return the number of axes of sizes, or of pictures if it is invalid, which `_frozen` then reports."""
     return sizes.shape[1] if np.ndim(sizes) == 2 and sizes.shape[1] in _SIDES else 2
 
 

@@ -24,7 +24,7 @@ from sophon.bench.rig.processes import Server, Trainer
 from sophon.codec import RAW, Cut
 from sophon.profile.table import FloatTable, Profile
 
-CUTS = ("0:window", "2:raw", "2:webp")  # one of each kind; the others are scaled as the one most like them
+CUTS = ("0:window", "2:raw", "2:webp")  # one of each kind; the others are scaled like the most similar one
 _SAMPLES = 40
 
 
@@ -106,7 +106,7 @@ def calibrated(
 
 
 def _fetch(trainer: Trainer, server: Server, cut: Cut, **request: Any) -> Cost:
-    # Unless all files were touched before, indexes are built; and opening a data set costs the server something, too.
+    # Indexes are built unless all files were touched before, and opening a data set costs the server time too.
     trainer.do("spend", cut=str(cut), **{**request, "samples": request["samples"][: None if cut.k == 0 else 1]})
     before_s = server.cpu_s()
     said = trainer.do("spend", cut=str(cut), **request)

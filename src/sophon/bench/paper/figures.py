@@ -32,7 +32,7 @@ def figure_1a(data: PaperData, seed: int, epoch: int) -> dict[str, Any]:
     store = open_store(data.folder)
     sizes = [int(size) for size in store.manifest.sizes]
     order = np.argsort(sizes)
-    # As in the paper: A weighs about half as much again as the mean, B less than a crop.
+    # As in the paper: A has about 1.5 times the mean size, and B is smaller than a crop.
     picks = {
         "A: a large file": int(order[int(0.85 * len(order))]),
         "B: a small file": int(order[int(0.15 * len(order))]),

@@ -70,7 +70,7 @@ class Canvas:
         self._map_size = self.width, self.height
         self._map = bytearray(self.width * self.height)
         image = Image.frombuffer("L", self._map_size, self._map, "raw", "L", 0, 1)
-        image.readonly = 0  # or else Pillow would draw on a copy of the bytes
+        image.readonly = 0  # otherwise Pillow would draw on a copy of the bytes
         self._draw = ImageDraw.Draw(image)
         # Blue and red difference, and detail of region n at offset n. Detail is odd in regions with the busier of the
         # photo's two textures.
@@ -195,7 +195,7 @@ class Canvas:
 def _with_right(plane: I16) -> I16:
     """Add to every pixel its right neighbour; the last pixel of a row is doubled."""
     total = np.empty_like(plane)
-    pixels = plane.reshape(-1)  # as one row, since NumPy is slow at going from row to row
+    pixels = plane.reshape(-1)  # as one row, since NumPy is slow to move from row to row
     np.add(pixels[:-1], pixels[1:], out=total.reshape(-1)[:-1])
     np.add(plane[:, -1], plane[:, -1], out=total[:, -1])
     return total

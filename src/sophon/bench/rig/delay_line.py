@@ -120,7 +120,7 @@ async def _serve(port: int, bytes_per_s: float, rtt_s: float) -> None:
     link = _Link(bytes_per_s, rtt_s / 2)
 
     async def connected(near_in: asyncio.StreamReader, near_out: asyncio.StreamWriter) -> None:
-        # The kernel's own buffers would hold megabytes before the node feels anything.
+        # The kernel's own buffers would hold megabytes before the node noticed any back-pressure.
         near_out.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
         far = socket.socket()
         far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BYTES)

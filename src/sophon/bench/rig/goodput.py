@@ -79,7 +79,7 @@ def _received(connection: socket.socket) -> tuple[float, int]:
     while True:
         now_s = time.monotonic()
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
-        if time.monotonic() - now_s < _AT_ONCE_S:  # else this process was held up in between
+        if time.monotonic() - now_s < _AT_ONCE_S:  # otherwise this process was delayed in between
             last_ms, received_bytes = _TCP_INFO.unpack(info)
             return now_s - last_ms / 1000, received_bytes
 

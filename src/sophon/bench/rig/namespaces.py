@@ -31,7 +31,7 @@ from pathlib import Path
 from sophon.bench.rig.shell import ToolError, call, tool
 from sophon.errors import ConfigError
 
-_NETWORK = "192.0.2"  # the block that RFC 5737 keeps for such use
+_NETWORK = "192.0.2"  # the block that RFC 5737 reserves for such use
 _MOST_NODES = 63  # with four addresses each
 _BUCKET_S, _SMALLEST_BUCKET_BYTES, _QUEUE = 0.002, 16 * 1024, "100ms"
 _FRAME_BYTES = 1514
@@ -159,7 +159,7 @@ def remove_leftovers() -> list[str]:
         found = _NAME.fullmatch(name)
         if found is None or _alive(int(found[1])):
             continue
-        with contextlib.suppress(ToolError):  # another run may be at it too
+        with contextlib.suppress(ToolError):  # another run may be removing it too
             for pid in call("ip", "netns", "pids", name).split():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)

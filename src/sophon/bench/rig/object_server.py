@@ -189,7 +189,7 @@ def _make_bucket(filer_port: int) -> None:
     try:
         connection.request("POST", f"/buckets/{BUCKET}/")
         answer = connection.getresponse()
-        if answer.status >= 300 and answer.status != http.HTTPStatus.CONFLICT:  # which says that there is one
+        if answer.status >= 300 and answer.status != http.HTTPStatus.CONFLICT:  # the reply that says the bucket exists
             raise OSError(f"the bucket cannot be created: {answer.status}")
     finally:
         connection.close()

@@ -8,7 +8,7 @@ import subprocess
 
 from sophon.errors import Error
 
-_PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))  # where iproute2 often lies
+_PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))  # where iproute2 is often installed
 _TIMEOUT_S = 30.0
 
 

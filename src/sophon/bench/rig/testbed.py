@@ -51,7 +51,7 @@ class RigFacts:
 
 
 class Testbed:
-    """Two nodes; open it with `open_testbed`.
+    """A storage node, a trainer and the link between them; opened with `open_testbed`.
 
     Args:
         link: The namespaces, or None on loopback.

@@ -170,12 +170,12 @@ class Trainer:
         done = itertools.count(1)
         cuts = [cut for cut in cuts_to_profile(RECIPE) if cut.codec == "raw" or cut in _CUTS]
         count = (_ROUNDS + 1) * len(store)
-        # The first round builds the index of every file; steady epochs are what counts.
+        # The first round builds the index of every file; only steady epochs count.
         profiles = [
             measure(store, RECIPE, seed=seed, epoch=epoch, cuts=cuts, on_step=lambda: _progress(next(done), count))
             for _ in range(_ROUNDS + 1)
         ]
-        # A plan prefers samples that are cheap, and one lucky clock among many would look so: hence the median.
+        # A plan prefers cheap samples, and one lucky measurement among many would look cheap: hence the median.
         storage_s, trainer_s = (
             np.median([getattr(profile, name) for profile in profiles[1:]], axis=0).astype(np.float32)
             for name in ("storage_s", "trainer_s")

@@ -214,7 +214,7 @@ def box_of(pipeline: Pipeline, key: Key, header: Header, stop: int | None = None
     """
     decode = pipeline.ops[0]
     if isinstance(decode, Decode) and header.width * header.height > decode.max_pixels:
-        raise NotWindowable("more pixels than the limit")
+        raise NotWindowable("it has more pixels than the limit")
     box = needed_box(pipeline, key, header.height, header.width, stop)
     return None if box is None or 0 in box[2:] else box  # the op itself reports an empty box
 

@@ -165,7 +165,7 @@ def build_index(data: Data, header: Header | None = None, share: float = INDEX_S
     """
     header = parse(data) if header is None else header
     if header.scans:
-        raise NotWindowable("progressive, which cannot be indexed")
+        raise NotWindowable("it is progressive and cannot be indexed")
     check_metadata(data, header)
     per_row, rows = header.mcus
     point_bytes = _POINT_BYTES + _POINT_BYTES_PER_COMPONENT * len(header.components)
@@ -254,9 +254,9 @@ def check_metadata(data: Data, header: Header) -> None:
         with Image.open(io.BytesIO(data)) as image:
             size = image.size
     except Exception as error:  # whatever Pillow raises, the whole file has to be sent
-        raise NotWindowable(f"metadata that Pillow cannot read ({type(error).__name__})") from error
+        raise NotWindowable(f"Pillow cannot read its metadata ({type(error).__name__})") from error
     if size != (header.width, header.height):
-        raise NotWindowable("metadata with a different size than the frame")
+        raise NotWindowable("its metadata and its frame declare different sizes")
 
 
 @lru_cache(maxsize=256)  # most files of a data set share a few of them

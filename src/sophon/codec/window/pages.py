@@ -1,7 +1,7 @@
 """The window index of objects, in pages: the information needed to read only some rows of a JPEG picture.
 
 It has one entry per sample, in manifest order: a name (a hash of key, size and ETag), the file's header without its
-metadata, and the index points. An entry whose name is not that of the sample is not used, so an index always matches
+metadata, and the index points. An entry is used only if its name matches the sample, so an index always matches
 the bytes that a request with the same ETag returns.
 
 Layout, little-endian::

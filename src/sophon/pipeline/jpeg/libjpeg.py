@@ -2,9 +2,9 @@
 
 Pillow gives libjpeg a buffer of one row and copies every row into a picture that it has first filled with black.
 Calling the same library with the picture's own memory takes a fifth less time for a small photo, and gives the same
-bits because it is the same code. It is used where the extension `_libjpeg` was built and Pillow is a wheel with a
-libjpeg of its own, and only after it has given Pillow's bits on a few pictures in this process. A file that makes
-libjpeg warn is left to Pillow, which decides what to do with it.
+bits because it is the same code. It is used where the extension `_libjpeg` was built and Pillow is a wheel with its own
+libjpeg, and only after it has given Pillow's bits on a few pictures in this process. A file that makes libjpeg warn is
+left to Pillow, which decides what to do with it.
 
 Concurrency: pure functions; the check runs once per process, possibly in two threads at once, with the same outcome.
 """

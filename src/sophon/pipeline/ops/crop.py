@@ -39,7 +39,7 @@ def crop(picture: Image.Image | Part, box: Box) -> Image.Image:
 
 
 def located(picture: Image.Image | Part, box: Box) -> tuple[Image.Image, PillowBox]:
-    """Return the picture that contains a box, and where in it the box lies."""
+    """Return the picture that contains a box, and the position of the box in it."""
     top, left, height, width = box
     if not isinstance(picture, Image.Image | Part):
         raise not_a_picture("a crop", picture)

@@ -20,7 +20,7 @@ from sophon.pipeline.spec import Objects, Spec, image
 Sides: TypeAlias = tuple[int, int, int, int]  # left, top, right, bottom
 
 _OVERLAPS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
-_AS_IT_IS = 1.0  # an overlap that means no crop at all
+_AS_IT_IS = 1.0  # an overlap that means no crop
 _ROUNDS = 200  # torchvision tries forever; if 8,000 crops keep no object, none will
 _AT_ONCE = 64  # crops tried in one pass over all objects
 _MOST_TRIALS = 1000

@@ -116,7 +116,7 @@ class Follower:
 
     Args:
         transform: The user's object.
-        position: Position of its op in the pipeline, or where that would be.
+        position: Position of its op in the pipeline, or the position that it would have.
         met: State of the picture at that point.
         inside: For a container: the effect of each of its transforms, in the order of the op's inner ops.
     """
@@ -242,7 +242,7 @@ def _became(part: Any, met: Met) -> tuple[Became, tuple[Follower, ...]]:
         raise NoOp(found.why("is not a torchvision v2 transform"))
     if name in _TARGETS_ONLY:
         if callable(getattr(part, "labels_getter", None)):
-            raise NoOp("it calls a function of yours with the whole sample")
+            raise NoOp("it calls your own function with the whole sample")
         return Became(), ()
     if name in _CONTAINERS:
         return _container(part, met)

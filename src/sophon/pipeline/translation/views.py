@@ -3,7 +3,7 @@
 Such a class is user code, and its name proves nothing. It is recognised if its `__call__` can be shown to do nothing
 but pass the picture to transforms that the object holds, and to collect their results:
 
-- Its bytecode uses no global name but a few builtins, stores nothing but local variables, imports nothing, and reads
+- Its bytecode uses no global names except a few builtins, stores only local variables, imports nothing, and reads
   only attributes of the object. So nothing can make the next call behave differently.
 - It is then called once, on a copy of the object in which stand-ins replace the transforms, with a stand-in for the
   picture that refuses every other use. The result must be a list, a tuple or a dict, or a nest of these, of the

@@ -32,7 +32,9 @@ def read_coco(path: Path, names: list[str]) -> tuple[list[int], Found]:
     images = _by_name(said, path)
     of_image: dict[int, list[Any]] = {}
     for one in said["annotations"]:
-        if isinstance(one, dict) and isinstance(one.get("image_id"), int):  # all else is no picture's
+        if isinstance(one, dict) and isinstance(
+            one.get("image_id"), int
+        ):  # other annotations belong to no listed picture
             of_image.setdefault(one["image_id"], []).append(one)
     points = _points(said["annotations"])
     fields = [
@@ -112,7 +114,7 @@ def _values(annotations: list[dict[str, Any]], points: int) -> dict[str, bytes]:
         Broken: An annotation is damaged.
     """
     if len(annotations) > MOST_OBJECTS:
-        raise Broken(f"more than {MOST_OBJECTS:,} annotations")
+        raise Broken(f"it has more than {MOST_OBJECTS:,} annotations")
     boxes: list[Any] = []
     for one in annotations:
         box = one.get("bbox")

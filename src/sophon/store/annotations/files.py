@@ -55,7 +55,7 @@ def _yolo_values(text: str) -> dict[str, bytes]:
         labels.append(int(parts[0]))
         boxes += map(float, parts[1:])
     if len(labels) > MOST_OBJECTS:
-        raise Broken(f"more than {MOST_OBJECTS:,} lines")
+        raise Broken(f"it has more than {MOST_OBJECTS:,} lines")
     return {"boxes": floats(boxes, "boxes"), "labels": integers(labels, "class")}
 
 
@@ -99,7 +99,7 @@ def _voc_values(objects: list[dict[str, str]], numbers: dict[str, int]) -> dict[
 
 
 class _Objects:
-    """Collects the texts of ``annotation/object/name``, ``difficult`` and ``bndbox/*``; object parts are skipped."""
+    """Collects the contents of ``annotation/object/name``, ``difficult`` and ``bndbox/*``; object parts are skipped."""
 
     def __init__(self) -> None:
         self.found: list[dict[str, str]] = []
@@ -112,7 +112,7 @@ class _Objects:
         if self._path == ["annotation", "object"]:
             self.found.append({})
             if len(self.found) > MOST_OBJECTS:
-                raise Broken(f"more than {MOST_OBJECTS:,} objects")
+                raise Broken(f"it has more than {MOST_OBJECTS:,} objects")
 
     def text(self, text: str) -> None:
         self._text.append(text)

@@ -49,7 +49,7 @@ class Found:
 
 def shown(value: object) -> str:
     """Return a value, however large, as text for a message."""
-    if isinstance(value, int) and value.bit_length() > 64:  # which Python may refuse to write down
+    if isinstance(value, int) and value.bit_length() > 64:  # which Python may refuse to print
         return "a number of more than 64 bits"
     return f"{value!r:.40}"
 

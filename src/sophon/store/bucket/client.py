@@ -218,7 +218,7 @@ class Client:
         async def within() -> Any:
             return await asyncio.wait_for(asking(self._opened(), prefix), LEVEL_S)
 
-        with ThreadPoolExecutor(1, "sophon-level") as pool:  # the caller's thread may have a loop of its own
+        with ThreadPoolExecutor(1, "sophon-level") as pool:  # the caller's thread may have its own loop
             try:
                 return pool.submit(asyncio.run, within()).result()
             except TimeoutError:

@@ -84,7 +84,7 @@ def read_listing(file: Path, path: str | None = None, label: str | None = None) 
             table, first, counts_lines = _json_lines(file), 1, True
         else:
             table, lines = _csv(file, suffix)
-            # A row need not be a line, because of empty lines and texts of several lines.
+            # A row need not be a line, because of empty lines and multi-line strings.
             counts_lines = lines == table.num_rows + 1
             first = 2 if counts_lines else 1
     except OSError as error:
@@ -168,7 +168,7 @@ def _csv(file: Path, suffix: str) -> tuple[pa.Table, int]:
     delimiter = "\t" if suffix == ".tsv" else max(_DELIMITERS, key=header.count)
     read = pa_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES)
     parse = pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    # Paths are texts even where all of them look like numbers; "007" is not 7.
+    # Paths are strings even if all of them look like numbers; "007" is not 7.
     names = pa_csv.read_csv(io.BytesIO(data.split(b"\n", 1)[0] + b"\n"), read, parse).column_names
     texts = {name: pa.string() for name in names if _find(pa.table({name: []}), (*PATH_NAMES, *ID_NAMES))}
     convert = pa_csv.ConvertOptions(column_types=texts, null_values=["", "NA", "NaN", "nan", "null"])
@@ -177,7 +177,7 @@ def _csv(file: Path, suffix: str) -> tuple[pa.Table, int]:
 
 def _json_lines(file: Path) -> pa.Table:
     columns: dict[str, list[Any]] = {}
-    lines = _utf8(file).decode().split("\n")  # not splitlines, which also splits at characters inside texts
+    lines = _utf8(file).decode().split("\n")  # not splitlines, which also splits at characters inside strings
     while lines and not lines[-1].strip():
         lines.pop()
     for number, line in enumerate(lines, start=1):

@@ -42,7 +42,7 @@ class ArrowStore(Store):
 
     @classmethod
     def unchanged(cls, path: Path, manifest: Manifest) -> bool:  # noqa: ARG003 - part of the contract
-        """Return False: nothing is kept."""
+        """Return False, since nothing is cached."""
         return False
 
     def changed_ns(self, index: int) -> int:

@@ -134,7 +134,7 @@ class Views(Op):
     def draw(self, rng: Rng, spec: Spec) -> Rng:  # noqa: ARG002 - part of the contract
         """Return the stream within which each step has its own stream.
 
-        A step draws from it when its input is known, which may not be possible beforehand.
+        A step draws from it when its input is known, which may not be possible in advance.
         """
         return rng
 

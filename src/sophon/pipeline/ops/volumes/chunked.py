@@ -258,7 +258,7 @@ def _from_blosc(data: Buffer, size: int) -> Buffer:
     except ImportError as error:
         raise OpError("the chunk is compressed by blosc.", remedy="pip install 'sophon-loader[volumes]'") from error
     if len(data) < _BLOSC.size:
-        raise ValueError(f"{len(data)} bytes are not a blosc frame")
+        raise ValueError(f"expected a blosc frame, got {len(data)} bytes")
     *_, whole, block, own = _BLOSC.unpack_from(data)
     # The library trusts these sizes: it would read beyond the end of a frame that claims to be longer than it is.
     if whole != size or own != len(data) or not 0 < block <= max(size, 1):

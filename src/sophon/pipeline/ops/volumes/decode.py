@@ -89,7 +89,7 @@ class DecodeVolume(Decoder):
             if not isinstance(text, str) or len(text) > _LONGEST_NAME:
                 raise checks.fail(self._where(name), text, "the name of a field")
         if self.foreground and not self.label:
-            raise checks.fail(self._where("foreground"), self.foreground, '"" where there is no label')
+            raise checks.fail(self._where("foreground"), self.foreground, '"" if there is no label')
         self._set(
             channels=checks.integer(self._where("channels"), self.channels, 1, 1 << 10),
             max_voxels=checks.integer(self._where("max_voxels"), self.max_voxels, 1, MAX_VOXELS),

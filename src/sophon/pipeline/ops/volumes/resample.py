@@ -80,7 +80,7 @@ class ResampleVolume(VolumeOp):
         return (*starts, *lengths)
 
     def apply(self, value: Signal, params: Any = None) -> Signal:  # noqa: ARG002 - part of the contract
-        """Return the resampled volume; for a part, as much of it as the part determines."""
+        """Return the resampled volume; for a part, only the box that it determines."""
         before = value.whole_sizes
         after = tuple(self._made(size, value.scale[axis], axis) for axis, size in enumerate(before))
         starts = value.starts or (0,) * AXES
