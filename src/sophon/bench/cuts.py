@@ -48,7 +48,7 @@ class CutsResult:
 
     @property
     def gain(self) -> float:
-        """How many times fewer bytes cross the link when each sample takes its own smallest cut."""
+        """Factor by which fewer bytes cross the link when each sample takes its own smallest cut."""
         return self.raw_bytes / self.best_bytes
 
 

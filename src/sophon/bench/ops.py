@@ -108,7 +108,7 @@ def _torch(torchvision: Any) -> Any:
 
 
 def _stages(samples: Samples) -> list[list[_Item]]:
-    """Return the inputs of every op of the recipe, and at the end its results."""
+    """Return the inputs of every op of the recipe, followed by its results."""
     stages: list[list[_Item]] = [[_Item(i, data) for i, data in enumerate(samples.files)]]
     for k in range(len(RECIPE)):
         stages.append([_Item(i.sample, RECIPE.run(i.value, i.key, k, k + 1)) for i in stages[-1]])

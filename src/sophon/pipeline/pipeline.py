@@ -245,7 +245,7 @@ class Pipeline:
     def known_part(cls, spec: Json) -> tuple[Pipeline | None, ConfigError | None]:
         """Return the longest prefix of a pipeline in JSON that can be built here, and why it is not longer.
 
-        Every op is examined once, in order, up to the first invalid one. None if that is the very first.
+        Every op is examined once, in order, up to the first invalid one; None if the very first op is invalid.
         """
         steps: list[Op] = []
         fields: Json = ()

@@ -179,7 +179,8 @@ class Profile:
             raise ConfigError(f"cut {way} was not profiled; choose one of {known}, or profile it.") from None
 
     def raw_columns(self) -> tuple[int, ...]:
-        """Return the columns of direct routes whose codec is `raw`, by rising k: the cuts considered in the papers."""
+        """Return the columns of direct routes with codec `raw`, in ascending order of k: the cuts that the papers
+        consider."""
         direct = [column for column, route in enumerate(self.routes) if route.is_direct]
         raw = [column for column in direct if self.routes[column].arrival.codec == "raw"]
         return tuple(sorted(raw, key=lambda column: self.routes[column].arrival.k))

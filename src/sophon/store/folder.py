@@ -137,7 +137,7 @@ class FolderStore(Store):
         return self._stat(index).st_mtime_ns
 
     def stamp(self, index: int) -> str:
-        """Return the times of a picture file."""
+        """Return the modification and change times of a picture file."""
         return stamp_of(self._stat(index))
 
     def _stat(self, index: int) -> os.stat_result:

@@ -222,7 +222,7 @@ class Store(ABC):
 
 
 def stamp_of(stat: os.stat_result) -> str:
-    """Return the times of a file; the second one, of its last status change, cannot be set by users."""
+    """Return the modification and change times of a file; users cannot set the second."""
     return f"{stat.st_mtime_ns:x}.{stat.st_ctime_ns:x}"
 
 

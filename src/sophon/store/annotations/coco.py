@@ -32,9 +32,7 @@ def read_coco(path: Path, names: list[str]) -> tuple[list[int], Found]:
     images = _by_name(said, path)
     of_image: dict[int, list[Any]] = {}
     for one in said["annotations"]:
-        if isinstance(one, dict) and isinstance(
-            one.get("image_id"), int
-        ):  # other annotations belong to no listed picture
+        if isinstance(one, dict) and isinstance(one.get("image_id"), int):  # others belong to no picture
             of_image.setdefault(one["image_id"], []).append(one)
     points = _points(said["annotations"])
     fields = [

@@ -113,7 +113,7 @@ class AnnotatedStore(Store):
         return max(stat.st_mtime_ns for stat in self._stats(index))
 
     def stamp(self, index: int) -> str:
-        """Return the times of a sample's files."""
+        """Return the modification and change times of a sample's files."""
         return " ".join(map(stamp_of, self._stats(index)))
 
     def _stats(self, index: int) -> list[os.stat_result]:

@@ -42,7 +42,7 @@ class NormalizeVolume(IntensityOp):
     def __post_init__(self) -> None:
         told = {name: float(checks.number(self._where(name), getattr(self, name))) for name in ("low", "high", "mean")}
         if told["low"] >= told["high"]:
-            raise checks.fail(self._where("low"), self.low, f"a number below {self.high}, which is high")
+            raise checks.fail(self._where("low"), self.low, f"a number below high ({self.high})")
         self._set(**told, std=float(checks.number(self._where("std"), self.std, 1e-12)))
 
     def changed(self, image: Voxels, params: Any) -> Voxels:  # noqa: ARG002 - part of the contract
