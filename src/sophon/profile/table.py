@@ -179,8 +179,7 @@ class Profile:
             raise ConfigError(f"cut {way} was not profiled; choose one of {known}, or profile it.") from None
 
     def raw_columns(self) -> tuple[int, ...]:
-        """Return the columns of direct routes with codec `raw`, in ascending order of k: the cuts that the papers
-        consider."""
+        """Return the columns of direct routes with codec `raw`, in ascending order of k, as in the papers."""
         direct = [column for column, route in enumerate(self.routes) if route.is_direct]
         raw = [column for column in direct if self.routes[column].arrival.codec == "raw"]
         return tuple(sorted(raw, key=lambda column: self.routes[column].arrival.k))

@@ -278,8 +278,7 @@ def _box(steps: Steps, spec: Spec, rng: Rng | None, view: int) -> Box | None:
 
 
 def _boxes(steps: Steps, streams: Streams, sizes: Sizes, view: int) -> Boxes | None:
-    """Return `_box` for many pictures, with whole pictures in place of None; None if each must be examined
-    separately."""
+    """Return `_box` for many pictures, whole pictures in place of None; None if each must be examined separately."""
     crop = first_crop_of(steps)
     if crop is None:
         return whole(sizes)
