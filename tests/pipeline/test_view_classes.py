@@ -356,7 +356,7 @@ ARRANGED = {
     "named": (Named, {"weak": 24, "strong": (12,)}),
     "one twice": (OneTwice, [24, 24]),
     "backwards": (lambda: Backwards(small=SMALL), [24, 12]),
-    "per view": (lambda: OfAView(crop=transforms.CenterCrop(40)), [24]),
+    "of a view": (lambda: OfAView(crop=transforms.CenterCrop(40)), [24]),
 }
 
 

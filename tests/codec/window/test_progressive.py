@@ -338,7 +338,7 @@ def test_metadata_that_pillow_does_not_read_is_refused():
     try:
         pixels(broken)
     except Exception:  # noqa: BLE001 - whatever Pillow raises
-        refused(broken, "metadata that Pillow cannot read")
+        refused(broken, "Pillow cannot read its metadata")
     else:
         check(broken, count=1)
 

@@ -268,7 +268,7 @@ def _seeds():
         "nifti": nifti(array),
         "gzip": nifti(array, compressed=True),
         "chunked": chunked(array, 8),
-        "voxels of type": cut_patch(file, (1, 1, 1, 5, 5, 5)),
+        "patch of voxels": cut_patch(file, (1, 1, 1, 5, 5, 5)),
         "patch of chunks": cut_patch(file, (0, 0, 0, 8, 8, 8)),
     }
 
@@ -289,12 +289,12 @@ def _hammer(name: str, count: int) -> None:
         assert time.process_time() - start_s < 5.0
 
 
-@pytest.mark.parametrize("name", ["nifti", "gzip", "chunked", "voxels of type", "patch of chunks"])
+@pytest.mark.parametrize("name", ["nifti", "gzip", "chunked", "patch of voxels", "patch of chunks"])
 def test_damaged_files_end_in_typed_errors(name):
     _hammer(name, 2_000)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["nifti", "gzip", "chunked", "voxels of type", "patch of chunks"])
+@pytest.mark.parametrize("name", ["nifti", "gzip", "chunked", "patch of voxels", "patch of chunks"])
 def test_a_hundred_thousand_damaged_files_end_in_typed_errors(name):
     _hammer(name, 100_000)
