@@ -145,7 +145,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-@pytest.mark.filterwarnings("ignore:files of 1 sample")
+@pytest.mark.filterwarnings("ignore:files for 1 sample")
 def test_a_damaged_target_is_an_error_that_names_sample_and_field_or_what_the_policy_says(tmp_path, name):
     change, kind, words = DAMAGE[name]
     path = write_listing(tmp_path, raws(), "jsonl")
