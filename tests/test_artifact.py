@@ -236,7 +236,7 @@ def test_holes_are_refused(tmp_path):
     rewritten(tmp_path / "a.parquet", pa.table(columns), signed(GOOD))
     with (
         load(tmp_path / "a.parquet", format="thing", version=3) as file,
-        pytest.raises(ArtifactError, match="has holes"),
+        pytest.raises(ArtifactError, match="has nulls"),
     ):
         file.read("small", np.empty(2, np.uint8))
 

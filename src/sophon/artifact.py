@@ -208,7 +208,7 @@ class Artifact:
             for group in range(self._file.metadata.num_row_groups):
                 for chunk in self._file.read_row_group(group, columns=[name], use_threads=False).column(0).chunks:
                     if chunk.null_count or done + len(chunk) > self.rows:
-                        _refuse(self.path, f"column {name} has holes or too many rows", "recreate the file.")
+                        _refuse(self.path, f"column {name} has nulls or too many rows", "recreate the file.")
                     out[done : done + len(chunk)] = chunk.to_numpy(zero_copy_only=False)
                     done += len(chunk)
         if done != self.rows:
@@ -322,7 +322,7 @@ def _check_frame(path: Path, descriptor: int) -> None:
     size = os.fstat(descriptor).st_size
     tail = os.pread(descriptor, 8, max(0, size - 8))
     if size < 12 or os.pread(descriptor, 4, 0) != _MAGIC or tail[4:] != _MAGIC:
-        _refuse(path, f"its {size} bytes are not a whole Parquet file", "give a file that sophon saved.")
+        _refuse(path, f"the {size} bytes of the file are not a complete Parquet file", "give a file that sophon saved.")
     footer = int.from_bytes(tail[:4], "little")
     if footer > min(size - 12, MAX_FOOTER_BYTES):
         _refuse(path, f"its footer claims {footer} bytes", "the file is damaged: recreate it.")
@@ -351,7 +351,7 @@ def _encode(header: Header) -> bytes:
     text = json.dumps(fields, sort_keys=True, allow_nan=False, separators=(",", ":")).encode()
     if len(text) > MAX_HEADER_BYTES:
         raise ArtifactError(
-            f"a header of {len(text)} bytes was to be saved; at most {MAX_HEADER_BYTES} can be read back: "
+            f"the header has {len(text)} bytes, but at most {MAX_HEADER_BYTES} can be read back: "
             "shorten the provenance."
         )
     return text

@@ -130,7 +130,7 @@ class RetryableError(TransportError):
 
 
 class UpstreamError(RetryableError):
-    """A relay answers, but the node behind it does not, or not as it must: others may reach it."""
+    """A relay answers, but the node behind it does not, or answers wrongly; others may still reach it."""
 
 
 class AccessError(TransportError):
@@ -152,7 +152,7 @@ _UNSHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u20
 
 
 def printable(text: str) -> str:
-    """Return text of others as it may be shown: what would steer a terminal, or cannot be written, is spelled out.
+    """Return text from others in a form that is safe to show, with control and unencodable characters escaped.
 
     A name or a message with escape sequences in it could clear a screen, hide lines or forge others. Line ends and tabs
     stay.

@@ -40,7 +40,7 @@ def test_started_again_with_another_name(tmp_path):
             server.start()
 
         struck = Struck(server.url, fault, "first batch", buffer_bytes=1)
-        with pytest.raises(ConfigError, match="no data set 'data' here; there is another"):
+        with pytest.raises(ConfigError, match="no data set 'data' here; available: another"):
             struck.digest()
         struck.join()
 

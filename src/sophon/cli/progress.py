@@ -11,7 +11,7 @@ from sophon.cli.output import console_for
 
 
 def bars(*columns: ProgressColumn, transient: bool = True) -> Progress:
-    """Return bars for a terminal; where standard error is a file or a pipe, nothing is written to it."""
+    """Return bars for a terminal; if standard error is a file or a pipe, nothing is written to it."""
     console = console_for(stderr=True)
     return Progress(*columns, console=console, transient=transient, disable=not console.is_terminal)
 

@@ -23,7 +23,11 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.argument("addresses", nargs=-1, required=True, metavar="[NAME=]ADDRESS…")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--port", default=7078, show_default=True, type=click.IntRange(0, 65535), help="Port there; 0 for any free one."
+    "--port",
+    default=7078,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port to listen on; 0 for any free one.",
 )
 @click.option(
     "--cores",
@@ -56,7 +60,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 )
 @limit_options
 @click.option(
-    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Of the log."
+    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the log."
 )
 @click.option(
     "--metrics-port",
@@ -84,8 +88,8 @@ def relay(
     """Run ops for trainers on samples from storage nodes.
 
     ADDRESS is the address of a data set on a node, such as grpc://node:7077/train. Addresses with the same name are
-    copies, of which one is asked. A relay holds no data and has no rights: it passes each trainer's token on to the
-    node.
+    copies, one of which is asked at a time. A relay holds no data and has no rights: it passes each trainer's token on
+    to the node.
     """
     from sophon.server.access import Access  # Flight takes a moment to load
     from sophon.server.process import Ready, ServerConfig, import_modules

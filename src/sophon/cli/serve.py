@@ -274,7 +274,7 @@ def _attach_indexes(store: Store, cache_dir: Path | None) -> list[Path]:
 
 
 def _labels_of(store: Store) -> str:
-    """Return what labels a data set has, in words; a trainer that expects others learns it here."""
+    """Return a description of a data set's labels, so that users notice if they expected others."""
     from sophon.store.manifest import NO_LABEL  # when it is needed, as all that serves
 
     manifest = store.manifest

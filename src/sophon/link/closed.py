@@ -144,7 +144,7 @@ def opened_batch(envelope: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
             raise ProtocolError(f"expected a record batch that is not compressed, got another message ({message.type})")
         return pa.ipc.read_record_batch(message, schema)
     except (pa.ArrowException, EOFError, OSError, ValueError, struct.error, IndexError) as error:
-        raise ProtocolError(f"a damaged record batch: {str(error)[:200]}") from error
+        raise ProtocolError(f"the record batch is damaged: {str(error)[:200]}") from error
 
 
 def _is_compressed(metadata: bytes) -> bool:

@@ -380,7 +380,7 @@ class typed_errors:  # noqa: N801 - reads as a statement
             raise RetryableError(f"{self._address}: {text}") from error
         if isinstance(error, NotImplementedError | flight.FlightServerError) and "http2 header" in str(error):
             raise TransportError(
-                f"{self._address}: what answers there is not a storage node ({_first_line(error)}); give the address "
+                f"{self._address}: the server there is not a storage node ({_first_line(error)}); give the address "
                 "that `sophon serve` prints, and check for a proxy in between (http_proxy)"
             ) from error
         if isinstance(error, flight.FlightError | pa.ArrowException):

@@ -89,7 +89,7 @@ class DataLoader:
         positional: Torch's further arguments, after a data set.
         batch_size: Samples in a batch; None for single samples, which are not collated.
         shuffle: Whether samples come in random order, a different one in each epoch.
-        sampler: Determines the order instead, as in torch, for this rank alone. It must have a length.
+        sampler: Determines the order instead, as in torch, for this rank only. It must have a length.
         batch_sampler: Determines the batches instead.
         num_workers: Number of threads or processes that finish samples; 0 means the iterating thread; "auto" follows
             the measured bottleneck: workers, concurrent requests and bytes read ahead. See `Workers` for more. By
@@ -101,14 +101,14 @@ class DataLoader:
         drop_last: Whether to leave out a last batch that is smaller.
         timeout: How many seconds to wait for the next batch; 0 to wait as long as it takes.
         worker_init_fn: Called in each worker process with its number when it starts.
-        multiprocessing_context: How processes are started: "fork" if available, "spawn" or "forkserver". It also asks
-            for processes where threads would do.
+        multiprocessing_context: How processes are started: "fork" if available, "spawn" or "forkserver". It also
+            selects processes where threads would do.
         generator: Supplies the seed, if `seed` is not given.
         prefetch_factor: Largest number of batches made ahead per worker; by default only bytes are bounded.
         persistent_workers: Keep processes between epochs. Otherwise those of the next epoch are forked when it begins,
             and see your objects as they are then.
         pin_memory_device: Device of the pinned memory; only the current accelerator is supported.
-        in_order: False is ``order="relaxed"``.
+        in_order: False means ``order="relaxed"``.
         seed: Seed of the order and of all random ops; 0 by default.
         policy: "optimal" measures and plans from the first samples on; "sophon" and "fastflow" measure in the first
             epoch and plan for those that follow; "none", "all", "resize" and a cut such as "2:webp" are the same for
@@ -202,7 +202,7 @@ class DataLoader:
         is_auto = workers.number == "auto"
         kind = workers_kind(workers, told, self._own_code(told))
         if dataset.faults.hedge and workers.number == 0:
-            raise ConfigError("hedge: asking twice needs threads that fetch; use num_workers of at least 1")
+            raise ConfigError("hedge: second requests need fetching threads; use num_workers of at least 1")
         requests = workers.max_requests or MachineConfig.max_requests * samples.sources.known_nodes
         self._told = told
         self.num_workers: int = cores_here() if isinstance(workers.number, str) else workers.number
@@ -301,7 +301,7 @@ class DataLoader:
         """Return whether this loader measures and plans for itself."""
         samples = self.dataset.samples
         if self.dataset.is_cached and policy is not None:
-            raise ConfigError(f"policy {policy!r}: a cache decides which ops run before it; give no policy")
+            raise ConfigError(f"policy {policy!r}: a cache decides which ops run before it; leave out the policy")
         measures = policy is None or (isinstance(policy, str) and policy in MEASURED)
         if self.dataset.is_cached or not measures:
             return False
@@ -375,12 +375,12 @@ class DataLoader:
 
     @property
     def ranks(self) -> Rank:
-        """Which of several training processes this is, as far as their samples are divided here."""
+        """Which of several training processes this is, as far as this loader divides the samples among them."""
         return self._ranks.found() if self._sampling.is_shared else Rank()
 
     @property
     def usual_batch(self) -> int:
-        """Number of samples in a batch; an estimate where a batch sampler decides."""
+        """Number of samples in a batch; an estimate if a batch sampler decides."""
         return self._batching.size
 
     @property
@@ -394,7 +394,7 @@ class DataLoader:
         super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
-        """Return what torch's DataLoader has under this name: its own arguments, which trainers look at."""
+        """Return the attribute of torch's DataLoader with this name: its arguments, which training frameworks read."""
         if name in _TORCHS and "_told" in self.__dict__:
             return getattr(self._told, name)
         raise AttributeError(f"DataLoader has no attribute {name!r}")

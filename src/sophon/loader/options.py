@@ -107,8 +107,8 @@ class Output:
         kind: "torch" tensors, or "numpy" arrays, which need no torch.
         columns: Further columns and fields of the data set to include, as a dict; "id" is the sample's id, and a
             field comes as bytes.
-        device: Device for the batches of a `DataLoader`, as torch names it: "cuda", "cuda:1", "cpu". Where the recipe
-            ends with ToTensor and Normalize they are transferred as bytes and converted to floats on the device, with
+        device: Device for the batches of a `DataLoader`, as torch names it: "cuda", "cuda:1", "cpu". If the recipe ends
+            with ToTensor and Normalize they are transferred as bytes and converted to floats on the device, with
             bit-identical results. None leaves them on the host.
     """
 
@@ -134,7 +134,7 @@ class Workers:
         number: How many; 0 finishes samples in the iterating thread; "auto" follows the measured bottleneck: workers,
             concurrent requests and bytes read ahead.
         kind: "threads" or "processes". By default processes if your own code is run (a step of the pipeline,
-            target_transform, collate_fn or worker_init_fn), which may hold Python's lock and draw from the global
+            target_transform, collate_fn or worker_init_fn), which may hold the GIL and draw from the global
             generators, and threads otherwise. Either way this process fetches and plans, and the batches are the same.
         buffer_bytes: Bound on the bytes of samples that are asked for and not yet handed out.
         max_requests: Concurrent requests; by default 2 for each node; "auto" workers find their own number.

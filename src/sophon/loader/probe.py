@@ -41,7 +41,7 @@ def probe(
     seconds: float = math.inf,
     on_step: OnStep | None = None,
 ) -> Verdict:
-    """Measure the training step, raw fetching and preprocessing, each alone.
+    """Measure the training step, raw fetching and preprocessing, each on its own.
 
     Args:
         loader: The loader to measure; it is not advanced.

@@ -129,7 +129,9 @@ class EpochSampler(Sampler[Any]):
                 knows: torch's DataLoader asks the sampler ahead of it.
         """
         if isinstance(taken, bool) or not isinstance(taken, int) or taken < 0:
-            raise ConfigError(f"taken: expected how many samples the loop has got in this pass, got {taken!r}")
+            raise ConfigError(
+                f"taken: expected the number of samples that the loop has received in this pass, got {taken!r}"
+            )
         if taken and self.place.is_ahead:
             raise ConfigError(f"taken is {taken}, but nothing has been requested from this sampler yet")
         epoch, begun, turns = self.place.at

@@ -57,7 +57,7 @@ class Maker(ABC):
     ) -> Payload:
         """Return the payload of one sample; raise whatever decoders, codecs and ops raise, or `ChildLost`.
 
-        A route is for a relay: the data is what came at its first cut.
+        Only a relay gets a route; the data is then the payload of its first cut.
 
         If there is a trace, it receives the CPU seconds of each op and the size of the picture. A payload for
         which `claim` finds no space is dropped where it was made, and `NoSpace` is raised.

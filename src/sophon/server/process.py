@@ -114,7 +114,7 @@ def run_executor(
     on_ready: Callable[[Ready], None],
     stores: Mapping[str, Store] = MappingProxyType({}),
 ) -> bool:
-    """Answer requests by an executor of any kind; see `run_server`.
+    """Answer requests with an executor of any kind; see `run_server`.
 
     Args:
         make: Returns the executor, given CPU for ops and where ops run.

@@ -56,14 +56,14 @@ class Seats:
 
     @property
     def largest_bytes(self) -> int:
-        """The largest file that may be held at all."""
+        """Size of the largest file that may be held."""
         return max(self._share_bytes, FREE_BYTES)
 
     def hold(self, size_bytes: int, tenant: int = 0, *, is_certain: bool = True) -> bool:
         """Add to the bytes that are held, negative to subtract, if there is space; return whether there is.
 
         Args:
-            size_bytes: How many.
+            size_bytes: Number of bytes.
             tenant: Number of the tenant.
             is_certain: Whether to add them even if there is no space.
         """
@@ -114,7 +114,7 @@ class Seat:
 
     @property
     def largest_bytes(self) -> int:
-        """The largest file that may be held at all."""
+        """Size of the largest file that may be held."""
         return self._seats.largest_bytes
 
     def has_space(self, size_bytes: int) -> bool:
@@ -128,7 +128,7 @@ class Seat:
         """Add to the bytes that this request holds, negative to subtract, if there is space; return whether there is.
 
         Args:
-            size_bytes: How many.
+            size_bytes: Number of bytes.
             is_certain: Whether to add them even if there is no space.
         """
         with self._lock:

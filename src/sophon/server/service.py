@@ -151,7 +151,7 @@ class Service(Refusing):
             if action.type == "listing":
                 seat = self._seats.enter(rights.tenant)
                 return _seated(seat, self._executor.listing(self._message(action, rights), rights))
-        raise flight.FlightServerError(f"no action {action.type!r:.80}; there is open, list, sizes and listing")
+        raise flight.FlightServerError(f"no action {action.type!r:.80}; choose from open, list, sizes and listing")
 
     def _message(self, action: flight.Action, rights: Rights) -> dict[str, Any]:
         return self._executor.parsed(parse_json, action.body.to_pybytes(), rights.tenant)

@@ -55,7 +55,7 @@ def _setup(**change):
         (
             {"waited_s": 5.0, "collate_s": 4.8},
             {},
-            "smaller samples, or batches of fewer: the loop mostly waits for batches",
+            "smaller samples, or smaller batches: the loop mostly waits for batches",
         ),
         ({"waited_s": 5.0}, {"is_remote": True}, "fewer bytes on the link.*policy='optimal' sends"),
         (
@@ -66,12 +66,12 @@ def _setup(**change):
         (
             {"waited_s": 5.0},
             {"is_remote": True, "cuts_by": "planner"},
-            "to continue.*measured; the next one has a plan",
+            "another epoch.*measured; the next one has a plan",
         ),
         (
             {"waited_s": 5.0, "finish_cpu_s": 39.0},
             {"workers": 4, "is_remote": True, "cuts_by": "planner"},
-            "to continue: all cores are busy.*measured; the next one has a plan",
+            "another epoch: all cores are busy.*measured; the next one has a plan",
         ),
         (
             {"waited_s": 5.0, "finish_cpu_s": 19.0},

@@ -626,7 +626,7 @@ class Machine:
                 if wait.tries:
                     what = f"after {wait.tries} {'try' if wait.tries == 1 else 'tries'}; the last one: {wait.failure}"
                 else:
-                    what = "though the connection stands"
+                    what = "although the connection is up"
                 self.fatal = UnavailableError(f"no answer for {deadline_s:g} s{who}, {what}")
                 return
 

@@ -58,7 +58,7 @@ class _Epoch:
     Args:
         count: Number of samples.
         order_crc: Checksum of the rank's row in strict order.
-        steps: Differences between neighbouring positions, less one, which are mostly 0; compressed.
+        steps: Differences between neighbouring positions, minus one (mostly 0), compressed.
         begun: Samples of the global order that were used up when the row starts.
         start: Samples of the row that were handed out before the first one here.
     """
@@ -145,8 +145,8 @@ class OrderLog:
         kept = self._epoch(epoch)
         if kept.order_crc != _crc(order) or kept.begun != turns.begun:
             raise ConfigError(
-                f"the log's epoch {epoch} was recorded in another order of samples; use the same data set, seed, "
-                "shuffle, uneven and ranks as then"
+                f"the log's epoch {epoch} was recorded with another order of samples; use the data set, seed, "
+                "shuffle, uneven and ranks of that run"
             )
         if turns.places < kept.start:
             raise ConfigError(
@@ -160,7 +160,8 @@ class OrderLog:
         rest[turns.left(len(order))] = True
         if not rest[recorded].all():
             raise ConfigError(
-                f"the state is not one of the run that recorded the log's epoch {epoch}: samples that it counts as "
+                f"the state does not come from the run that recorded the log's epoch {epoch}: samples that it counts "
+                "as "
                 "used up come later in the log; load a state of that run, or none"
             )
         rest[recorded] = False
@@ -230,7 +231,7 @@ class OrderLog:
 
 def _check(positions: NDArray[np.int64], *, count: int, begun: int, start: int, **_: int) -> None:
     if len(positions) != count or not _is_order(positions) or begun < 0 or start < 0:
-        raise ValueError("an epoch is not an order")
+        raise ValueError("the positions of an epoch are not a valid order")
 
 
 def _is_order(positions: NDArray[np.int64]) -> bool:

@@ -1,7 +1,7 @@
 """The samples of an epoch and their order: sophon's own, or that of a torch-style sampler.
 
 Sophon's own order is a function of (seed, epoch), and ranks divide it among themselves. A sampler is asked once, when
-an epoch starts. As with torch's DataLoader, its samples are for this rank alone and may repeat; each time random ops
+an epoch starts. As with torch's DataLoader, its samples are for this rank only and may repeat; each time random ops
 draw new parameters, since they identify the sample by another number (`keys_of`). A sampler runs under its own seed,
 from (seed, epoch), so that it gives the same order after resuming and does not disturb the training loop's generators;
 a sampler with its own generator or state uses that, and the state is saved instead.
@@ -285,4 +285,4 @@ def _restore(sampler: Any, state: dict[str, Any] | None, name: str) -> None:
             data = np.frombuffer(base64.b64decode(state["generator"]), np.uint8).copy()
             generator.set_state(torch.from_numpy(data))
             return
-    raise ArtifactError(f"the state contains that of a {name}, but the {name} here takes none; create it as before")
+    raise ArtifactError(f"the state includes one for a {name}, but the {name} here takes none; create it as before")

@@ -54,7 +54,7 @@ class Turns:
     early: Positions = field(default_factory=_none)
 
     def left(self, count: int) -> Positions:
-        """Return the rest of a row of that length, in the order in which it comes."""
+        """Return the remaining positions of a row of that length, in the order of delivery."""
         if len(self.early) and self.early[-1] >= count:
             raise ArtifactError(
                 f"this state belongs to a row of more than {count:,} samples; create the loader as before, with the "
@@ -69,7 +69,7 @@ class Turns:
         return (left - self.places + slack) // batch_size
 
     def after(self, handed: Positions) -> Turns:
-        """Return the rank's progress once these are delivered too."""
+        """Return the rank's progress once these positions are delivered too."""
         places = self.places + len(handed)
         out = np.concatenate([self.early, handed])
         due = np.concatenate([self.late, np.arange(self.places, places)])
@@ -107,7 +107,7 @@ class Turns:
             if len(late) and (late[-1] >= places or early[0] < places):
                 raise ValueError("late or early positions are wrong")
         except (ConfigError, KeyError, TypeError, ValueError) as error:
-            raise ArtifactError(f"state: turns: not those of a sophon loader ({error})") from error
+            raise ArtifactError(f"state: turns: not written by a sophon loader ({error})") from error
         if whose != ranks:
             raise ArtifactError(
                 f"this state was taken in the middle of a relaxed epoch by rank {whose.rank} of {whose.size} but this "
@@ -121,9 +121,9 @@ class Turns:
 def _ascending(values: Any) -> Positions:
     """Return positions as an array; raise unless they are integers in ascending order."""
     if not isinstance(values, list | tuple) or any(type(value) is not int for value in values):
-        raise TypeError("positions are integers")
+        raise TypeError("positions must be integers")
     if any(not 0 <= value < 1 << 63 for value in values):
-        raise ValueError("positions outside any data set")
+        raise ValueError("positions must lie within a data set")
     found = np.array(values, np.int64)
     if (np.diff(found) <= 0).any():
         raise ValueError("positions must ascend from 0")

@@ -176,7 +176,7 @@ class Census:
         for node in self._nodes:
             if node.opened is not None and set(node.opened.columns) != set(opened.columns):
                 raise ConfigError(
-                    f"{node.address} has the columns {', '.join(node.opened.columns)}, but another node "
+                    f"{node.address} has the columns {', '.join(node.opened.columns)}, but another node has "
                     f"{', '.join(opened.columns)}; parts of one data set must have the same columns"
                 )
         return replace(
@@ -208,7 +208,7 @@ class Census:
         if len(named) > 1:
             (some, here), (others, other) = list(named.items())[:2]
             raise ConfigError(
-                f"{here} and {other} hold the same files and numbers of classes, with other names of classes: "
+                f"{here} and {other} hold the same files and class numbers, but with different class names: "
                 f"{_first_other(some, others)}; serve the same data set at both, or leave one out"
             )
         if self._fallback is not None:
@@ -257,7 +257,7 @@ class Census:
         if shared >= _MOSTLY * len(union):
             warnings.warn(
                 f"{text}. {shared:,} of them are at every node, so they look like copies, some of which lack files; "
-                "if so, copy what is missing",
+                "if so, copy the missing files",
                 PartsWarning,
                 stacklevel=6,
             )

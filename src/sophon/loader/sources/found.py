@@ -241,7 +241,7 @@ class FoundSources(Sources):
         LOG.info("%s holds %s samples", node.address, f"{opened.samples:,}", extra={"event": "discovery"})
 
     def _fitted(self, source: Source, opened: Opened) -> tuple[Holding, Any]:
-        """Return what a node holds of the data set and, if nodes number their labels, the labels of all samples."""
+        """Return which samples of the data set a node holds and, if nodes number their labels, all labels."""
         for other in self._used:
             known, held = other.opened, other.holding
             is_same = known is not None and known.fingerprint == opened.fingerprint
@@ -323,12 +323,13 @@ def _first(discovery: Discovery, deadline_s: float) -> Found:
             if found.nodes and not found.missing:
                 return found
             missing = ", ".join(found.missing[:8])
-            problem = f"no node holds part {missing}" if missing else "there is no node"
+            problem = f"no node holds part {missing}" if missing else "no node was found"
         except RetryableError as error:
             problem = str(error).removeprefix(f"{discovery.url}: ")
         if time.monotonic() >= end_s:
             raise UnavailableError(
-                f"{discovery.url}: {problem}, for {deadline_s:g} s. Is `sophon serve` running for every part? `sophon "
+                f"{discovery.url}: {problem} within {deadline_s:g} s. Is `sophon serve` running for every part? "
+                "`sophon "
                 "nodes` lists the nodes; raise Faults(deadline_s=…) to wait longer."
             )
         time.sleep(_PAUSE_S)

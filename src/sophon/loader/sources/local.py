@@ -177,7 +177,7 @@ class _LocalFetch(Fetch):
             self._lane.close()
 
     def _files(self) -> Iterator[tuple[int, bytes | BaseException]]:
-        """Yield the bytes of each sample, or what went wrong, with its position."""
+        """Yield the bytes of each sample, or the error that occurred, with its position."""
         count, reading = len(self._request.samples), self._reading
         asked = came = 0
         while came < count and not self._lane.is_closed:

@@ -183,7 +183,7 @@ class Samples:
         return None if name is None else str(name)
 
     def first_file(self) -> bytes | None:
-        """Return the bytes of the first sample, if they can be had now."""
+        """Return the bytes of the first sample, if they are available now."""
         fields = self.fields if self.pipeline.takes_bundle else ()
         reply = self._glance(0, fields=fields) if len(self) else None
         return None if reply is None or reply.error is not None or reply.cut != RAW else bytes(reply.payload)

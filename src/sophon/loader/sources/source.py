@@ -96,10 +96,10 @@ class Source(Transport):
         if found == asked:
             return error
         self.is_stale = self._opened is not None and found != self._opened.fingerprint
-        return RetryableError(f"{self.address} holds other samples now than before ({found}); asking who holds them")
+        return RetryableError(f"{self.address} no longer holds the same samples ({found}); looking for other holders")
 
     def settle(self, inner: Transport) -> None:
-        """Have another node in the place of this one, of which nothing is known yet."""
+        """Replace the node with another one, of which nothing is known yet."""
         self._inner.close()
         self._inner, self.address, self.is_remote = inner, inner.address, inner.is_remote
         self.leave()
@@ -111,7 +111,7 @@ class Source(Transport):
 
     @property
     def labels(self) -> NDArray[np.int64] | None:
-        """Label of every sample of the whole data set, where the node numbers its classes itself."""
+        """Label of every sample of the whole data set, if the node numbers its classes itself."""
         return self._labels
 
     def _straight(self, request: Request, opened: Opened) -> Request:
@@ -181,7 +181,7 @@ class Source(Transport):
         opened = self._inner.open(self._pipeline)
         if self.may_move and opened.fingerprint != fingerprint:
             self.is_stale = True
-            raise RetryableError(f"{self.address} holds other samples now than before; asking who holds them")
+            raise RetryableError(f"{self.address} no longer holds the same samples; looking for other holders")
         if self.may_hold_a_part and opened.fingerprint != fingerprint:
             raise RetryableError(f"{self.address} holds a part, which was not known when the data set was opened")
         check_same(opened, fingerprint, self.address)
@@ -284,7 +284,7 @@ def check_same(opened: Opened, fingerprint: str, address: str) -> None:
     """Raise unless a source holds the data set that the run started with."""
     if opened.fingerprint != fingerprint:
         raise ConfigError(
-            f"{address} holds a different data set ({opened.fingerprint}) than the others ({fingerprint}): different "
+            f"{address} holds a different data set ({opened.fingerprint}) from the others ({fingerprint}): different "
             "files, sizes or labels; copy the same files there, or leave it out. If it holds a part of the data set, "
             "and did not answer when the data set was opened, start the run again"
         )

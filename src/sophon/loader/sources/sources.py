@@ -116,7 +116,7 @@ class Sources:
             self._all = list(self._sources)
         if fallback is not None:
             if not all(node.is_remote for node in nodes):
-                raise ConfigError("fallback: the samples are read from a path already")
+                raise ConfigError("fallback: the samples are already read from a path")
             path = str(fspath(fallback))
             if scheme_of(path) is not None and not is_address(path):
                 raise ConfigError(f"fallback: expected a path, got {path!r}; give several nodes as a list of addresses")
@@ -335,7 +335,7 @@ class Sources:
         Parts are not compared: each has its own rows.
 
         Raises:
-            ConfigError: They differ; names two of them.
+            ConfigError: They differ; the message names two of them.
         """
         asked = [name for name in columns if name != "id"]
         if not asked or self._union is not None:
@@ -347,7 +347,7 @@ class Sources:
         if len(told) > 1:
             here, there = list(told.values())[:2]
             raise ConfigError(
-                f"{here} and {there} hold the same files with other values in their columns (asked for: "
+                f"{here} and {there} hold the same files with different values in their columns (asked for: "
                 f"{', '.join(map(repr, asked[:5]))}); serve the same listing at both, or leave one out"
             )
 
