@@ -143,7 +143,7 @@ ARGUMENTS = {
     "a cache of no bytes": (lambda p: p.loader(cache=Cache(most_bytes=0)), "most_bytes: expected .*at least 1"),
     "an unknown column": (
         lambda p: p.loader(output=Output(columns=("caption",))),
-        "no column 'caption'.*there is",
+        "no column 'caption'.*choose from",
     ),
     "a deadline before now": (lambda p: p.loader(faults=Faults(deadline_s=0)), "deadline_s: expected"),
     "a rank beyond its world": (
@@ -229,7 +229,7 @@ FILES = {
     "a listing that leads out": (lambda p: _listed(p, "path\n../../etc/passwd\n"), "put the listing above its files"),
     "a condition on what is not there": (
         lambda p: DataLoader(f"{p.images}?where=colour = 1", RECIPE),
-        "'colour'; choose from id",
+        "'colour'; there is id",
     ),
     "a plan that is none": (_other_plan, "plan.parquet.*give a file that sophon saved"),
     "a plan that is not there": (lambda p: p.loader(policy=p.folder / "no.plan"), "no.plan.*check the path"),

@@ -46,7 +46,7 @@ SLOW = [
     (planted.other_op, "ops", "advice", "RandomResizedCrop and the ops after it cannot run there"),
     (planted.wrong_authority, "tls", "fault", "certificate is not trusted"),
     (planted.tiny_link, "link", "advice", "the link carries"),
-    (planted.few_files, "files", "fault", "a process may have 100 files open"),
+    (planted.few_files, "files", "fault", "a process may have 100 open files"),
     (planted.no_cores, "cores", "advice", "--cores 0"),
 ]
 

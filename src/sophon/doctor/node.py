@@ -98,7 +98,7 @@ class Node:
         if isinstance(error, ConfigError):
             return self._fault("dataset", text, "Correct the last part of the address.")
         remedy = "Is `sophon serve` listening there, with TLS if the address starts with grpc+tls://? Check its log."
-        return self._fault("answer", f"the node gave an unexpected answer: {text}", remedy)
+        return self._fault("answer", f"the node does not answer correctly: {text}", remedy)
 
     def _data(self, opened: Opened) -> Finding:
         if not opened.samples:

@@ -350,7 +350,7 @@ class RemoteDataset(Dataset[Any]):
         epoch, sample = index if isinstance(index, tuple) else (self.epoch, index)
         sample = int(sample)
         if not -len(self) <= sample < len(self):
-            raise IndexError(f"{self.url} has {len(self):,} samples, so there is no sample {sample}")
+            raise IndexError(f"{self.url} has {len(self):,} samples; there is no sample {sample}")
         return int(epoch), sample % len(self)
 
 
