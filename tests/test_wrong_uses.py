@@ -191,7 +191,10 @@ TOKENS = {
         lambda p: p.remote(p.url, credentials=Credentials()),
         "or set SOPHON_TOKEN",
     ),
-    "a wrong token": (lambda p: p.remote(p.url, credentials=Credentials("x" * 32)), "compare it with the node's --token-file"),
+    "a wrong token": (
+        lambda p: p.remote(p.url, credentials=Credentials("x" * 32)),
+        "compare it with the node's --token-file",
+    ),
     "two tokens": (lambda p: p.remote(p.url, credentials=Credentials("a\nb")), "give one of them"),
     "a hash for a token": (
         lambda p: p.remote(p.url, credentials=Credentials("sha256:00")),

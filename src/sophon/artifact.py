@@ -88,7 +88,7 @@ def replacing(path: str | os.PathLike[str], *, sync: bool = False, beside: Path 
     Args:
         path: Where the file goes. An existing file is replaced; a link is replaced rather than followed.
         sync: Whether the content must be on disk before the rename. Without that a power cut may leave an empty file,
-            which is acceptable where readers notice and the content can be regenerated.
+            which is acceptable if readers notice and the content can be regenerated.
         beside: Folder on the same file system to write it in; by default the folder of `path`.
 
     Yields:
@@ -248,7 +248,7 @@ def format_of(path: str | os.PathLike[str]) -> str:
     """Return the format that a file says it has; its columns are not read.
 
     Raises:
-        ArtifactError: The file is missing, damaged, or not ours.
+        ArtifactError: The file is missing, damaged, or was not saved by sophon.
     """
     with _opened(Path(path)) as (_, header):
         return header.format
@@ -367,7 +367,9 @@ def _decode(path: Path, raw: Mapping[bytes, bytes] | None) -> Header:
         fields = json.loads(text)
         header = Header(**fields)
     except (ValueError, TypeError, RecursionError) as error:
-        raise ArtifactError(f"{path}: its header is not ours ({error}); give a file that sophon saved.") from error
+        raise ArtifactError(
+            f"{path}: its header was not written by sophon ({error}); give a file that sophon saved."
+        ) from error
     shapes = (
         isinstance(header.format, str),
         isinstance(header.version, int),

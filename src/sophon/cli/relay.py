@@ -67,7 +67,9 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     type=click.IntRange(0, 65535),
     help="HTTP port for /health and /metrics; 0 for any free one, no HTTP if left out.",
 )
-@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address of that port.")
+@click.option(
+    "--metrics-host", default="127.0.0.1", show_default=True, help="Address to serve /health and /metrics on."
+)
 @click.option("--ready-file", type=_FILE, help="File to write when ready: JSON with url, port and pid.")
 @click.option("--wait", "wait_s", default=60.0, show_default=True, help="Seconds to wait for the nodes to come up.")
 @click.option("--debug", is_flag=True, help="Include tracebacks and local paths in the errors sent to trainers.")
@@ -135,7 +137,7 @@ def named_addresses(addresses: tuple[str, ...]) -> dict[str, list[str]]:
     """Return the addresses of nodes, grouped by the name that trainers use for their data set.
 
     Raises:
-        ConfigError: A text is not the address of a data set on a node.
+        ConfigError: A string is not the address of a data set on a node.
     """
     named: dict[str, list[str]] = {}
     for text in addresses:

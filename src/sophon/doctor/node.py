@@ -117,9 +117,9 @@ class Node:
             return
         apart_s = opened.time_s - here_s
         if abs(apart_s) <= _CLOCK_NOTED_S + took_s:
-            yield Finding(self.url, "clock", FINE, "its clock agrees with ours")
+            yield Finding(self.url, "clock", FINE, "its clock agrees with this machine's")
             return
-        text = f"its clock is {format_seconds(abs(apart_s))} {'ahead of' if apart_s > 0 else 'behind'} ours"
+        text = f"its clock is {format_seconds(abs(apart_s))} {'ahead of' if apart_s > 0 else 'behind'} this machine's"
         remedy = "Correct the wrong clock (NTP): certificates and requests to object stores depend on the time."
         yield Finding(self.url, "clock", FAULT if abs(apart_s) > _CLOCK_WRONG_S else ADVICE, text, remedy)
 

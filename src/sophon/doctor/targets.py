@@ -26,7 +26,7 @@ _REQUEST: Final = 8
 _SLACK: Final = 1.0  # pixels by which a box may stick out, as many do because of rounding
 
 _REMEDIES: Final = {
-    "missing": "Add what is missing, or train with on_error='substitute' or 'skip'.",
+    "missing": "Add the missing fields, or train with on_error='substitute' or 'skip'.",
     "damaged": "Replace those files, or train with on_error='substitute' or 'skip'.",
     "size": "A mask must have the same size as its picture: recreate it, or check that the names match.",
     "outside": "Clip them, or put ClampBoundingBoxes and SanitizeBoundingBoxes into the recipe.",

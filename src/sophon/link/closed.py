@@ -73,7 +73,7 @@ class Room:
 
 
 def _around(batch: pa.RecordBatch, payloads: pa.Buffer) -> tuple[memoryview, int, bytes] | None:
-    """Return the message of a record batch without its payloads: what comes before them, their size, what comes after.
+    """Return a record batch message without its payloads: the part before them, their size and the part after.
 
     Arrow writes the message as if there were no payloads. Then room is made for them: their offsets are inserted, and
     the offsets of everything after them are increased. None if the payloads are not in that buffer.
@@ -109,7 +109,7 @@ def _around(batch: pa.RecordBatch, payloads: pa.Buffer) -> tuple[memoryview, int
 
 
 def _places(message: bytearray) -> tuple[int, int]:
-    """Return where a message of a record batch says how long its body is, and where the list of its buffers begins."""
+    """Return the offsets of the body length and of the buffer list in a record batch message."""
     root = _PREFIX_BYTES + struct.unpack_from("<I", message, _PREFIX_BYTES)[0]
     header = _field(message, root, _HEADER)
     header += struct.unpack_from("<I", message, header)[0]

@@ -340,7 +340,7 @@ class _FlightFetch(Fetch):
 
 
 class typed_errors:  # noqa: N801 - reads as a statement
-    """Turns Flight's errors into ours: what the node raised, or what happened to the connection."""
+    """Turns Flight's errors into sophon's: the error that the node raised, or one about the connection."""
 
     def __init__(self, address: str) -> None:
         self._address = address

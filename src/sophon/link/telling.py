@@ -18,7 +18,7 @@ _tells_all = False
 
 
 def tell_all(is_told: bool = True) -> None:
-    """Set whether trainers are told everything about errors of this process."""
+    """Set whether trainers receive all details of this process's errors."""
     global _tells_all  # noqa: PLW0603 - one process is one node
     _tells_all = is_told
 

@@ -400,7 +400,7 @@ def _bare(count: int) -> tuple[pa.Array, ...]:
 def replies_of(batch: pa.RecordBatch, request: Request) -> Iterator[Reply]:
     """Return the replies of a record batch, checked against the request; payloads are views of its memory.
 
-    The other side is not trusted: offsets, texts and nulls are validated before anything is read, a position must be
+    The other side is not trusted: offsets, strings and nulls are validated before anything is read, a position must be
     one that was requested, and a cut must be the requested one or raw.
     """
     if batch.schema != request.schema:
@@ -514,7 +514,7 @@ def error_to_json(error: Error) -> str:
 
 
 def error_from_json(text: str) -> Error:
-    """Return the error that the other side raised, with the same type if it is one of ours."""
+    """Return the error that the other side raised, with the same type if it is a sophon error."""
     message = parse_json(text.encode())
     kind = getattr(errors, str(message.get("type")), None)
     if not (isinstance(kind, type) and issubclass(kind, Error)):

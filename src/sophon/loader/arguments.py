@@ -81,7 +81,7 @@ class Own:
             raise ConfigError(f"a RemoteDataset has its own {names}; set them there, not on the loader")
 
     def open(self, data: Any, pipeline: Any, generator: Any) -> RemoteDataset:
-        """Return the data set for an address, a path or an object; one that is already open is returned as it is."""
+        """Return the data set for an address, a path or an object; an open data set is returned unchanged."""
         if isinstance(data, Several):
             is_drawn = generator is not None and not any(isinstance(one, RemoteDataset) for one in data.members)
             told = replace(self, seed=_drawn(generator)) if is_drawn else self
@@ -310,6 +310,6 @@ def can_pin(wanted: bool, device: str, output: str) -> bool:
 
 
 def _is_current(device: str) -> bool:
-    """Return whether a device is of the same type as this machine's accelerator, or there is no accelerator."""
+    """Return whether a device is of the same type as this machine's accelerator, or whether there is none."""
     here = torch.accelerator.current_accelerator() if torch is not None else None
     return here is None or torch.device(device).type == here.type

@@ -59,9 +59,9 @@ class RemoteDataset(Dataset[Any]):
 
     Args:
         url: Address of the data set, a list of addresses of nodes that hold copies or parts of it, a path for local
-            mode, a transport, a torchvision or Hugging Face data set that consists of files, or `from_dataset(…)` of
-            your own.
-        pipeline: A `Pipeline`, a list of ops, or a torchvision transform; by default the transform of the data set.
+            mode, a transport, a torchvision or Hugging Face data set that consists of files, or `from_dataset(…)` for a
+        class of your own. pipeline: A `Pipeline`, a list of ops, or a torchvision transform; by default the transform
+            of the data set.
         seed: Seed of all randomness.
         policy: "none", "all", "resize" or a cut such as "2:webp" for all samples; a plan: a `Plan`, the `Path` of one,
             or one cut per sample; or "optimal", "sophon" or "fastflow", which measure in the first epoch and plan for

@@ -22,7 +22,7 @@ class Joint:
     """A recipe for samples with several fields, as in torchvision's v2: ``transform(image, target)``.
 
     Args:
-        transform: A transform of torchvision's v2, or anything that takes a sample of this shape.
+        transform: A torchvision v2 transform, or anything that takes a sample of this shape.
         sample: The shape of a sample: field names in a tuple, list or dict, which may be nested; "image" is the
             picture, "label" the class of its folder, and a column of the data set is its value. A transform is called
             with the parts of a tuple, ``("image", {"boxes": "boxes", "labels": "labels"})``, or with the dict.

@@ -81,13 +81,12 @@ class DataLoader:
 
     Args:
         data: Address ``grpc://host:port/dataset``, a list of addresses of nodes that hold copies or parts of a data
-            set, a path, a torchvision or Hugging Face data set that consists of files, `from_dataset(…)` of your own, a
-            `RemoteDataset`, or torch's `Subset` or `ConcatDataset` of any of these.
-        pipeline: A `Pipeline`, a list of ops that begins with `Decode`, or a transform of torchvision, timm or
-            albumentations, or a callable, that takes a picture; not with a `RemoteDataset`, which has its own, nor with
-            an object that has a transform.
-        positional: Torch's further arguments, after a data set.
-        batch_size: Samples in a batch; None for single samples, which are not collated.
+            set, a path, a torchvision or Hugging Face data set that consists of files, `from_dataset(…)` for a class of
+        your own, a `RemoteDataset`, or torch's `Subset` or `ConcatDataset` of any of these. pipeline: A `Pipeline`, a
+            list of ops that begins with `Decode`, or a torchvision, timm or albumentations transform or a callable that
+        takes a picture; not with a `RemoteDataset`, which has its own, nor with an object that has a transform.
+        positional: Torch's further arguments, after a data set. batch_size: Samples in a batch; None for single
+            samples, which are not collated.
         shuffle: Whether samples come in random order, a different one in each epoch.
         sampler: Determines the order instead, as in torch, for this rank only. It must have a length.
         batch_sampler: Determines the batches instead.
@@ -115,12 +114,11 @@ class DataLoader:
             all samples; a `Plan`, the `Path` of one, or one cut per sample is a plan. By default "optimal" with a
             storage node. `Planning(…)` sets more: where a profile is kept, whether lossy codecs are allowed.
         order: "strict" for batches that are the same in every run; "relaxed", or `Relaxed(max_delay)`, for batches of
-            what is finished first, so that slow samples do not hold up others (`loader.log` records the order);
-            `Replay(log)` for the batches of a recorded run.
-        on_error: What to do with a sample that cannot be loaded: "raise" its error, "substitute" the next good one of
-            the data set, or "skip" it, which makes its batch smaller; `OnError(…)` to limit how many may be bad.
-        output: "torch" tensors, or "numpy" arrays, which need no torch; `Output(…)` to include further columns, or
-            to have batches on a device.
+            the samples that are finished first, so that slow samples do not hold up others (`loader.log` records the
+        order); `Replay(log)` for the batches of a recorded run. on_error: What to do with a sample that cannot be
+            loaded: "raise" its error, "substitute" the next good one of the data set, or "skip" it, which makes its
+        batch smaller; `OnError(…)` to limit how many may be bad. output: "torch" tensors, or "numpy" arrays, which need
+            no torch; `Output(…)` to include further columns, or to have batches on a device.
         target_transform: Applied to labels; seeded for each sample and run in the same place as your own steps.
         credentials: Credentials for the storage node; from the environment by default.
         faults: What to do when nodes are late or do not answer: `Faults(deadline_s=…, hedge=…, fallback=…)`.
@@ -375,7 +373,7 @@ class DataLoader:
 
     @property
     def ranks(self) -> Rank:
-        """Which of several training processes this is, as far as this loader divides the samples among them."""
+        """Which of several training processes this is, if this loader divides the samples among them."""
         return self._ranks.found() if self._sampling.is_shared else Rank()
 
     @property
@@ -477,7 +475,7 @@ class DataLoader:
         """Return the batches of the next epoch for several threads to draw from; each goes to exactly one of them.
 
         Made for one thread per accelerator: ``with loader.shared() as batches:`` start threads that run
-        ``for batch in batches:``. State and counts are those of all of them together.
+        ``for batch in batches:``. State and counts cover all of them together.
         """
         running = Running()
         return SharedBatches(self._begin(running), running.stop)
@@ -521,7 +519,7 @@ class DataLoader:
         return _rebuilt, (*self._rebuilt_from, self.state_dict())
 
     def explain(self) -> str:
-        """Return in words where the time of the last epoch went, and what would help."""
+        """Return an explanation of where the time of the last epoch went, and what would help."""
         if self._spent is None:
             return "No epoch has run yet: iterate over the loader first."
         spent, plan = self._spent

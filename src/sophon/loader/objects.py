@@ -207,7 +207,7 @@ def _is_op(step: Any) -> bool:
 
 
 def as_pipeline(pipeline: Any) -> Pipeline:
-    """Return a `Pipeline` for any form that users give: ops, or transforms of torchvision and others."""
+    """Return a `Pipeline` for ops, or for transforms from torchvision and other libraries."""
     if pipeline is None:
         raise ConfigError(
             "pipeline: expected a Pipeline or a torchvision transform, got None; the simplest one is ToTensor()"

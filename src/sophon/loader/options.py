@@ -162,7 +162,7 @@ class Ranks:
     """Which of several training processes this is.
 
     By default it is taken from torch.distributed or the launcher's environment when an epoch starts. `Ranks(0, 1)` is
-    for a loader that one rank uses alone, such as for validation.
+    for a loader that only one rank uses, such as for validation.
 
     Args:
         rank: Number of this rank, from 0.
@@ -188,7 +188,7 @@ class Ranks:
             self.found()
 
     def found(self) -> Rank:
-        """Return which process this is, as far as known now."""
+        """Return which process this is, as far as is known now."""
         if self.group is not None:
             return rank_in(self.group)
         return find_rank(self.rank, self.size)
@@ -196,7 +196,7 @@ class Ranks:
 
 @dataclass(frozen=True)
 class Told:
-    """The settings of a data set, in full.
+    """All settings of a data set.
 
     Args:
         planning: How cuts are chosen.

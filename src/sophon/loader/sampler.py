@@ -65,7 +65,7 @@ class EpochSampler(Sampler[Any]):
 
     Args:
         dataset: The data set; only its length matters for the order.
-        shuffle: Whether the order is random, or that of the data set.
+        shuffle: Whether the order is random rather than the data set's own.
         seed: Seed of that order.
         ranks: Which of several training processes this is, and what to do if samples cannot be shared evenly. By
             default it gets all samples, since Lightning and Accelerate divide a sampler's samples themselves.
@@ -122,7 +122,7 @@ class EpochSampler(Sampler[Any]):
         return np.arange(start, stop) if self._left is None else self._left[start:stop]
 
     def state_dict(self, taken: int) -> dict[str, Any]:
-        """Return where the training loop stands, as a small dict of JSON values, the same on all ranks.
+        """Return the position of the training loop: a small dict of JSON values, the same on all ranks.
 
         Args:
             taken: Samples that this rank's loop has received in the latest pass: batches × batch size. Only the loop

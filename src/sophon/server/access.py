@@ -232,7 +232,7 @@ def _text(path: Path, what: str) -> str:
             f"{what} {path} cannot be read: {error.strerror}; check the path and its permissions"
         ) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{what} {path} is not text") from error
+        raise ConfigError(f"{what} {path} is not a text file") from error
 
 
 def _is_loopback(host: str) -> bool:

@@ -30,7 +30,7 @@ class ChildLost(Exception):  # noqa: N818 - an event; it is answered with a smal
 
 
 class NoSpace(Exception):  # noqa: N818 - as above
-    """A payload is larger than what may be held."""
+    """A payload is too large to be held."""
 
 
 Claim: TypeAlias = Callable[[int], bool]  # called to reserve space for a number of bytes

@@ -60,7 +60,7 @@ class Seats:
         return max(self._share_bytes, FREE_BYTES)
 
     def hold(self, size_bytes: int, tenant: int = 0, *, is_certain: bool = True) -> bool:
-        """Add to the bytes that are held, negative to subtract, if there is space; return whether there is.
+        """Add to the bytes that are held, or subtract if negative, provided there is space; return whether there is.
 
         Args:
             size_bytes: Number of bytes.
@@ -84,7 +84,7 @@ class Seats:
         )
 
     def wait(self, timeout_s: float | None) -> None:
-        """Wait until less is held, or until the time is over."""
+        """Wait until fewer bytes are held, or until the time is over."""
         with self._lock:
             self._freed.wait(timeout_s)
 
@@ -125,7 +125,7 @@ class Seat:
         return self._held_bytes + size_bytes <= FREE_BYTES
 
     def hold(self, size_bytes: int, *, is_certain: bool = True) -> bool:
-        """Add to the bytes that this request holds, negative to subtract, if there is space; return whether there is.
+        """Add to the bytes that this request holds, or subtract if negative; return whether there was space.
 
         Args:
             size_bytes: Number of bytes.
@@ -139,7 +139,7 @@ class Seat:
             return True
 
     def wait(self, timeout_s: float | None) -> None:
-        """Wait until less is held by all, or until the time is over."""
+        """Wait until all requests together hold fewer bytes, or until the time is over."""
         self._seats.wait(timeout_s)
 
     def leave(self) -> None:

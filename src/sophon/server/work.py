@@ -81,7 +81,7 @@ class _Came(NamedTuple):
 
 
 class Space:
-    """The space for a payload, which replaces that of the file it is made from.
+    """The space for a payload, which replaces the space of the file it is made from.
 
     Args:
         seat: Seat of the request.
@@ -227,7 +227,7 @@ class Work:
         return self._raw_under_way > 0 or self._cut_under_way > 0
 
     def _divided(self, in_runs: bool) -> tuple[list[int], deque[int]]:
-        """Return the positions that are started one by one, and those of raw samples that may come in runs."""
+        """Return the positions that are started one by one, and the positions of raw samples that may come in runs."""
         count = len(self._request.cuts)
         if not in_runs:
             return list(range(count)), deque()
@@ -392,7 +392,7 @@ class Work:
             raise
 
     def _window(self, position: int) -> Windowed | None:
-        """Return a window read from an object store by its index, if that is less than the whole object."""
+        """Return a window read from an object store with its index, if it is smaller than the whole object."""
         bands, request = bands_of(self._store), self._request
         cut = request.cuts[position]
         if bands is None or request.fields or self._pipeline is None:

@@ -179,7 +179,7 @@ def test_the_planners_verdict_is_part_of_it(server):
     # Who plans is not told to plan.
     spent = Spent(3, 10.0, Stats(samples=1000, waited_s=9.0), 10, True)
     text = explain_epoch(spent, _setup(is_remote=True), None, loader.plan)
-    assert "the plan already sends what is cheapest" in text
+    assert "the plan already sends the cheapest form of each sample" in text
 
 
 def test_stats_since_count_one_epoch_only(images):

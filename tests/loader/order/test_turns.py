@@ -279,7 +279,7 @@ def test_a_state_of_a_longer_row_is_refused(images):
     loader = _loader(images, (0, 2), uneven="drop", batch_size=1)
     state["cursor"] = 38
     loader.load_state_dict(state)
-    with pytest.raises(ArtifactError, match="same setting of uneven"):
+    with pytest.raises(ArtifactError, match="same uneven setting"):
         list(loader)
 
 

@@ -152,7 +152,7 @@ def _fewer_ops(setup: Setup, plan: Plan | None) -> str:
             return f"fewer ops here: {busy}. {more} moves ops to the storage node if it has capacity."
     if setup.is_remote and plan is not None:
         relays = "more relays" if plan.prediction.relay_cpu_s else "relays (`sophon relay`)"
-        so_far = "The plan already moves what pays off."
+        so_far = "The plan already moves every op that pays off."
         return f"more cores, {relays}, or a cheaper pipeline: {busy} finishing samples. {so_far}"
     return f"more cores, or a cheaper pipeline: {busy} finishing samples."
 
@@ -209,12 +209,13 @@ def _faster_link(plan: Plan, better: str) -> str:
     rest = (
         "" if binds in remedies else " It expected less waiting, so something else may be using the link or the node."
     )
-    return f"{remedy}: {wait}, and the plan already sends what is cheapest.{rest}"
+    return f"{remedy}: {wait}, and the plan already sends the cheapest form of each sample.{rest}"
 
 
 def _faster_store() -> str:
     return (
-        "a faster store on the node: requests wait for files there; neither link nor cores are at their limit. A "
+        "a faster store on the node: requests wait for files there; neither the link nor the cores are at their "
+        "limit. A "
         "faster disk, fewer and larger files (tar shards), or a second node with a copy of them."
     )
 

@@ -97,7 +97,7 @@ class Device:
         return floats
 
     def send(self, batch: Any) -> Sent:
-        """Start to copy a batch to the device and to finish it there."""
+        """Start copying a batch to the device and finishing it there."""
         if self._stream is None:
             return Sent(self._there(batch))
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):

@@ -177,7 +177,7 @@ class Finishing:
         return value, target
 
     def _run_joint(self, targets: Targets, reply: Reply, key: Key, trace: Trace | None) -> Any:
-        """Finish a sample of which the picture is one part."""
+        """Finish a sample that consists of a picture and its targets."""
         if reply.error is not None:
             raise reply.error
         pipeline, own, is_raw = self.pipeline, self.pipeline.first_call, reply.cut == RAW

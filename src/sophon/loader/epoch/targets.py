@@ -70,10 +70,10 @@ class Targets:
         return any(kind.partition(":")[0] in _RAGGED for kind in self.kinds.values())
 
     def boxes(self, values: Mapping[str, Any]) -> tuple[str, str, Any] | None:
-        """Return name, kind and value of the sample's boxes; None if it has none.
+        """Return the name, kind and value of the sample's boxes; None if it has none.
 
         Args:
-            values: Received fields, and columns.
+            values: The received fields and columns.
         """
         return boxes_among(tuple(self.kinds.items()), [values[name] for name in self.kinds])
 

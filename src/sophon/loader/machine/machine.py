@@ -311,7 +311,7 @@ class Machine:
         return Ask(self._request_number, tuple(positions), source, is_second, is_trial)
 
     def _ready_s(self, part: int, now_s: float) -> float:
-        """Return the time since when a part could have been asked for; irrelevant if there is only one part."""
+        """Return the time from which a part could have been requested; irrelevant if there is only one part."""
         return now_s if len(self._waits) == 1 else self._standings.ready_s(self._parts.everybody(part))
 
     def _first(self, accepts: Callable[[int], bool]) -> int | None:

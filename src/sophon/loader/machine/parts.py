@@ -108,7 +108,7 @@ class Parts:
         """Return the sources that share requests.
 
         Args:
-            fallback: The number of the fallback, which stands alone unless there is only one part.
+            fallback: The number of the fallback, which has its own lane unless there is only one part.
         """
         alone = () if fallback is None else (fallback,)
         if len(self.holders) == 1:

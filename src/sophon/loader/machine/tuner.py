@@ -77,7 +77,7 @@ class Seen:
 
 
 class Tuner:
-    """Finds the setting of one loader, and keeps it from one epoch to the next.
+    """Finds the settings of one loader, and keeps it from one epoch to the next.
 
     Args:
         start: Initial setting.

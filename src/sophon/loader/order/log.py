@@ -1,11 +1,11 @@
-"""The order of samples in batches: that of the epoch, the order in which they are finished, or a recorded one.
+"""The order of samples in batches: the epoch's order, the order in which they are finished, or a recorded one.
 
 In relaxed order a batch holds whatever is finished first, so the sequence of batches depends on the machine. Each
 sample's tensor does not: it is a function of (seed, epoch, sample). So the order of samples is all that has to be
 recorded to repeat a run bit for bit, with any number of workers.
 
 A run that was stopped in the middle of an epoch and then resumed has recorded the epoch in parts. Each part knows how
-many samples came before it, and `Replay([first, second])` puts them together; one part alone can be replayed from the
+many samples came before it, and `Replay([first, second])` puts them together; a single part can be replayed from the
 state that it started with. Parts that do not fit are rejected.
 """
 

@@ -58,7 +58,7 @@ class Turns:
         if len(self.early) and self.early[-1] >= count:
             raise ArtifactError(
                 f"this state belongs to a row of more than {count:,} samples; create the loader as before, with the "
-                "same setting of uneven"
+                "same uneven setting"
             )
         rest = np.arange(self.places, count)
         return np.concatenate([self.late, np.setdiff1d(rest, self.early, assume_unique=True)])

@@ -265,8 +265,8 @@ class Census:
     def _missing(self, samples: int, absent: list[str]) -> str:
         assert self._fallback is not None
         return (
-            f"no answer from {', '.join(absent)}, and the other nodes hold {samples:,} samples, which are not those of "
-            f"the fallback {self._fallback.address}. Start all nodes, or give only the fallback's path"
+            f"no answer from {', '.join(absent)}, and the other nodes hold {samples:,} samples, which differ from "
+            f"those of the fallback {self._fallback.address}. Start all nodes, or give only the fallback's path"
         )
 
 

@@ -150,7 +150,7 @@ class Source(Transport):
 
     @property
     def holding(self) -> Holding | None:
-        """Which samples the node holds; None if all of them, in their order."""
+        """Which samples the node holds; None if it holds all of them, in order."""
         return self._holding
 
     def hold(self, holding: Holding, labels: NDArray[np.int64] | None, opened: Opened | None = None) -> None:

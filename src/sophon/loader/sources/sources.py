@@ -152,7 +152,7 @@ class Sources:
 
     @property
     def relays(self) -> frozenset[int]:
-        """The numbers of the sources that are relays, as far as they have said so."""
+        """The numbers of the sources that are relays, as far as is known."""
         opened = ((number, source.opened) for number, source in enumerate(self._sources))
         return frozenset(number for number, told in opened if told is not None and told.is_relay)
 

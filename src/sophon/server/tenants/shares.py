@@ -155,7 +155,7 @@ class Shares:
                 share.queue = deque(item for item in share.queue if item[1] not in futures)
 
     def clear(self) -> Iterable[Future[Any]]:
-        """Empty all queues; return what was in them."""
+        """Empty all queues; return the tasks that were in them."""
         dropped = [future for share in self._shares.values() for _, future in share.queue]
         for share in self._shares.values():
             share.queue.clear()
