@@ -11,7 +11,7 @@
     ├── BudgetError            more samples are bad than the user allows
     ├── WorkerError            a worker process died
     ├── BatchTimeoutError      a batch did not arrive within the user's timeout; also a TimeoutError
-    └── TransportError         trouble between trainer and storage
+    └── TransportError         something went wrong between the trainer and storage
         ├── UnavailableError   no storage node answered within the deadline; also a ConnectionError
         ├── RetryableError     one request failed, and may succeed later or elsewhere; loaders try again by themselves
         │   └── UpstreamError  a relay is well, but its node is not, or cannot be reached from there
@@ -115,7 +115,7 @@ class BatchTimeoutError(Error, RuntimeError, TimeoutError):
 
 
 class TransportError(Error):
-    """Something went wrong between trainer and storage."""
+    """Something went wrong between the trainer and storage."""
 
 
 class UnavailableError(TransportError, ConnectionError):

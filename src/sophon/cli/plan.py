@@ -52,7 +52,7 @@ def _parse_cores(text: str) -> tuple[float, ...]:
     callback=parsed(_parse_cores),
     default=",".join(map(str, FIGURE_4_CORES)),
     show_default=True,
-    help="Numbers of storage cores to compare with --compare.",
+    help="Numbers of storage cores that --compare shows.",
 )
 @click.option(
     "--save",

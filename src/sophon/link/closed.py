@@ -158,7 +158,7 @@ def _is_compressed(metadata: bytes) -> bool:
 
 
 def _field(data: bytes | bytearray, table: int, number: int) -> int:
-    """Return the offset of a field of a table; 0 if it is absent."""
+    """Return the offset of a table's field; 0 if it is absent."""
     start = table - struct.unpack_from("<i", data, table)[0]
     (length,) = struct.unpack_from("<H", data, start)
     at = 4 + 2 * number

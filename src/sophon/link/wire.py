@@ -1,4 +1,4 @@
-"""The messages between trainer and storage node.
+"""The messages between a trainer and a storage node.
 
 A request is JSON, since it is small and anyone can read it. A reply is a stream of Arrow record batches, one row per
 sample, so that payloads are copied no more than necessary. Neither carries code: a pipeline travels as its JSON spec.
@@ -215,8 +215,8 @@ class Request:
         protocol = message.get("protocol")
         if isinstance(protocol, bool) or protocol not in PROTOCOLS:
             raise ProtocolError(
-                f"expected protocol {' or '.join(map(str, PROTOCOLS))}, got {protocol!r:.40}; releases of trainer and "
-                "storage node are too far apart: upgrade the older one"
+                f"expected protocol {' or '.join(map(str, PROTOCOLS))}, got {protocol!r:.40}; the releases of the "
+                "trainer and the storage node are too far apart: upgrade the older one"
             )
         samples, keys = _samples(message)
         table = _strings(message, "cuts", _MAX_CUTS)

@@ -59,9 +59,9 @@ class RemoteDataset(Dataset[Any]):
 
     Args:
         url: Address of the data set, a list of addresses of nodes that hold copies or parts of it, a path for local
-            mode, a transport, a torchvision or Hugging Face data set that consists of files, or `from_dataset(…)` for a
-        class of your own. pipeline: A `Pipeline`, a list of ops, or a torchvision transform; by default the transform
-            of the data set.
+            mode, a transport, a torchvision or Hugging Face data set that consists of files, or `from_dataset(…)` for
+            a class of your own.
+        pipeline: A `Pipeline`, a list of ops, or a torchvision transform; by default the transform of the data set.
         seed: Seed of all randomness.
         policy: "none", "all", "resize" or a cut such as "2:webp" for all samples; a plan: a `Plan`, the `Path` of one,
             or one cut per sample; or "optimal", "sophon" or "fastflow", which measure in the first epoch and plan for
@@ -78,7 +78,7 @@ class RemoteDataset(Dataset[Any]):
     """
 
     table: Tensor | None
-    """The device's float for each byte, if `output` names a device; `pipeline` then holds only the ops before that."""
+    """The float that the device makes from each byte, if `output` names a device; `pipeline` ends before that step."""
 
     def __init__(
         self,
@@ -464,7 +464,7 @@ def _own_fields(pipeline: Pipeline, columns: Sequence[str], opened: Opened, url:
     """Return the columns to bring along, and the fields that the pipeline's decoder reads along with the first.
 
     Raises:
-        ConfigError: The data set does not have them, or others are to come along as well.
+        ConfigError: The data set does not have them, or further fields are requested.
     """
     if not pipeline.takes_bundle:
         return tuple(columns)
@@ -484,7 +484,7 @@ def _own_fields(pipeline: Pipeline, columns: Sequence[str], opened: Opened, url:
 
 
 def _checked(faults: Faults, digests: Digests | None) -> str:
-    """Return how replies of nodes are checked, and with which digests; part of the key of a cache."""
+    """Return how nodes' replies are checked, and with which digests; part of a cache's key."""
     return "" if faults.verify is None or digests is None else f"{faults.verify.samples} {digests.name}"
 
 

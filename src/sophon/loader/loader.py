@@ -82,11 +82,12 @@ class DataLoader:
     Args:
         data: Address ``grpc://host:port/dataset``, a list of addresses of nodes that hold copies or parts of a data
             set, a path, a torchvision or Hugging Face data set that consists of files, `from_dataset(…)` for a class of
-        your own, a `RemoteDataset`, or torch's `Subset` or `ConcatDataset` of any of these. pipeline: A `Pipeline`, a
-            list of ops that begins with `Decode`, or a torchvision, timm or albumentations transform or a callable that
-        takes a picture; not with a `RemoteDataset`, which has its own, nor with an object that has a transform.
-        positional: Torch's further arguments, after a data set. batch_size: Samples in a batch; None for single
-            samples, which are not collated.
+            your own, a `RemoteDataset`, or torch's `Subset` or `ConcatDataset` of any of these.
+        pipeline: A `Pipeline`, a list of ops that begins with `Decode`, or a torchvision, timm or albumentations
+            transform or a callable that takes a picture; not with a `RemoteDataset`, which has its own, nor with an
+            object that has a transform.
+        positional: Torch's further arguments, after a data set.
+        batch_size: Samples in a batch; None for single samples, which are not collated.
         shuffle: Whether samples come in random order, a different one in each epoch.
         sampler: Determines the order instead, as in torch, for this rank only. It must have a length.
         batch_sampler: Determines the batches instead.
@@ -115,10 +116,11 @@ class DataLoader:
             storage node. `Planning(…)` sets more: where a profile is kept, whether lossy codecs are allowed.
         order: "strict" for batches that are the same in every run; "relaxed", or `Relaxed(max_delay)`, for batches of
             the samples that are finished first, so that slow samples do not hold up others (`loader.log` records the
-        order); `Replay(log)` for the batches of a recorded run. on_error: What to do with a sample that cannot be
-            loaded: "raise" its error, "substitute" the next good one of the data set, or "skip" it, which makes its
-        batch smaller; `OnError(…)` to limit how many may be bad. output: "torch" tensors, or "numpy" arrays, which need
-            no torch; `Output(…)` to include further columns, or to have batches on a device.
+            order); `Replay(log)` for the batches of a recorded run.
+        on_error: What to do with a sample that cannot be loaded: "raise" its error, "substitute" the next good one of
+            the data set, or "skip" it, which makes its batch smaller; `OnError(…)` to limit how many may be bad.
+        output: "torch" tensors, or "numpy" arrays, which need no torch; `Output(…)` to include further columns, or
+            to have batches on a device.
         target_transform: Applied to labels; seeded for each sample and run in the same place as your own steps.
         credentials: Credentials for the storage node; from the environment by default.
         faults: What to do when nodes are late or do not answer: `Faults(deadline_s=…, hedge=…, fallback=…)`.

@@ -101,7 +101,7 @@ class OnError:
 
 @dataclass(frozen=True)
 class Output:
-    """What batches are made of.
+    """The form of batches.
 
     Args:
         kind: "torch" tensors, or "numpy" arrays, which need no torch.
@@ -201,7 +201,7 @@ class Told:
     Args:
         planning: How cuts are chosen.
         on_error: What to do with bad samples.
-        output: What batches are made of.
+        output: The form of batches.
         faults: What to do when nodes are late or unreachable.
     """
 

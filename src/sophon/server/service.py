@@ -256,8 +256,8 @@ def _actions() -> list[tuple[str, str]]:
     return [
         ("open", "describe a data set and check a pipeline (JSON)"),
         ("list", "names of the data sets"),
-        ("sizes", "bytes of every file of a data set"),
-        ("listing", "ids, bytes and labels of the samples of a data set, piece by piece"),
+        ("sizes", "sizes of a data set's files"),
+        ("listing", "ids, bytes and labels of a data set's samples, piece by piece"),
     ]
 
 

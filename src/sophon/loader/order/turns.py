@@ -54,7 +54,7 @@ class Turns:
     early: Positions = field(default_factory=_none)
 
     def left(self, count: int) -> Positions:
-        """Return the remaining positions of a row of that length, in the order of delivery."""
+        """Return the remaining positions of a row of that length, in delivery order."""
         if len(self.early) and self.early[-1] >= count:
             raise ArtifactError(
                 f"this state belongs to a row of more than {count:,} samples; create the loader as before, with the "
@@ -103,7 +103,7 @@ class Turns:
             begun, late, early = saved["begun"], _ascending(saved["late"]), _ascending(saved["early"])
             places, over = divmod(cursor - begun, whose.size)
             if over or begun < 0 or places < 0 or len(late) != len(early) or len(saved) != 5:
-                raise ValueError("its numbers are inconsistent")
+                raise ValueError("the numbers are inconsistent")
             if len(late) and (late[-1] >= places or early[0] < places):
                 raise ValueError("late or early positions are wrong")
         except (ConfigError, KeyError, TypeError, ValueError) as error:

@@ -52,7 +52,7 @@ class KeptProfile:
                 return None  # the first epoch measures again, and its profile replaces this one
             if isinstance(error, ArtifactError) and str(self.path) in str(error):
                 raise
-            raise ArtifactError(f"{self.path}: {error}; give another path, or remove it.") from error
+            raise ArtifactError(f"{self.path}: {error}; give another path, or remove the file.") from error
         return profile
 
     def save(self, profile: Profile) -> None:

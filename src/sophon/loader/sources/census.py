@@ -83,7 +83,7 @@ class Census:
             None for the division if all nodes hold copies.
 
         Raises:
-            ConfigError: The contents of nodes and fallback do not fit together.
+            ConfigError: The contents of the nodes and the fallback do not fit together.
             UnavailableError: A node that may hold unique samples does not answer.
         """
         self._open_all()
@@ -199,7 +199,7 @@ class Census:
                 )
 
     def _state(self) -> str:
-        """Return a digest of the files of all nodes that have answered."""
+        """Return a digest of the files that the answering nodes hold."""
         return " ".join(sorted({node.opened.state for node in self._nodes if node.opened is not None})).strip()
 
     def _check_copies(self, opened: Opened, absent: list[str]) -> None:

@@ -163,7 +163,7 @@ class FoundSources(Sources):
     # --- who there is now ---------------------------------------------------------------------------------------------
 
     def follow(self, row: Row, version: int) -> tuple[int, Parts | None]:
-        """Return which nodes hold the samples of a row if that has changed; run discovery if it is due.
+        """Return which nodes hold a row's samples, if that has changed; run discovery if it is due.
 
         Args:
             row: Samples in the order they are needed.

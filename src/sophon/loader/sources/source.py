@@ -291,7 +291,7 @@ def check_same(opened: Opened, fingerprint: str, address: str) -> None:
 
 
 def explained(error: Error, address: str, remedy: str = "") -> Error:
-    """Return an error with the address of its origin, if not included, and what to do."""
+    """Return an error that names the address it came from and says what to do."""
     if address in str(error) and not remedy:
         return error
     text = str(error) if address in str(error) else f"{address}: {error}"

@@ -266,7 +266,7 @@ class Sources:
         return Machine(len(row), batch_size, config, size_bytes, now_s, seed, standings, sizes, latest, parts)
 
     def parts(self, row: Row) -> Parts:
-        """Return the holders of the samples of a row."""
+        """Return the holders of a row's samples."""
         of = None if self._union is None else self._union.part_of[np.asarray(row, np.int64)]
         return Parts(self._holders, of, self._names)
 
@@ -323,7 +323,7 @@ class Sources:
         return self.nodes
 
     def follow(self, row: Row, version: int) -> tuple[int, Parts | None]:  # noqa: ARG002 - these nodes stay
-        """Return the holders of the samples of a row, if they have changed since a version."""
+        """Return the holders of a row's samples, if they have changed since a version."""
         return version, None
 
     def failed(self, number: int) -> None:
@@ -394,6 +394,6 @@ class _Told(Fetch):
 
 
 def explain(error: Error, address: str) -> Error:
-    """Return the error that ends an epoch, with what to do."""
+    """Return the error that ends an epoch, with a remedy."""
     is_away = isinstance(error, UnavailableError)
     return explained(error, address, _REMEDY if is_away else "")

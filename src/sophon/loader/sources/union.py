@@ -57,7 +57,8 @@ class Union:
     """The whole data set.
 
     Args:
-        fingerprint: Fingerprint of ids, sizes and labels in order, as a manifest's: the same for every division.
+        fingerprint: Fingerprint of ids, sizes and labels in order, computed as for a manifest; it is the same for every
+            division.
         classes: Names of all classes.
         sizes: Bytes of every sample's file.
         labels: Label of every sample; None if there are none.

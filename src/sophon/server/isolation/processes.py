@@ -126,7 +126,7 @@ class Processes(Maker):
 
 
 def _is_safe(pipeline: Pipeline, cut: Cut) -> bool:
-    """Return whether a cut can be made without a decoder and without ops from outside this package."""
+    """Return whether a cut can be made without a decoder or ops from outside this package."""
     ahead = isinstance(codec_named(cut.codec), AheadCodec)
     decodes = any(kind == MASK for _, kind in pipeline.fields)  # which are decoded to be cut
     decodes = decodes or isinstance(pipeline.ops[0], DecodeVolume)  # whose chunks may be cut by decompressing them
@@ -174,7 +174,7 @@ class _Spares:
         return started
 
     def instead(self) -> _Started:
-        """Return a replacement for a process that crashed: the one in reserve if it is alive; and start another."""
+        """Return a replacement for a crashed process, from the reserve if it is alive there, and start another."""
         with self._lock:
             found, self._reserve = self._reserve, None
             if not self._is_closed:
