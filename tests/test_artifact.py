@@ -182,7 +182,9 @@ def test_another_format_and_another_version_are_named(path, tmp_path):
     ):
         pass
     with (
-        pytest.raises(ArtifactError, match=f"the file is thing version 3, written by sophon {__version__}.*reads version 4"),
+        pytest.raises(
+            ArtifactError, match=f"the file is thing version 3, written by sophon {__version__}.*reads version 4"
+        ),
         load(path, format="thing", version=4),
     ):
         pass

@@ -1,4 +1,4 @@
-"""The path arguments of `sophon serve`: which data sets they are, and their names."""
+"""The path arguments of `sophon serve`: the data sets they stand for, and their names."""
 
 from __future__ import annotations
 

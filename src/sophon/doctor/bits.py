@@ -1,4 +1,4 @@
-"""Checks on a real node, with real samples and at every cut, that either side gives the model the same bits."""
+"""Checks on a real node, with real samples and at every cut, that both sides give the model the same bits."""
 
 from __future__ import annotations
 

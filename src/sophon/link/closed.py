@@ -47,7 +47,7 @@ class Room:
 
     Attributes:
         payloads: Buffer of the payloads, side by side from its start.
-        memory: The same, to be written to.
+        memory: The same memory, writable.
     """
 
     def __init__(self, rows: int, size_bytes: int) -> None:

@@ -398,7 +398,7 @@ def _bare(count: int) -> tuple[pa.Array, ...]:
 
 
 def replies_of(batch: pa.RecordBatch, request: Request) -> Iterator[Reply]:
-    """Return the replies of a record batch, checked against the request; payloads are views of its memory.
+    """Return the replies in a record batch, checked against the request; payloads are views of its memory.
 
     The other side is not trusted: offsets, strings and nulls are validated before anything is read, a position must be
     one that was requested, and a cut must be the requested one or raw.

@@ -336,7 +336,8 @@ def context_for(method: Any) -> BaseContext:
     """Return how processes are started.
 
     Args:
-        method: Start method as users give it: a name, a context of `multiprocessing`, or None for "fork" if available.
+        method: Start method as given by the user: a name, a context of `multiprocessing`, or None for "fork" if
+            available.
     """
     if multiprocessing.current_process().daemon:
         raise ConfigError(

@@ -112,7 +112,7 @@ class PrefixCache:
         return int(_COUNT.unpack(text)[0]) if len(text) == _COUNT.size else 0
 
     def get(self, sample: int, columns: tuple[str, ...], stamp: str = "") -> Reply | None:
-        """Return the reply of a sample, or None if it is not here, not whole, lacks a column or is out of date.
+        """Return a sample's reply, or None if it is missing, incomplete, out of date or lacks a column.
 
         Args:
             sample: Its index.
@@ -134,7 +134,7 @@ class PrefixCache:
         return Reply(0, self.cut, memoryview(data)[end:], label, columns=found, is_cached=True)
 
     def put(self, sample: int, reply: Reply, stamp: str = "") -> None:
-        """Keep the reply of a sample if there is room; a failing disk does not stop training."""
+        """Keep a sample's reply if there is room; a failing disk does not stop training."""
         header = json.dumps({"label": reply.label, "columns": reply.columns, "stamp": stamp}).encode()
         body = struct.pack("<I", len(header)) + header + bytes(reply.payload)
         data = _MAGIC + struct.pack("<I", zlib.crc32(body)) + body

@@ -135,7 +135,7 @@ class Source(Transport):
         return replace(request, cuts=cuts, firsts=firsts, versions=versions, node_versions=behind)
 
     def _way(self, first: Cut, cut: Cut, there: int, here: int) -> tuple[Cut, Cut]:
-        """Return how much of a route gives the same bits at a node and at the relay in front of it as here."""
+        """Return how much of a route gives the same bits here as at a node and the relay in front of it."""
         if first.k > there:
             first = RAW
         if cut.k > here and cut != first:
