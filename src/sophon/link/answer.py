@@ -1,4 +1,4 @@
-"""A node's answer when a data set is opened: bounded and checked, since a trainer allocates memory by it.
+"""A node's answer when a data set is opened: bounded and checked, since a trainer allocates memory based on it.
 
 A node is trusted with nothing but time. Numbers that make no sense, or exceed what any data set has, raise a
 `ProtocolError` that names the node.

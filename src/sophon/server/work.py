@@ -440,7 +440,7 @@ class Work:
         return self._taken(_Came(reply, cut_samples=1))
 
     def _waited(self, start_s: float, begun: _Begun | None) -> None:
-        """Count a wait: as waiting for ops once one had started, and for the store before that."""
+        """Count a wait: the time since an op started as waiting for ops, the time before as waiting for the store."""
         now_s = time.monotonic()
         computing_s = 0.0 if begun is None else min(now_s - start_s, now_s - begun.since_s)
         self._clock.computing_s += computing_s

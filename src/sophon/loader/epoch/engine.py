@@ -338,7 +338,7 @@ class Engine:
         position, begun_s = min(begun.items(), key=lambda item: item[1], default=(0, math.inf))
         if self._finish_within_s < now_s - begun_s:
             sample = int(self._order[position])
-            problem = f"decoding and transforming took more than the deadline of {self._finish_within_s:g} s"
+            problem = f"decoding and transforming took longer than the deadline of {self._finish_within_s:g} s"
             remedy = "Look at the file, leave it out, or raise Faults(deadline_s=…)."
             self._is_stuck = True
             raise OpError(f"{problem}.", sample=sample, remedy=remedy)

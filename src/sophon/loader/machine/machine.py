@@ -454,7 +454,7 @@ class Machine:
         return other.is_suspect and not request.positions.isdisjoint(other.positions)
 
     def _owed_alone(self, request: _Request) -> list[int]:
-        """Return what a request owes and no other request does, the most urgent first."""
+        """Return the positions that only this request owes, the most urgent first."""
         others = [other.positions for other in self._requests.values() if other is not request]
         return sorted(p for p in request.positions if not any(p in positions for positions in others))
 

@@ -187,8 +187,8 @@ def agreed_cut(pipeline: Pipeline, opened: Opened) -> int:
         op = pipeline.ops[agreed].name()
         reason = opened.reason or f"the built-in test picture gives different bits there ({differences(opened)})"
         warnings.warn(
-            f"{op} and everything after it stay on the trainer: {reason}. Install the same versions on trainer and "
-            "storage node to offload them.",
+            f"{op} and everything after it stay on the trainer: {reason}. Install the same versions on the trainer "
+            "and the storage node to offload them.",
             OffloadWarning,
             stacklevel=4,
         )

@@ -108,7 +108,7 @@ class LocalTransport(Transport):
         """Read samples, and make the cut that was asked for."""
         if request.columns_digest not in ("", self.store.manifest.columns_digest):
             raise ConfigError(
-                f"{self.address} has different values in its columns than the node; both must have the same version"
+                f"{self.address} has different column values from the node; both must have the same version"
             )
         return _LocalFetch(self._narrowed(request.fields), self.reading, request)
 
