@@ -112,7 +112,7 @@ class PrefixCache:
         return int(_COUNT.unpack(text)[0]) if len(text) == _COUNT.size else 0
 
     def get(self, sample: int, columns: tuple[str, ...], stamp: str = "") -> Reply | None:
-        """Return a sample's reply, or None if it is missing, incomplete, out of date or lacks a column.
+        """Return a sample's reply, or None if it is missing, incomplete or out of date, or lacks a column.
 
         Args:
             sample: Its index.
