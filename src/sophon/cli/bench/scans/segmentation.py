@@ -30,7 +30,7 @@ from sophon.units import format_seconds
 def bench_segmentation_command(
     samples: int, workers: int, side: int, data: Path | None, repeats: int, json_target: str | None
 ) -> None:
-    """Run MLPerf's 3D U-Net recipe on scans, compared with torch's loader.
+    """Run MLPerf's 3D U-Net recipe, compared with torch's loader.
 
     SpeedyLoader's experiment: a few scans take many times longer than the others.
     """

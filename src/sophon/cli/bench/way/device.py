@@ -22,7 +22,7 @@ from sophon.units import format_bytes
 @click.option("--device", default="cpu", show_default=True, help="Device for batches, as torch names it.")
 @json_option
 def bench_device_command(data: Path | None, count: int, seconds: float, device: str, json_target: str | None) -> None:
-    """Measure a trainer's CPU time before batches are copied to a device."""
+    """Measure a trainer's CPU time before batches are copied."""
     from sophon.bench.way.device import bench_device
 
     with steps_bar("device") as report, photo_folder(data, count, report) as folder:
