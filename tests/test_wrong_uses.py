@@ -124,7 +124,7 @@ ARGUMENTS = {
     "prefetching nothing": (lambda p: p.loader(prefetch_factor=0), "prefetch_factor: expected .*at least 1"),
     "a timeout before now": (lambda p: p.loader(timeout=-1), "timeout: expected"),
     "an unknown policy": (lambda p: p.loader(policy="fastest"), "expected policy none, .*optimal.* or a cut such as"),
-    "a cut beyond the pipeline": (lambda p: p.loader(policy="9:raw"), "9:raw; it can at 0:raw"),
+    "a cut beyond the pipeline": (lambda p: p.loader(policy="9:raw"), "9:raw; choose from 0:raw"),
     "an unknown codec": (lambda p: p.loader(policy="2:gif"), "gif.*webp"),
     "a lossy cut": (lambda p: p.loader(policy="2:jpeg"), "allow_lossy=True"),
     "an unknown order": (lambda p: p.loader(order="random"), "order: expected 'strict', 'relaxed'"),
@@ -232,7 +232,7 @@ FILES = {
     "a listing that leads out": (lambda p: _listed(p, "path\n../../etc/passwd\n"), "put the listing above its files"),
     "a condition on what is not there": (
         lambda p: DataLoader(f"{p.images}?where=colour = 1", RECIPE),
-        "'colour'; there is id",
+        "'colour'; choose from id",
     ),
     "a plan that is none": (_other_plan, "plan.parquet.*give a file that sophon saved"),
     "a plan that is not there": (lambda p: p.loader(policy=p.folder / "no.plan"), "no.plan.*check the path"),

@@ -197,7 +197,7 @@ def damaged(data, tmp_path):
 
 
 BAD = {
-    2: (OpError, r"sample 2.*field 'mask': the mask has 7×7 pixels but its picture 108×118"),
+    2: (OpError, r"sample 2.*field 'mask': the mask has 7×7 pixels, but its picture has 108×118"),
     4: (StoreError, r"sample 4 \('images/004.jpg'\): field 'mask': there is no mask named 004"),
     6: (OpError, r"sample 6.*field 'mask': the mask cannot be decoded"),
     8: (OpError, r"sample 8.*field 'boxes': box 0 \(xywh: 5000, 1, 2, 3\) lies outside the picture of 162×82"),

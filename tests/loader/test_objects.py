@@ -174,7 +174,7 @@ def test_what_cannot_be_represented_is_refused_with_a_reason(folder, tmp_path):
     own_loader = datasets.DatasetFolder(str(folder), np.fromfile, extensions=("jpg", "png"))
     for data, message in [
         (_Rotated(folder), "_Rotated has its own __getitem__.*sophon.from_dataset"),
-        (FakeData(4), "FakeData does not tell in a known way where its files are"),
+        (FakeData(4), "FakeData does not say in a known way where its files are"),
         (joint, "its `transforms` change picture and target together"),
         (own_loader, "its loader fromfile reads files in its own way"),
         (_made(datasets.UCF101, folder, samples=[("a", 1)], video_clips=object()), "video clips"),
@@ -271,7 +271,7 @@ def test_what_from_dataset_is_told_is_checked(folder):
         ("nope", None, "path: _Own has no attribute 'nope'"),
         (data.files[:3], None, "path: expected one for each of 14 samples, got 3"),
         ([3] * 14, None, "expected the path of a file for sample 0, got 3"),
-        (None, None, "path: expected the locations of _Own's files"),
+        (None, None, "path: expected the paths of _Own's files"),
     ]:
         with pytest.raises(ConfigError, match=message):
             sophon.from_dataset(data, path, target)

@@ -210,7 +210,7 @@ def test_boxes_of_pascal_voc(tmp_path):
     [
         ("<annotation><object>", "not XML"),
         ("<annotation><object><name>a</name></object></annotation>", "expected a number as xmin"),
-        ("<html></html>", "expected an annotation of Pascal VOC"),
+        ("<html></html>", "expected a Pascal VOC annotation"),
         ('<!DOCTYPE a [<!ENTITY b "c">]><annotation>&b;</annotation>', "declares entities"),
         (None, "there is no file 002.xml"),
     ],
