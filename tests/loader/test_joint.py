@@ -248,7 +248,7 @@ def test_members_of_tar_shards_are_what_kinds_says(data, tmp_path):
     parts = {"boxes": "boxes", "masks": "seg.png", "labels": "ids", "n": "label", "text": "caption"}
     kinds = {"boxes": "boxes:xywh", "seg.png": "mask", "ids": "labels", "caption": "text"}
     path = f"{shard}?fields=image,seg.png,boxes,ids,caption"
-    with pytest.raises(ConfigError, match=r"say what 'seg.png' is, as kinds"):
+    with pytest.raises(ConfigError, match=r"declare the kind of 'seg.png', such as kinds"):
         sophon.DataLoader(path, Joint(RECIPE, ("image", parts), {"boxes": "boxes:xywh"}))
     joint = Joint(RECIPE, ("image", parts), kinds)
     with sophon.DataLoader(path, joint, seed=SEED, batch_size=4, policy="0:window") as loader:

@@ -229,7 +229,9 @@ def test_a_data_set_of_ones_own_says_where_its_files_lie(folder):
 def test_a_data_set_of_ones_own_in_another_mode(folder):
     recipe = transforms.Compose([transforms.Resize(9), transforms.CenterCrop(8), transforms.PILToTensor()])
     gray = _Own(_photos(folder), recipe, "L")
-    with pytest.raises(ConfigError, match=r"sample 0: the object gives other pixels \(L, .*decode=\"L\""):
+    with pytest.raises(
+        ConfigError, match=r"sample 0: the object's pixels \(L, .* differ from its file's .*decode=\"L\""
+    ):
         sophon.DataLoader(sophon.from_dataset(gray, "files", "ages"))
     # PILToTensor keeps channels: a translated recipe has to know that there is one.
     ours = list(sophon.DataLoader(sophon.from_dataset(gray, "files", "ages", decode="L"), batch_size=4))
@@ -253,7 +255,7 @@ def test_an_object_that_does_more_than_its_transform_is_found_out(folder):
             return np.asarray(picture), age
 
     for kind, message in [
-        (Flipped, "the object gives other pixels"),
+        (Flipped, "the object's pixels .* differ from its file's"),
         (Older, "the object's target is 21.5, but 20.5 was found"),
         (Array, "the object gives a ndarray where a picture was expected"),
     ]:

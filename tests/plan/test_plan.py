@@ -99,7 +99,7 @@ def test_a_plan_of_another_job_is_refused_with_both_fingerprints():
 
 def test_a_profile_is_no_plan(tmp_path):
     PROFILE.save(tmp_path / "p.parquet")
-    with pytest.raises(ArtifactError, match="it is a profile; expected a plan"):
+    with pytest.raises(ArtifactError, match="the file is a profile; expected a plan"):
         Plan.load(tmp_path / "p.parquet")
 
 
