@@ -51,7 +51,7 @@ def test_without_a_field_of_boxes_nothing_is_cut_at_a_crop_by_boxes_or_after_it(
 
 def test_a_picture_of_another_size_than_its_boxes_are_for_is_refused():
     pipeline = Pipeline([ops.Decode(), ops.RandomIoUCrop()])
-    with pytest.raises(OpError, match="a picture of 64×48 pixels; expected 48×64"):
+    with pytest.raises(OpError, match="the picture has 64×48 pixels, expected 48×64"):
         pipeline.run(encode(scene(64, 48), "png"), Key(0, 0, 0, seen(48, 64)))
 
 

@@ -68,8 +68,8 @@ def test_a_row_without_a_mask_is_an_error_that_names_sample_and_field(tmp_path):
     ("fields", "kind", "words"),
     [
         ("image,depth", StoreError, "no byte column 'depth'; choose from image, mask, feature"),
-        ("image,label", StoreError, "no column 'label' of bytes"),
-        ("nothing,mask", StoreError, "no column 'nothing' of bytes"),
+        ("image,label", StoreError, "no byte column 'label'"),
+        ("nothing,mask", StoreError, "no byte column 'nothing'"),
         ("image", ConfigError, "names of different columns"),
     ],
 )

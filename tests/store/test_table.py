@@ -98,7 +98,7 @@ def test_several_splits_in_one_folder_are_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["", "a/b", "a\nb"])
 def test_a_name_that_cannot_be_in_an_address_is_refused(tmp_path, name):
-    with pytest.raises(ConfigError, match="expected the name of a data set"):
+    with pytest.raises(ConfigError, match="expected a data set name"):
         open_store(make("folder", tmp_path), name)
 
 

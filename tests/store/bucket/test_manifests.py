@@ -193,7 +193,7 @@ def test_wrong_manifests_and_inventories_are_refused(address, tmp_path):
         ({"sourceBucket": "other"}, "of the bucket 'other'"),
         ({"fileFormat": "ORC"}, "as CSV or Parquet"),
         ({"fileSchema": "Bucket, Key, Size"}, "cannot be read"),
-        ({"fileSchema": "Bucket, Key, Size, A, B, C, D"}, "without etag"),
+        ({"fileSchema": "Bucket, Key, Size, A, B, C, D"}, "has no etag"),
         ({"files": 3}, "is not an S3 Inventory manifest"),
     ):
         inventory.write_text(json.dumps(meta | change))
