@@ -12,7 +12,7 @@ process, including reading, divided by the number of cores; and the consumer's t
 of one more step, since the consumer can only begin with the last batch when all samples are done.
 
 torch's samples are made the way its users write them: the whole scan is decoded, resampled and normalised, and then
-cropped. Our loader processes only what the crop needs.
+cropped. Our loader processes only the part that the crop needs.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def bench_segmentation(
         path = f"{data}?{OPTIONS}"
         sizes = _sizes(path)
         result = _race(path, pipeline, workers, rounds, on_step)
-        on_step("the prefix kept", rounds, rounds + 1)
+        on_step("cached prefix", rounds, rounds + 1)
         kept = _kept(path, pipeline, Path(folder, "cache"))
     return {
         **result,

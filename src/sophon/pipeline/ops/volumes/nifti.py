@@ -88,7 +88,7 @@ class NiftiFile(VolumeFile):
 
 
 def _too_short(found: int, wanted: int) -> OpError:
-    return OpError(f"found {found:,} bytes, expected {wanted:,}.", remedy=REMEDY)
+    return OpError(f"the file has {found:,} bytes, expected {wanted:,}.", remedy=REMEDY)
 
 
 def is_nifti(data: Buffer) -> bool:
@@ -105,7 +105,7 @@ def _parsed(start: bytes) -> tuple[Header, int]:
         if len(start) >= _SIZES[0] and struct.unpack_from(f"{order}i", start)[0] in _SIZES:
             break
     else:
-        raise OpError(f"no NIfTI header: {start[:8]!r}.", remedy=REMEDY)
+        raise OpError(f"the file has no NIfTI header: {start[:8]!r}.", remedy=REMEDY)
     if struct.unpack_from(f"{order}i", start)[0] == _SIZES[0]:
         magic, least = start[344:348], _SIZES[0] + _EXTENSION_BYTES
         dim = struct.unpack_from(f"{order}8h", start, 40)
@@ -122,12 +122,14 @@ def _parsed(start: bytes) -> tuple[Header, int]:
         (offset,) = struct.unpack_from(f"{order}q", start, 168)
         slope, inter = struct.unpack_from(f"{order}2d", start, 176)
     if magic[:2] != b"n+":
-        raise OpError(f"a NIfTI header that ends in {magic!r}.", remedy="Save it as one file, .nii or .nii.gz.")
+        raise OpError(f"the NIfTI header ends in {magic!r}.", remedy="Save it as one file, .nii or .nii.gz.")
     if code not in _TYPES:
-        raise OpError(f"voxels of NIfTI's type {code}.", remedy=f"Save it with one of {', '.join(_TYPES.values())}.")
+        raise OpError(
+            f"the voxels have NIfTI type {code}.", remedy=f"Save it with one of {', '.join(_TYPES.values())}."
+        )
     header = _header(dim, pixdim, np.dtype(order + _TYPES[code]), slope, inter)
     if not math.isfinite(offset) or offset != int(offset) or not (offset == 0 or least <= offset < 1 << 40):
-        raise OpError(f"voxels that begin at byte {offset}.", remedy=REMEDY)
+        raise OpError(f"the header says that voxels begin at byte {offset}.", remedy=REMEDY)
     return header, int(offset) or least
 
 
@@ -135,10 +137,12 @@ def _header(
     dim: tuple[int, ...], pixdim: tuple[float, ...], dtype: np.dtype[Any], slope: float, inter: float
 ) -> Header:
     if not 1 <= dim[0] <= _MOST_DIMENSIONS:
-        raise OpError(f"{dim[0]} dimensions, expected 1 to {_MOST_DIMENSIONS}.", remedy=REMEDY)
+        raise OpError(f"the header declares {dim[0]} dimensions, expected 1 to {_MOST_DIMENSIONS}.", remedy=REMEDY)
     shape = [*dim[1 : dim[0] + 1], 1, 1][: max(dim[0], AXES)]
     if min(shape) < 1 or any(size != 1 for size in shape[AXES + 1 :]):
-        raise OpError(f"a shape of {tuple(shape)}.", remedy="Save it with three dimensions, or channels as a fourth.")
+        raise OpError(
+            f"the volume has shape {tuple(shape)}.", remedy="Save it with three dimensions, or channels as a fourth."
+        )
     steps = [abs(step) or 1.0 for step in pixdim[1 : AXES + 1]]
     if slope == 0 or not math.isfinite(slope):  # as the standard says: values are not scaled
         slope, inter = 1.0, 0.0
@@ -181,7 +185,7 @@ class _Stream:
             try:
                 piece = self._inflate.decompress(given, most)
             except zlib.error as error:
-                raise OpError(f"a damaged gzip stream: {error}.", remedy=REMEDY) from error
+                raise OpError(f"the gzip stream is damaged: {error}.", remedy=REMEDY) from error
             # At the end of a member both may hold the same bytes: the tail was filled by an earlier call.
             left = self._inflate.unused_data if self._inflate.eof else self._inflate.unconsumed_tail
             self._at += len(given) - len(left)
