@@ -8,8 +8,7 @@ Here torch's DataLoader with worker processes, and ours with as many workers in 
 on the same synthetic scans, epoch by epoch. The consumer sleeps for each batch, long enough to be busy for 15 % of
 torch's time, as in the study. No loader of this CPU cost can beat the bound, which is the longest of three times, all
 measured in the same epochs: the CPU seconds of the samples divided by the number of workers; those of the whole
-process, including reading, divided by the number of cores; and the consumer's time. To the first two belongs the time
-of one more step, since the consumer can only begin with the last batch when all samples are done.
+process, including reading, divided by the number of cores; and the consumer's time.
 
 torch's samples are made the way its users write them: the whole scan is decoded, resampled and normalised, and then
 cropped. Our loader processes only the part that the crop needs.
@@ -136,8 +135,8 @@ def _race(path: str, pipeline: Pipeline, workers: int, rounds: int, on_step: OnS
                 seconds[name].append(spent_s)
                 idle[name].append(waited_s / spent_s)
                 if name == "relaxed":
-                    busy_s = max((_work_s(loader) - before_s) / max(workers, 1), cpu_s / cores_here())
-                    seconds["bound"].append(max(busy_s + step_s, batches * step_s))
+                    bound_s = (_work_s(loader) - before_s) / max(workers, 1)
+                    seconds["bound"].append(max(bound_s, cpu_s / cores_here(), batches * step_s))
     of_bound = [bound / ours for bound, ours in zip(seconds["bound"], seconds["relaxed"], strict=True)]
     for order in _ORDERS:
         loaders[order].close()
