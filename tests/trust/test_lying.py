@@ -15,6 +15,7 @@ from tests.support.liar import (
     payloads,
     png_of_chunks,
 )
+from tests.support.waiting import HANG_S
 
 DEADLINE_S = 5
 TRAINER = """
@@ -44,7 +45,7 @@ def train(liar):
     Seconds are wall and CPU seconds: in the default suite the machine may be busy with something else.
     """
     command = [sys.executable, "-c", TRAINER, liar.url, str(DEADLINE_S)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 
