@@ -178,12 +178,14 @@ def test_a_folder_that_is_not_there_is_an_artifact_error(tmp_path):
 
 def test_another_format_and_another_version_are_named(path, tmp_path):
     with (
-        pytest.raises(ArtifactError, match="it is a thing; expected a plan: give the right file"),
+        pytest.raises(ArtifactError, match="the file is a thing; expected a plan: give the right file"),
         load(path, format="plan", version=3),
     ):
         pass
     with (
-        pytest.raises(ArtifactError, match=f"it is thing version 3, written by sophon {__version__}.*reads version 4"),
+        pytest.raises(
+            ArtifactError, match=f"the file is thing version 3, written by sophon {__version__}.*reads version 4"
+        ),
         load(path, format="thing", version=4),
     ):
         pass
@@ -237,18 +239,18 @@ def test_holes_are_refused(tmp_path):
     rewritten(tmp_path / "a.parquet", pa.table(columns), signed(GOOD))
     with (
         load(tmp_path / "a.parquet", format="thing", version=3) as file,
-        pytest.raises(ArtifactError, match="has holes"),
+        pytest.raises(ArtifactError, match="has nulls"),
     ):
         file.read("small", np.empty(2, np.uint8))
 
 
 def test_too_many_rows_and_columns_are_refused_before_reading(path, monkeypatch):
     monkeypatch.setattr(artifact, "MAX_ROWS", 999)
-    with pytest.raises(ArtifactError, match="it claims 1000 rows × 3 columns; at most 999"):
+    with pytest.raises(ArtifactError, match="the file claims 1000 rows × 3 columns; at most 999"):
         read_back(path)
     monkeypatch.setattr(artifact, "MAX_ROWS", 2**28)
     monkeypatch.setattr(artifact, "MAX_COLUMNS", 2)
-    with pytest.raises(ArtifactError, match="it claims"):
+    with pytest.raises(ArtifactError, match="the file claims"):
         read_back(path)
 
 

@@ -136,7 +136,7 @@ def test_masks_that_a_csv_file_names(tmp_path):
 
 
 DAMAGE = {
-    "mask of another size": ({"mask": "9.png"}, OpError, r"field 'mask': the mask has 7×7 pixels but its picture"),
+    "mask of another size": ({"mask": "9.png"}, OpError, r"field 'mask': the mask has 7×7 pixels, but its picture has"),
     "mask that is none": ({"mask": "broken.png"}, OpError, r"field 'mask': the mask cannot be decoded"),
     "no mask": ({"mask": "none.png"}, StoreError, r"sample 2 \('2.jpg'\): field 'mask': there is no file 'none.png'"),
     "box outside": ({"objects": [[900.0, 900.0, 950.0, 950.0]]}, OpError, r"field 'objects': box 0 .* outside"),

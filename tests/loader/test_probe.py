@@ -63,7 +63,7 @@ def test_files_that_are_no_pictures_are_told_and_not_measured(tmp_path):
     (tmp_path / "images").mkdir()
     for number in range(4):
         (tmp_path / "images" / f"{number}.jpg").write_bytes(b"nothing")
-    with pytest.raises(ConfigError, match=r"no sample of .* goes through the pipeline; the first: .*0\.jpg"):
+    with pytest.raises(ConfigError, match=r"no sample of .* passes through the pipeline; the first error: .*0\.jpg"):
         sophon.probe(sophon.DataLoader(tmp_path / "images", RECIPE, batch_size=4), batches=1)
 
 

@@ -29,7 +29,7 @@ BOMBS = {
 def test_a_bomb_is_refused_at_once(name, form):
     data = form(BOMBS[name]())
     begin_s = time.thread_time()
-    with pytest.raises(OpError, match=r"a JPEG file (of|with)"):
+    with pytest.raises(OpError, match=r"the JPEG file (declares|has)"):
         ops.Decode().apply(data)
     assert time.thread_time() - begin_s < 0.5  # of which a regular expression takes most
 
@@ -96,6 +96,6 @@ def test_no_other_program_is_started_for_a_file(tmp_path, monkeypatch):
     program.write_text(f"#!/bin/sh\ntouch {ran}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    with pytest.raises(OpError, match="EPS image, which needs another program to run it"):
+    with pytest.raises(OpError, match="EPS image is a program, which only an interpreter could draw"):
         ops.Decode().apply(_EPS)
     assert not ran.exists()

@@ -176,7 +176,7 @@ def test_a_sample_that_cannot_be_read_is_an_error_of_its_own(make, store, tmp_pa
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"dataset": "test"}, ConfigError, "no data set 'test' here; there is train"),
+        ({"dataset": "test"}, ConfigError, "no data set 'test' here; available: train"),
         ({"samples": (9,), "cuts": (RAW,)}, ConfigError, "has 9 samples; there is no sample 9"),
         ({"dataset_fingerprint": "0" * 32}, ConfigError, "the files have changed"),
         ({"columns": ("size",)}, ConfigError, "has no column 'size'"),

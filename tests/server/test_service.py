@@ -255,7 +255,7 @@ def test_several_data_sets_at_once(tmp_path):
         ([".", "--limit", "fast"], "is not a bandwidth"),
         ([".", "--host", "256.1.1.1"], "cannot listen on"),
         ([".", "--ready-file", "/nowhere/ready"], "there is no folder /nowhere"),
-        (["a=.", "a=.", "--name", "x"], "--name goes with one PATH"),
+        (["a=.", "a=.", "--name", "x"], "--name is for a single PATH"),
     ],
 )
 def test_a_server_that_cannot_start_says_why(tmp_path, monkeypatch, arguments, message):

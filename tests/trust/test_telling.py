@@ -112,7 +112,7 @@ def test_absolute_paths_are_not_told(text, told):
 
 
 def test_no_data_set_is_called_all_of_them(tmp_path):
-    with pytest.raises(ConfigError, match="cannot be called"):
+    with pytest.raises(ConfigError, match="cannot be named"):
         open_store(make_images(tmp_path / "train", 3), "*")
     with pytest.raises(ConfigError, match="there is one with that name"):
         Tokens.parse("a-token-that-is-long-enough *", "here", ["*", "train"])

@@ -102,11 +102,11 @@ def test_patches_that_do_not_belong_together_are_refused():
     key, cut = Key(0, 0, 0), Cut(0, "window")
     one, other = (make_payload(RECIPE, _sample("nii", seed), key, cut) for seed in (0, 1))
     image, label, boxes = unpack(one, 3)
-    with pytest.raises(PayloadError, match="damaged window"):
+    with pytest.raises(PayloadError, match="window is damaged"):
         finish_payload(RECIPE, pack([image, unpack(other, 3)[1], boxes]), key, cut)
-    with pytest.raises(PayloadError, match="damaged window"):
+    with pytest.raises(PayloadError, match="window is damaged"):
         finish_payload(RECIPE, pack([image, label, b"{}"]), key, cut)
-    with pytest.raises(PayloadError, match="damaged window"):
+    with pytest.raises(PayloadError, match="window is damaged"):
         finish_payload(RECIPE, image, key, cut)
     raw = Cut(1, "raw")
     parts = unpack(make_payload(RECIPE, _sample("nii", 0), key, raw), 3)

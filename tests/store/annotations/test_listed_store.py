@@ -94,7 +94,7 @@ def test_what_changes_is_noticed(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ("photo,depths", "no further column 'depths'; there is 'mask', 'depth', 'split'"),
+        ("photo,depths", "no further column 'depths'; choose from 'mask', 'depth', 'split'"),
         ("photo", "names of different columns"),
         ("photo,mask,mask", "names of different columns"),
         ("photo,depth", "column 'depth' .* holds null, expected paths"),

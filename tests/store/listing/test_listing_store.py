@@ -296,7 +296,7 @@ def test_several_listings_in_one_folder_are_a_question(tmp_path):
 def test_options_that_are_wrong_or_for_another_kind(tmp_path):
     path = _write(tmp_path, ".csv")
     for text, message in [
-        (f"{path}?wher=x", "there is no option 'wher'; there is where, path"),
+        (f"{path}?wher=x", "there is no option 'wher'; choose from where, path"),
         (f"{path}?where=", "option 'where' is empty"),
         (f"{path}?label=a&label=b", "option 'label' is given twice"),
         (f"{path}?files=.wav", "option 'files' does not apply to a listing"),

@@ -11,7 +11,7 @@ measured in the same epochs: the CPU seconds of the samples divided by the numbe
 process, including reading, divided by the number of cores; and the consumer's time.
 
 torch's samples are made the way its users write them: the whole scan is decoded, resampled and normalised, and then
-cropped. Our loader processes only what the crop needs.
+cropped. Our loader processes only the part that the crop needs.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def bench_segmentation(
         path = f"{data}?{OPTIONS}"
         sizes = _sizes(path)
         result = _race(path, pipeline, workers, rounds, on_step)
-        on_step("the prefix kept", rounds, rounds + 1)
+        on_step("cached prefix", rounds, rounds + 1)
         kept = _kept(path, pipeline, Path(folder, "cache"))
     return {
         **result,

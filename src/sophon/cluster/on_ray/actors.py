@@ -81,7 +81,7 @@ class RegistryKeeper(Watched):
     """Keeps `sophon registry` running.
 
     Args:
-        layout: All that runs.
+        layout: The whole layout.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -98,7 +98,7 @@ class StorageKeeper(Watched):
     """Keeps `sophon serve` running.
 
     Args:
-        layout: All that runs.
+        layout: The whole layout.
         node: What this node serves.
     """
 

@@ -108,7 +108,7 @@ class LocalTransport(Transport):
         """Read samples, and make the cut that was asked for."""
         if request.columns_digest not in ("", self.store.manifest.columns_digest):
             raise ConfigError(
-                f"{self.address} has different values in its columns than the node; both must have the same version"
+                f"{self.address} has different column values from the node; both must have the same version"
             )
         return _LocalFetch(self._narrowed(request.fields), self.reading, request)
 
@@ -177,7 +177,7 @@ class _LocalFetch(Fetch):
             self._lane.close()
 
     def _files(self) -> Iterator[tuple[int, bytes | BaseException]]:
-        """Yield the bytes of each sample, or what went wrong, with its position."""
+        """Yield the bytes of each sample, or the error that occurred, with its position."""
         count, reading = len(self._request.samples), self._reading
         asked = came = 0
         while came < count and not self._lane.is_closed:

@@ -70,7 +70,7 @@ class NiftiFile(VolumeFile):
         wanted = self._offset + header.voxels * header.dtype.itemsize
         data: Buffer = _unpacked(self._data, wanted) if self._packed else self._data
         if len(data) < wanted:
-            raise OpError(f"found {len(data):,} bytes, expected {wanted:,}.", remedy=REMEDY)
+            raise OpError(f"the file has {len(data):,} bytes, expected {wanted:,}.", remedy=REMEDY)
         flat = np.frombuffer(data, header.dtype, header.voxels, self._offset)
         x, y, z = header.sizes
         # x is the fastest axis in memory, and channels are the slowest.
@@ -92,7 +92,7 @@ def _parsed(start: bytes) -> tuple[Header, int]:
         if len(start) >= _SIZES[0] and struct.unpack_from(f"{order}i", start)[0] in _SIZES:
             break
     else:
-        raise OpError(f"no NIfTI header: {start[:8]!r}.", remedy=REMEDY)
+        raise OpError(f"the file has no NIfTI header: {start[:8]!r}.", remedy=REMEDY)
     if struct.unpack_from(f"{order}i", start)[0] == _SIZES[0]:
         magic, least = start[344:348], _SIZES[0] + _EXTENSION_BYTES
         dim = struct.unpack_from(f"{order}8h", start, 40)
@@ -109,12 +109,14 @@ def _parsed(start: bytes) -> tuple[Header, int]:
         (offset,) = struct.unpack_from(f"{order}q", start, 168)
         slope, inter = struct.unpack_from(f"{order}2d", start, 176)
     if magic[:2] != b"n+":
-        raise OpError(f"a NIfTI header that ends in {magic!r}.", remedy="Save it as one file, .nii or .nii.gz.")
+        raise OpError(f"the NIfTI header ends in {magic!r}.", remedy="Save it as one file, .nii or .nii.gz.")
     if code not in _TYPES:
-        raise OpError(f"voxels of NIfTI's type {code}.", remedy=f"Save it with one of {', '.join(_TYPES.values())}.")
+        raise OpError(
+            f"the voxels have NIfTI type {code}.", remedy=f"Save it with one of {', '.join(_TYPES.values())}."
+        )
     header = _header(dim, pixdim, np.dtype(order + _TYPES[code]), slope, inter)
     if not math.isfinite(offset) or offset != int(offset) or not (offset == 0 or least <= offset < 1 << 40):
-        raise OpError(f"voxels that begin at byte {offset}.", remedy=REMEDY)
+        raise OpError(f"the header says that voxels begin at byte {offset}.", remedy=REMEDY)
     return header, int(offset) or least
 
 
@@ -122,10 +124,12 @@ def _header(
     dim: tuple[int, ...], pixdim: tuple[float, ...], dtype: np.dtype[Any], slope: float, inter: float
 ) -> Header:
     if not 1 <= dim[0] <= _MOST_DIMENSIONS:
-        raise OpError(f"{dim[0]} dimensions, expected 1 to {_MOST_DIMENSIONS}.", remedy=REMEDY)
+        raise OpError(f"the header declares {dim[0]} dimensions, expected 1 to {_MOST_DIMENSIONS}.", remedy=REMEDY)
     shape = [*dim[1 : dim[0] + 1], 1, 1][: max(dim[0], AXES)]
     if min(shape) < 1 or any(size != 1 for size in shape[AXES + 1 :]):
-        raise OpError(f"a shape of {tuple(shape)}.", remedy="Save it with three dimensions, or channels as a fourth.")
+        raise OpError(
+            f"the volume has shape {tuple(shape)}.", remedy="Save it with three dimensions, or channels as a fourth."
+        )
     steps = [abs(step) or 1.0 for step in pixdim[1 : AXES + 1]]
     if slope == 0 or not math.isfinite(slope):  # as the standard says: values are not scaled
         slope, inter = 1.0, 0.0
@@ -162,7 +166,7 @@ class _Stream:
             try:
                 piece = self._inflate.decompress(given, most)
             except zlib.error as error:
-                raise OpError(f"a damaged gzip stream: {error}.", remedy=REMEDY) from error
+                raise OpError(f"the gzip stream is damaged: {error}.", remedy=REMEDY) from error
             self._at += len(given) - len(self._inflate.unconsumed_tail) - len(self._inflate.unused_data)
             if not len(given) and not piece and not self._inflate.eof:
                 raise OpError("the gzip stream ends too early.", remedy=REMEDY)
