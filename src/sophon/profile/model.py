@@ -3,7 +3,7 @@
 Bytes and seconds of a sample are, roughly, products of powers of those sizes (a window has the file's bytes times the
 share of its area; decoding takes time per pixel and per byte), so their logarithms are linear in the logarithms of the
 sizes. Ridge regression keeps the slopes near their expected values when few samples were measured: a plan looks for the
-samples that a rule predicts to be cheap, so a rule that is too sure of a slope gets exactly those for which it is wrong.
+samples that a rule predicts to be cheap, so a rule that is too sure of a slope gets those for which it is wrong.
 Predictions are scaled so that their sum over the measured samples is the measured sum, since a plan is based on sums.
 """
 

@@ -45,8 +45,9 @@ def bench_ranks(
     Returns:
         ``{"rig": …, "ranks": {"2": {"samples", "first_epoch_s", "epoch_s", "of_first", "worst_error", "epochs": [{
         "epoch_s", "link_bytes", "predicted_s", "took_s", "planned", "cuts"}]}}}``; the last four have one entry per
-        rank, and `planned` is the whole prediction of its plan with the resources that it assumed. The `epoch_s` of a row is the median of its planned epochs, each until its last rank was done; `of_first` compares
-        it with the first row's; `worst_error` is the largest |predicted / took - 1| of any rank in any of them.
+        rank, and `planned` is the whole prediction of its plan with the resources that it assumed. The `epoch_s` of a
+        row is the median of its planned epochs, each until its last rank was done; `of_first` compares it with the
+        first row's; `worst_error` is the largest |predicted / took - 1| of any rank in any of them.
     """
     steps, count = iter(range(1, 1 << 30)), len(counts) * (1 + epochs)
     rows: dict[str, Any] = {}
