@@ -40,7 +40,9 @@ _SIZES = (348, 540)  # header sizes of versions 1 and 2
 _EXTENSION_BYTES = 4  # bytes after the header that flag extensions
 _MOST_DIMENSIONS = 7
 _MOST_LEFT_BYTES = 1 << 20  # bytes allowed after the voxels of a compressed file
+_MOST_OFFSET = 1 << 26  # bytes before the voxels: the header and its extensions
 _PIECE_BYTES = 1 << 16
+_INFLATED_BYTES = 1 << 20  # of a piece, which may be a thousand times as long as its compressed form
 _MOST_MEMBERS = 1 << 16  # bgzip writes members of 64 KiB; each costs some microseconds, however small it is
 _GZIP_ONLY = 31  # zlib's window bits: the largest window, and a gzip header
 
@@ -60,7 +62,7 @@ class NiftiFile(VolumeFile):
         self._packed = data[:2] == GZIP
         self._data = memoryview(data)
         stream = _Stream(self._data) if self._packed else None
-        start = bytes(self._data[: _SIZES[1]]) if stream is None else stream.read(_SIZES[1])
+        start = bytes(self._data[: _SIZES[1]]) if stream is None else bytes(stream.read(_SIZES[1]))
         header, self._offset = _parsed(start)
         self.header = header.checked(max_voxels)
 
@@ -75,7 +77,7 @@ class NiftiFile(VolumeFile):
         x, y, z = header.sizes
         # x is the fastest axis in memory, and channels are the slowest.
         found = flat.reshape(header.channels, z, y, x).transpose(0, 3, 2, 1)[slices(box)]
-        return found.astype(header.dtype.newbyteorder("="))
+        return found.astype(header.dtype.newbyteorder("="), copy=not self._packed)  # what was unpacked is nobody else's
 
 
 def is_nifti(data: Buffer) -> bool:
@@ -113,7 +115,7 @@ def _parsed(start: bytes) -> tuple[Header, int]:
     if code not in _TYPES:
         raise OpError(f"voxels of NIfTI's type {code}.", remedy=f"Save it with one of {', '.join(_TYPES.values())}.")
     header = _header(dim, pixdim, np.dtype(order + _TYPES[code]), slope, inter)
-    if not math.isfinite(offset) or offset != int(offset) or not (offset == 0 or least <= offset < 1 << 40):
+    if not math.isfinite(offset) or offset != int(offset) or not (offset == 0 or least <= offset <= _MOST_OFFSET):
         raise OpError(f"voxels that begin at byte {offset}.", remedy=REMEDY)
     return header, int(offset) or least
 
@@ -143,14 +145,15 @@ class _Stream:
         self._inflate = zlib.decompressobj(_GZIP_ONLY)
         self._members = 1
 
-    def read(self, most: int) -> bytes:
-        """Return this many bytes, or fewer at the end.
+    def read(self, most: int) -> memoryview:
+        """Return this many bytes, or fewer at the end; pieces are put into place, so that they are held once.
 
         Raises:
             OpError: The stream is damaged, or ends too early.
         """
-        pieces = []
-        while most > 0:
+        found, filled = np.empty(most, np.uint8), 0  # pages of it are taken as they are filled
+        view = memoryview(found)
+        while filled < most:
             if self._inflate.eof:
                 if self._data[self._at : self._at + 2] != GZIP:  # some tools fill up with zeros
                     break
@@ -160,18 +163,18 @@ class _Stream:
                 self._inflate = zlib.decompressobj(_GZIP_ONLY)
             given = self._data[self._at : self._at + _PIECE_BYTES]
             try:
-                piece = self._inflate.decompress(given, most)
+                piece = self._inflate.decompress(given, min(most - filled, _INFLATED_BYTES))
             except zlib.error as error:
                 raise OpError(f"a damaged gzip stream: {error}.", remedy=REMEDY) from error
             self._at += len(given) - len(self._inflate.unconsumed_tail) - len(self._inflate.unused_data)
             if not len(given) and not piece and not self._inflate.eof:
                 raise OpError("the gzip stream ends too early.", remedy=REMEDY)
-            pieces.append(piece)
-            most -= len(piece)
-        return b"".join(pieces)
+            view[filled : filled + len(piece)] = piece
+            filled += len(piece)
+        return view[:filled]
 
 
-def _unpacked(data: memoryview, wanted: int) -> bytes:
+def _unpacked(data: memoryview, wanted: int) -> memoryview:
     """Return this many bytes of a gzip file, after verifying its checksum.
 
     Raises:
