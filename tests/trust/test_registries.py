@@ -7,8 +7,10 @@ import sys
 import numpy as np
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from pyarrow import flight
 
+from sophon.cli.main import cli
 from sophon.cluster.registered import open_registered
 from sophon.cluster.roll import Roll
 from sophon.errors import ConfigError, Error, ProtocolError
@@ -171,3 +173,12 @@ def test_a_hundred_nodes_that_never_answer_take_no_longer_than_a_few(tmp_path):
         command = [sys.executable, "-c", SILENT, server.url]
         done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
     assert float(done.stdout) < 3 + 3 + 4
+
+
+@pytest.mark.parametrize(
+    "said", [{}, {"nodes": 5}, {"nodes": [{"datasets": {"a": None}}], "missing": []}, {"nodes": []}]
+)
+def test_what_a_registry_says_in_another_form_is_an_error_of_one_line(said):
+    with LyingRegistry(answers=(json.dumps(said).encode(),)) as registry:
+        done = CliRunner().invoke(cli, ["nodes", f"sophon://127.0.0.1:{registry.port}"])
+    assert isinstance(done.exception, ProtocolError)
