@@ -154,6 +154,19 @@ def test_a_flood_from_outside(images, how):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("how", ["specs", "slow", "unread", "lists"])
+def test_an_honest_tenant_beside_a_hostile_one_at_a_relay(images, how):
+    bound = ("--max-in-flight", "64MiB")
+    with node(images, *bound) as behind, cold(), LocalRelay(behind.url, options=bound) as relay:
+        found = attacked(relay, how)
+    assert found["during"] >= 0.4 * found["before"]
+    assert found["after"] >= 0.7 * found["before"]
+    assert found["gap_s"] < 2
+    assert found["megabytes"] < 64 + 500
+    assert found["cuts"].get("2:zstd", 0) > 0.5 * sum(found["cuts"].values()), "it is still worked for"
+
+
+@pytest.mark.slow
 def test_a_flood_of_wrong_tokens_at_a_relay(images):
     with node(images) as behind, cold(), LocalRelay(behind.url) as relay:
         quiet = size(relay._process.pid)
