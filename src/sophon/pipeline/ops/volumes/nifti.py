@@ -152,7 +152,7 @@ class _Stream:
             OpError: The stream is damaged, or ends too early.
         """
         found, filled = np.empty(most, np.uint8), 0  # pages of it are taken as they are filled
-        view = memoryview(found)
+        view = found.data
         while filled < most:
             if self._inflate.eof:
                 if self._data[self._at : self._at + 2] != GZIP:  # some tools fill up with zeros
