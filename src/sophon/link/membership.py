@@ -21,6 +21,7 @@ from typing import Any
 
 from sophon.errors import ProtocolError
 from sophon.link.wire import parse_json
+from sophon.store.listing.part import MOST_PARTS
 
 MAX_RECORD_BYTES = 64 << 10
 ROLES = ("storage", "relay")
@@ -30,7 +31,9 @@ _MOST_DATASETS = 256
 _MOST_TEXT = 256
 _MOST_SAMPLES = 1 << 40
 _MOST_CORES = 1 << 16
-_URL = re.compile(r"grpc(\+tls)?://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):\d{1,5}")
+_URL = re.compile(r"grpc(\+tls)?://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
+_PART = re.compile(r"([0-9]{1,4})/([0-9]{1,4})")
+_FINGERPRINT = re.compile(r"[0-9A-Za-z]{0,128}")
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ class NodeRecord:
         """Return the record that was sent, or raise `ProtocolError`."""
         said = parse_json(data, MAX_RECORD_BYTES)
         url, role, cores, datasets = said.get("url"), said.get("role"), said.get("cores", 0), said.get("datasets")
-        if not isinstance(url, str) or len(url) > _MOST_TEXT or _URL.fullmatch(url) is None:
+        if not is_node_url(url):
             raise ProtocolError(f"url: expected grpc://host:port or grpc+tls://host:port, got {url!r:.80}")
         if role not in ROLES:
             raise ProtocolError(f"role: expected one of {', '.join(ROLES)}, got {role!r:.80}")
@@ -100,8 +103,8 @@ class NodeRecord:
             raise ProtocolError(f"datasets: expected an object with at most {_MOST_DATASETS} data sets by name")
         return cls(
             node=_text(said, "node"),
-            url=url,
-            role=role,
+            url=str(url),
+            role=str(role),
             cores=float(cores),
             release=_text(said, "release"),
             datasets={_name(name): held_from(one) for name, one in datasets.items()},
@@ -116,7 +119,27 @@ def held_from(said: object) -> Held:
     samples = said.get("samples", 0)
     if isinstance(samples, bool) or not isinstance(samples, int) or not 0 <= samples <= _MOST_SAMPLES:
         raise ProtocolError(f"samples: expected an integer in 0 … {_MOST_SAMPLES:,}, got {samples!r:.80}")
-    return Held(_text(said, "fingerprint"), samples, _text(said, "part"), _text(said, "whole"))
+    fingerprint, whole = (_text(said, name) for name in ("fingerprint", "whole"))
+    if _FINGERPRINT.fullmatch(fingerprint) is None or _FINGERPRINT.fullmatch(whole) is None:
+        raise ProtocolError(f"expected fingerprints of letters and digits, got {fingerprint!r:.80} and {whole!r:.80}")
+    part = _text(said, "part")
+    if part:
+        part_numbers(part)
+    return Held(fingerprint, samples, part, whole)
+
+
+def is_node_url(url: object) -> bool:
+    """Return whether this is the address of a node, without the name of a data set, as nodes announce it."""
+    return isinstance(url, str) and len(url) <= _MOST_TEXT and _URL.fullmatch(url) is not None
+
+
+def part_numbers(text: str) -> tuple[int, int]:
+    """Return the number of a part and how many there are, such as 3 and 8 of ``3/8``; raise `ProtocolError`."""
+    found = _PART.fullmatch(text)
+    number, of = (int(found[1]), int(found[2])) if found is not None else (0, 0)
+    if not 1 <= number <= of <= MOST_PARTS:
+        raise ProtocolError(f"part: expected a number and how many there are, such as 3/8, got {text!r:.80}")
+    return number, of
 
 
 def _text(said: dict[str, Any], name: str) -> str:

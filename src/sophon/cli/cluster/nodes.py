@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -10,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sophon.cli.output import json_option, show
+from sophon.errors import ProtocolError
 
 
 @click.command()
@@ -36,13 +38,24 @@ def _asked(address: str, action: str, message: dict[str, Any] | None = None) -> 
 
 
 def _print(result: dict[str, Any], console: Console) -> None:
+    try:
+        rows = list(_rows(result))
+        missing = [str(name) for name in result["missing"]]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ProtocolError(
+            f"the registry describes its nodes in a form that is not known here: {error!r:.200}"
+        ) from error
     table = Table("node", "role", "state", "cores", "data set", "part", "samples")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    for name in missing:
+        console.print(f"no node holds {name}; start one, or forget the part with --forget")
+
+
+def _rows(result: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     for node in result["nodes"]:
         for name, held in sorted(node["datasets"].items()):
             part = held["part"] or held["fingerprint"][:12]
-            table.add_row(
-                node["url"], node["role"], node["state"], f"{node['cores']:g}", name, part, f"{held['samples']:,}"
-            )
-    console.print(table)
-    for name in result["missing"]:
-        console.print(f"no node holds {name}; start one, or forget the part with --forget")
+            told = (node["url"], node["role"], node["state"], f"{node['cores']:g}", name, part, f"{held['samples']:,}")
+            yield tuple(map(str, told))

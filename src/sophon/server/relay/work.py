@@ -135,6 +135,7 @@ class RelayWork:
         end = _End()
         try:
             for reply in self._fetch:
+                self._check_size(len(reply.payload))
                 if not self._wait_for_room(len(reply.payload)):
                     return
                 self._came(reply)
@@ -146,6 +147,13 @@ class RelayWork:
         except Exception as error:  # noqa: BLE001 - raised again in the thread that iterates: the request ends with it
             end = _End(UpstreamError(f"the reply from {self._upstream.address} cannot be read: {error!r:.200}"))
         self._ended.put(end)
+
+    def _check_size(self, size_bytes: int) -> None:
+        if size_bytes > self._seat.largest_bytes:  # there would never be space for it
+            raise ConfigError(
+                f"a sample of {size_bytes:,} bytes, and this relay holds {self._seat.largest_bytes:,} for one tenant "
+                "at most; raise --max-in-flight there"
+            )
 
     def _wait_for_room(self, size_bytes: int) -> bool:
         """Wait until one more sample may be held; return whether the trainer still wants it."""

@@ -41,7 +41,9 @@ _SIZES = (348, 540)  # header sizes of versions 1 and 2
 _EXTENSION_BYTES = 4  # bytes after the header that flag extensions
 _MOST_DIMENSIONS = 7
 _MOST_LEFT_BYTES = 1 << 20  # bytes allowed after the voxels of a compressed file
+_MOST_OFFSET = 1 << 26  # bytes before the voxels: the header and its extensions
 _PIECE_BYTES = 1 << 18  # of a compressed file, decompressed at a time; pieces of 64 KiB take 4 % more CPU time
+_INFLATED_BYTES = 1 << 20  # of a piece, which may be a thousand times as long as its compressed form
 _MOST_MEMBERS = 1 << 16  # bgzip writes members of 64 KiB; each costs some microseconds, however small it is
 _GZIP_ONLY = 31  # zlib's window bits: the largest window, and a gzip header
 
@@ -61,7 +63,7 @@ class NiftiFile(VolumeFile):
         self._packed = data[:2] == GZIP
         self._data = memoryview(data)
         stream = _Stream(self._data) if self._packed else None
-        start = bytes(self._data[: _SIZES[1]]) if stream is None else stream.read(_SIZES[1])
+        start = bytes(self._data[: _SIZES[1]]) if stream is None else bytes(stream.read(_SIZES[1]))
         header, self._offset = _parsed(start)
         self.header = header.checked(max_voxels)
 
@@ -128,7 +130,7 @@ def _parsed(start: bytes) -> tuple[Header, int]:
             f"the voxels have NIfTI type {code}.", remedy=f"Save it with one of {', '.join(_TYPES.values())}."
         )
     header = _header(dim, pixdim, np.dtype(order + _TYPES[code]), slope, inter)
-    if not math.isfinite(offset) or offset != int(offset) or not (offset == 0 or least <= offset < 1 << 40):
+    if not math.isfinite(offset) or offset != int(offset) or not (offset == 0 or least <= offset <= _MOST_OFFSET):
         raise OpError(f"the header says that voxels begin at byte {offset}.", remedy=REMEDY)
     return header, int(offset) or least
 
@@ -160,13 +162,16 @@ class _Stream:
         self._inflate = zlib.decompressobj(_GZIP_ONLY)
         self._members = 1
 
-    def read(self, most: int) -> bytes:
+    def read(self, most: int) -> bytearray:
         """Return this many bytes, or fewer at the end.
 
         Raises:
             OpError: The stream is damaged, or ends too early.
         """
-        return b"".join(self._pieces(most))
+        found = bytearray()  # grows with what is really there, whatever the header declares
+        for piece in self._pieces(most):
+            found += piece
+        return found
 
     def skip(self, most: int) -> int:
         """Decompress this many bytes, or fewer at the end, without keeping them; return how many there were."""
@@ -183,7 +188,7 @@ class _Stream:
                 self._inflate = zlib.decompressobj(_GZIP_ONLY)
             given = self._data[self._at : self._at + _PIECE_BYTES]
             try:
-                piece = self._inflate.decompress(given, most)
+                piece = self._inflate.decompress(given, min(most, _INFLATED_BYTES))
             except zlib.error as error:
                 raise OpError(f"the gzip stream is damaged: {error}.", remedy=REMEDY) from error
             # At the end of a member both may hold the same bytes: the tail was filled by an earlier call.
@@ -195,7 +200,7 @@ class _Stream:
             yield piece
 
 
-def _unpacked(data: memoryview, start: int, size_bytes: int, wanted: int) -> bytes:
+def _unpacked(data: memoryview, start: int, size_bytes: int, wanted: int) -> bytearray:
     """Return some bytes of a gzip file, after verifying its checksum.
 
     Only these are kept: copying all bytes of a scan would hold Python's lock for milliseconds, and its memory.
