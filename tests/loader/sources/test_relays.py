@@ -130,6 +130,22 @@ def test_a_relay_that_is_killed_in_mid_epoch_changes_nothing(node, expected):
         assert loader.stats.sources[node.url] > 0  # which stands in for both
 
 
+def test_relays_behind_one_address_pass_samples_on_and_may_go(node, expected, tmp_path):
+    listed = tmp_path / "nodes"
+    with LocalRelay(node.url, options=QUICK) as relay:
+        listed.write_text(f"{node.url}\n{relay.url}\n")
+        loader = sophon.DataLoader(f"sophon+file://{listed}", RECIPE, **grouped(**FIXED))
+        through(loader, [Route.parse("0:raw/2:raw"), Route.parse("0:raw/5:raw")])
+        batches = iter(loader)
+        first = [next(batches) for _ in range(3)]
+        assert len(loader.dataset.samples.sources.relays) == 1
+        listed.write_text(f"{node.url}\n")
+        os.kill(relay.pid, signal.SIGKILL)
+        first += batches
+    assert digest([*first, *loader]) == expected
+    assert loader.stats.relayed > 0
+
+
 def test_a_relay_whose_node_dies_says_so_and_is_not_blamed(images):
     with serve(images, options=QUICK) as node, LocalRelay(node.url, options=QUICK) as relay:
         loader = sophon.DataLoader(relay.url, RECIPE, **grouped(**SETTINGS | {"deadline_s": 15.0}))

@@ -136,7 +136,8 @@ class Planner:
         self._work_s = 0.0  # CPU seconds of the loader's threads, without finishing
         self._beyond = (False, 0)  # whether the link may be faster than it seemed, and what of it was seen by then
         self._relaying: Relaying | None = None
-        if may_relay and settings.policy == "optimal" and samples.sources.relays:
+        has_relays = samples.sources.relays or samples.sources.may_gain_relays
+        if may_relay and settings.policy == "optimal" and has_relays:
             self._relaying = Relaying(pipeline, self.cuts)
         self._background = Background()
         self.renew()
@@ -283,7 +284,7 @@ class Planner:
         if link is not None:
             known = None if before is None else before.link_bytes_per_s / ranks
             bytes_per_s = ranks * believed(link, proven, known, is_hasty=self._recorder.is_hasty)
-            if self._relaying is not None and self._is_beyond(here):
+            if self._relaying is not None and self._samples.sources.relays and self._is_beyond(here):
                 bytes_per_s *= _BEYOND_BUSY
         # The cost of sending is not added: the cores that the clock has measured are those left over for ops.
         reads_per_s = math.inf if store is None else ranks * store
@@ -328,7 +329,8 @@ class Planner:
         sources, samples = self._samples.sources, len(self._samples)
         if not sources.has_parts:
             return ()
-        parts = sources.parts(np.arange(samples))
+        parts, relays = sources.parts(np.arange(samples)), sources.relays
+        parts = replace(parts, holders=tuple(tuple(n for n in its if n not in relays) for its in parts.holders))
         with self._lock:
             return self._node_clocks.nodes(parts, samples, sources.cores_of_nodes, self._ranks, lately)
 

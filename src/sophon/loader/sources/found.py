@@ -6,6 +6,9 @@ and from then on serves those of its samples that belong to the data set. A node
 for samples that no other node holds, and a node that was restarted with other files only for what it holds now. The
 machine continues with the new division (`Machine.divide`): no request or reply is lost.
 
+Relays come and go in the same way. They hold nothing themselves, so a relay never takes the place of the last holder of
+a sample, and one that is no longer listed is forgotten at once.
+
 Machines and counts identify nodes by number. So there are more *slots* than nodes: a new node takes a free slot, or
 that of a node that is gone.
 
@@ -16,7 +19,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from os import PathLike
 from typing import Any, NoReturn
 
@@ -97,10 +100,7 @@ class FoundSources(Sources):
         self.renew()
         renew_after_fork(self)
 
-    @property
-    def relays(self) -> frozenset[int]:
-        """None: a relay among them is treated as a node, since routes with two cuts need a fixed set of nodes."""
-        return frozenset()
+    may_gain_relays = True
 
     def renew(self) -> None:
         """Replace the lock in a forked child; a discovery in progress stays with the parent."""
@@ -152,6 +152,8 @@ class FoundSources(Sources):
             for source in self._used:  # a node that did not answer holds the same as the others, or nothing
                 source.expected = "" if source.opened is not None else opened.fingerprint
         self._opened_as = opened
+        if self._found.relays:  # they are asked in the background: opening does not wait for them
+            self._looks_at_s = time.monotonic()
         return opened
 
     def _census(self, pipeline: Pipeline) -> Census:
@@ -199,15 +201,18 @@ class FoundSources(Sources):
 
     def _change(self, found: Found) -> None:
         """Switch to a new division of the samples."""
-        named = {node.address for node in found.nodes}
+        everybody = (*found.nodes, *map(FoundNode, found.relays))
+        named = {node.address for node in everybody}
         slots = {source.address: number for number, source in enumerate(self._sources)}
-        is_new = [node for node in found.nodes if node.address not in slots]
+        is_new = [node for node in everybody if node.address not in slots]
         stale = [source for source in self._used if source.is_stale]
-        if named == {source.address for source in self._used} and not is_new and not stale:
+        here = {source.address for source in self._used if source.opened is not None or source.expected}
+        if named == here and not is_new and not stale:
             return
-        for source in stale:
+        gone = [self._sources[n] for n in self.relays if self._sources[n].address not in named]
+        for source in (*stale, *gone):
             source.leave()
-        for node in found.nodes:
+        for node in everybody:
             number = slots.get(node.address)
             number = self._seat(node, named) if number is None else number
             if number is not None and self._sources[number].opened is None and not self._sources[number].expected:
@@ -233,12 +238,19 @@ class FoundSources(Sources):
         source = self._sources[number]
         try:
             opened = source.open(self._pipeline)
-            source.hold(*self._fitted(source, opened))
+            if not self._is_whole(opened):
+                source.hold(*self._fitted(source, opened))
         except Error as error:
             source.leave()
             LOG.warning("%s is not asked for samples: %s", node.address, error, extra={"event": "discovery"})
             return
-        LOG.info("%s holds %s samples", node.address, f"{opened.samples:,}", extra={"event": "discovery"})
+        does = "passes on" if opened.is_relay else "holds"
+        LOG.info("%s %s %s samples", node.address, does, f"{opened.samples:,}", extra={"event": "discovery"})
+
+    def _is_whole(self, opened: Opened) -> bool:
+        """Return whether a relay is one for the whole data set, which nobody has divided."""
+        assert self._opened_as is not None
+        return opened.is_relay and self._union is None and opened.fingerprint == self._opened_as.fingerprint
 
     def _fitted(self, source: Source, opened: Opened) -> tuple[Holding, Any]:
         """Return what a node holds of the data set and, if nodes number their labels, the labels of all samples."""
@@ -274,12 +286,12 @@ class FoundSources(Sources):
         """Divide the samples among the nodes; unlisted nodes get only what no other node holds."""
         if self._union is None:
             well = [n for n, source in enumerate(self._sources) if source.address in named and self._holds_all(source)]
-            self._holders = (tuple(well or self._holders[0]),)
+            self._holders = (self._kept({*well, *self._holders[0]}, well),)
         else:
             its = [source.holding for source in self._sources]
             both = self._union.divided_among(its)
             listed = {n for n, source in enumerate(self._sources) if source.address in named}
-            holders = [tuple(n for n in numbers if n in listed) or numbers for numbers in both.holders]
+            holders = [self._kept(numbers, listed) for numbers in both.holders]
             before = self._union.holders
             if not all(holders):  # a node that held it has left: keep asking that node until the deadline
                 holders = [now or self._held_before(both.part_of, part, before) for part, now in enumerate(holders)]
@@ -288,6 +300,14 @@ class FoundSources(Sources):
         self._version += 1
         held = sorted({self._sources[n].address for numbers in self._holders for n in numbers})
         LOG.info("%s: samples are held by %s", self.url, ", ".join(held), extra={"event": "discovery"})
+
+    def _kept(self, able: Iterable[int], listed: Collection[int]) -> tuple[int, ...]:
+        """Return those to ask of all who can answer: listed ones, but also unlisted nodes if no other is left."""
+        relays = self.relays
+        nodes = [number for number in able if number not in relays]
+        passing = [number for number in able if number in relays and number in listed]
+        chosen = [number for number in nodes if number in listed] or nodes
+        return tuple(sorted([*chosen, *passing]))
 
     def _held_before(self, part_of: Any, part: int, before: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
         """Return the last holders of a part that is now missing, so that they can be asked and named in the error."""

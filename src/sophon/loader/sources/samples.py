@@ -271,8 +271,12 @@ class _Samples(Errand):
         self._samples.sources.failed(ask.source)
 
     def moved(self) -> Parts | None:
-        self._version, parts = self._samples.sources.follow(self._row, self._version)
-        return parts
+        sources = self._samples.sources
+        self._version, parts = sources.follow(self._row, self._version)
+        if parts is None or not sources.relays:
+            return parts
+        self._assignment = self._samples.assignment
+        return sources.by_way(parts, self._assignment.are_relayed(np.asarray(self._row, np.int64)))
 
     def ended(self, ask: Ask, failed: bool) -> None:
         self._sent.pop(ask.request, None)

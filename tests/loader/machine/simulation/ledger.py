@@ -107,7 +107,7 @@ class Ledger:
 
     def _silent_of(self, ask: Ask) -> float:
         """Return after what silence a request is lost: where others could be asked for some of it."""
-        return self._silent_s if any(len(self._sources_of(p)) > 1 for p in ask.positions) else math.inf
+        return self._silent_s if any(self._sources_of(p) - {ask.source} for p in ask.positions) else math.inf
 
     @property
     def tries(self) -> int:
@@ -325,7 +325,7 @@ class Ledger:
         for request in self.requests.values():
             if now_s - request.heard_s >= request.silent_s - _EPS_S:
                 continue  # who is lost already stays lost
-            others = any(len(self._sources_of(position)) > 1 for position in request.owes)
+            others = any(self._sources_of(position) - {request.node} for position in request.owes)
             request.silent_s = self._silent_s if others else math.inf
         self.balance()
 
