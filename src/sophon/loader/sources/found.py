@@ -286,12 +286,12 @@ class FoundSources(Sources):
         """Divide the samples among the nodes; unlisted nodes get only what no other node holds."""
         if self._union is None:
             well = [n for n, source in enumerate(self._sources) if source.address in named and self._holds_all(source)]
-            self._holders = (self._kept({*well, *self._holders[0]}, well),)
+            self._holders = (self._answering({*well, *self._holders[0]}, well),)
         else:
             its = [source.holding for source in self._sources]
             both = self._union.divided_among(its)
             listed = {n for n, source in enumerate(self._sources) if source.address in named}
-            holders = [self._kept(numbers, listed) for numbers in both.holders]
+            holders = [self._answering(numbers, listed) for numbers in both.holders]
             before = self._union.holders
             if not all(holders):  # a node that held it has left: keep asking that node until the deadline
                 holders = [now or self._held_before(both.part_of, part, before) for part, now in enumerate(holders)]
@@ -301,7 +301,7 @@ class FoundSources(Sources):
         held = sorted({self._sources[n].address for numbers in self._holders for n in numbers})
         LOG.info("%s: samples are held by %s", self.url, ", ".join(held), extra={"event": "discovery"})
 
-    def _kept(self, able: Iterable[int], listed: Collection[int]) -> tuple[int, ...]:
+    def _answering(self, able: Iterable[int], listed: Collection[int]) -> tuple[int, ...]:
         """Return those to ask of all who can answer: listed ones, but also unlisted nodes if no other is left."""
         relays = self.relays
         nodes = [number for number in able if number not in relays]
