@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from typing import Any
 
 from sophon.errors import ProtocolError
 from sophon.link.credentials import Credentials
 from sophon.link.discovery import MOST_NODES, Discovery, Found, FoundNode, split_address
-from sophon.link.membership import MAX_RECORD_BYTES, Held, held_from
+from sophon.link.membership import MAX_RECORD_BYTES, Held, TrainerReport, dataset_of, held_from
 from sophon.link.registry import CALL_S, SCHEMES, RegistryClient
 from sophon.link.wire import parse_json
 
@@ -51,8 +53,20 @@ class Registered(Discovery):
                 raise ProtocolError(f"{self.url} names more than {MOST_NODES:,} nodes")
         about = bytes(info.app_metadata or b"{}")
         said = parse_json(about, 16 * MAX_RECORD_BYTES).get("relays", [])
-        relays = [f"{url}/{self._dataset}" for url in said if isinstance(url, str) and len(url) <= _MOST_URL]
+        relays = [url for url in said[:MOST_NODES] if self._is_relay(url)] if isinstance(said, list) else []
         return Found(tuple(nodes.values()), tuple(relays), tuple(missing))
+
+    def _is_relay(self, url: object) -> bool:
+        """Return whether a text is the address of a relay of the data set, or of a part of it."""
+        if not isinstance(url, str) or len(url) > _MOST_URL or url.partition("://")[0] not in SCHEMES.values():
+            return False
+        return dataset_of(url.rpartition("/")[2]) == self._dataset
+
+    def report(self, bottleneck: str, waited_share: float, relay_share: float) -> None:
+        """Tell the registry what holds this trainer up, so that there can be more relays or fewer."""
+        name = f"{socket.gethostname()}-{os.getpid()}"
+        told = TrainerReport(self._dataset, name, bottleneck, waited_share, relay_share)
+        self._client.action("report", told.to_json())
 
 
 def _held(endpoint: Any) -> Held:

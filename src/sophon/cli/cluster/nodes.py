@@ -44,5 +44,18 @@ def _print(result: dict[str, Any], console: Console) -> None:
                 node["url"], node["role"], node["state"], f"{node['cores']:g}", name, part, f"{held['samples']:,}"
             )
     console.print(table)
+    if (relays := result.get("relays")) is not None and (relays["wanted"] or relays["running"]):
+        console.print(_about_relays(relays))
     for name in result["missing"]:
         console.print(f"no node holds {name}; start one, or forget the part with --forget")
+
+
+def _about_relays(relays: dict[str, Any]) -> str:
+    """Say how many relays there are, and how many there should be."""
+    wanted, running = relays["wanted"], relays["running"]
+    told = f"relays: {running} running, {wanted} wanted by {relays['trainers']} trainers"
+    if relays["runs_here"] or wanted == running:
+        return told
+    if wanted > running:
+        return f"{told}; training waits for CPU: start {wanted - running} more with `sophon relay … --registry`"
+    return f"{told}; {running - wanted} may be stopped"

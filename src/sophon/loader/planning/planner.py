@@ -51,6 +51,7 @@ from sophon.pipeline.pipeline import in_words
 from sophon.plan.plan import Plan, make_plan
 from sophon.plan.policies import HEADROOM, Options, reserve_for
 from sophon.plan.resources import Node, Resources
+from sophon.plan.scaling import Report
 from sophon.process.cores import cores_here, quota_here
 from sophon.process.renewal import renew_after_fork
 from sophon.process.threads import cpu_s_of_threads
@@ -139,6 +140,8 @@ class Planner:
         has_relays = samples.sources.relays or samples.sources.may_gain_relays
         if may_relay and settings.policy == "optimal" and has_relays:
             self._relaying = Relaying(pipeline, self.cuts)
+            samples.sources.report = self.report
+        self._reported = (0.0, 0.0)  # seconds that the consumer has waited and worked, at the last report
         self._background = Background()
         self.renew()
         renew_after_fork(self)
@@ -385,6 +388,19 @@ class Planner:
             cpu_per_s=resources.trainer_cores / max(cpu_each, 1e-9) / ranks,
             store_per_s=self._clock.store_samples_per_s or math.inf,
         )
+
+    def report(self) -> tuple[str, float, float] | None:
+        """Return the bottleneck, and the shares of the time in which the consumer waits and relays are busy.
+
+        None if nothing has happened since the last time.
+        """
+        now, plan = (self._stats.waited_s, self._stats.consumer_s), self.plan
+        waited_s, worked_s = (after - before for after, before in zip(now, self._reported, strict=True))
+        if waited_s + worked_s <= 0:
+            return None
+        self._reported = now
+        told = Report.of(0.0, None if plan is None else plan.prediction, waited_s / (waited_s + worked_s))
+        return told.bottleneck, told.waited_share, min(told.relay_share, 1.0)
 
     def _replan(self, resources: Resources, job: Job | None = None) -> None:
         """Make a plan and apply it, unless it is no longer wanted by then."""

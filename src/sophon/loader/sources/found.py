@@ -191,6 +191,8 @@ class FoundSources(Sources):
     def _look(self) -> None:
         try:
             self._change(self._discovery.find())
+            if self.report is not None and (told := self.report()) is not None:
+                self._discovery.report(*told)
         except (RetryableError, ConfigError, AccessError) as error:
             LOG.info("%s: discovery failed: %s", self.url, error, extra={"event": "discovery"})
         except Error as error:
