@@ -15,7 +15,6 @@ from sophon.link.membership import Held, NodeRecord, TrainerReport, dataset_of
 from sophon.link.registry import RegistryClient
 from sophon.plan.scaling import Bounds
 from tests.support.epochs import epochs_digest
-from tests.support.marks import slow
 from tests.support.registries import Registry
 from tests.support.relays import LocalRelay
 from tests.support.servers import RECIPE, digest, make_images, serve
@@ -141,7 +140,7 @@ def test_a_relay_that_announces_itself_is_found_behind_the_registrys_address(ima
         wait_until(lambda: not relays_of(loader), "the relay is not forgotten")
 
 
-@slow
+@pytest.mark.slow
 def test_a_registry_runs_the_relays_that_trainers_need(images, tmp_path):
     options = ("--relays", "1-2", "--relay-cores", "0.5", "--relay-folder", str(tmp_path / "relays"))
     with ExitStack() as stack:

@@ -229,6 +229,10 @@ class RegistryService(Refusing):
                 running = len({url.rpartition("/")[0] for url in self._roll.relays(None, now_s)})
             return self._demand.look(running, now_s)
 
+    def _roll_names(self) -> list[str]:
+        with self._lock:
+            return self._roll.datasets()
+
     def _upstreams(self) -> dict[str, list[str]]:
         with self._lock:
             return self._roll.upstreams(time.monotonic())
@@ -264,7 +268,8 @@ class RegistryService(Refusing):
         for row in rows:
             names = {n for n in row["datasets"] for may in (reading, announcing) if may.readable([dataset_of(n)])}
             row["datasets"] = {name: held for name, held in row["datasets"].items() if name in names}
-        upstreams = {n: urls for n, urls in self._upstreams().items() if reading.readable([dataset_of(n)])}
+        mine = [n for n in self._roll_names() for may in (reading, announcing) if may.readable([n])]
+        upstreams = {n: urls for n, urls in self._upstreams().items() if {dataset_of(n)} & {*mine}}
         missing = [one for one in missing if reading.readable([one.partition(" ")[0]])]
         nodes = [row for row in rows if row["datasets"]]
         return _json({"nodes": nodes, "missing": missing, "relays": self._relays(now_s), "upstreams": upstreams})

@@ -13,7 +13,6 @@ from sophon.errors import AccessError, TransportError
 from sophon.link.schemes import open_address
 from sophon.loader.sources.assignment import Assignment
 from tests.support.epochs import epochs_digest
-from tests.support.marks import slow
 from tests.support.relays import LocalRelay
 from tests.support.servers import RECIPE, digest, make_images, serve
 from tests.support.settings import grouped
@@ -86,7 +85,7 @@ def test_the_batches_are_the_same_through_relays_at_many_routes(node, relay, exp
     assert loader.stats.sources[relay.url] == 2 * COUNT
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_batches_are_the_same_through_relays_at_every_legal_route(node, relay, expected, workers):
     routes = legal_routes(RECIPE)

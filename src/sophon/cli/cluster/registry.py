@@ -41,6 +41,11 @@ from sophon.errors import ConfigError
     "`sophon nodes` shows how many are wanted.",
 )
 @click.option(
+    "--relays-elsewhere",
+    is_flag=True,
+    help="Run no relays here: only say how many are wanted, within --relays. Ray, or you, run them.",
+)
+@click.option(
     "--relay-cores", default=1.0, show_default=True, type=click.FloatRange(0.05, 4096), help="Cores of each relay."
 )
 @click.option(
@@ -76,6 +81,7 @@ def registry(
     ready_file: Path | None,
     log_format: str,
     relays: str | None,
+    relays_elsewhere: bool,
     relay_cores: float,
     relay_options: tuple[str, ...],
     relay_folder: Path | None,
@@ -97,6 +103,7 @@ def registry(
     bounds, command = Bounds(), None
     if relays is not None:
         bounds = bounds_from(relays)
+    if relays is not None and not relays_elsewhere:
         if relay_folder is None and user_folder() is None:
             raise ConfigError("--relays: there is no cache folder here; give --relay-folder")
         folder = relay_folder or Path(user_folder() or "") / "relays" / f"{host}-{port}".replace(":", "_")

@@ -159,8 +159,8 @@ class Sources:
     may_gain_relays = False
     """Whether relays may come later."""
     report: Callable[[], tuple[str, float, float] | None] | None = None
-    """Returns what holds this trainer up, for whoever starts relays: the bottleneck, and the shares of the time in which
-    the consumer waits and relays are busy."""
+    """Returns what holds this trainer up, for whoever starts relays: the bottleneck, and the shares of the time in
+    which the consumer waits and relays are busy."""
 
     @property
     def relay_cores(self) -> dict[int, float]:
