@@ -364,14 +364,13 @@ class Engine:
             while not self._free:  # one that leaves has still to give its own back
                 self._work.wait(0.1)
             number = self._free.pop(0)
-        is_elsewhere = self._finishers.writes_alone
         begun_s = time.thread_time()
         try:
             while (item := self._next_reply()) is not None:
-                made_s = self._finish(self._finishers[number], *item)
+                other_s = self._finish(self._finishers[number], *item)
                 now_s = time.thread_time()
                 if self._planner is not None:
-                    self._planner.overhead(now_s - begun_s - (0.0 if is_elsewhere else made_s))
+                    self._planner.overhead(max(now_s - begun_s + other_s, 0.0))
                 begun_s = now_s
         finally:
             with self._lock:
@@ -388,7 +387,11 @@ class Engine:
             return None
 
     def _finish(self, finisher: Finisher, position: int, reply: Reply) -> float:
-        """Finish a sample and what becomes complete with it; return the CPU seconds of its own work."""
+        """Finish a sample and what becomes complete with it.
+
+        Returns:
+            CPU seconds to add to those of this thread, so that the sum is what finishing takes beside its ops.
+        """
         start_s = time.monotonic()
         sample = int(self._order[position])
         known_by = sample if self._stretch.keys is None else int(self._stretch.keys[position])
@@ -425,7 +428,8 @@ class Engine:
             if complete or (self._tuner is not None and self._machine.full):
                 self._changed.notify_all()
             self._tune(now_s)
-        return made.cpu_s
+        elsewhere_s = made.cpu_s if self._finishers.writes_alone else 0.0
+        return elsewhere_s - (made.cpu_s if made.trace is None else min(made.trace.finishing_s, made.cpu_s))
 
     def _run(self, finisher: Finisher, reply: Reply, key: Key, batch: Batch | None, position: int) -> Made:
         """Finish a sample, here or in a worker process."""

@@ -134,6 +134,7 @@ class Planner:
         self._clock = LinkClock(samples.sources.cores(opened))
         self._node_clocks = NodeClocks()
         self._receiving = Receiving()
+        self._bare_s: NDArray[Any] | None = None  # seconds of finishing that the plan assumed, ops and codecs alone
         self._work_s = 0.0  # CPU seconds of the loader's threads, without finishing
         self._beyond = (False, 0)  # whether the link may be faster than it seemed, and what of it was seen by then
         self._relaying: Relaying | None = None
@@ -407,6 +408,7 @@ class Planner:
         profile = self._estimate(self._epoch, with_relays=resources.relay_cores > 0)
         if job is not None and not job.is_wanted:
             return
+        bare_s = profile.trainer_s
         profile, resources = self._in_parts(self._with_own_steps(profile), resources)
         reserve = reserve_for(resources.storage_cores)
         options = replace(self._settings.options, reserve=reserve, headroom=HEADROOM)
@@ -415,6 +417,7 @@ class Planner:
             if job is not None and not job.is_wanted:
                 return
             self.profile, self.plan, self._resources = profile, plan, resources
+            self._bare_s = bare_s
             column = plan.cut
             if self._tried is not None:  # these are still tried, or nothing would be learnt about other cuts
                 tried, columns = self._tried
@@ -503,9 +506,20 @@ class Planner:
         """Record that a sample was finished here."""
         if reply.first is not None:  # the time near storage and at the relay is not the cost of a cut
             self._count_own(trace)
+            self._finished_relayed(key, reply, trace)
             return
         told = Storage(reply.cpu_s, reply.op_s, reply.raw_bytes, reply.size)
         self._saw(key, reply.cut, len(reply.payload), trace, told)
+
+    def _finished_relayed(self, key: Key, reply: Reply, trace: Trace) -> None:
+        """Record how long finishing took here for a sample that came through a relay."""
+        with self._lock:
+            plan, bare_s, sample = self.plan, self._bare_s, key.sample
+            if self._relaying is None or plan is None or bare_s is None or not sample < len(plan) == len(bare_s):
+                return
+            column = int(plan.cut[sample])
+            if column < bare_s.shape[1] and plan.routes[column].cuts == (reply.first, reply.cut):
+                self._relaying.finished(float(bare_s[sample, column]), trace.finishing_s - trace.own_s)
 
     def hear(self, event: str, *told: Any) -> None:
         """Record a row that a worker process wrote to a ledger; see `ledger` for the rows."""
