@@ -525,6 +525,10 @@ class Machine:
         self.held_bytes += size_bytes - self._held.get(position, 0)
         self._held[position] = size_bytes
 
+    def part_of(self, position: int) -> int:
+        """Return the number of the part that a sample belongs to."""
+        return self._parts.at(position)
+
     @property
     def has_ways(self) -> bool:
         """Whether samples may go through relays or not."""

@@ -203,10 +203,24 @@ class Ledger:
                 well = set(self._parts.holders[part]) - self._struck
                 hold(not well, "a stand-in is asked only while no holder is well", ask, position, well)
 
+    def nobody(self, now_s: float) -> None:
+        """Nobody is to be asked now: then no stand-in could be, who is well and has nothing to do."""
+        self.look(now_s)
+        if not self._parts.stand_ins or self.requests:
+            return
+        for position in range(self._wanted):
+            if position not in self._received and not self.owers.get(position):
+                part = self._parts.at(position)
+                well = set(self._parts.everybody(part)) - self._struck
+                hold(not well, "a stand-in is asked while no holder is well", position, well)
+
     def reroute(self, of: NDArray[np.uint16]) -> None:
         """Samples that are not wanted yet go another way."""
         assert self._parts.of is not None
         self._parts = replace(self._parts, of=np.concatenate([self._parts.of[: self._wanted], of[self._wanted :]]))
+        ways = [self._machine.part_of(position) for position in range(self._wanted)]
+        kept = ways == self._parts.of[: self._wanted].tolist()
+        hold(kept, "samples that are already wanted keep their route", ways)
 
     def _second(self, ask: Ask, now_s: float) -> None:
         """A second request is for one that is late; beyond a tenth of all samples only for one that is lost."""
