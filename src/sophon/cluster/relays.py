@@ -121,6 +121,8 @@ class RelayCrew:
         self._command, self._most = command, most
         self._wanted, self._upstreams = wanted, upstreams
         self._keepers: dict[int, Keeper] = {}
+        self._leaving: dict[int, threading.Thread] = {}  # relays that finish what they are asked for
+        self._has_looked = False
         self._told = -1
         self._problem = ""
         self._ended = threading.Event()
@@ -136,10 +138,13 @@ class RelayCrew:
         """Stop looking after the relays; also stop the relays, or leave them to the next registry."""
         self._ended.set()
         self._thread.join(_STOP_S)
-        for keeper in self._keepers.values():
+        for number, keeper in list(self._keepers.items()):
             if stop:
-                keeper.stop(_STOP_S)
-            keeper.close()
+                self._end(number, keeper)
+            else:
+                keeper.close()
+        for thread in list(self._leaving.values()):
+            thread.join(_STOP_S)
 
     def _run(self) -> None:
         while not self._ended.is_set():
@@ -160,17 +165,23 @@ class RelayCrew:
             LOG.info("running %d relays", wanted, extra={"event": "relays", "relays": wanted})
             self._told = wanted
         arguments = self._command.arguments(upstreams)
+        self._leaving = {number: thread for number, thread in self._leaving.items() if thread.is_alive()}
         for number in range(self._most):
             folder = self._command.folder / f"relay-{number}"
             keeper = self._keepers.get(number)
+            if number in self._leaving:
+                continue
             if number < wanted:
                 if keeper is None or keeper.arguments != tuple(arguments):
                     if keeper is not None:
                         keeper.close()
                     keeper = self._keepers[number] = Keeper(folder, arguments)
                 keeper.look()
-            elif keeper is not None or folder.exists():
-                self._end(number, keeper or Keeper(folder, arguments))
+            elif keeper is not None:
+                self._end(number, keeper)
+            elif not self._has_looked and folder.exists():  # one that an earlier registry has left
+                self._end(number, Keeper(folder, arguments))
+        self._has_looked = True
 
     def _end(self, number: int, keeper: Keeper) -> None:
         """Let a relay finish what it is asked for, in a thread of its own: others are looked after meanwhile."""
@@ -181,8 +192,5 @@ class RelayCrew:
                 keeper.stop(_STOP_S)
             keeper.close()
 
-        child = keeper.child
-        if child is not None and child.is_running:
-            threading.Thread(target=stop, name="sophon-relays-stop", daemon=True).start()
-        else:
-            keeper.close()
+        thread = self._leaving[number] = threading.Thread(target=stop, name="sophon-relays-stop", daemon=True)
+        thread.start()

@@ -298,7 +298,7 @@ class Planner:
             found = Resources(bytes_per_s, cores, ranks * here, rate, nodes=nodes)
         else:
             found = Resources(bytes_per_s, ranks * cores, ranks * here, rate, store_reads_per_s=reads_per_s)
-        if self._relaying is None:
+        if self._relaying is None or not self._samples.sources.relays:
             return found
         with self._lock:
             return self._relaying.resources(found, self._samples.sources.relay_cores, ranks)
@@ -405,7 +405,7 @@ class Planner:
 
     def _replan(self, resources: Resources, job: Job | None = None) -> None:
         """Make a plan and apply it, unless it is no longer wanted by then."""
-        profile = self._estimate(self._epoch, with_relays=resources.relay_cores > 0)
+        profile = self._estimate(self._epoch, with_relays=0 < resources.relay_cores < math.inf)
         if job is not None and not job.is_wanted:
             return
         bare_s = profile.trainer_s

@@ -23,6 +23,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from os import PathLike
 from typing import Any, NoReturn
 
+import numpy as np
+
 from sophon.errors import AccessError, ConfigError, Error, RetryableError, UnavailableError
 from sophon.link.discovery import REFRESH_S, Discovery, Found, FoundNode
 from sophon.link.transport import Fetch, Opened, Transport
@@ -214,12 +216,13 @@ class FoundSources(Sources):
         gone = [self._sources[n] for n in self.relays if self._sources[n].address not in named]
         for source in (*stale, *gone):
             source.leave()
+        has_changed = bool(is_new or stale or gone)
         for node in everybody:
             number = slots.get(node.address)
             number = self._seat(node, named) if number is None else number
             if number is not None and self._sources[number].opened is None and not self._sources[number].expected:
-                self._learn(number, node)
-        self._divide(named)
+                has_changed = self._learn(number, node) or has_changed
+        self._divide(named, has_changed=has_changed)
 
     def _seat(self, node: FoundNode, named: set[str]) -> int | None:
         """Give a node a slot: a free one, or that of an unlisted node that is not the only holder of anything."""
@@ -235,8 +238,11 @@ class FoundSources(Sources):
         self._name(free[0], node.address)
         return free[0]
 
-    def _learn(self, number: int, node: FoundNode) -> None:
-        """Ask a node what it holds; a node that does not answer or holds something else counts as empty for now."""
+    def _learn(self, number: int, node: FoundNode) -> bool:
+        """Ask a node what it holds; return whether it has told.
+
+        A node that does not answer or holds something else counts as empty for now.
+        """
         source = self._sources[number]
         try:
             opened = source.open(self._pipeline)
@@ -245,9 +251,10 @@ class FoundSources(Sources):
         except Error as error:
             source.leave()
             LOG.warning("%s is not asked for samples: %s", node.address, error, extra={"event": "discovery"})
-            return
+            return False
         does = "passes on" if opened.is_relay else "holds"
         LOG.info("%s %s %s samples", node.address, does, f"{opened.samples:,}", extra={"event": "discovery"})
+        return True
 
     def _is_whole(self, opened: Opened) -> bool:
         """Return whether a relay is one for the whole data set, which nobody has divided."""
@@ -284,8 +291,9 @@ class FoundSources(Sources):
                     return
         raise RetryableError(f"no node says what the samples of {self.url} are called")
 
-    def _divide(self, named: set[str]) -> None:
+    def _divide(self, named: set[str], *, has_changed: bool = True) -> None:
         """Divide the samples among the nodes; unlisted nodes get only what no other node holds."""
+        before, divided = self._holders, self._union
         if self._union is None:
             well = [n for n, source in enumerate(self._sources) if source.address in named and self._holds_all(source)]
             self._holders = (self._answering({*well, *self._holders[0]}, well),)
@@ -294,11 +302,16 @@ class FoundSources(Sources):
             both = self._union.divided_among(its)
             listed = {n for n, source in enumerate(self._sources) if source.address in named}
             holders = [self._answering(numbers, listed) for numbers in both.holders]
-            before = self._union.holders
+            were = self._union.holders
             if not all(holders):  # a node that held it has left: keep asking that node until the deadline
-                holders = [now or self._held_before(both.part_of, part, before) for part, now in enumerate(holders)]
+                holders = [now or self._held_before(both.part_of, part, were) for part, now in enumerate(holders)]
             self._union = both
             self._holders = tuple(holders)
+        is_same = divided is self._union or (
+            divided is not None and self._union is not None and np.array_equal(divided.part_of, self._union.part_of)
+        )
+        if is_same and before == self._holders and not has_changed:
+            return
         self._version += 1
         held = sorted({self._sources[n].address for numbers in self._holders for n in numbers})
         LOG.info("%s: samples are held by %s", self.url, ", ".join(held), extra={"event": "discovery"})
