@@ -109,7 +109,7 @@ class FoundSources(Sources):
         self._looking = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_looking"}
+        return {name: value for name, value in super().__getstate__().items() if name != "_looking"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

@@ -125,7 +125,7 @@ class Sources:
         self.absences = Absences([source.address for source in self._all], deadline_s)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_visitor": None}
+        return {**vars(self), "_visitor": None, "report": None}  # threads and planners stay where they are
 
     def __getitem__(self, number: int) -> Transport:
         return self._all[number]
