@@ -136,6 +136,12 @@ def test_a_relay_that_announces_itself_is_found_behind_the_registrys_address(ima
             registry.wait_for(2)
             wait_until(lambda: len(relays_of(loader)) == 1, "the relay is not found")
             batches = digest(batch for _ in range(2) for batch in loader)
+
+            def reported():
+                relays_of(loader)
+                return registry.status()["relays"]["trainers"] == 1
+
+            wait_until(reported, "the trainer does not say what holds it up")
         assert batches == epochs_digest(images, SEED, BATCH)
         wait_until(lambda: not relays_of(loader), "the relay is not forgotten")
 
