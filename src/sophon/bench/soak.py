@@ -78,6 +78,7 @@ class Report:
 
     Args:
         samples: Delivered, by all trainers.
+        relayed: Of these, how many came through relays.
         faults: How many of each kind struck.
         lost: Samples that were missing from their place.
         repeated: Samples that came twice in an epoch.
@@ -87,6 +88,7 @@ class Report:
     """
 
     samples: int = 0
+    relayed: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     lost: int = 0
     repeated: int = 0
@@ -147,7 +149,7 @@ def bench_soak(
         place: Starts the nodes.
 
     Returns:
-        ``{"minutes", "samples", "faults", "lost", "repeated", "mismatched", "rss_growth", "fd_growth", "kinds",
+        ``{"minutes", "samples", "relayed", "faults", "lost", "repeated", "mismatched", "rss_growth", "fd_growth", "kinds",
         "timeline"}``; growth is that of this process, where the trainers are, from the first third to the last: a share
         of its memory, a number of files.
     """
@@ -182,6 +184,7 @@ def bench_soak(
     return {
         "minutes": passed_s / 60,
         "samples": report.samples,
+        "relayed": report.relayed,
         "faults": report.faults.total(),
         "lost": report.lost,
         "repeated": report.repeated,
@@ -254,6 +257,7 @@ def _train(trainee: Trainee, store: Store, report: Report, stop: threading.Event
             report.add(lost=len(set(names) - set(seen)))
         report.add(repeated=len(seen) - len(set(seen)))
         epoch += 1
+    report.add(relayed=loader.stats.relayed)
 
 
 def _compare(
