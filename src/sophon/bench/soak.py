@@ -149,9 +149,9 @@ def bench_soak(
         place: Starts the nodes.
 
     Returns:
-        ``{"minutes", "samples", "relayed", "faults", "lost", "repeated", "mismatched", "rss_growth", "fd_growth", "kinds",
-        "timeline"}``; growth is that of this process, where the trainers are, from the first third to the last: a share
-        of its memory, a number of files.
+        ``{"minutes", "samples", "relayed", "faults", "lost", "repeated", "mismatched", "rss_growth", "fd_growth",
+        "kinds", "timeline"}``; growth is that of this process, where the trainers are, from the first third to the
+        last: a share of its memory, a number of files.
     """
     report = Report()
     stop = threading.Event()
